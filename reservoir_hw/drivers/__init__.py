@@ -1,0 +1,1 @@
+"""How to talk to devices: protocols and instruments. Drivers know no reservoirs."""

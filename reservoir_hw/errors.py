@@ -1,0 +1,77 @@
+"""One tree of errors. Each also derives from the built-in that a caller would expect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ReservoirError(Exception):
+    """Base of everything this package raises on purpose.
+
+    A message says what happened, where (file, address, step), the likely cause and what to try next.
+    """
+
+
+class ConfigurationError(ReservoirError, ValueError):
+    """The configuration cannot be used: unknown key, wrong type, values that do not fit together."""
+
+
+class MissingExtra(ReservoirError, ImportError):
+    """An optional dependency is needed; the message names the pip command that installs it."""
+
+
+class NotOpen(ReservoirError, RuntimeError):
+    """A reservoir was used before `open()` or after `close()`."""
+
+
+class ShapeError(ReservoirError, ValueError):
+    """An array has the wrong number of axes, or an axis of the wrong length."""
+
+
+class InputRangeError(ReservoirError, ValueError):
+    """An input is not finite, or lies outside the range that the device declares."""
+
+
+class NotSupported(ReservoirError, NotImplementedError):
+    """The device does not declare this capability; the message gives the declared reason."""
+
+
+class StateLost(ReservoirError, RuntimeError):
+    """The device no longer holds the state that the call would have continued from."""
+
+
+class CalibrationError(ReservoirError, RuntimeError):
+    """The calibration is missing, too old, or belongs to another device."""
+
+
+class DeviceError(ReservoirError):
+    """Base of what goes wrong at the device.
+
+    `steps_done` says how many time steps were completed before the fault, `states` holds them:
+    (batch, steps_done, nodes), or None where nothing was harvested.
+    """
+
+    def __init__(self, message: str, *, steps_done: int = 0, states: Any = None) -> None:
+        super().__init__(message)
+        self.steps_done = steps_done
+        self.states = states
+
+
+class DeviceTimeout(DeviceError, TimeoutError):
+    """The device did not answer in time."""
+
+
+class DeviceDisconnected(DeviceError, ConnectionError):
+    """The connection to the device is gone."""
+
+
+class ProtocolError(DeviceError, ValueError):
+    """The device answered something that the protocol does not allow."""
+
+
+class DeviceFault(DeviceError, RuntimeError):
+    """The device reports a fault, or returned states that cannot be true (NaN, wrong shape)."""
+
+
+class DeviceBusy(DeviceError, RuntimeError):
+    """Another process owns the device; the message names the owner."""

@@ -1,0 +1,1 @@
+"""Gateware and firmware sources, shipped as package data."""

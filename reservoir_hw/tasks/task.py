@@ -1,0 +1,92 @@
+"""What a reservoir is driven with, and how its readout's answers are judged."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+OutputScale = Literal["scores", "probabilities"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Inputs with their targets.
+
+    `inputs` is (batch, time, inputs) and `targets` (batch, time, outputs), both float32.
+    `symbols` (batch, time) holds the token numbers of symbolic tasks: symbol t is what inputs[:, t] encode.
+    """
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    symbols: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The judgement of one set of outputs.
+
+    `metrics` are single numbers; `arrays` are whatever the task's figures need (curves, counts).
+    """
+
+    metrics: dict[str, float]
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a result: which model (`label`), at which point of `vary`, judged how."""
+
+    label: str
+    point: Mapping[str, Any]
+    evaluation: Evaluation
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled table of text cells for the terminal and the report."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+
+class Task(ABC):
+    """A train and a test split and the measures of success."""
+
+    train: Split
+    test: Split
+
+    @property
+    def inputs(self) -> int:
+        """Number of input channels."""
+        return self.train.inputs.shape[2]
+
+    @property
+    def outputs(self) -> int:
+        """Number of output channels."""
+        return self.train.targets.shape[2]
+
+    @abstractmethod
+    def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
+        """Judge `outputs` (batch, time, outputs) for the test split.
+
+        `scale` says whether they are a readout's scores or already probabilities (the n-gram baselines).
+        """
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """Tables beyond the plain list of metrics, for instance beside published figures."""
+        del rows
+        return []
+
+    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+        """Figures by file stem. Imports matplotlib, so it needs the `report` extra."""
+        del rows
+        return {}

@@ -1,0 +1,92 @@
+"""Numpy arrays and torch tensors across the contract: callers get back the library and device they gave."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from reservoir_hw.errors import MissingExtra, NotSupported, ShapeError
+
+if TYPE_CHECKING:
+    import torch
+
+    Array: TypeAlias = "np.ndarray | torch.Tensor"
+else:
+    Array: TypeAlias = Any
+
+
+def is_tensor(value: object) -> bool:
+    """Whether `value` is a torch tensor, decided without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def import_torch(purpose: str) -> Any:
+    """Torch, or one sentence that says how to get it."""
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtra(f"{purpose} needs torch: pip install 'reservoir-hw[sim]'") from error
+    return torch
+
+
+def to_numpy(value: Any, dtype: np.dtype[Any], name: str) -> np.ndarray:
+    """A C-contiguous numpy array of `dtype`; no copy is made where none is needed."""
+    if is_tensor(value):
+        value = value.detach().cpu().numpy()
+    return np.ascontiguousarray(_real(value, name), dtype=dtype)
+
+
+def to_tensor(value: Any, dtype: np.dtype[Any], device: str, name: str) -> Any:
+    """A contiguous tensor of `dtype` on `device`; gradients keep flowing through it."""
+    torch = import_torch("this reservoir")
+    if not is_tensor(value):
+        array = np.ascontiguousarray(_real(value, name), dtype=dtype)
+        value = torch.from_numpy(array if array.flags.writeable else array.copy())
+    return value.to(device=device, dtype=getattr(torch, dtype.name)).contiguous()
+
+
+def like(states: Any, given: Any) -> Any:
+    """`states` in the library and on the device of `given`."""
+    if is_tensor(given):
+        return to_tensor(states, _dtype_of(states), str(given.device), "states")
+    return states.detach().cpu().numpy() if is_tensor(states) else states
+
+
+def all_finite(array: Any) -> bool:
+    """Whether there is neither NaN nor infinity in `array`. One pass, no temporary array."""
+    if is_tensor(array):
+        return bool(array.detach().isfinite().all())
+    # A finite sum proves it; the sum of large finite numbers may overflow, so a bad one is looked at closely.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(array.sum())) or bool(np.isfinite(array).all())
+
+
+def limits_of(array: Any) -> tuple[float, float]:
+    """Smallest and largest value."""
+    return float(array.min()), float(array.max())
+
+
+def refuse_gradient(value: Any) -> None:
+    """Raise if a gradient is asked of a reservoir that has none, instead of silently cutting the graph."""
+    if is_tensor(value) and value.requires_grad and sys.modules["torch"].is_grad_enabled():
+        raise NotSupported(
+            "the inputs require a gradient, but this reservoir is not differentiable; detach() them "
+            "(or use torch.no_grad()), or choose a differentiable simulation (esn: gradients: true)"
+        )
+
+
+def _dtype_of(array: Any) -> np.dtype[Any]:
+    return np.dtype(str(array.dtype).removeprefix("torch."))
+
+
+def _real(value: Any, name: str) -> np.ndarray:
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ShapeError(f"{name} cannot be read as an array of numbers: {error}") from error
+    if array.dtype.kind not in "fiub":
+        raise ShapeError(f"{name} must hold real numbers, not {array.dtype}")
+    return array

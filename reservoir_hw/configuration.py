@@ -1,0 +1,321 @@
+"""Configuration documents: where each value came from, and errors that say so."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from reservoir_hw.errors import ConfigurationError
+
+ENVIRONMENT_PREFIX = "RESERVOIR_HW__"
+
+Key = str | int
+Location = tuple[Key, ...]
+
+
+class Config(BaseModel):
+    """Base of every section of a configuration: immutable, unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+ConfigT = TypeVar("ConfigT", bound=Config)
+
+
+@dataclass
+class Document:
+    """Plain nested values, and for each of them the origin that messages name (file:line, option, variable)."""
+
+    data: dict[str, Any] = field(default_factory=dict)
+    origins: dict[Location, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_mapping(cls, data: Mapping[str, Any], origin: str) -> Self:
+        """A document from values in memory."""
+        document = cls(copy.deepcopy(dict(data)))
+        document.origins = dict.fromkeys(_locations(document.data), origin)
+        return document
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Self:
+        """A YAML 1.2 or JSON file, with the files it `extends:`."""
+        return cls._from_file(Path(path), ())
+
+    @classmethod
+    def _from_file(cls, path: Path, seen: tuple[Path, ...]) -> Self:
+        if path.resolve() in seen:
+            chain = " -> ".join(str(p) for p in (*seen, path.resolve()))
+            raise ConfigurationError(f"{path}: extends itself: {chain}")
+        document = cls(*_read_yaml(path))
+        if "extends" not in document.data:
+            return document
+        parent = document.data["extends"]
+        where = document.origins[("extends",)]
+        if not isinstance(parent, str):
+            raise ConfigurationError(f"{where}: extends must be the path of one file, not {parent!r}")
+        base_path = path.parent / parent
+        if not base_path.is_file():
+            raise ConfigurationError(f"{where}: extends: there is no file {base_path}")
+        document._remove(("extends",))
+        base = cls._from_file(base_path, (*seen, path.resolve()))
+        base.merge(document)
+        return base
+
+    def merge(self, over: Document) -> None:
+        """Lay `over` on top: mappings merge, everything else replaces.
+
+        A mapping whose `kind` changes is replaced whole: the keys of one kind mean nothing to another.
+        """
+        self._merge(self.data, over.data, over, ())
+
+    def _merge(self, base: dict[str, Any], new: dict[str, Any], over: Document, at: Location) -> None:
+        for key, value in new.items():
+            location = (*at, key)
+            old = base.get(key)
+            mergeable = isinstance(old, dict) and isinstance(value, dict)
+            if mergeable and ("kind" not in value or value["kind"] == old.get("kind")):
+                self._merge(old, value, over, location)
+                continue
+            self._forget(location)
+            base[key] = copy.deepcopy(value)
+            for place in [location, *_locations(value, location)]:
+                self.origins[place] = over.origins.get(place, over.origins.get(location, ""))
+
+    def replace(self, key: str, section: Document) -> None:
+        """Put another document in the place of a whole section (`--reservoir FILE`)."""
+        self._forget((key,))
+        self.data[key] = copy.deepcopy(section.data)
+        self.origins[(key,)] = next(iter(section.origins.values()), "")
+        self.origins.update({(key, *place): origin for place, origin in section.origins.items()})
+
+    def set(self, dotted: str, value: Any, origin: str) -> None:
+        """Set one value by its dotted path, for instance `reservoir.nodes`."""
+        keys = dotted.split(".")
+        if not all(keys):
+            raise ConfigurationError(f"{origin}: {dotted!r} is not a dotted path such as reservoir.nodes")
+        here: Any = self.data
+        at: Location = ()
+        for key in keys[:-1]:
+            step: Key = key
+            if isinstance(here, list):
+                step = _index(key, here, dotted, origin)
+            elif step not in here or here[step] is None:
+                here[step] = {}
+                self.origins[(*at, step)] = origin
+            here = here[step]
+            at = (*at, step)
+            if not isinstance(here, dict | list):
+                raise ConfigurationError(
+                    f"{origin}: {'.'.join(map(str, at))} is {here!r}, which has no key {keys[len(at)]!r}"
+                )
+        last: Key = _index(keys[-1], here, dotted, origin) if isinstance(here, list) else keys[-1]
+        self._forget((*at, last))
+        here[last] = value
+        for place in [(*at, last), *_locations(value, (*at, last))]:
+            self.origins[place] = origin
+
+    def set_option(self, assignment: str) -> None:
+        """Apply one `--set key=value`; the value is read as YAML."""
+        key, equals, text = assignment.partition("=")
+        if not equals or not key.strip():
+            raise ConfigurationError(f"--set {assignment!r}: write it as key=value, for instance reservoir.nodes=300")
+        self.set(key.strip(), parse_scalar(text, f"--set {key}"), f"--set {key.strip()}")
+
+    def set_environment(self, environment: Mapping[str, str] | None = None) -> None:
+        """Apply variables such as RESERVOIR_HW__RESERVOIR__ADDRESS=tcp://10.0.0.7:5555."""
+        for name, text in sorted((os.environ if environment is None else environment).items()):
+            if name.startswith(ENVIRONMENT_PREFIX):
+                dotted = name.removeprefix(ENVIRONMENT_PREFIX).replace("__", ".").lower()
+                origin = f"environment variable {name}"
+                self.set(dotted, parse_scalar(text, origin), origin)
+
+    def origin(self, location: Location) -> str:
+        """Where the value at `location`, or else what encloses it, came from."""
+        for length in range(len(location), -1, -1):
+            if location[:length] in self.origins:
+                return self.origins[location[:length]]
+        return ""
+
+    def _remove(self, location: tuple[str]) -> None:
+        del self.data[location[0]]
+        self._forget(location)
+
+    def _forget(self, location: Location) -> None:
+        depth = len(location)
+        for place in [p for p in self.origins if p[:depth] == location]:
+            del self.origins[place]
+
+
+def validate(model: type[ConfigT], document: Document) -> ConfigT:
+    """Build `model` from the document; all problems come in one `ConfigurationError` that names their origins."""
+    try:
+        return model.model_validate(document.data)
+    except ValidationError as error:
+        raise ConfigurationError(_explain(error, model, document)) from None
+
+
+def parse_scalar(text: str, origin: str) -> Any:
+    """A value as YAML 1.2 reads it: 1e-4 is a number, [1, 2] a list."""
+    from ruamel.yaml import YAML, YAMLError
+
+    try:
+        return _plain(YAML(typ="rt").load(text))
+    except YAMLError as error:
+        raise ConfigurationError(f"{origin}: {text!r} cannot be read as a YAML value: {_problem(error)}") from None
+
+
+def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[Location, str]]:
+    from ruamel.yaml import YAML, YAMLError
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path}: there is no such file") from None
+    except IsADirectoryError:
+        raise ConfigurationError(f"{path} is a folder; name the file in it") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error}") from None
+    try:
+        loaded = YAML(typ="rt").load(text)
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        raise ConfigurationError(f"{where}: not valid YAML: {_problem(error)}") from None
+    if not isinstance(loaded, dict):
+        found = "is empty" if loaded is None else f"holds {type(_plain(loaded)).__name__}"
+        raise ConfigurationError(f"{path}:1: {found}; a configuration is a mapping of `key: value` lines")
+    origins: dict[Location, str] = {(): f"{path}:1"}
+    origins.update({place: f"{path}:{line}" for place, line in _lines(loaded, ())})
+    return _plain(loaded), origins
+
+
+def _problem(error: Exception) -> str:
+    return str(getattr(error, "problem", None) or error).strip().splitlines()[0]
+
+
+def _lines(node: Any, at: Location) -> Iterator[tuple[Location, int]]:
+    """The line of every key and item of a round-trip document."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            line = node.lc.key(key)[0] if key in (node.lc.data or {}) else 0  # pyright: ignore[reportAttributeAccessIssue]
+            yield (*at, key), line + 1
+            yield from _lines(value, (*at, key))
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            line = node.lc.item(index)[0]  # pyright: ignore[reportAttributeAccessIssue]
+            yield (*at, index), line + 1
+            yield from _lines(value, (*at, index))
+
+
+def _plain(node: Any) -> Any:
+    """Builtin types for the subclasses of a round-trip document."""
+    if isinstance(node, dict):
+        return {_plain(key): _plain(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_plain(value) for value in node]
+    for builtin in (bool, int, float, str):
+        if isinstance(node, builtin):
+            return builtin(node)
+    # ruamel's rt loader has a boolean of its own that derives from int; None, dates stay as they are.
+    return node
+
+
+def _locations(value: Any, at: Location = ()) -> Iterator[Location]:
+    """The places below `at`."""
+    children: Sequence[tuple[Key, Any]] = ()
+    if isinstance(value, dict):
+        children = list(value.items())
+    elif isinstance(value, list):
+        children = list(enumerate(value))
+    for key, child in children:
+        yield (*at, key)
+        yield from _locations(child, (*at, key))
+
+
+def _index(key: str, here: list[Any], dotted: str, origin: str) -> int:
+    if not key.isdecimal() or int(key) >= len(here):
+        raise ConfigurationError(f"{origin}: {dotted}: {key!r} is not one of the {len(here)} items (0 is the first)")
+    return int(key)
+
+
+def _explain(error: ValidationError, model: type[BaseModel], document: Document) -> str:
+    problems = [_explain_one(problem, model, document) for problem in error.errors()]
+    if len(problems) == 1:
+        return problems[0]
+    return "\n".join([f"{len(problems)} problems in the configuration:", *(f"  {p}" for p in problems)])
+
+
+def _explain_one(problem: Any, model: type[BaseModel], document: Document) -> str:
+    location = _in_document(problem["loc"], document.data)
+    name = ".".join(map(str, location)) or "the file"
+    origin = document.origin(location)
+    prefix = f"{origin}: " if origin else ""
+    kind = problem["type"]
+    if kind == "extra_forbidden":
+        known = _known_keys(model, problem["loc"][:-1])
+        close = get_close_matches(str(location[-1]), known, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        return f"{prefix}unknown key {name!r}; {hint}(known: {', '.join(known)})"
+    if kind == "missing":
+        return f"{prefix}{name} is missing"
+    message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    if isinstance(problem["input"], str | int | float | bool | None) and location:
+        return f"{prefix}{name} = {problem['input']!r}: {message[:1].lower()}{message[1:]}"
+    return f"{prefix}{name}: {message[:1].lower()}{message[1:]}"
+
+
+def _in_document(location: Sequence[Key], data: Any) -> Location:
+    """Pydantic's location without the names of union members, which stand in no file."""
+    kept: list[Key] = []
+    here = data
+    for position, key in enumerate(location):
+        present = (isinstance(here, dict) and key in here) or (
+            isinstance(here, list) and isinstance(key, int) and key < len(here)
+        )
+        if present:
+            kept.append(key)
+            here = here[key]
+        elif isinstance(here, dict) and position == len(location) - 1:
+            kept.append(key)
+    return tuple(kept)
+
+
+def _known_keys(model: type[BaseModel], location: Sequence[Key]) -> list[str]:
+    """Field names of the model that stands at `location` below `model`."""
+    here: list[type[BaseModel]] = [model]
+    for key in location:
+        if isinstance(key, int):
+            continue
+        below = [m for candidate in here for m in _models(candidate, key)]
+        here = below or here
+    return sorted({name for candidate in here for name in candidate.model_fields})
+
+
+def _models(model: type[BaseModel], key: str) -> list[type[BaseModel]]:
+    from typing import get_args
+
+    info = model.model_fields.get(key)
+    if info is None:
+        return [model] if _has_kind(model, key) else []
+    pending: list[Any] = [info.annotation]
+    found: list[type[BaseModel]] = []
+    while pending:
+        annotation = pending.pop()
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            found.append(annotation)
+        pending.extend(get_args(annotation))
+    return found
+
+
+def _has_kind(model: type[BaseModel], kind: str) -> bool:
+    from typing import get_args
+
+    info = model.model_fields.get("kind")
+    return info is not None and kind in get_args(info.annotation)

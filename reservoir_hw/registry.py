@@ -1,0 +1,85 @@
+"""From the name in `kind:` to the configuration class that stands behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, get_args
+
+from reservoir_hw.configuration import Config
+from reservoir_hw.errors import ConfigurationError
+
+# Third parties add to these by the entry point groups `reservoir_hw.backends`, `.readouts`, and so on.
+BUILT_IN: dict[str, dict[str, str]] = {
+    "backends": {
+        "esn": "reservoir_hw.backends.simulated.esn:EsnConfig",
+        "python": "reservoir_hw.backends.python:PythonConfig",
+    },
+    "readouts": {"ridge": "reservoir_hw.readout.configuration:RidgeConfig"},
+    "tasks": {"elman_grammar": "reservoir_hw.tasks.configuration:ElmanGrammarConfig"},
+    "baselines": {
+        "bigram": "reservoir_hw.readout.baselines.configuration:BigramConfig",
+        "trigram": "reservoir_hw.readout.baselines.configuration:TrigramConfig",
+    },
+    "instruments": {},
+}
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """Where a kind comes from. `target` is "module:class"."""
+
+    group: str
+    kind: str
+    target: str
+    origin: str
+    entry_point: EntryPoint | None = None
+
+    def load(self) -> type[Config]:
+        """Import the configuration class. It must be light: heavy imports belong into its `build`."""
+        try:
+            if self.entry_point is not None:
+                found: Any = self.entry_point.load()
+            else:
+                module, _, name = self.target.partition(":")
+                found = getattr(import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise ConfigurationError(
+                f"kind {self.kind!r} ({self.group}, from {self.origin}) cannot be loaded from {self.target}: {error}"
+            ) from error
+        if not (isinstance(found, type) and issubclass(found, Config)):
+            raise ConfigurationError(f"{self.target} (from {self.origin}) must be a class derived from Config")
+        field = found.model_fields.get("kind")
+        if field is None or self.kind not in get_args(field.annotation):
+            raise ConfigurationError(f"{self.target} (from {self.origin}) needs the field kind: Literal[{self.kind!r}]")
+        return found
+
+
+def available(group: str) -> dict[str, Plugin]:
+    """All kinds of a group by name; a name that two packages claim is an error."""
+    plugins = {
+        kind: Plugin(group, kind, target, "reservoir_hw") for kind, target in BUILT_IN[group].items()
+    }
+    for entry in entry_points(group=f"reservoir_hw.{group}"):
+        origin = entry.dist.name if entry.dist else entry.value
+        clash = plugins.get(entry.name)
+        if clash is not None and clash.target != entry.value:
+            raise ConfigurationError(
+                f"two packages offer the {group} kind {entry.name!r}: {clash.origin} ({clash.target}) and "
+                f"{origin} ({entry.value}); uninstall one of them"
+            )
+        plugins[entry.name] = Plugin(group, entry.name, entry.value, origin, entry)
+    return plugins
+
+
+def find(group: str, kind: str) -> Plugin:
+    """The plug-in for `kind`, or a `ConfigurationError` that lists what there is."""
+    plugins = available(group)
+    if kind not in plugins:
+        from difflib import get_close_matches
+
+        close = get_close_matches(kind, plugins, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ConfigurationError(f"unknown kind {kind!r}{hint} (known {group}: {', '.join(sorted(plugins))})")
+    return plugins[kind]

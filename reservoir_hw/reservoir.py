@@ -1,0 +1,661 @@
+"""The contract: one class that simulations, boards and benches all implement."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+
+from reservoir_hw import arrays
+from reservoir_hw.arrays import Array
+from reservoir_hw.errors import (
+    ConfigurationError,
+    DeviceError,
+    DeviceFault,
+    InputRangeError,
+    NotOpen,
+    NotSupported,
+    ReservoirError,
+    ShapeError,
+    StateLost,
+)
+from reservoir_hw.hostlock import HostLock
+from reservoir_hw.reset import ResetByCommand, ResetByIdle, ResetPolicy
+from reservoir_hw.seeds import generator
+from reservoir_hw.spec import Counters, Latency, ReservoirSpec
+
+OutOfRange = Literal["error", "clip"]
+
+
+class Reservoir(ABC):
+    """A driven dynamical system that nobody trains.
+
+    Use it as a context manager, or call `open()` and `close()`. Public methods validate once per call and
+    hand over to hooks. A backend writes `_run`; `_reset` too if its device holds state; the other hooks
+    where the device has the capability.
+
+    Parameters
+    ----------
+    spec
+        What the device declares. A device that tells it by itself returns it from `_open` instead.
+    reset
+        How the device is brought to rest; by default it has a command of its own (`_reset`).
+    out_of_range
+        "error" refuses inputs outside `spec.input_range`; "clip" clips them and counts each value.
+    resource
+        What only one process may use at a time (an address, a port). None: nothing to protect.
+    """
+
+    native: ClassVar[Literal["numpy", "torch"]] = "numpy"
+    device: str = "cpu"
+
+    def __init__(
+        self,
+        spec: ReservoirSpec | None = None,
+        *,
+        reset: ResetPolicy | None = None,
+        out_of_range: OutOfRange = "error",
+        resource: str | None = None,
+    ) -> None:
+        self.counters = Counters()
+        self.latency = Latency()
+        self.reset_policy: ResetPolicy = reset or ResetByCommand()
+        self.reset_duration_s: float | None = None
+        self.reset_residual: float | None = None
+        self._given_spec = spec
+        self._out_of_range = out_of_range
+        self._resource = resource
+        self._lock: HostLock | None = None
+        self._spec: ReservoirSpec | None = None
+        self._batch = 1
+        self._steps = 0
+        self._fresh = False
+        self._lost: str | None = None
+        self._frozen: list[dict[str, np.ndarray] | None] = []
+        self._history: Any = None
+
+    # ---- for the caller -------------------------------------------------------------------------
+
+    @property
+    def spec(self) -> ReservoirSpec:
+        """What the device declares. Raises `NotOpen` before `open()`."""
+        if self._spec is None:
+            raise NotOpen(f"{type(self).__name__} is not open: use it in a `with` block or call open() first")
+        return self._spec
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the device is connected."""
+        return self._spec is not None
+
+    def open(self) -> Self:
+        """Take the device and bring it to rest for one sequence. Idempotent.
+
+        Raises `DeviceBusy` naming the owner if another process has it, and the device's own errors.
+        """
+        if self.is_open:
+            return self
+        if self._resource is not None:
+            self._lock = HostLock(self._resource)
+            self._lock.acquire()
+        try:
+            self.counters = Counters()
+            self.latency = Latency()
+            spec = self._open() or self._given_spec
+            if spec is None:
+                raise ConfigurationError(
+                    f"{type(self).__name__} has no spec: pass one to Reservoir.__init__ or return one from _open"
+                )
+            self._accept_spec(spec)
+            self.reset(1)
+            if self.reset_policy.probe_steps:
+                self.reset_residual = self._measure_reset(self.reset_policy.probe_steps)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Leave the device in its safe state and give it back. Idempotent."""
+        try:
+            if self._spec is not None or self._lock is not None:
+                self._close()
+        finally:
+            self._spec = None
+            self._frozen = []
+            self._history = None
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def reset(self, batch: int = 1) -> None:
+        """Bring the device to its rest state, for `batch` sequences side by side."""
+        spec = self.spec
+        if isinstance(batch, bool) or not isinstance(batch, int | np.integer) or batch < 1:
+            raise ShapeError(f"reset needs a whole number of sequences, at least 1, not {batch!r}")
+        self._batch = int(batch)
+        self._steps = 0
+        self._history = None
+        self._frozen = [None] * len(self._groups())
+        self._lost = "the last reset failed"
+        started = time.perf_counter()
+        self._to_rest(min(self._batch, spec.max_batch or self._batch))
+        self.reset_duration_s = time.perf_counter() - started
+        self._lost = None
+
+    def step(self, u: Array) -> Array:
+        """One step of a closed loop: inputs (batch, inputs) -> states (batch, nodes)."""
+        if getattr(u, "ndim", None) != 2:
+            u = u if arrays.is_tensor(u) else np.asarray(u)
+            if u.ndim != 2:
+                raise ShapeError(f"step takes inputs (batch, inputs), not {tuple(u.shape)}")
+        return self.run(u[:, None, :])[:, 0]
+
+    def run(self, u: Array, out: Array | None = None) -> Array:
+        """Drive the reservoir with `u` (batch, time, inputs); return the states (batch, time, nodes).
+
+        Row t of the states is the response after u[:, t] was applied for one full period. The state goes
+        on from the last call as `spec.continuity` says. `out`, if given, is filled and returned.
+
+        Raises
+        ------
+        NotOpen, ShapeError, InputRangeError, StateLost
+            Before anything is sent.
+        DeviceError
+            With `steps_done` and `states`, what was harvested before the fault.
+        """
+        native = self._prepare(u)
+        self._check_out(out, native.shape)
+        self._check_continuation()
+        if native.shape[1] == 0:
+            empty = native.new_empty if arrays.is_tensor(native) else np.empty
+            states = empty((*native.shape[:2], self.spec.nodes), dtype=native.dtype)
+        else:
+            direct = out if self._is_native(out) and self.spec.continuity != "replayed" else None
+            states = self._guarded(native, direct)
+        if out is None:
+            return arrays.like(states, u)
+        if states is not out:
+            out[...] = arrays.like(states, out)
+        return out
+
+    def stream(self, chunks: Iterable[Array]) -> Iterator[Array]:
+        """A run over chunks (batch, time, inputs), with bounded memory; yields the states of each.
+
+        The state rules are checked at once, the chunks as they are taken.
+        """
+        self._check_continuation()
+        if not self._has("_stream"):
+            if self.spec.continuity == "free_running":
+                raise NotSupported(
+                    f"{self._name()} is free running and cannot be fed chunk by chunk without a gap: "
+                    "drive it with one run()"
+                )
+            return (self.run(chunk) for chunk in chunks)
+        if self.spec.continuity == "replayed" or len(self._groups()) > 1:
+            return (self.run(chunk) for chunk in chunks)
+        return self._streaming(chunks)
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """The whole state as named arrays (copies); the first axis of each is the sequence."""
+        spec = self.spec
+        self._require(spec.snapshot, "snapshot")
+        if self._lost:
+            raise StateLost(f"{self._name()}: {self._lost}; call reset() before taking a snapshot")
+        state: dict[str, np.ndarray] = {"contract.steps": np.full(self._batch, self._steps, dtype=np.int64)}
+        if spec.continuity == "replayed":
+            state["contract.history"] = self._history_array()
+        groups = self._groups()
+        if len(groups) == 1:
+            parts = [self._snapshot()]
+        else:
+            parts = [self._frozen_state(index) for index in range(len(groups))]
+        for name in parts[0]:
+            state[f"device.{name}"] = np.concatenate([np.asarray(part[name]) for part in parts])
+        for name, array in state.items():
+            if array.ndim < 1 or array.shape[0] != self._batch:
+                raise ConfigurationError(
+                    f"{type(self).__name__}._snapshot: {name!r} has shape {array.shape}; "
+                    f"the first axis must be the {self._batch} sequences"
+                )
+        return state
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Continue from a `snapshot()`; the number of sequences becomes that of the snapshot."""
+        spec = self.spec
+        self._require(spec.snapshot, "snapshot")
+        if "contract.steps" not in state:
+            raise ConfigurationError("restore needs a state that came from snapshot(): 'contract.steps' is missing")
+        batch = len(state["contract.steps"])
+        for name, array in state.items():
+            if np.ndim(array) < 1 or len(array) != batch:
+                raise ShapeError(f"restore: {name!r} has shape {np.shape(array)}, not one row for each of {batch}")
+        history = state.get("contract.history")
+        if (spec.continuity == "replayed") != (history is not None):
+            raise ConfigurationError("restore: the snapshot was taken on a device of another continuity")
+        device = {
+            name.removeprefix("device."): np.asarray(array)
+            for name, array in state.items()
+            if name.startswith("device.")
+        }
+        self._batch = batch
+        self._lost = "the last restore failed"
+        groups = self._groups()
+        if len(groups) == 1:
+            self._restore(device)
+        self._frozen = [{name: array[rows] for name, array in device.items()} for rows in groups]
+        self._history = None if history is None else self._to_native(history, "history")
+        self._steps = int(np.max(state["contract.steps"]))
+        self._fresh = False
+        self._lost = None
+
+    def transition(self, u: Array, states: Array) -> Array:
+        """One step from *given* node states: (batch, inputs), (batch, nodes) -> (batch, nodes).
+
+        The reservoir's own state stays as it is.
+        """
+        spec = self.spec
+        self._require(spec.settable, "settable")
+        native = self._to_native(u, "inputs")
+        given = self._to_native(states, "states")
+        if native.ndim != 2 or native.shape[1] != spec.inputs:
+            raise ShapeError(f"transition takes inputs (batch, {spec.inputs}), not {tuple(native.shape)}")
+        if tuple(given.shape) != (native.shape[0], spec.nodes):
+            raise ShapeError(
+                f"transition takes states ({native.shape[0]}, {spec.nodes}), not {tuple(given.shape)}"
+            )
+        if not arrays.all_finite(given):
+            raise InputRangeError("transition: the given states are not all finite")
+        return arrays.like(self._transition(self._in_range(native[:, None])[:, 0], given), u)
+
+    def upload(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Program the device with new weights; it is reset, and its fingerprint changes."""
+        self._require(self.spec.programmable, "programmable")
+        self._lost = "the last upload failed"
+        self._accept_spec(self._upload(weights) or self.spec)
+        self.reset(self._batch)
+
+    def provenance(self) -> dict[str, Any]:
+        """What must be known to believe the states: identity, reset, counters, latency, settings."""
+        spec = self.spec
+        return {
+            "identity": spec.identity.model_dump(),
+            "spec": spec.model_dump(mode="json", exclude={"identity"}),
+            "reset": {
+                "policy": self.reset_policy.model_dump(mode="json"),
+                "duration_s": self.reset_duration_s,
+                "residual": self.reset_residual,
+            },
+            "counters": self.counters.as_dict(),
+            "latency": self.latency.summary(),
+            **self._settings(),
+        }
+
+    # ---- for the backend ------------------------------------------------------------------------
+
+    @abstractmethod
+    def _run(self, u: Any, out: Any) -> Any:
+        """Drive the device with `u` and return the states (batch, time, nodes).
+
+        `u` is a C-contiguous numpy array of `spec.dtype` (batch, time, inputs), or a tensor on
+        `self.device` where `native` is "torch". `out` is None or an array that may be filled and returned.
+        A `DeviceError` raised here should carry `steps_done` and `states`.
+        """
+
+    def _open(self) -> ReservoirSpec | None:
+        """Connect; return the spec if the device tells it by itself."""
+
+    def _close(self) -> None:
+        """Leave the device in its safe state and disconnect. Also called after a failed `_open`."""
+
+    def _reset(self, batch: int) -> None:
+        """Bring the device to its rest state for `batch` sequences."""
+
+    def _stream(self, chunks: Iterator[Any]) -> Iterator[Any]:
+        """Pipelined `_run` over chunks, for devices that gain from it."""
+        raise NotImplementedError
+
+    def _snapshot(self) -> dict[str, np.ndarray]:
+        """The device's state, noise positions included; the first axis of each array is the sequence."""
+        return {}
+
+    def _restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Put a state of `_snapshot` back; the number of sequences is that of its arrays."""
+
+    def _transition(self, u: Any, states: Any) -> Any:
+        """One step from given node states, both native arrays."""
+        raise NotImplementedError
+
+    def _upload(self, weights: Mapping[str, np.ndarray]) -> ReservoirSpec | None:
+        """Program the device; return its new spec."""
+        raise NotImplementedError
+
+    def _settings(self) -> dict[str, Any]:
+        """More for the provenance: settings read back, calibration id and age, the engine that computed."""
+        return {}
+
+    # ---- how calls are checked and carried out --------------------------------------------------
+
+    def _name(self) -> str:
+        identity = self.spec.identity
+        return f"{identity.vendor} {identity.model} {identity.serial}".strip()
+
+    def _has(self, hook: str) -> bool:
+        return getattr(type(self), hook) is not getattr(Reservoir, hook)
+
+    def _accept_spec(self, spec: ReservoirSpec) -> None:
+        for capability, hooks in (
+            ("settable", ["_transition"]),
+            ("programmable", ["_upload"]),
+            ("snapshot", [] if spec.continuity == "replayed" else ["_snapshot", "_restore"]),
+        ):
+            missing = [hook for hook in hooks if getattr(spec, capability) and not self._has(hook)]
+            if missing:
+                raise ConfigurationError(
+                    f"{type(self).__name__} declares {capability} but does not implement {', '.join(missing)}"
+                )
+        self._spec = spec
+
+    def _require(self, declared: bool, capability: str) -> None:
+        if not declared:
+            reason = self.spec.not_supported.get(capability, "the device does not declare it")
+            raise NotSupported(f"{self._name()} has no {capability}: {reason}")
+
+    def _groups(self) -> list[slice]:
+        """The sequences that are driven together."""
+        size = self.spec.max_batch or self._batch
+        return [slice(first, min(first + size, self._batch)) for first in range(0, self._batch, size)]
+
+    def _to_native(self, value: Any, name: str) -> Any:
+        spec = self.spec
+        if not spec.differentiable:
+            arrays.refuse_gradient(value)
+        if self.native == "torch":
+            return arrays.to_tensor(value, spec.numpy_dtype, self.device, name)
+        return arrays.to_numpy(value, spec.numpy_dtype, name)
+
+    def _is_native(self, out: Any) -> bool:
+        if out is None or arrays.is_tensor(out) != (self.native == "torch"):
+            return False
+        if arrays.is_tensor(out):
+            return str(out.device) == self.device and out.is_contiguous()
+        return out.flags.c_contiguous
+
+    def _prepare(self, u: Any) -> Any:
+        spec = self.spec
+        native = self._to_native(u, "inputs")
+        if native.ndim != 3:
+            raise ShapeError(
+                f"inputs must be (batch, time, inputs), not {tuple(native.shape)}; "
+                "one sequence (time, inputs) is u[None]"
+            )
+        if native.shape[2] != spec.inputs:
+            raise ShapeError(
+                f"inputs have {native.shape[2]} channels, {self._name()} takes {spec.inputs} "
+                f"(inputs are (batch, time, inputs) = {tuple(native.shape)})"
+            )
+        if native.shape[0] != self._batch:
+            raise ShapeError(
+                f"inputs hold {native.shape[0]} sequences, but the reservoir was reset for {self._batch}: "
+                f"call reset({native.shape[0]}) first"
+            )
+        return self._in_range(native)
+
+    def _in_range(self, u: Any) -> Any:
+        """Check (batch, time, inputs) values; clip and count them if that was asked for."""
+        if not arrays.all_finite(u):
+            where = _first(~_isfinite(u))
+            raise InputRangeError(f"input at (sequence, step, channel) = {where} is {float(u[where])}, not a number")
+        limits = self.spec.input_range
+        if limits is None or u.shape[1] == 0:
+            return u
+        low, high = limits
+        smallest, largest = arrays.limits_of(u)
+        if low <= smallest and largest <= high:
+            return u
+        outside = (u < low) | (u > high)
+        if self._out_of_range == "clip":
+            self.counters.clipped += int(outside.sum())
+            return u.clip(low, high)
+        where = _first(outside)
+        raise InputRangeError(
+            f"input at (sequence, step, channel) = {where} is {float(u[where]):g}, outside the range "
+            f"[{low:g}, {high:g}] of {self._name()} ({int(outside.sum())} values are); scale the inputs, or set "
+            "out_of_range: clip to have them clipped and counted"
+        )
+
+    def _check_out(self, out: Any, shape: Any) -> None:
+        if out is None:
+            return
+        expected = (*shape[:2], self.spec.nodes)
+        dtype = str(getattr(out, "dtype", None)).removeprefix("torch.")
+        if tuple(getattr(out, "shape", ())) != expected or dtype != self.spec.dtype:
+            raise ShapeError(
+                f"out must be {expected} of {self.spec.dtype}, not {tuple(getattr(out, 'shape', ()))} of {dtype}"
+            )
+
+    def _check_continuation(self) -> None:
+        spec = self.spec
+        if self._lost:
+            raise StateLost(f"{self._name()}: {self._lost}; call reset() to start again, or restore() a snapshot")
+        if self._steps == 0:
+            return
+        if spec.continuity == "free_running":
+            raise StateLost(
+                f"{self._name()} is free running: it went on while nobody drove it. After reset() one run() or "
+                "stream() is valid; put everything into that one"
+            )
+        if spec.continuity == "held" and len(self._groups()) > 1 and not spec.snapshot:
+            raise StateLost(
+                f"{self._name()} drove {self._batch} sequences {spec.max_batch} at a time and cannot snapshot them, "
+                "so it cannot go on with all of them: put each whole sequence into one run()"
+            )
+
+    def _guarded(self, u: Any, out: Any) -> Any:
+        """Drive, and after any failure forbid going on as if nothing had happened."""
+        reason: str | None = "the last run was interrupted"
+        try:
+            states = self._drive(u, out)
+        except ReservoirError as error:
+            reason = f"the last run failed ({type(error).__name__})"
+            self.counters.faults += isinstance(error, DeviceError)
+            raise
+        else:
+            self._steps += u.shape[1]
+            reason = None
+        finally:
+            self._lost = reason
+        return states
+
+    def _drive(self, u: Any, out: Any) -> Any:
+        groups = self._groups()
+        if len(groups) == 1:
+            states = self._drive_group(0, u, out)
+        else:
+            states = self._drive_in_turn(groups, u, out)
+        if self.spec.continuity == "replayed":
+            kept = u if self._history is None else _concatenate([self._history, u], 1)
+            self._history = kept[:, -self.spec.memory_steps :]
+        return states
+
+    def _drive_in_turn(self, groups: list[slice], u: Any, out: Any) -> Any:
+        parts: list[Any] = []
+        for index, rows in enumerate(groups):
+            try:
+                parts.append(self._drive_group(index, u[rows], None if out is None else out[rows]))
+            except DeviceError as fault:
+                harvested = np.full((*u.shape[:2], self.spec.nodes), np.nan, self.spec.numpy_dtype)
+                for done, part in zip(groups, parts, strict=False):
+                    harvested[done] = arrays.like(part, harvested)
+                if fault.states is not None:
+                    harvested[rows, : fault.steps_done] = arrays.like(fault.states, harvested)
+                fault.add_note(
+                    f"sequences {rows.start} to {rows.stop - 1} of {self._batch} were being driven; "
+                    "`states` is (batch, time, nodes) with NaN where nothing was harvested"
+                )
+                fault.states, fault.steps_done = harvested, 0
+                raise
+        return _concatenate(parts, 0)
+
+    def _drive_group(self, index: int, u: Any, out: Any) -> Any:
+        spec = self.spec
+        batch = u.shape[0]
+        in_turn = len(self._frozen) > 1
+        replay = 0
+        if spec.continuity == "replayed":
+            if not self._fresh:
+                self._to_rest(batch)
+            if self._history is not None:
+                replay = self._history.shape[1]
+                u = _concatenate([self._history[self._groups()[index]], u], 1)
+                out = None
+        elif in_turn:
+            frozen = self._frozen[index]
+            if frozen is not None:
+                self._restore(frozen)
+            elif not self._fresh:
+                self._to_rest(batch)
+        self._fresh = False
+        started = time.perf_counter()
+        try:
+            states = self._run(u, out)
+        except DeviceError as fault:
+            self.counters.steps += batch * fault.steps_done
+            fault.steps_done = max(0, fault.steps_done - replay)
+            fault.states = None if fault.states is None else fault.states[:, replay : replay + fault.steps_done]
+            raise
+        self.latency.record(time.perf_counter() - started)
+        self.counters.steps += batch * u.shape[1]
+        states = self._checked(states, u.shape[:2])[:, replay:]
+        if in_turn and spec.snapshot and spec.continuity == "held":
+            self._frozen[index] = self._snapshot()
+        return states
+
+    def _checked(self, states: Any, driven: Any) -> Any:
+        """What the device returned, refused if it cannot be true."""
+        spec = self.spec
+        expected = (*driven, spec.nodes)
+        if tuple(getattr(states, "shape", ())) != expected:
+            raise DeviceFault(
+                f"{self._name()} returned states {tuple(getattr(states, 'shape', ()))} instead of {expected}"
+            )
+        if not arrays.is_tensor(states) and states.dtype != spec.numpy_dtype:
+            states = states.astype(spec.numpy_dtype)
+        if not arrays.all_finite(states):
+            bad = ~_isfinite(states)
+            step = _first_step(bad)
+            sequence, node = _first(bad[:, step])
+            raise DeviceFault(
+                f"{self._name()} returned a state that is not finite (sequence {sequence}, step {step}, node {node}): "
+                "a simulation that diverges (spectral_radius, input_scaling), or a broken channel",
+                steps_done=step,
+                states=states[:, :step],
+            )
+        return states
+
+    def _to_rest(self, batch: int) -> None:
+        self._reset(batch)
+        if isinstance(self.reset_policy, ResetByIdle):
+            time.sleep(self.reset_policy.settle_s)
+        waveform = self.reset_policy.waveform(self.spec)
+        if waveform is not None:
+            self._run(self._in_range(self._tiled(waveform, batch)), None)
+            self.counters.steps += batch * len(waveform)
+        self._fresh = True
+
+    def _tiled(self, waveform: np.ndarray, batch: int) -> Any:
+        return self._to_native(np.repeat(waveform[None], batch, axis=0), "waveform")
+
+    def _measure_reset(self, steps: int) -> float:
+        """How far two resets are apart: RMS difference of the first response to the same probe.
+
+        Relative to the standard deviation of the probe's whole response. Between the two the device is
+        driven with something else. The noise of the device is part of the figure.
+        """
+        low, high = self.spec.input_range or (-1.0, 1.0)
+        responses = []
+        for name in ("probe", "disturbance", "probe"):
+            drive = generator(0, name).uniform(low, high, (1, steps, self.spec.inputs))
+            self.reset(1)
+            responses.append(np.asarray(arrays.like(self.run(drive), drive)))
+        self.reset(1)
+        first, _, second = responses
+        spread = float(first.std())
+        difference = float(np.sqrt(np.mean((first[:, 0] - second[:, 0]) ** 2)))
+        return difference / spread if spread else difference
+
+    def _streaming(self, chunks: Iterable[Any]) -> Iterator[Any]:
+        given: deque[tuple[Any, int]] = deque()
+
+        def prepared() -> Iterator[Any]:
+            for chunk in chunks:
+                native = self._prepare(chunk)
+                given.append((chunk, native.shape[1]))
+                # From here on the device may be moving, whatever becomes of the stream.
+                self._steps += native.shape[1]
+                yield native
+
+        self._check_continuation()
+        self._lost = "the last stream was not read to its end"
+        self._fresh = False
+        started = time.perf_counter()
+        try:
+            for states in self._stream(prepared()):
+                chunk, steps = given.popleft()
+                self.latency.record(time.perf_counter() - started)
+                self.counters.steps += self._batch * steps
+                yield arrays.like(self._checked(states, (self._batch, steps)), chunk)
+                started = time.perf_counter()
+            if given:
+                raise DeviceFault(f"{self._name()} returned no states for the last {len(given)} chunks")
+        except DeviceError:
+            self.counters.faults += 1
+            raise
+        self._lost = None
+
+    def _history_array(self) -> np.ndarray:
+        if self._history is None:
+            return np.empty((self._batch, 0, self.spec.inputs), self.spec.numpy_dtype)
+        return np.array(arrays.like(self._history, np.empty(0)))
+
+    def _frozen_state(self, index: int) -> dict[str, np.ndarray]:
+        """The state of one group; a group that was never driven is at rest."""
+        state = self._frozen[index]
+        if state is None:
+            rows = self._groups()[index]
+            self._to_rest(rows.stop - rows.start)
+            state = self._frozen[index] = self._snapshot()
+        return state
+
+
+def _isfinite(array: Any) -> Any:
+    return array.isfinite() if arrays.is_tensor(array) else np.isfinite(array)
+
+
+def _first(mask: Any) -> tuple[int, ...]:
+    """Index of the first true element."""
+    flat = mask.detach().cpu().numpy() if arrays.is_tensor(mask) else mask
+    return tuple(int(i) for i in np.unravel_index(int(flat.argmax()), flat.shape))
+
+
+def _first_step(mask: Any) -> int:
+    """The first time step at which `mask` (batch, time, nodes) is true anywhere."""
+    flat = mask.detach().cpu().numpy() if arrays.is_tensor(mask) else mask
+    return int(flat.any(axis=(0, 2)).argmax())
+
+
+def _concatenate(parts: list[Any], axis: int) -> Any:
+    if arrays.is_tensor(parts[0]):
+        torch = arrays.import_torch("this reservoir")
+        return torch.cat(parts, dim=axis)
+    return np.concatenate(parts, axis=axis)

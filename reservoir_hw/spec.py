@@ -1,0 +1,147 @@
+"""What a reservoir declares about itself before any data is sent to it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Self
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+
+Continuity = Literal["held", "replayed", "free_running"]
+Clock = Literal["device", "host", "external"]
+DType = Literal["float32", "float64"]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Identity(_Frozen):
+    """Which device this is. `simulated` answers "am I on hardware?".
+
+    The fingerprint is a sha256 over all other fields and `content` (a digest of the weights, or the
+    calibration id). Transport and address are not part of it: a device keeps its fingerprint when its
+    cable moves.
+    """
+
+    vendor: str
+    model: str
+    serial: str = ""
+    firmware: str = ""
+    simulated: bool
+    content: str = ""
+    fingerprint: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _set_fingerprint(cls, data: Any) -> Any:
+        """Fill the fingerprint where it is not given (a server reports that of what it serves)."""
+        if not isinstance(data, dict) or data.get("fingerprint"):
+            return data
+        fields = {
+            name: data.get(name, "") for name in ("vendor", "model", "serial", "firmware", "simulated", "content")
+        }
+        text = json.dumps(fields, sort_keys=True, default=str)
+        return {**data, "fingerprint": hashlib.sha256(text.encode()).hexdigest()}
+
+
+class ReservoirSpec(_Frozen):
+    """The capability declaration of a reservoir.
+
+    Inputs and states are dimensionless across the contract; `input_unit` and `state_unit` say what one
+    unit stands for at the device. Ranges are (lowest, highest), or None where there is no limit.
+    """
+
+    inputs: PositiveInt
+    nodes: PositiveInt
+    identity: Identity
+    dtype: DType = "float32"
+    input_range: tuple[float, float] | None = None
+    state_range: tuple[float, float] | None = None
+    max_batch: PositiveInt | None = Field(None, description="sequences driven at once; None: any number")
+    continuity: Continuity = "held"
+    memory_steps: NonNegativeInt = Field(0, description="steps after which an input no longer matters")
+    latency_steps: NonNegativeInt = 0
+    step_period_s: NonNegativeFloat | None = None
+    clock: Clock = "host"
+    reset_time_s: NonNegativeFloat = 0.0
+    snapshot: bool = False
+    settable: bool = False
+    programmable: bool = False
+    deterministic: bool = False
+    differentiable: bool = False
+    input_bits: PositiveInt | None = None
+    output_bits: PositiveInt | None = None
+    input_unit: str = "1"
+    state_unit: str = "1"
+    input_names: tuple[str, ...] = ()
+    node_names: tuple[str, ...] = ()
+    not_supported: Mapping[str, str] = Field(
+        default_factory=dict, description="capability -> why the device does not have it"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for name in ("input_range", "state_range"):
+            limits = getattr(self, name)
+            if limits is not None and not limits[0] < limits[1]:
+                raise ValueError(f"{name} {limits} must be (lowest, highest)")
+        if self.continuity == "replayed" and self.memory_steps == 0:
+            raise ValueError("a replayed device must declare memory_steps: how many inputs each call replays")
+        if self.continuity == "free_running" and self.snapshot:
+            raise ValueError("a free_running device cannot be frozen, so it cannot offer snapshot")
+        for name, width in (("input_names", self.inputs), ("node_names", self.nodes)):
+            names = getattr(self, name)
+            if names and len(names) != width:
+                raise ValueError(f"{name} has {len(names)} entries for a width of {width}")
+        return self
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The dtype in which inputs and states cross the contract."""
+        return np.dtype(self.dtype)
+
+
+@dataclass
+class Counters:
+    """What happened since `open()`.
+
+    `steps` counts what the device was driven with, summed over sequences, replays and washouts included.
+    """
+
+    steps: int = 0
+    clipped: int = 0
+    saturations: int = 0
+    retries: int = 0
+    faults: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """Plain numbers, for provenance and `--json`."""
+        return asdict(self)
+
+
+@dataclass
+class Latency:
+    """Wall time of the calls that reached the device, in seconds."""
+
+    calls: int = 0
+    total_s: float = 0.0
+    recent_s: deque[float] = field(default_factory=lambda: deque(maxlen=4096))
+
+    def record(self, seconds: float) -> None:
+        """Add one call."""
+        self.calls += 1
+        self.total_s += seconds
+        self.recent_s.append(seconds)
+
+    def summary(self) -> dict[str, float | int]:
+        """Number of calls, total time, median and 99th percentile of the recent calls."""
+        if not self.calls:
+            return {"calls": 0}
+        p50, p99 = np.percentile(self.recent_s, [50, 99])
+        return {"calls": self.calls, "total_s": self.total_s, "p50_s": float(p50), "p99_s": float(p99)}

@@ -66,6 +66,8 @@ def all_finite(array: Any) -> bool:
 
 def limits_of(array: Any) -> tuple[float, float]:
     """Smallest and largest value."""
+    if is_tensor(array):
+        array = array.detach()
     return float(array.min()), float(array.max())
 
 

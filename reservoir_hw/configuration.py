@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -79,8 +80,11 @@ class Document:
         for key, value in new.items():
             location = (*at, key)
             old = base.get(key)
-            mergeable = isinstance(old, dict) and isinstance(value, dict)
-            if mergeable and ("kind" not in value or value["kind"] == old.get("kind")):
+            if (
+                isinstance(old, dict)
+                and isinstance(value, dict)
+                and value.get("kind", old.get("kind")) == old.get("kind")
+            ):
                 self._merge(old, value, over, location)
                 continue
             self._forget(location)
@@ -102,24 +106,20 @@ class Document:
             raise ConfigurationError(f"{origin}: {dotted!r} is not a dotted path such as reservoir.nodes")
         here: Any = self.data
         at: Location = ()
-        for key in keys[:-1]:
-            step: Key = key
-            if isinstance(here, list):
-                step = _index(key, here, dotted, origin)
-            elif step not in here or here[step] is None:
-                here[step] = {}
-                self.origins[(*at, step)] = origin
-            here = here[step]
-            at = (*at, step)
+        for position, key in enumerate(keys):
             if not isinstance(here, dict | list):
-                raise ConfigurationError(
-                    f"{origin}: {'.'.join(map(str, at))} is {here!r}, which has no key {keys[len(at)]!r}"
-                )
-        last: Key = _index(keys[-1], here, dotted, origin) if isinstance(here, list) else keys[-1]
-        self._forget((*at, last))
-        here[last] = value
-        for place in [(*at, last), *_locations(value, (*at, last))]:
-            self.origins[place] = origin
+                place = ".".join(map(str, at))
+                raise ConfigurationError(f"{origin}: {place} is {here!r}, it has no key {key!r}")
+            step: Key = _index(key, here, dotted, origin) if isinstance(here, list) else key
+            at = (*at, step)
+            if position == len(keys) - 1:
+                self._forget(at)
+                _put(here, step, value)
+                self.origins.update(dict.fromkeys([at, *_locations(value, at)], origin))
+            elif _child(here, step) is None:
+                _put(here, step, {})
+                self.origins[at] = origin
+            here = _child(here, step)
 
     def set_option(self, assignment: str) -> None:
         """Apply one `--set key=value`; the value is read as YAML."""
@@ -128,13 +128,18 @@ class Document:
             raise ConfigurationError(f"--set {assignment!r}: write it as key=value, for instance reservoir.nodes=300")
         self.set(key.strip(), parse_scalar(text, f"--set {key}"), f"--set {key.strip()}")
 
-    def set_environment(self, environment: Mapping[str, str] | None = None) -> None:
-        """Apply variables such as RESERVOIR_HW__RESERVOIR__ADDRESS=tcp://10.0.0.7:5555."""
+    def set_environment(self, environment: Mapping[str, str] | None = None, prefix: tuple[str, ...] = ()) -> None:
+        """Apply variables such as RESERVOIR_HW__RESERVOIR__ADDRESS=tcp://10.0.0.7:5555.
+
+        A document that is only the section `prefix` of an experiment takes the variables of that section.
+        """
         for name, text in sorted((os.environ if environment is None else environment).items()):
             if name.startswith(ENVIRONMENT_PREFIX):
-                dotted = name.removeprefix(ENVIRONMENT_PREFIX).replace("__", ".").lower()
+                keys = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
+                if tuple(keys[: len(prefix)]) != prefix:
+                    continue
                 origin = f"environment variable {name}"
-                self.set(dotted, parse_scalar(text, origin), origin)
+                self.set(".".join(keys[len(prefix) :]), parse_scalar(text, origin), origin)
 
     def origin(self, location: Location) -> str:
         """Where the value at `location`, or else what encloses it, came from."""
@@ -155,10 +160,17 @@ class Document:
 
 def validate(model: type[ConfigT], document: Document) -> ConfigT:
     """Build `model` from the document; all problems come in one `ConfigurationError` that names their origins."""
+    # Strict JSON validation: "50" is no number and `true` no 1, but a list may become a tuple, a text a path.
+    text = json.dumps(document.data, default=_json_default)
     try:
-        return model.model_validate(document.data)
+        return model.model_validate_json(text, strict=True)
     except ValidationError as error:
         raise ConfigurationError(_explain(error, model, document)) from None
+
+
+def _json_default(value: Any) -> Any:
+    """Numpy scalars and arrays as numbers and lists; paths and dates as text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def parse_scalar(text: str, origin: str) -> Any:
@@ -239,6 +251,14 @@ def _locations(value: Any, at: Location = ()) -> Iterator[Location]:
         yield from _locations(child, (*at, key))
 
 
+def _child(node: Any, key: Key) -> Any:
+    return node.get(key) if isinstance(node, dict) else node[key]
+
+
+def _put(node: Any, key: Key, value: Any) -> None:
+    node[key] = value
+
+
 def _index(key: str, here: list[Any], dotted: str, origin: str) -> int:
     if not key.isdecimal() or int(key) >= len(here):
         raise ConfigurationError(f"{origin}: {dotted}: {key!r} is not one of the {len(here)} items (0 is the first)")
@@ -274,14 +294,14 @@ def _explain_one(problem: Any, model: type[BaseModel], document: Document) -> st
 def _in_document(location: Sequence[Key], data: Any) -> Location:
     """Pydantic's location without the names of union members, which stand in no file."""
     kept: list[Key] = []
-    here = data
+    here: Any = data
     for position, key in enumerate(location):
         present = (isinstance(here, dict) and key in here) or (
             isinstance(here, list) and isinstance(key, int) and key < len(here)
         )
         if present:
             kept.append(key)
-            here = here[key]
+            here = _child(here, key)
         elif isinstance(here, dict) and position == len(location) - 1:
             kept.append(key)
     return tuple(kept)

@@ -58,9 +58,7 @@ class Plugin:
 
 def available(group: str) -> dict[str, Plugin]:
     """All kinds of a group by name; a name that two packages claim is an error."""
-    plugins = {
-        kind: Plugin(group, kind, target, "reservoir_hw") for kind, target in BUILT_IN[group].items()
-    }
+    plugins = {kind: Plugin(group, kind, target, "reservoir_hw") for kind, target in BUILT_IN[group].items()}
     for entry in entry_points(group=f"reservoir_hw.{group}"):
         origin = entry.dist.name if entry.dist else entry.value
         clash = plugins.get(entry.name)

@@ -70,6 +70,7 @@ class Reservoir(ABC):
         self._out_of_range = out_of_range
         self._resource = resource
         self._lock: HostLock | None = None
+        self._connected = False
         self._spec: ReservoirSpec | None = None
         self._batch = 1
         self._steps = 0
@@ -105,6 +106,7 @@ class Reservoir(ABC):
         try:
             self.counters = Counters()
             self.latency = Latency()
+            self._connected = True
             spec = self._open() or self._given_spec
             if spec is None:
                 raise ConfigurationError(
@@ -122,9 +124,10 @@ class Reservoir(ABC):
     def close(self) -> None:
         """Leave the device in its safe state and give it back. Idempotent."""
         try:
-            if self._spec is not None or self._lock is not None:
+            if self._connected:
                 self._close()
         finally:
+            self._connected = False
             self._spec = None
             self._frozen = []
             self._history = None
@@ -271,9 +274,7 @@ class Reservoir(ABC):
         if native.ndim != 2 or native.shape[1] != spec.inputs:
             raise ShapeError(f"transition takes inputs (batch, {spec.inputs}), not {tuple(native.shape)}")
         if tuple(given.shape) != (native.shape[0], spec.nodes):
-            raise ShapeError(
-                f"transition takes states ({native.shape[0]}, {spec.nodes}), not {tuple(given.shape)}"
-            )
+            raise ShapeError(f"transition takes states ({native.shape[0]}, {spec.nodes}), not {tuple(given.shape)}")
         if not arrays.all_finite(given):
             raise InputRangeError("transition: the given states are not all finite")
         return arrays.like(self._transition(self._in_range(native[:, None])[:, 0], given), u)
@@ -414,8 +415,8 @@ class Reservoir(ABC):
     def _in_range(self, u: Any) -> Any:
         """Check (batch, time, inputs) values; clip and count them if that was asked for."""
         if not arrays.all_finite(u):
-            where = _first(~_isfinite(u))
-            raise InputRangeError(f"input at (sequence, step, channel) = {where} is {float(u[where])}, not a number")
+            where = _first(_not_finite(u))
+            raise InputRangeError(f"input at (sequence, step, channel) = {where} is {_value(u, where)}, not a number")
         limits = self.spec.input_range
         if limits is None or u.shape[1] == 0:
             return u
@@ -423,13 +424,13 @@ class Reservoir(ABC):
         smallest, largest = arrays.limits_of(u)
         if low <= smallest and largest <= high:
             return u
-        outside = (u < low) | (u > high)
+        outside = _numpy((u < low) | (u > high))
         if self._out_of_range == "clip":
             self.counters.clipped += int(outside.sum())
             return u.clip(low, high)
         where = _first(outside)
         raise InputRangeError(
-            f"input at (sequence, step, channel) = {where} is {float(u[where]):g}, outside the range "
+            f"input at (sequence, step, channel) = {where} is {_value(u, where):g}, outside the range "
             f"[{low:g}, {high:g}] of {self._name()} ({int(outside.sum())} values are); scale the inputs, or set "
             "out_of_range: clip to have them clipped and counted"
         )
@@ -552,8 +553,8 @@ class Reservoir(ABC):
         if not arrays.is_tensor(states) and states.dtype != spec.numpy_dtype:
             states = states.astype(spec.numpy_dtype)
         if not arrays.all_finite(states):
-            bad = ~_isfinite(states)
-            step = _first_step(bad)
+            bad = _not_finite(states)
+            step = int(bad.any(axis=(0, 2)).argmax())
             sequence, node = _first(bad[:, step])
             raise DeviceFault(
                 f"{self._name()} returned a state that is not finite (sequence {sequence}, step {step}, node {node}): "
@@ -638,20 +639,21 @@ class Reservoir(ABC):
         return state
 
 
-def _isfinite(array: Any) -> Any:
-    return array.isfinite() if arrays.is_tensor(array) else np.isfinite(array)
+def _numpy(mask: Any) -> np.ndarray:
+    return mask.detach().cpu().numpy() if arrays.is_tensor(mask) else mask
 
 
-def _first(mask: Any) -> tuple[int, ...]:
+def _not_finite(array: Any) -> np.ndarray:
+    return ~_numpy(array.isfinite() if arrays.is_tensor(array) else np.isfinite(array))
+
+
+def _first(mask: np.ndarray) -> tuple[int, ...]:
     """Index of the first true element."""
-    flat = mask.detach().cpu().numpy() if arrays.is_tensor(mask) else mask
-    return tuple(int(i) for i in np.unravel_index(int(flat.argmax()), flat.shape))
+    return tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
 
 
-def _first_step(mask: Any) -> int:
-    """The first time step at which `mask` (batch, time, nodes) is true anywhere."""
-    flat = mask.detach().cpu().numpy() if arrays.is_tensor(mask) else mask
-    return int(flat.any(axis=(0, 2)).argmax())
+def _value(array: Any, index: tuple[int, ...]) -> float:
+    return float(array.detach()[index] if arrays.is_tensor(array) else array[index])
 
 
 def _concatenate(parts: list[Any], axis: int) -> Any:

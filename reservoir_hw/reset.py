@@ -16,7 +16,7 @@ class _Reset(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     probe_steps: NonNegativeInt = Field(
-        0, description="measure at open() how far two resets are apart, with a probe of this many steps"
+        default=0, description="measure at open() how far two resets are apart, with a probe of this many steps"
     )
 
 

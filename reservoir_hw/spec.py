@@ -10,7 +10,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    model_validator,
+)
 
 Continuity = Literal["held", "replayed", "free_running"]
 Clock = Literal["device", "host", "external"]

@@ -1,0 +1,1 @@
+"""Implementations of `Reservoir`: simulations and devices."""

@@ -1,0 +1,103 @@
+"""From a configuration (file, mapping or object) to an open reservoir."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, PositiveInt
+
+from reservoir_hw import registry
+from reservoir_hw.configuration import Config, Document, validate
+from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.reservoir import OutOfRange, Reservoir
+
+
+class ReservoirConfig(Config):
+    """What every kind of reservoir can be told. A kind adds `kind: Literal["..."]` and its own fields."""
+
+    kind: Any
+    inputs: PositiveInt | None = Field(None, description="number of input channels; by default the task's")
+    out_of_range: OutOfRange = Field(
+        "error", description="inputs outside the device's range: refuse them, or clip and count them"
+    )
+
+    @abstractmethod
+    def build(self) -> Reservoir:
+        """Make the reservoir, not yet open. Heavy imports belong in here."""
+
+    @property
+    def label(self) -> str:
+        """A short name for tables and figures."""
+        nodes = getattr(self, "nodes", None)
+        return self.kind.upper() + (f"({nodes})" if nodes else "")
+
+    def for_inputs(self, inputs: int) -> Self:
+        """This configuration for a task with `inputs` channels.
+
+        Raises `ConfigurationError` if the configuration names another number.
+        """
+        if self.inputs is None:
+            return self.model_copy(update={"inputs": inputs})
+        if self.inputs != inputs:
+            raise ConfigurationError(
+                f"the task has {inputs} input channels, but reservoir.inputs is {self.inputs}; "
+                "remove reservoir.inputs to take the task's"
+            )
+        return self
+
+    def required_inputs(self) -> int:
+        """`inputs`, or an error where neither the file nor a task gave it."""
+        if self.inputs is None:
+            raise ConfigurationError(f"a reservoir of kind {self.kind!r} needs `inputs` when no task gives it")
+        return self.inputs
+
+
+def parse_reservoir(document: Document) -> ReservoirConfig:
+    """The configuration in a reservoir file, or in the `reservoir` section of an experiment file."""
+    section = reservoir_section(document)
+    kind = section.data.get("kind")
+    if not isinstance(kind, str):
+        raise ConfigurationError(f"{section.origin(())}: a reservoir needs `kind:`, for instance kind: esn")
+    try:
+        model = registry.find("backends", kind).load()
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{section.origin(('kind',))}: {error}") from None
+    if not issubclass(model, ReservoirConfig):
+        raise ConfigurationError(f"the class of kind {kind!r} must derive from ReservoirConfig")
+    return validate(model, section)
+
+
+def reservoir_section(document: Document) -> Document:
+    """The part of a document that describes the reservoir: the whole of it if `kind:` is at its top."""
+    if "kind" in document.data or "reservoir" not in document.data:
+        return document
+    section = document.data["reservoir"]
+    if not isinstance(section, dict):
+        raise ConfigurationError(f"{document.origin(('reservoir',))}: reservoir must be a mapping with `kind:`")
+    origins = {place[1:]: origin for place, origin in document.origins.items() if place[:1] == ("reservoir",)}
+    return Document(section, origins)
+
+
+def open_reservoir(config: ReservoirConfig | Mapping[str, Any] | str | Path, *, inputs: int | None = None) -> Reservoir:
+    """Build and open a reservoir; close it, or use it in a `with` block.
+
+    Parameters
+    ----------
+    config
+        A configuration object, a mapping with `kind`, or the path of a reservoir or experiment file.
+    inputs
+        Number of input channels, for kinds that take it from their task.
+    """
+    if not isinstance(config, ReservoirConfig):
+        if isinstance(config, Mapping):
+            document = Document.from_mapping(config, "open_reservoir")
+        else:
+            document = Document.from_file(config)
+            document.set_environment(prefix=("reservoir",) if "kind" in document.data else ())
+        config = parse_reservoir(document)
+    if inputs is not None:
+        config = config.for_inputs(inputs)
+    return config.build().open()

@@ -69,6 +69,11 @@ class Document:
         base.merge(document)
         return base
 
+    @classmethod
+    def copy_of(cls, document: Document) -> Self:
+        """A document that can be changed without changing the other."""
+        return cls(copy.deepcopy(document.data), dict(document.origins))
+
     def merge(self, over: Document) -> None:
         """Lay `over` on top: mappings merge, everything else replaces.
 

@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -50,7 +50,7 @@ class Reservoir(ABC):
         What only one process may use at a time (an address, a port). None: nothing to protect.
     """
 
-    native: ClassVar[Literal["numpy", "torch"]] = "numpy"
+    native: Literal["numpy", "torch"] = "numpy"
     device: str = "cpu"
 
     def __init__(

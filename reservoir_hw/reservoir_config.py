@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, ValidationError
 
 from reservoir_hw import registry
 from reservoir_hw.configuration import Config, Document, validate
@@ -19,9 +19,9 @@ class ReservoirConfig(Config):
     """What every kind of reservoir can be told. A kind adds `kind: Literal["..."]` and its own fields."""
 
     kind: Any
-    inputs: PositiveInt | None = Field(None, description="number of input channels; by default the task's")
+    inputs: PositiveInt | None = Field(default=None, description="number of input channels; by default the task's")
     out_of_range: OutOfRange = Field(
-        "error", description="inputs outside the device's range: refuse them, or clip and count them"
+        default="error", description="inputs outside the device's range: refuse them, or clip and count them"
     )
 
     @abstractmethod
@@ -81,6 +81,15 @@ def reservoir_section(document: Document) -> Document:
     return Document(section, origins)
 
 
+def build_reservoir(config: ReservoirConfig) -> Reservoir:
+    """`config.build()`, with a spec that contradicts itself reported as the `ConfigurationError` that it is."""
+    try:
+        return config.build()
+    except ValidationError as error:
+        problems = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
+        raise ConfigurationError(f"reservoir ({config.kind}): {problems}") from error
+
+
 def open_reservoir(config: ReservoirConfig | Mapping[str, Any] | str | Path, *, inputs: int | None = None) -> Reservoir:
     """Build and open a reservoir; close it, or use it in a `with` block.
 
@@ -100,4 +109,4 @@ def open_reservoir(config: ReservoirConfig | Mapping[str, Any] | str | Path, *, 
         config = parse_reservoir(document)
     if inputs is not None:
         config = config.for_inputs(inputs)
-    return config.build().open()
+    return build_reservoir(config).open()

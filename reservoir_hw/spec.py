@@ -71,9 +71,9 @@ class ReservoirSpec(_Frozen):
     dtype: DType = "float32"
     input_range: tuple[float, float] | None = None
     state_range: tuple[float, float] | None = None
-    max_batch: PositiveInt | None = Field(None, description="sequences driven at once; None: any number")
+    max_batch: PositiveInt | None = Field(default=None, description="sequences driven at once; None: any number")
     continuity: Continuity = "held"
-    memory_steps: NonNegativeInt = Field(0, description="steps after which an input no longer matters")
+    memory_steps: NonNegativeInt = Field(default=0, description="steps after which an input no longer matters")
     latency_steps: NonNegativeInt = 0
     step_period_s: NonNegativeFloat | None = None
     clock: Clock = "host"

@@ -35,31 +35,29 @@ class PythonConfig(ReservoirConfig):
     """
 
     kind: Literal["python"]
-    mode: Literal["run", "step", "procedure"] = Field(
-        "run",
+    mode: Literal["run", "step", "procedure"] = Field(default="run",
         description="run: call(u) takes (time, inputs) and returns (time, nodes); "
         "step: call(u) takes (inputs,) and returns (nodes,); "
         "procedure: once per step set_call(u), wait, sweep_call(), read_call() -> (nodes,)",
     )
-    call: str | None = Field(None, pattern=_FUNCTION, description="the function of the modes run and step")
-    set_call: str | None = Field(None, pattern=_FUNCTION, description="procedure: apply the inputs of one step")
-    wait_s: NonNegativeFloat = Field(0.0, description="procedure: time between setting and sweeping")
-    sweep_call: str | None = Field(None, pattern=_FUNCTION, description="procedure: start the measurement")
-    read_call: str | None = Field(None, pattern=_FUNCTION, description="procedure: return the states of one step")
-    setup_call: str | None = Field(
-        None,
+    call: str | None = Field(default=None, pattern=_FUNCTION, description="the function of the modes run and step")
+    set_call: str | None = Field(default=None, pattern=_FUNCTION, description="procedure: apply the inputs of one step")
+    wait_s: NonNegativeFloat = Field(default=0.0, description="procedure: time between setting and sweeping")
+    sweep_call: str | None = Field(default=None, pattern=_FUNCTION, description="procedure: start the measurement")
+    read_call: str | None = Field(default=None, pattern=_FUNCTION, description="procedure: return the states of one step")
+    setup_call: str | None = Field(default=None,
         pattern=_FUNCTION,
         description="called by open(); a mapping it returns is kept in the provenance",
     )
-    reset_call: str | None = Field(None, pattern=_FUNCTION, description="called by every reset")
-    close_call: str | None = Field(None, pattern=_FUNCTION, description="called by close(): the safe state")
+    reset_call: str | None = Field(default=None, pattern=_FUNCTION, description="called by every reset")
+    close_call: str | None = Field(default=None, pattern=_FUNCTION, description="called by close(): the safe state")
     nodes: PositiveInt
     simulated: bool = Field(description="false for a real device: every result says which it was")
     continuity: Continuity = Field(
         description="held: frozen between calls; replayed: driven in bursts from rest; free_running: never stops"
     )
-    memory_steps: NonNegativeInt = Field(0, description="replayed: how many earlier inputs each call replays")
-    reset: ResetPolicy | None = Field(None, description="how the device is brought to rest without reset_call")
+    memory_steps: NonNegativeInt = Field(default=0, description="replayed: how many earlier inputs each call replays")
+    reset: ResetPolicy | None = Field(default=None, description="how the device is brought to rest without reset_call")
     input_range: tuple[float, float] | None = None
     deterministic: bool = False
     step_period_s: NonNegativeFloat | None = None
@@ -68,7 +66,7 @@ class PythonConfig(ReservoirConfig):
     serial: str = ""
     firmware: str = ""
     calibration_id: str = ""
-    resource: str | None = Field(None, description="what one process may use at a time; by default the functions' name")
+    resource: str | None = Field(default=None, description="what one process may use at a time; by default the functions' name")
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

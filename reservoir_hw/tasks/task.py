@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from reservoir_hw.configuration import Config
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -90,3 +92,13 @@ class Task(ABC):
         """Figures by file stem. Imports matplotlib, so it needs the `report` extra."""
         del rows
         return {}
+
+
+class TaskConfig(Config):
+    """What every kind of task can be told. A kind adds `kind: Literal["..."]` and its own fields."""
+
+    kind: Any
+
+    @abstractmethod
+    def build(self) -> Task:
+        """Make the data. Heavy imports belong in here."""

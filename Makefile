@@ -1,0 +1,48 @@
+# Everything that is needed on a fresh machine: `make demo`, `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: help demo install test test-slow lint format bench clean
+
+help:  ## Show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
+	$(INSTALL) -e '.[sim,report]'
+	@touch $@
+
+$(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
+	$(INSTALL) -e '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo  ## Reproduce the first results of Tong et al. 2007 (three minutes)
+	$(BIN)/reservoir-hw run examples/elman_grammar/paper.yaml
+
+install: $(VENV)/.dev  ## Install everything that tests and benchmarks need
+
+test: $(VENV)/.dev  ## Tests, under ten minutes
+	$(BIN)/python -m pytest -m 'not slow'
+
+test-slow: $(VENV)/.dev  ## The long tests, under thirty minutes
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.dev  ## ruff, pyright, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev  ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev  ## Benchmarks beside other libraries, in one run
+	$(BIN)/python benchmarks/esn.py
+
+clean:  ## Remove the environment and everything that was built
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache .hypothesis

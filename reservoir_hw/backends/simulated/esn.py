@@ -1,0 +1,269 @@
+"""The simulated echo state network as a reservoir."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from reservoir_hw.arrays import import_torch
+from reservoir_hw.errors import ConfigurationError, MissingExtra
+from reservoir_hw.reservoir import OutOfRange, Reservoir
+from reservoir_hw.reservoir_config import ReservoirConfig
+from reservoir_hw.spec import DType, Identity, ReservoirSpec
+
+if TYPE_CHECKING:
+    from reservoir_hw.backends.simulated.weights import EsnWeights
+
+Activation = Literal["tanh", "relu", "identity"]
+Distribution = Literal["uniform", "normal", "bernoulli"]
+Rate = Annotated[float, Field(gt=0, le=1)]
+Probability = Annotated[float, Field(gt=0, le=1)]
+
+
+class EsnConfig(ReservoirConfig):
+    """Echo state network, s_t = (1-a) ⊙ s_(t-1) + a ⊙ f(W s_(t-1) + W_in u_t + b) (Jaeger et al. 2007)."""
+
+    kind: Literal["esn"]
+    nodes: PositiveInt | None = Field(default=None, description="needed unless `weights` names a file")
+    leak_rate: Rate | tuple[Rate, Rate] = Field(
+        default=1.0, description="a; a pair is a range from which each node draws its own"
+    )
+    activation: Activation = "tanh"
+    spectral_radius: PositiveFloat | None = Field(default=0.9, description="null: W as it was drawn")
+    connectivity: Probability | None = Field(default=None, description="probability of each recurrent weight")
+    connections_per_node: PositiveInt | None = Field(default=None, description="exact number instead of connectivity")
+    weight_distribution: Distribution = Field(default="uniform", description="bernoulli: random sign")
+    input_connectivity: Probability = 1.0
+    input_distribution: Distribution = "uniform"
+    input_scaling: float | list[float] = Field(default=1.0, description="one number, or one for each input")
+    bias_scaling: float = 0.0
+    seed: NonNegativeInt = 0
+    weights: str | None = Field(default=None, description="a safetensors file of saved weights instead of drawing them")
+    dtype: DType = "float32"
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
+    gradients: bool = Field(default=False, description="compute with torch, so that gradients pass through")
+
+    @model_validator(mode="after")
+    def _one_source_of_weights(self) -> Self:
+        drawing = {
+            "nodes", "spectral_radius", "connectivity", "connections_per_node", "weight_distribution", "leak_rate",
+            "input_connectivity", "input_distribution", "input_scaling", "bias_scaling", "seed",
+        }  # fmt: skip
+        given = sorted(drawing & self.model_fields_set)
+        if self.weights is not None and given:
+            raise ValueError(f"the file in `weights` decides about {', '.join(given)}; remove them")
+        if self.weights is None and self.nodes is None:
+            raise ValueError("nodes is missing: how many nodes shall the network have?")
+        if self.connectivity is not None and self.connections_per_node is not None:
+            raise ValueError("give connectivity or connections_per_node, not both")
+        return self
+
+    @property
+    def label(self) -> str:
+        """ESN(nodes)."""
+        return f"ESN({self.nodes})" if self.nodes else f"ESN({Path(self.weights or '').stem})"
+
+    def build(self) -> Esn:
+        """Draw or load the weights and lay them out."""
+        return Esn(
+            self._weights(),
+            activation=self.activation,
+            dtype=self.dtype,
+            device=self.device,
+            gradients=self.gradients,
+            out_of_range=self.out_of_range,
+        )
+
+    def _weights(self) -> EsnWeights:
+        weights_module = _import_weights()
+        if self.weights is not None:
+            weights = weights_module.EsnWeights.load(self.weights)
+            if self.inputs is not None and self.inputs != weights.inputs:
+                raise ConfigurationError(
+                    f"the task has {self.inputs} input channels, but the weights in {self.weights} take "
+                    f"{weights.inputs}"
+                )
+            return weights
+        return weights_module.draw_weights(
+            self.nodes,
+            self.required_inputs(),
+            seed=self.seed,
+            spectral_radius=self.spectral_radius,
+            connectivity=self.connectivity,
+            connections_per_node=self.connections_per_node,
+            distribution=self.weight_distribution,
+            input_connectivity=self.input_connectivity,
+            input_distribution=self.input_distribution,
+            input_scaling=self.input_scaling,
+            bias_scaling=self.bias_scaling,
+            leak=self.leak_rate,
+        )
+
+
+class Esn(Reservoir):
+    """An echo state network with given weights.
+
+    On the CPU a numba kernel drives it. Torch does where gradients or a GPU are asked for, or where numba is
+    not installed; the provenance says which. A torch network is differentiable, a numba one is not.
+
+    Parameters
+    ----------
+    weights
+        `EsnWeights`, drawn, loaded or from your own arrays (`EsnWeights.from_arrays`).
+    """
+
+    def __init__(
+        self,
+        weights: EsnWeights,
+        *,
+        activation: Activation = "tanh",
+        dtype: DType = "float32",
+        device: str = "cpu",
+        gradients: bool = False,
+        out_of_range: OutOfRange = "error",
+    ) -> None:
+        self.weights = weights
+        self.activation: Activation = activation
+        self._engine: _NumbaEngine | _TorchEngine
+        if device != "cpu" or gradients or not _have_numba():
+            self._engine = _TorchEngine(weights, activation, dtype, device)
+            self.native = "torch"
+            self.device = device
+        else:
+            self._engine = _NumbaEngine(weights, activation, dtype)
+        spec = ReservoirSpec(
+            inputs=weights.inputs,
+            nodes=weights.nodes,
+            dtype=dtype,
+            state_range=(-1.0, 1.0) if activation == "tanh" else None,
+            snapshot=True,
+            settable=True,
+            programmable=True,
+            deterministic=True,
+            differentiable=self.native == "torch",
+            identity=self._identity(weights, activation),
+        )
+        super().__init__(spec, out_of_range=out_of_range)
+
+    @staticmethod
+    def _identity(weights: EsnWeights, activation: Activation) -> Identity:
+        return Identity(
+            vendor="reservoir_hw", model="esn", simulated=True, content=f"{activation} {weights.digest()}"
+        )
+
+    def _reset(self, batch: int) -> None:
+        self._engine.reset(batch)
+
+    def _run(self, u: Any, out: Any) -> Any:
+        return self._engine.run(u, out)
+
+    def _snapshot(self) -> dict[str, np.ndarray]:
+        return {"state": self._engine.get_state()}
+
+    def _restore(self, state: Mapping[str, np.ndarray]) -> None:
+        expected = (len(state["state"]), self.weights.nodes) if "state" in state else None
+        if expected is None or state["state"].shape != expected:
+            raise ConfigurationError(f"restore: the snapshot is not one of an esn with {self.weights.nodes} nodes")
+        self._engine.set_state(state["state"])
+
+    def _transition(self, u: Any, states: Any) -> Any:
+        return self._engine.transition(u, states)
+
+    def _upload(self, weights: Mapping[str, np.ndarray]) -> ReservoirSpec:
+        module = _import_weights()
+        known = {"W", "W_in", "bias", "leak"}
+        if not {"W", "W_in"} <= set(weights) <= known:
+            raise ConfigurationError(f"upload takes W and W_in, and bias and leak if wanted, not {sorted(weights)}")
+        new = module.EsnWeights.from_arrays(**weights)
+        if (new.nodes, new.inputs) != (self.weights.nodes, self.weights.inputs):
+            raise ConfigurationError(
+                f"upload: the new weights are for {new.nodes} nodes and {new.inputs} inputs, "
+                f"the network has {self.weights.nodes} and {self.weights.inputs}"
+            )
+        self.weights = new
+        self._engine = type(self._engine)(new, self.activation, self.spec.dtype, self.device)
+        return self.spec.model_copy(update={"identity": self._identity(new, self.activation)})
+
+    def _settings(self) -> dict[str, Any]:
+        return {"engine": self._engine.name, "spectral_scale": self.weights.spectral_scale}
+
+
+class _NumbaEngine:
+    name = "numba"
+
+    def __init__(self, weights: EsnWeights, activation: Activation, dtype: DType, device: str = "cpu") -> None:
+        from reservoir_hw.backends.simulated import kernels
+
+        del device
+        self._kernels = kernels
+        self._prepared = kernels.prepare(weights, dtype)
+        self._activation: Activation = activation
+
+    def reset(self, batch: int) -> None:
+        self._state = np.zeros((batch, self._prepared.nodes), self._prepared.dtype)
+
+    def run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+        return self._kernels.run(self._prepared, u, self._state, self._activation, out)
+
+    def transition(self, u: np.ndarray, states: np.ndarray) -> np.ndarray:
+        given = states.copy()
+        self._kernels.run(self._prepared, np.ascontiguousarray(u[:, None]), given, self._activation)
+        return given
+
+    def get_state(self) -> np.ndarray:
+        return self._state.copy()
+
+    def set_state(self, state: np.ndarray) -> None:
+        self._state = np.array(state, self._prepared.dtype, order="C")
+
+
+class _TorchEngine:
+    name = "torch"
+
+    def __init__(self, weights: EsnWeights, activation: Activation, dtype: DType, device: str = "cpu") -> None:
+        torch = import_torch("a simulated esn with gradients, on a GPU, or without numba")
+        if device != "cpu" and not torch.cuda.is_available():
+            raise ConfigurationError(f"reservoir.device is {device}, but torch finds no CUDA device here; use cpu")
+        from reservoir_hw.backends.simulated import torch_loop
+
+        self._torch, self._loop = torch, torch_loop
+        self._weights = torch_loop.prepare(weights, dtype, device)
+        self._activation: Activation = activation
+        self._nodes, self._dtype, self._device = weights.nodes, getattr(torch, dtype), device
+
+    def reset(self, batch: int) -> None:
+        self._state = self._torch.zeros((batch, self._nodes), dtype=self._dtype, device=self._device)
+
+    def run(self, u: Any, out: Any) -> Any:
+        del out
+        states, last = self._loop.run(self._weights, u, self._state, self._activation)
+        # A graph that grew over calls would be held for ever: gradients reach back to the start of a call.
+        self._state = last.detach()
+        return states
+
+    def transition(self, u: Any, states: Any) -> Any:
+        return self._loop.run(self._weights, u[:, None], states, self._activation)[1]
+
+    def get_state(self) -> np.ndarray:
+        return self._state.cpu().numpy().copy()
+
+    def set_state(self, state: np.ndarray) -> None:
+        self._state = self._torch.tensor(state, dtype=self._dtype, device=self._device)
+
+
+def _have_numba() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("numba") is not None
+
+
+def _import_weights() -> Any:
+    try:
+        from reservoir_hw.backends.simulated import weights
+    except ImportError as error:
+        raise MissingExtra(f"a simulated esn needs scipy: pip install 'reservoir-hw[sim]' ({error})") from error
+    return weights

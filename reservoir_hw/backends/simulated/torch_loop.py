@@ -1,0 +1,157 @@
+"""The time loop of the simulated echo state network in torch: for gradients, and for a GPU.
+
+s_t = (1-a) ⊙ s_{t-1} + a ⊙ f(W s_{t-1} + W_in u_t + b) (Jaeger et al. 2007, eq. 1).
+
+The only module of this package that imports torch.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import DTypeLike
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from reservoir_hw.backends.simulated.weights import EsnWeights
+from reservoir_hw.errors import ConfigurationError, ShapeError
+
+Activation = Literal["tanh", "relu", "identity"]
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "identity": lambda x: x,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class TorchWeights:
+    """Weights on one device in one precision; made by `prepare`, or from tensors that require gradients.
+
+    `W` (nodes × nodes), strided or sparse CSR, spectral scale included; `W_in` (nodes × inputs); `bias` and
+    `leak` (nodes,). `leak` is None where every rate is 1: that step is left out.
+    """
+
+    W: Tensor
+    W_in: Tensor
+    bias: Tensor
+    leak: Tensor | None
+
+
+def prepare(
+    weights: EsnWeights, dtype: DTypeLike = "float32", device: torch.device | str = "cpu"
+) -> TorchWeights:
+    """Copy the weights to a device, in float32 or float64; CSR stays CSR.
+
+    `dtype` by its numpy name. Raises `ConfigurationError` for another dtype.
+    """
+    kind = np.dtype(dtype)
+    if kind not in (np.float32, np.float64):
+        raise ConfigurationError(f"dtype must be float32 or float64, it is {kind}")
+
+    def tensor(array: Any) -> Tensor:
+        return torch.tensor(array.astype(kind), device=device)
+
+    W = weights.recurrent()
+    if isinstance(W, csr_array):
+        with warnings.catch_warnings():
+            # torch warns once per process that its CSR tensors are in beta; the tests cover what is used.
+            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+            recurrent = torch.sparse_csr_tensor(
+                torch.tensor(W.indptr, device=device),
+                torch.tensor(W.indices, device=device),
+                tensor(W.data),
+                size=(weights.nodes, weights.nodes),
+                check_invariants=True,
+            )
+    else:
+        recurrent = tensor(W)
+    return TorchWeights(
+        W=recurrent,
+        W_in=tensor(weights.W_in),
+        bias=tensor(weights.bias),
+        leak=tensor(weights.leak) if (weights.leak != 1.0).any() else None,
+    )
+
+
+def run(
+    weights: TorchWeights, u: Tensor, state: Tensor, activation: Activation = "tanh"
+) -> tuple[Tensor, Tensor]:
+    """Drive the network with `u` (batch, time, inputs) from `state` (batch, nodes).
+
+    Returns the states (batch, time, nodes), row t after input t, and the final state (batch, nodes).
+    Nothing is written in place, so that gradients flow to `u`, `state`, and to the weights that require
+    them (of a sparse CSR matrix: to everything but W). Without gradients the result is written into one
+    preallocated tensor. Raises `ShapeError` for shapes that do not fit the weights, `ConfigurationError`
+    for an unknown activation.
+    """
+    nodes, inputs = weights.W_in.shape
+    if u.ndim != 3 or u.shape[2] != inputs:
+        raise ShapeError(f"u must be (batch, time, inputs={inputs}), its shape is {tuple(u.shape)}")
+    if tuple(state.shape) != (u.shape[0], nodes):
+        raise ShapeError(f"state must be (batch, nodes) = {(u.shape[0], nodes)}, it is {tuple(state.shape)}")
+    if activation not in _ACTIVATIONS:
+        raise ConfigurationError(f"unknown activation {activation!r}: choose one of {', '.join(_ACTIVATIONS)}")
+    function = _ACTIVATIONS[activation]
+    if weights.W.layout == torch.sparse_csr:
+        return _sparse_run(weights, u, state, function)
+    return _dense_run(weights, u, state, function)
+
+
+def _dense_run(
+    weights: TorchWeights, u: Tensor, state: Tensor, function: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    W, W_in, leak = weights.W.T, weights.W_in.T, weights.leak
+    collect = _Collector(weights, u, state, (u.shape[0], weights.W.shape[0]), axis=1)
+    for step in range(u.shape[1]):
+        # One product per step, also for the inputs: over several steps it would round by their number.
+        drive = torch.addmm(weights.bias, u[:, step], W_in)
+        response = function(torch.addmm(drive, state, W))
+        state = response if leak is None else torch.lerp(state, response, leak)
+        collect.add(step, state)
+    return collect.states(), state
+
+
+def _sparse_run(
+    weights: TorchWeights, u: Tensor, state: Tensor, function: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    # Sparse products want the nodes first: the loop runs on transposed states, the result is a view.
+    bias = weights.bias[:, None]
+    leak = None if weights.leak is None else weights.leak[:, None]
+    columns = state.T
+    collect = _Collector(weights, u, state, (weights.W.shape[0], u.shape[0]), axis=0)
+    for step in range(u.shape[1]):
+        drive = torch.addmm(bias, weights.W_in, u[:, step].T)
+        response = function(drive + weights.W @ columns)
+        columns = response if leak is None else torch.lerp(columns, response, leak)
+        collect.add(step, columns)
+    states = collect.states()
+    return states.permute(2, 0, 1), columns.T
+
+
+class _Collector:
+    """Gathers the states of a run along `axis`: by stacking where autograd records, else in place."""
+
+    def __init__(self, weights: TorchWeights, u: Tensor, state: Tensor, shape: tuple[int, int], axis: int) -> None:
+        tensors = (weights.W, weights.W_in, weights.bias, weights.leak, u, state)
+        records = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+        self._axis = axis
+        self._rows: list[Tensor] = []
+        size = (*shape[:axis], u.shape[1], *shape[axis:])
+        # An empty run has nothing to stack.
+        self._block = None if records and u.shape[1] else u.new_empty(size)
+
+    def add(self, step: int, state: Tensor) -> None:
+        if self._block is None:
+            self._rows.append(state)
+        else:
+            self._block.select(self._axis, step).copy_(state)
+
+    def states(self) -> Tensor:
+        return torch.stack(self._rows, self._axis) if self._block is None else self._block

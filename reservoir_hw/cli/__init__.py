@@ -1,0 +1,57 @@
+"""The command line. Heavy imports happen inside the commands, so that --help answers at once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from reservoir_hw import __version__
+from reservoir_hw.cli.errors import CommandGroup
+
+app = typer.Typer(
+    cls=CommandGroup,
+    help="Hardware-in-the-loop framework for physical reservoir computing.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"reservoir-hw {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+    log: Annotated[
+        str, typer.Option("--log", help="Log to standard error from this level on: debug, info, warning, error.")
+    ] = "warning",
+) -> None:
+    del version
+    import logging
+
+    level = logging.getLevelNamesMapping().get(log.upper())
+    if level is None:
+        raise typer.BadParameter(f"{log!r} is not one of debug, info, warning, error", param_hint="--log")
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+from reservoir_hw.cli import check, init, list_kinds, run, schema  # noqa: E402
+
+app.command("init")(init.init)
+app.command("check")(check.check)
+app.command("run")(run.run)
+app.command("schema")(schema.schema)
+app.command("list")(list_kinds.list_kinds)
+
+
+def main() -> None:
+    """Entry point of `reservoir-hw`."""
+    app()

@@ -1,0 +1,43 @@
+"""`reservoir-hw check`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from reservoir_hw.cli.options import JsonOption, ReservoirOption, SetOption
+from reservoir_hw.cli.show import print_json
+from reservoir_hw.errors import ConfigurationError
+
+
+def check(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Experiment or reservoir file (YAML or JSON).")],
+    reservoir: ReservoirOption = None,
+    set_: SetOption = None,
+    estimate: Annotated[bool, typer.Option("--estimate", help="Print only what a run would cost.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Validate a file and estimate what a run would cost. Opens no device."""
+    from reservoir_hw.experiment.experiment import Experiment, load_document
+    from reservoir_hw.reservoir_config import parse_reservoir
+
+    document = load_document(file, reservoir=reservoir, set=set_ or [])
+    if "kind" in document.data:
+        if estimate:
+            raise ConfigurationError(f"{file} is a reservoir file; an estimate needs an experiment file with its task")
+        config = parse_reservoir(document)
+        if json:
+            print_json({"valid": True, "reservoir": config.model_dump(mode="json")})
+        else:
+            typer.echo(f"{file} is a valid reservoir file of kind {config.kind}")
+        return
+    experiment = Experiment(document)
+    cost = experiment.estimate()
+    if json:
+        print_json({"valid": True, "points": len(experiment.points), "estimate": cost.as_dict()})
+        return
+    if not estimate:
+        grid = " × ".join(f"{len(values)} {key}" for key, values in experiment.config.vary.items())
+        typer.echo(f"{file} is a valid experiment" + (f" over {grid}" if grid else ""))
+    typer.echo(str(cost))

@@ -1,0 +1,41 @@
+"""Exit codes: 2 for a wrong configuration, 3 for a device fault, 130 for Ctrl-C, 1 for everything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+CONFIGURATION, DEVICE, INTERRUPTED, OTHER = 2, 3, 130, 1
+
+
+class CommandGroup(TyperGroup):
+    """Turns the package's errors into one readable message and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            _say("interrupted: what was finished is kept")
+            raise typer.Exit(INTERRUPTED) from None
+        except Exception as error:
+            from reservoir_hw.errors import DeviceError, ReservoirError, StateLost
+
+            if isinstance(error, DeviceError | StateLost):
+                done = f" ({error.steps_done} steps of this call were done)" if isinstance(error, DeviceError) else ""
+                _say(f"device: {error}{done}", *getattr(error, "__notes__", []))
+                raise typer.Exit(DEVICE) from error
+            if isinstance(error, ReservoirError):
+                _say(f"error: {error}")
+                raise typer.Exit(CONFIGURATION) from error
+            if isinstance(error, OSError):
+                _say(f"error: {error}")
+                raise typer.Exit(OTHER) from error
+            raise
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        typer.echo(line, err=True)

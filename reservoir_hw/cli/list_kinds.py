@@ -1,0 +1,39 @@
+"""`reservoir-hw list`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from reservoir_hw.cli.options import JsonOption
+from reservoir_hw.cli.show import print_json, print_tables
+
+
+class Group(StrEnum):
+    """What can be listed."""
+
+    backends = "backends"
+    readouts = "readouts"
+    tasks = "tasks"
+    baselines = "baselines"
+    instruments = "instruments"
+
+
+def list_kinds(
+    group: Annotated[Group, typer.Argument(help="Which kinds to list.")],
+    json: JsonOption = False,
+) -> None:
+    """List the kinds that a configuration can name, built in and from other installed packages."""
+    from reservoir_hw.registry import available
+    from reservoir_hw.tasks.task import Table
+
+    rows = []
+    for kind, plugin in sorted(available(group.value).items()):
+        about = (plugin.load().__doc__ or "").strip().splitlines()
+        rows.append([kind, plugin.origin, about[0] if about else ""])
+    if json:
+        print_json([dict(zip(("kind", "package", "about"), row, strict=True)) for row in rows])
+    else:
+        print_tables([Table(group.value, ["kind", "package", "about"], rows, "" if rows else "none installed")])

@@ -1,0 +1,21 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+ExperimentFile: TypeAlias = Annotated[Path, typer.Argument(metavar="FILE", help="Experiment file (YAML or JSON).")]
+ReservoirOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--reservoir", metavar="FILE", help="Reservoir file that replaces the section `reservoir`."),
+]
+SetOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Set one value, for instance reservoir.nodes=300. May be repeated."
+    ),
+]
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]

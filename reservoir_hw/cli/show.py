@@ -1,0 +1,37 @@
+"""Tables on the terminal and JSON for machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from reservoir_hw.tasks.task import Table
+
+
+def print_json(value: Any) -> None:
+    """Indented JSON on standard output."""
+    typer.echo(json.dumps(value, indent=2, default=str))
+
+
+def print_tables(tables: Iterable[Table]) -> None:
+    """Tables with their notes, as wide as they need to be where the output is no terminal."""
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=200)
+    for table in tables:
+        shown = RichTable(title=Text(table.title), title_justify="left")
+        for index, name in enumerate(table.header):
+            shown.add_column(Text(name), justify="left" if index == 0 else "right")
+        for row in table.rows:
+            shown.add_row(*map(Text, row))
+        console.print(shown)
+        if table.note:
+            console.print(Text(table.note, style="dim"))

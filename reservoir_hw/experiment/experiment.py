@@ -1,0 +1,195 @@
+"""An experiment: from a file to a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from reservoir_hw import provenance
+from reservoir_hw.configuration import Document
+from reservoir_hw.errors import ConfigurationError, MissingExtra, ReservoirError
+from reservoir_hw.experiment.configuration import ExperimentConfig, Point, grid, parse_experiment
+from reservoir_hw.experiment.drive import judge, steps_needed, train
+from reservoir_hw.experiment.estimate import Estimate, estimate
+from reservoir_hw.experiment.files import new_run_folder, write_yaml
+from reservoir_hw.experiment.report import write_report
+from reservoir_hw.experiment.result import Result
+from reservoir_hw.readout.baselines.configuration import BaselineConfig
+from reservoir_hw.reservoir_config import build_reservoir
+from reservoir_hw.tasks.task import Row, Task
+
+Progress = Callable[[str, int, int], None]
+"""Called with (what is being done, steps done, steps in all)."""
+
+
+class Experiment:
+    """A validated experiment: every point of its grid was checked when it was made.
+
+    Use `Experiment.from_file(path).run()`, or give a mapping with the same keys as a file.
+    """
+
+    def __init__(self, document: Document | Mapping[str, Any], name: str = "experiment") -> None:
+        if not isinstance(document, Document):
+            document = Document.from_mapping(document, "the given mapping")
+        self.config: ExperimentConfig = parse_experiment(document)
+        self.points: list[Point] = grid(document)
+        self.name = self.config.run.name or name
+        self._tasks: dict[str, Task] = {}
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | Path,
+        *,
+        reservoir: str | Path | None = None,
+        set: Mapping[str, Any] | Iterable[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Read a file; lay the reservoir file, the environment and then `set` over it.
+
+        `set` is {dotted key: value}, or "key=value" texts as on the command line.
+        """
+        document = load_document(path, reservoir=reservoir, set=set, environment=environment)
+        path = Path(path)
+        return cls(document, name=f"{path.resolve().parent.name}-{path.stem}")
+
+    def resolved(self) -> dict[str, Any]:
+        """The whole configuration, defaults included."""
+        return self.config.model_dump(mode="json", serialize_as_any=True)
+
+    def estimate(self) -> Estimate:
+        """What a run will cost. Makes the task's data; opens no device."""
+        return estimate(self.points, [self._task(point) for point in self.points])
+
+    def run(self, progress: Progress | None = None) -> Result:
+        """Run every point and baseline; write the run folder as it goes.
+
+        After a fault or Ctrl-C the finished rows are in the folder, and the error goes on to the caller.
+        """
+        points = [(point, self._task(point)) for point in self.points]
+        folder = new_run_folder(self.config.run.folder, self.name)
+        resolved = self.resolved()
+        record = {**provenance.collect(resolved), "rows": []}
+        run = self.config.run
+        record |= {"sample": run.sample, "operator": run.operator, "notes": run.notes}
+        result = Result(self.config.title or self.name, points[0][1], folder, record)
+        write_yaml(folder / "experiment.yaml", resolved)
+        result.save()
+        counter = _Counter(progress, sum(steps_needed(task, point.config.training) for point, task in points))
+        try:
+            baselines_done: set[int] = set()
+            for point, task in points:
+                if id(task) not in baselines_done:
+                    baselines_done.add(id(task))
+                    for baseline in self.config.baselines:
+                        result.rows.append(_run_baseline(baseline, task, point))
+                self._run_point(point, task, result, counter)
+            result.status = "complete"
+        except KeyboardInterrupt:
+            result.status, result.problem = "interrupted", "interrupted by Ctrl-C"
+            raise
+        except Exception as error:
+            result.status, result.problem = "failed", f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            result.save()
+            if result.rows:
+                counter.say("writing the report")
+                try:
+                    write_report(result)
+                except MissingExtra as error:
+                    result.notes.append(str(error))
+        return result
+
+    def _run_point(self, point: Point, task: Task, result: Result, counter: _Counter) -> None:
+        config = point.config
+        at = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in point.values.items())
+        name = f"{config.reservoir.label}" + (f" [{at}]" if at else "")
+        readout = config.readout.build()
+        counter.say(f"{name}: opening")
+        with build_reservoir(config.reservoir.for_inputs(task.inputs)) as reservoir:
+            if reservoir.spec.inputs != task.inputs:
+                raise ConfigurationError(
+                    f"the task has {task.inputs} input channels, but the device takes {reservoir.spec.inputs}"
+                )
+            steps = config.run.chunk_steps
+            counter.say(f"{name}: training")
+            train(reservoir, readout, task, config.training, steps, counter.add)
+            counter.say(f"{name}: testing")
+            outputs = judge(reservoir, readout, task, config.training, steps, counter.add)
+            device = reservoir.provenance()
+        result.rows.append(Row(point.label, point.values, task.evaluate(outputs, "scores")))
+        number = len(result.provenance["rows"])
+        (result.folder / "readout").mkdir(exist_ok=True)
+        file = f"readout/{number:03d}.safetensors"
+        readout.save(result.folder / file)
+        result.provenance["rows"].append(
+            {
+                "label": point.label,
+                "point": dict(point.values),
+                "reservoir": device,
+                "readout": {"file": file, **readout.report_},
+            }
+        )
+        result.save()
+
+    def _task(self, point: Point) -> Task:
+        """The point's task; points with the same task share its data."""
+        key = point.config.task.model_dump_json()
+        if key not in self._tasks:
+            self._tasks[key] = point.config.task.build()
+        return self._tasks[key]
+
+
+def load_document(
+    path: str | Path,
+    *,
+    reservoir: str | Path | None = None,
+    set: Mapping[str, Any] | Iterable[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Document:
+    """A file with everything that goes over it, in the order file < reservoir < environment < set."""
+    document = Document.from_file(path)
+    if reservoir is not None:
+        section = Document.from_file(reservoir)
+        if "kind" not in section.data:
+            raise ConfigurationError(f"{reservoir}:1: a reservoir file has `kind:` at its top")
+        document.replace("reservoir", section)
+    is_reservoir = "kind" in document.data
+    document.set_environment(environment, prefix=("reservoir",) if is_reservoir else ())
+    if isinstance(set, Mapping):
+        for key, value in set.items():
+            document.set(key, value, f"set[{key!r}]")
+    else:
+        for assignment in set or ():
+            document.set_option(assignment)
+    return document
+
+
+def _run_baseline(config: BaselineConfig, task: Task, point: Point) -> Row:
+    baseline = config.build()
+    try:
+        baseline.fit(task.train.inputs, task.train.targets, task.train.symbols)
+        outputs = baseline.predict(task.test.inputs, task.test.symbols)
+    except ReservoirError as error:
+        raise type(error)(f"baseline {config.kind}: {error}") from error
+    values = {key: value for key, value in point.values.items() if key.startswith("task.")}
+    return Row(config.kind, values, task.evaluate(outputs, baseline.scale))
+
+
+class _Counter:
+    """Adds up steps over all points for one progress report."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress, self._total = progress, total
+        self._done, self._what = 0, ""
+
+    def say(self, what: str) -> None:
+        self._what = what
+        self.add(0)
+
+    def add(self, steps: int) -> None:
+        self._done += steps
+        if self._progress is not None:
+            self._progress(self._what, self._done, self._total)

@@ -1,0 +1,60 @@
+"""Writing into a run folder: whole files or none."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from reservoir_hw.errors import ConfigurationError
+
+
+def new_run_folder(parent: str | Path, name: str) -> Path:
+    """Make and return `parent/name-DATE-TIME`, with a number behind it if that exists already."""
+    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for number in range(1, 1000):
+        folder = Path(parent) / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            if not Path(parent).is_dir():
+                raise ConfigurationError(f"run.folder: {parent} is a file, not a folder") from None
+            continue
+        except OSError as error:
+            raise ConfigurationError(
+                f"run.folder: cannot make the run folder {folder}: {error.strerror or error}; "
+                "choose another with --set run.folder=PATH"
+            ) from error
+        return folder
+    raise ConfigurationError(f"run.folder: {parent} holds too many runs named {stem}")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace the file at once: a reader, or a crash, never meets half of it."""
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Indented JSON; numpy numbers become plain ones."""
+    write_text(path, json.dumps(value, indent=2, default=_plain) + "\n")
+
+
+def write_yaml(path: Path, value: dict[str, Any]) -> None:
+    """YAML in the order of the keys; `reservoir-hw run` can read it again."""
+    from ruamel.yaml import YAML
+
+    text = io.StringIO()
+    YAML().dump(value, text)
+    write_text(path, text.getvalue())
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else str(value)

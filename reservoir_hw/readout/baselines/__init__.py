@@ -1,0 +1,5 @@
+"""Models without a reservoir, to compare readouts with."""
+
+from reservoir_hw.readout.baselines.ngram import NGram, NGramBaseline
+
+__all__ = ["NGram", "NGramBaseline"]

@@ -1,0 +1,65 @@
+"""Baselines as an experiment file names them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from pydantic import Field, PositiveFloat
+
+from reservoir_hw.configuration import Config
+
+
+class Baseline(Protocol):
+    """What an experiment asks of a baseline: to learn from and to answer for whole splits.
+
+    Inputs are (batch, time, inputs), targets and outputs (batch, time, outputs), symbols (batch, time).
+    """
+
+    scale: Literal["scores", "probabilities"]
+
+    def fit(self, inputs: np.ndarray, targets: np.ndarray, symbols: np.ndarray | None) -> Any:
+        """Learn from the training split."""
+
+    def predict(self, inputs: np.ndarray, symbols: np.ndarray | None) -> np.ndarray:
+        """Outputs for a split."""
+        ...
+
+
+class BaselineConfig(Config):
+    """What every kind of baseline can be told. A kind adds `kind: Literal["..."]` and its own fields."""
+
+    kind: Any
+
+    @abstractmethod
+    def build(self) -> Baseline:
+        """Make the baseline, untrained."""
+
+
+class _NGramConfig(BaselineConfig):
+    smoothing: PositiveFloat = Field(default=1.0, description="added to every count")
+
+
+class BigramConfig(_NGramConfig):
+    """The next symbol given the present one (symbolic tasks)."""
+
+    kind: Literal["bigram"]
+
+    def build(self) -> Baseline:
+        """An `NGram` of order 2."""
+        from reservoir_hw.readout.baselines.ngram import NGram
+
+        return NGram(2, self.smoothing)
+
+
+class TrigramConfig(_NGramConfig):
+    """The next symbol given the present and the last one (symbolic tasks)."""
+
+    kind: Literal["trigram"]
+
+    def build(self) -> Baseline:
+        """An `NGram` of order 3."""
+        from reservoir_hw.readout.baselines.ngram import NGram
+
+        return NGram(3, self.smoothing)

@@ -1,0 +1,112 @@
+"""Bigram and trigram models with add-one smoothing (Tong et al. 2007, section 3.1)."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+import numpy as np
+
+from reservoir_hw.errors import ConfigurationError, NotOpen, ShapeError
+
+
+class NGram:
+    """The next symbol's probability given the last one (`order=2`) or the last two (`order=3`).
+
+    P(a | context) = (smoothing + count(context, a)) / sum over i of (smoothing + count(context, i)),
+    which with `smoothing=1` are the paper's formulas. Where the trigram's context is cut off, at the
+    first step of a sequence, the bigram of the same training symbols stands in for it.
+
+    Memory is vocabulary_size ** order numbers of 8 bytes.
+    """
+
+    def __init__(self, order: Literal[2, 3], smoothing: float = 1.0) -> None:
+        if order not in (2, 3):
+            raise ConfigurationError(f"order is {order!r}; a bigram has order 2, a trigram order 3.")
+        if not (np.isfinite(smoothing) and smoothing > 0):
+            raise ConfigurationError(
+                f"smoothing is {smoothing!r}; it must be above 0, or a context that training never showed "
+                "has no probabilities. The paper uses 1."
+            )
+        self.order = order
+        self.smoothing = float(smoothing)
+        self._bigram: np.ndarray | None = None
+        self._trigram: np.ndarray | None = None
+
+    def fit(self, symbols: np.ndarray, vocabulary_size: int) -> Self:
+        """Count the pairs or triplets in `symbols` (batch, time), integers from 0 to vocabulary_size - 1.
+
+        Nothing is counted across the sequences of a batch. Raises `ShapeError` for other shapes and
+        `ConfigurationError` for symbols outside the vocabulary.
+        """
+        symbols = _checked(symbols, vocabulary_size)
+        size = vocabulary_size
+        pairs = symbols[:, :-1] * size + symbols[:, 1:]
+        self._bigram = self._probabilities(pairs, (size, size))
+        if self.order == 3:
+            triplets = pairs[:, :-1] * size + symbols[:, 2:]
+            self._trigram = self._probabilities(triplets, (size, size, size))
+        return self
+
+    def predict(self, symbols: np.ndarray) -> np.ndarray:
+        """Probabilities (batch, time, vocabulary) of symbol t + 1 given symbols (batch, time) up to t.
+
+        Raises `NotOpen` before `fit`, otherwise as `fit`.
+        """
+        if self._bigram is None:
+            raise NotOpen("NGram.predict was called before fit: call fit(symbols, vocabulary_size) first.")
+        symbols = _checked(symbols, len(self._bigram))
+        if self._trigram is None:
+            return self._bigram[symbols]
+        first = self._bigram[symbols[:, :1]]
+        return np.concatenate([first, self._trigram[symbols[:, :-1], symbols[:, 1:]]], axis=1)
+
+    def _probabilities(self, codes: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        counts = np.bincount(codes.ravel(), minlength=int(np.prod(shape))).reshape(shape)
+        smoothed = counts + self.smoothing
+        return smoothed / smoothed.sum(axis=-1, keepdims=True)
+
+
+class NGramBaseline:
+    """An `NGram` that is trained and asked like a readout, with whole splits of a symbolic task."""
+
+    scale: Literal["scores", "probabilities"] = "probabilities"
+
+    def __init__(self, order: Literal[2, 3], smoothing: float = 1.0) -> None:
+        self.model = NGram(order, smoothing)
+
+    def fit(self, inputs: np.ndarray, targets: np.ndarray, symbols: np.ndarray | None) -> Self:
+        """Count in `symbols` (batch, time); the last axis of `targets` is as long as the vocabulary.
+
+        Raises `ConfigurationError` where the task has no symbols, otherwise as `NGram.fit`.
+        """
+        del inputs
+        self.model.fit(_present(symbols), targets.shape[-1])
+        return self
+
+    def predict(self, inputs: np.ndarray, symbols: np.ndarray | None) -> np.ndarray:
+        """Probabilities (batch, time, vocabulary), as `NGram.predict`."""
+        del inputs
+        return self.model.predict(_present(symbols))
+
+
+def _present(symbols: np.ndarray | None) -> np.ndarray:
+    if symbols is None:
+        raise ConfigurationError(
+            "an n-gram counts symbols, and this task has none. Leave the baseline out, or use a symbolic "
+            "task such as elman_grammar."
+        )
+    return symbols
+
+
+def _checked(symbols: np.ndarray, vocabulary_size: int) -> np.ndarray:
+    symbols = np.asarray(symbols)
+    if symbols.ndim != 2 or symbols.shape[1] == 0:
+        raise ShapeError(f"symbols have shape {symbols.shape}; (batch, time) with at least one step is needed.")
+    if not np.issubdtype(symbols.dtype, np.integer):
+        raise ConfigurationError(f"symbols are {symbols.dtype}; token numbers are integers.")
+    if symbols.size and (symbols.min() < 0 or symbols.max() >= vocabulary_size):
+        raise ConfigurationError(
+            f"symbols lie between {symbols.min()} and {symbols.max()}, outside a vocabulary of "
+            f"{vocabulary_size}: they go from 0 to {vocabulary_size - 1}. Was the model fitted on the same task?"
+        )
+    return symbols.astype(np.int64)

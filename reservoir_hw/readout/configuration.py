@@ -1,0 +1,67 @@
+"""Readouts as an experiment file names them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol
+
+import numpy as np
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from reservoir_hw.configuration import Config
+
+
+class Readout(Protocol):
+    """What an experiment asks of a readout. States are (batch, time, nodes), targets (batch, time, outputs)."""
+
+    report_: dict[str, Any]
+
+    def partial_fit(self, states: Any, targets: Any, inputs: Any = None) -> Any:
+        """Learn from one more chunk of the same sequences."""
+
+    def solve(self) -> Any:
+        """Finish learning."""
+
+    def predict(self, states: Any, inputs: Any = None) -> np.ndarray:
+        """Outputs (batch, time, outputs)."""
+        ...
+
+    def save(self, path: str | Path) -> None:
+        """Write the trained weights to a safetensors file."""
+
+
+class ReadoutConfig(Config):
+    """What every kind of readout can be told. A kind adds `kind: Literal["..."]` and its own fields."""
+
+    kind: Any
+
+    @abstractmethod
+    def build(self) -> Readout:
+        """Make the readout, untrained. Heavy imports belong in here."""
+
+
+class RidgeConfig(ReadoutConfig):
+    """Ridge regression, learned in one pass over the states."""
+
+    kind: Literal["ridge"]
+    alpha: NonNegativeFloat | list[NonNegativeFloat] | Literal["gcv", "kfold", "loo"] = Field(
+        default=1e-6, description="the penalty, one for each output, or how to find it"
+    )
+    solver: Literal["normal", "qr"] = Field(default="normal", description="qr is slower and accurate at a tiny alpha")
+    standardise: bool = Field(default=True, description="the penalty acts on standardised states")
+    bias: bool = True
+    input_connection: bool = Field(default=False, description="the readout sees the inputs too")
+    washout: NonNegativeInt = Field(default=0, description="leading steps of each sequence that are not learned")
+    alphas: Annotated[list[PositiveFloat], Field(min_length=1)] | None = Field(
+        default=None, description="grid for the searches"
+    )
+    per_output: bool = Field(default=False, description="the searches choose an alpha for each output")
+    folds: Annotated[int, Field(ge=2)] = 5
+    block_steps: PositiveInt = Field(default=100, description="kfold: consecutive steps that stay together")
+
+    def build(self) -> Readout:
+        """A `RidgeReadout` with these settings."""
+        from reservoir_hw.readout.ridge import RidgeReadout
+
+        return RidgeReadout(**self.model_dump(exclude={"kind"}))

@@ -1,0 +1,1 @@
+"""What a reservoir is driven with."""

@@ -1,0 +1,150 @@
+"""`kind: python`: a lab's function as a backend, from the configuration alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reservoir_hw import open_reservoir
+from reservoir_hw.errors import (
+    ConfigurationError,
+    DeviceBusy,
+    DeviceDisconnected,
+    DeviceFault,
+    DeviceTimeout,
+    InputRangeError,
+    StateLost,
+)
+
+U = np.linspace(-1, 1, 12).reshape(1, 12, 1)
+
+
+@pytest.fixture(autouse=True)
+def _bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(Path(__file__).parent)
+    monkeypatch.setenv("RESERVOIR_HW_LOCKS", str(tmp_path))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    sys.modules.pop("lab_bench", None)
+
+
+def bench(**over: Any) -> dict[str, Any]:
+    config = {
+        "kind": "python", "inputs": 1, "nodes": 2, "simulated": False, "continuity": "held",
+        "mode": "step", "call": "lab_bench:step", "reset_call": "lab_bench:to_rest",
+    }  # fmt: skip
+    return {key: value for key, value in {**config, **over}.items() if value is not None}
+
+
+def truth(u: np.ndarray) -> np.ndarray:
+    charge, states = 0.0, []
+    for value in u[0, :, 0]:
+        charge = charge / 2 + value
+        states.append([charge, charge**2])
+    return np.array([states])
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        {},
+        {"mode": "run", "call": "lab_bench:burst"},
+        {"mode": "procedure", "call": None, "set_call": "lab_bench:apply", "read_call": "lab_bench:read"},
+    ],
+)
+def test_every_mode_drives_the_function(over: dict[str, Any]) -> None:
+    with open_reservoir(bench(**over)) as reservoir:
+        np.testing.assert_allclose(reservoir.run(U), truth(U))
+        reservoir.reset(1)
+        chunks = [reservoir.run(U[:, :5]), reservoir.run(U[:, 5:])]
+        np.testing.assert_allclose(np.concatenate(chunks, axis=1), truth(U))
+        reservoir.reset(3)
+        np.testing.assert_allclose(reservoir.run(np.repeat(U, 3, axis=0)), np.repeat(truth(U), 3, axis=0))
+
+
+def test_life_cycle_and_provenance() -> None:
+    over = {"setup_call": "lab_bench:setup", "close_call": "lab_bench:close", "serial": "A7"}
+    with open_reservoir(bench(**over)) as reservoir:
+        import lab_bench  # pyright: ignore[reportMissingImports]
+
+        record = reservoir.provenance()
+    assert lab_bench.calls == ["setup", "reset", "close"]
+    assert record["settings"] == {"supply": "3.3 V"}
+    assert record["identity"]["serial"] == "A7"
+    assert record["identity"]["simulated"] is False
+
+
+def test_a_procedure_runs_once_per_step() -> None:
+    over = {
+        "mode": "procedure", "call": None, "wait_s": 0.001,
+        "set_call": "lab_bench:apply", "sweep_call": "lab_bench:sweep", "read_call": "lab_bench:read",
+    }  # fmt: skip
+    with open_reservoir(bench(**over)) as reservoir:
+        import lab_bench  # pyright: ignore[reportMissingImports]
+
+        reservoir.run(U[:, :2])
+    assert lab_bench.calls == ["reset", "set", "sweep", "read", "set", "sweep", "read"]
+
+
+def test_faults_name_the_function_and_the_step_and_keep_the_states() -> None:
+    with open_reservoir(bench(call="lab_bench:loses_its_cable")) as reservoir:
+        with pytest.raises(DeviceDisconnected, match=r"lab_bench:loses_its_cable at step 11: .*unplugged") as caught:
+            reservoir.run(U)
+        assert caught.value.steps_done == 11
+        np.testing.assert_allclose(caught.value.states, truth(U)[:, :11])
+        with pytest.raises(StateLost):
+            reservoir.run(U)
+    with open_reservoir(bench(call="lab_bench:times_out")) as reservoir, pytest.raises(DeviceTimeout, match="no trigger"):
+        reservoir.run(U)
+    with (
+        open_reservoir(bench(call="lab_bench:wrong_width")) as reservoir,
+        pytest.raises(DeviceFault, match=r"at step 0: returned an array of shape \(1,\) instead of \(2,\)"),
+    ):
+        reservoir.run(U)
+    with open_reservoir(bench(call="lab_bench:not_numbers")) as reservoir, pytest.raises(DeviceFault, match="at step 0"):
+        reservoir.run(U)
+
+
+def test_ranges_hold_and_continuity_is_what_was_declared() -> None:
+    with open_reservoir(bench(input_range=[-0.5, 0.5])) as reservoir, pytest.raises(InputRangeError):
+        reservoir.run(U)
+    with open_reservoir(bench(continuity="free_running")) as reservoir:
+        reservoir.run(U)
+        with pytest.raises(StateLost):
+            reservoir.run(U)
+    with open_reservoir(bench(continuity="replayed", memory_steps=4)) as reservoir:
+        reservoir.run(U[:, :6])
+        np.testing.assert_allclose(reservoir.run(U[:, 6:]), truth(U)[:, 6:], atol=0.2)
+
+
+def test_real_devices_are_locked_and_simulated_ones_are_not() -> None:
+    with open_reservoir(bench()), pytest.raises(DeviceBusy, match="python:lab_bench:step"):
+        open_reservoir(bench())
+    with open_reservoir(bench(simulated=True)), open_reservoir(bench(simulated=True)):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("over", "message"),
+    [
+        ({"call": "lab_bench:nothing"}, "cannot be imported"),
+        ({"call": "no_such_bench:step"}, r"reservoir\.call: 'no_such_bench:step' cannot be imported"),
+        ({"call": "lab_bench:calls"}, "is not a function"),
+        ({"call": "lab_bench"}, "call = 'lab_bench'"),
+        ({"call": None}, "mode step needs call"),
+        ({"mode": "procedure"}, "needs set_call and read_call"),
+        ({"reset_call": None}, "say how the device is brought to rest"),
+        ({"reset": {"kind": "idle", "settle_s": 0.1}}, "either reset_call or reset"),
+        ({"continuity": None}, "continuity is missing"),
+        ({"simulated": None}, "simulated is missing"),
+        ({"inputs": None}, "needs `inputs`"),
+        ({"continuity": "replayed"}, r"reservoir \(python\): .*memory_steps"),
+        ({"input_range": [1, -1]}, r"input_range \(1.0, -1.0\) must be"),
+    ],
+)
+def test_wrong_configurations(over: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        open_reservoir(bench(**over))

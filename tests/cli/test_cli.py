@@ -1,0 +1,221 @@
+"""The command line as a user meets it: real processes, their output and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+EXPERIMENT = """\
+title: quick
+task: {kind: elman_grammar, sentences: 400}
+reservoir:
+  kind: esn
+  nodes: 30
+  input_scaling: 0.5
+readout: {kind: ridge, alpha: 1e-2, input_connection: true}
+training: {settle_passes: 1}
+baselines: [bigram]
+run: {folder: RUNS}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "experiment.yaml"
+    path.write_text(EXPERIMENT.replace("RUNS", str(tmp_path / "runs")))
+    return path
+
+
+def call(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "reservoir_hw.cli", *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_run_writes_a_whole_run_folder(file: Path) -> None:
+    done = call("run", file)
+    assert done.returncode == 0, done.stderr
+    assert "device steps" in done.stderr
+    folder = Path(re.findall(r"Results are in (.*)", done.stdout)[0])
+    assert {path.name for path in folder.iterdir()} == {
+        "experiment.yaml", "metrics.json", "provenance.json", "readout", "figures", "report.html",
+    }  # fmt: skip
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["status"] == "complete"
+    assert [row["label"] for row in metrics["rows"]] == ["bigram", "ESN(30)"]
+    provenance = json.loads((folder / "provenance.json").read_text())
+    assert provenance["rows"][0]["reservoir"]["identity"]["simulated"] is True
+    assert len(provenance["configuration_sha256"]) == 64
+    page = (folder / "report.html").read_text()
+    assert "data:image/png;base64," in page
+    assert not re.search(r"(src|href)=\"https?:", page)
+    again = call("check", folder / "experiment.yaml")
+    assert again.returncode == 0, again.stderr
+
+
+def test_json_is_all_that_is_printed(file: Path) -> None:
+    done = call("run", file, "--json", "--set", "reservoir.nodes=20")
+    result = json.loads(done.stdout)
+    assert result["rows"][1]["label"] == "ESN(20)"
+    assert 0 < result["rows"][1]["metrics"]["cosine"] <= 1
+
+
+def test_runs_repeat_exactly(file: Path) -> None:
+    rows = [json.loads(call("run", file, "--json").stdout)["rows"] for _ in range(2)]
+    assert rows[0] == rows[1]
+    chunked = json.loads(call("run", file, "--json", "--set", "run.chunk_steps=97").stdout)["rows"]
+    assert chunked[1]["metrics"]["max_prediction"] == pytest.approx(rows[0][1]["metrics"]["max_prediction"], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "reservoir.nodes=-3"], r"^error: --set reservoir\.nodes: reservoir\.nodes = -3: "),
+        (["--set", "reservoir.nodez=3"], r"^error: --set reservoir\.nodez: unknown key .* did you mean 'nodes'"),
+        (["--set", "readout.alpha=big"], r"^error: --set readout\.alpha: readout\.alpha"),
+        (["--set", "reservoir.device=cuda"], r"no CUDA device here"),
+        (["--reservoir", "nowhere.yaml"], r"^error: nowhere\.yaml: there is no such file"),
+        (["--set", "task.corpus=nowhere.txt"], r"nowhere\.txt"),
+        (["--set", "reservoir.inputs=3"], r"24 input channels, but reservoir\.inputs is 3"),
+        (["--set", "reservoir.connectivity=1e-9"], r"spectral radius"),
+        (["--set", "reservoir.weights=x.safetensors"], r"decides about"),
+    ],
+)
+def test_mistakes_exit_2_with_one_message(file: Path, arguments: list[str], message: str) -> None:
+    if "cuda" in str(arguments):
+        import torch
+
+        if torch.cuda.is_available():
+            pytest.skip("there is a CUDA device here")
+    done = call("run", file, *arguments)
+    assert done.returncode == 2, done.stderr
+    text = done.stderr[done.stderr.find("error:") :]
+    assert re.search(message, text), done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_mistakes_in_the_file_name_their_line(file: Path) -> None:
+    file.write_text(file.read_text().replace("nodes: 30", "nodes: thirty"))
+    done = call("run", file)
+    assert done.returncode == 2
+    assert f"{file}:5: reservoir.nodes = 'thirty'" in done.stderr
+    assert call("run", file.parent / "none.yaml").returncode == 2
+    assert call("run").returncode == 2
+
+
+def test_nan_in_a_corpus_and_a_reservoir_that_diverges(file: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_bytes(b"boy walks .\n\xff\xfe nan\n")
+    done = call("run", file, "--set", f"task.corpus={corpus}")
+    assert done.returncode == 2
+    assert f"{corpus}:2" in done.stderr
+    done = call("run", file, "--set", "reservoir.activation=identity", "--set", "reservoir.spectral_radius=9")
+    assert done.returncode == 3
+    assert "not finite" in done.stderr
+    assert "Traceback" not in done.stderr
+    folder = next((tmp_path / "runs").iterdir())
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["status"] == "failed"
+    assert [row["label"] for row in metrics["rows"]] == ["bigram"]
+
+
+def test_a_run_folder_that_cannot_be_made(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = call("run", file, "--set", f"run.folder={tmp_path / 'file'}")
+    assert done.returncode == 2
+    assert "is a file, not a folder" in done.stderr
+    done = call("run", file, "--set", "run.folder=/proc/nowhere")
+    assert done.returncode == 2
+    assert "cannot make the run folder" in done.stderr
+
+
+def test_ctrl_c_keeps_what_was_finished(file: Path, tmp_path: Path) -> None:
+    file.write_text(file.read_text() + "vary: {reservoir.nodes: [20, 2500]}\n")
+    slow = ["--set", "run.chunk_steps=50", "--set", "training.settle_passes=50"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "reservoir_hw.cli", "run", str(file), *slow],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    rows: list[str] = []
+    while len(rows) < 2 and time.monotonic() < deadline and process.poll() is None:
+        found = list((tmp_path / "runs").glob("*/metrics.json"))
+        rows = [row["label"] for row in json.loads(found[0].read_text())["rows"]] if found else []
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "interrupted: what was finished is kept" in errors
+    assert "Traceback" not in errors
+    folder = next((tmp_path / "runs").iterdir())
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["status"] == "interrupted"
+    assert [row["label"] for row in metrics["rows"]] == ["bigram", "ESN(20)"]
+    assert (folder / "report.html").is_file()
+
+
+def test_check_opens_nothing_and_estimates(file: Path, tmp_path: Path) -> None:
+    file.write_text(file.read_text() + "vary: {reservoir.nodes: [20, 40]}\n")
+    done = call("check", file)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"is a valid experiment over 2 reservoir\.nodes\n2 runs, [\d,]+ device steps", done.stdout)
+    estimate = json.loads(call("check", file, "--json").stdout)["estimate"]
+    assert estimate["runs"] == 2
+    assert call("check", file, "--estimate").stdout.startswith("2 runs")
+    assert not (tmp_path / "runs").exists()
+    lab = tmp_path / "lab.yaml"
+    lab.write_text("kind: esn\nnodes: 3\n")
+    assert "valid reservoir file of kind esn" in call("check", lab).stdout
+    assert call("check", file, "--reservoir", lab).returncode == 0
+    lab.write_text("kind: esn\nnodes: 3\nleek_rate: 1\n")
+    done = call("check", lab)
+    assert done.returncode == 2
+    assert f"{lab}:3: unknown key 'leek_rate'; did you mean 'leak_rate'" in done.stderr
+
+
+def test_init_writes_a_file_that_runs_and_overwrites_none(tmp_path: Path) -> None:
+    done = call("init", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert call("check", "experiment.yaml", cwd=tmp_path).returncode == 0
+    done = call("run", "experiment.yaml", "--set", "task.sentences=200", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = call("init", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "exists already" in done.stderr
+    assert call("init", "no/such/folder/x.yaml", cwd=tmp_path).returncode == 2
+
+
+def test_schema_describes_every_kind(file: Path) -> None:
+    schema = json.loads(call("schema").stdout)
+    text = json.dumps(schema)
+    for word in ("connections_per_node", "set_call", "elman_grammar", "gcv", "settle_passes", "bigram"):
+        assert word in text
+
+
+def test_list_shows_kinds(tmp_path: Path) -> None:
+    done = call("list", "backends", "--json")
+    assert {row["kind"] for row in json.loads(done.stdout)} >= {"esn", "python"}
+    assert call("list", "spaceships").returncode == 2
+    for group in ("readouts", "tasks", "baselines", "instruments"):
+        assert call("list", group).returncode == 0
+
+
+def test_the_version_and_a_bad_log_level() -> None:
+    assert re.fullmatch(r"reservoir-hw \d+\.\d+\.\d+\n", call("--version").stdout)
+    assert call("--log", "loud", "list", "tasks").returncode == 2

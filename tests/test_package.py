@@ -1,0 +1,99 @@
+"""What is shipped: the wheel, the links, lazy imports."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LINKS = ("backends", "drivers", "readout", "hardware")
+
+LOOK = """
+import json, sys
+import reservoir_hw
+assert "site-packages" in reservoir_hw.__file__, reservoir_hw.__file__
+from reservoir_hw import Reservoir, RidgeReadout, open_reservoir
+loaded = [name for name in ("torch", "numba", "scipy", "matplotlib") if name in sys.modules]
+try:
+    open_reservoir({"kind": "esn", "nodes": 3, "inputs": 1})
+except ImportError as error:
+    message = str(error)
+print(json.dumps({"loaded": loaded, "numpy": "numpy" in sys.modules, "message": message}))
+"""
+
+
+def test_links_point_into_the_package() -> None:
+    for name in LINKS:
+        link = ROOT / name
+        target = Path(os.readlink(link)) if link.is_symlink() else Path(link.read_text().strip())
+        assert target == Path("reservoir_hw") / name
+        assert (ROOT / target).is_dir()
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # Built from a copy: setuptools leaves its scratch folders beside the sources.
+    folder, source = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("source")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    shutil.copytree(ROOT / "reservoir_hw", source / "reservoir_hw", ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return next(folder.glob("*.whl"))
+
+
+def test_the_wheel_holds_every_module_and_nothing_else(wheel: Path) -> None:
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    tree = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "reservoir_hw").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert held == tree
+
+
+def test_the_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "empty", with_pip=True)
+    python = tmp_path / "empty/bin/python"
+    install = [python, "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", wheel]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run(list(map(str, install)), check=True, capture_output=True, env=environment)
+    look = subprocess.run(
+        [str(python), "-c", LOOK], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert look.returncode == 0, look.stderr
+    seen = json.loads(look.stdout)
+    assert seen["loaded"] == []
+    assert seen["numpy"]
+    assert "pip install 'reservoir-hw[sim]'" in seen["message"]
+    program = tmp_path / "empty/bin/reservoir-hw"
+    listed = subprocess.run(
+        [str(program), "list", "backends"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert "esn" in listed.stdout, listed.stderr
+
+
+def test_importing_is_light() -> None:
+    code = "import sys, reservoir_hw; print([m for m in ('torch', 'numba', 'scipy') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_help_answers_in_half_a_second() -> None:
+    def seconds() -> float:
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "reservoir_hw.cli", "--help"], check=True, capture_output=True)
+        return time.perf_counter() - started
+
+    # The machine may be busy with other tests: the fastest of a few counts.
+    assert min(seconds() for _ in range(5)) < 0.5

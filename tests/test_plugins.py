@@ -1,0 +1,101 @@
+"""Third-party packages: the example of docs/extending.md, installed and used through its entry point."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reservoir_hw import registry
+from reservoir_hw.errors import ConfigurationError
+
+ROOT = Path(__file__).parents[1]
+
+USE = """
+import numpy as np, torch
+from reservoir_hw import open_reservoir
+u = np.random.default_rng(0).uniform(-1, 1, (3, 12, 1)).astype(np.float32)
+with open_reservoir("lab.yaml") as diodes:
+    diodes.reset(3)
+    whole = diodes.run(u)
+    assert whole.shape == (3, 12, 3) and whole.dtype == np.float32 and whole.any()
+    diodes.reset(3)
+    assert np.array_equal(np.stack([diodes.step(u[:, t]) for t in range(12)], axis=1), whole)
+    diodes.reset(3)
+    assert np.array_equal(np.concatenate(list(diodes.stream([u[:, :5], u[:, 5:]])), axis=1), whole)
+    diodes.reset(3)
+    tensor = diodes.run(torch.from_numpy(u))
+    assert isinstance(tensor, torch.Tensor) and np.array_equal(tensor.numpy(), whole)
+    assert not diodes.spec.identity.simulated
+print("all of it for free")
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the tiny package was installed by pip."""
+    source = tmp_path_factory.mktemp("source") / "plugin"
+    shutil.copytree(ROOT / "tests/plugin_package", source)
+    page = (ROOT / "docs/extending.md").read_text()
+    example = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)[0]
+    backend = example.split("class DiodesConfig")[0].strip().splitlines()
+    assert len([line for line in backend if line.strip()]) <= 15
+    (source / "lab_diodes.py").write_text(example)
+    target = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "--target", str(target), str(source)], check=True, capture_output=True)
+    (target / "lab.yaml").write_text("kind: diodes\n")
+    return target
+
+
+def run_in(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=site,
+        env={**os.environ, "PYTHONPATH": str(site), "RESERVOIR_HW_LOCKS": str(site / "locks")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_documented_example_gets_everything_for_free(site: Path) -> None:
+    done = run_in(site, "-c", USE)
+    assert done.stdout.strip() == "all of it for free", done.stderr
+
+
+def test_the_command_line_lists_and_checks_it(site: Path) -> None:
+    listed = run_in(site, "-m", "reservoir_hw.cli", "list", "backends").stdout
+    assert re.search(r"diodes\s*│\s*lab-diodes\s*│\s*Three leaky capacitors", listed), listed
+    checked = run_in(site, "-m", "reservoir_hw.cli", "check", "lab.yaml")
+    assert checked.returncode == 0, checked.stderr
+
+
+def write_dist(folder: Path, name: str, entry_points: str) -> None:
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(entry_points)
+
+
+def test_a_clash_and_a_broken_plugin_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    write_dist(tmp_path, "other", "[reservoir_hw.backends]\nesn = nowhere:EsnConfig\n")
+    with pytest.raises(ConfigurationError, match=r"two packages offer the backends kind 'esn': reservoir_hw .* other"):
+        registry.find("backends", "esn")
+    write_dist(tmp_path, "broken", "[reservoir_hw.tasks]\nnothing = nowhere:Nothing\nwrong = json:dumps\n")
+    with pytest.raises(ConfigurationError, match=r"'nothing' .* from broken.* cannot be loaded"):
+        registry.find("tasks", "nothing").load()
+    with pytest.raises(ConfigurationError, match="must be a class derived from Config"):
+        registry.find("tasks", "wrong").load()
+
+
+def test_every_built_in_kind_loads() -> None:
+    for group in registry.BUILT_IN:
+        for plugin in registry.available(group).values():
+            assert plugin.load().model_fields["kind"]

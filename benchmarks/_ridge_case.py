@@ -67,7 +67,9 @@ def _compare(
         return RidgeReadout(our_alpha, standardise=False).fit(states, targets).weights_
 
     def reservoirpy() -> np.ndarray:
-        return np.asarray(ReservoirpyRidge(ridge=alpha).fit(wide_states, wide_targets).Wout).T
+        node = ReservoirpyRidge(ridge=alpha)
+        node.fit(wide_states, wide_targets)
+        return np.asarray(node.Wout).T
 
     def sklearn() -> np.ndarray:
         return SklearnRidge(alpha).fit(wide_states, wide_targets).coef_

@@ -7,8 +7,8 @@ the seven probabilities that give those nine figures, once sentences are conditi
 and on 75 % of them having a relative clause. The result stands in
 `reservoir_hw.tasks._elman_sentences.Productions`.
 
-Fewer probabilities do not reach the paper. One for all relative clauses misses the shares by 1.2 points
-at distances 4, 6 and 7; two (subjects, objects) leave the verbs at distance 4 more central embeddings
+Fewer probabilities do not reach the paper. One for all relative clauses misses the shares by up to
+1.2 points; two (subjects, objects) leave the verbs at distance 4 more central embeddings
 than the paper's trigram can have met there (its error of 0.23 means 46 %; without the 86 % the fit gives
 61 %).
 

@@ -49,7 +49,8 @@ class NormalEquations:
         mean = self.mean
         offset = mean - centre
         # Two steps: about the mean first, so that the common case loses no digits to the second term.
-        moments = self._gram[1:, 1:] - self.rows * np.outer(mean, mean)
+        moments = np.outer(mean, -self.rows * mean)
+        moments += self._gram[1:, 1:]
         if offset.any():
             moments += self.rows * np.outer(offset, offset)
         return moments
@@ -58,7 +59,9 @@ class NormalEquations:
         """Eigenvalues and eigenvectors of the scaled Gram matrix."""
         moments = self._about(design.centre)
         kept, targets = design.keep, slice(design.features, None)
-        gram = moments[np.ix_(kept, kept)] / np.outer(design.scale, design.scale)
+        gram = moments[np.ix_(kept, kept)]
+        gram /= design.scale
+        gram /= design.scale[:, None]
         values, vectors = np.linalg.eigh(gram)
         values = np.maximum(values, 0.0)
         projected = vectors.T @ (moments[kept, targets] / design.scale[:, None])

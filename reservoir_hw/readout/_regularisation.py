@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from reservoir_hw.errors import ConfigurationError
-from reservoir_hw.readout._spectrum import Array, Design, Spectrum, times
+from reservoir_hw.readout._spectrum import EPSILON, Array, Design, Spectrum, times
 from reservoir_hw.readout._statistics import Statistics
 
 DEFAULT_ALPHAS = np.logspace(-8, 8, 49)
@@ -62,7 +62,9 @@ def loo_scores(blocks: Iterable[tuple[Array, Array]], spectrum: Spectrum, design
         projected = ((x[:, design.keep] - centre) / design.scale) @ spectrum.vectors
         leverage = spectrum.constants / spectrum.rows + projected**2 @ inverse
         residual = (y - target_centre)[:, None] - times(projected, filtered)
-        squared_error += ((residual / (1.0 - leverage)[:, :, None]) ** 2).sum(axis=0)
+        # A row that alone determines a weight has leverage 1; rounding must not make that a division by 0.
+        left_out = residual / np.maximum(1.0 - leverage, EPSILON)[:, :, None]
+        squared_error += (left_out**2).sum(axis=0)
         rows += x.shape[0]
     if rows != spectrum.rows:
         raise ConfigurationError(

@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Literal, Self, TypeAlias, get_args
+from typing import Any, Literal, Self, TypeAlias, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -81,7 +81,8 @@ class RidgeReadout:
         bias: Fit b. Without it (and with `standardise`) features are still centred, targets are not.
         input_connection: The readout sees the inputs too.
         washout: Number of leading steps of every sequence that are not learned from.
-        alphas: Grid for the searches, > 0; by default 49 values from 1e-8 to 1e8.
+        alphas: Grid for the searches, > 0; by default 49 values from 1e-8 to 1e8. Those too small for the
+            solver to compute (see `solver`) appear in `scores_` but are not chosen.
         per_output: The searches choose an alpha for every output; otherwise one that minimises the mean of the
             squared errors over the outputs.
         folds: Number of folds, ≥ 2 (for "kfold").
@@ -319,7 +320,11 @@ class RidgeReadout:
 
     @property
     def _search(self) -> Search | None:
-        return None if isinstance(self.alpha, (float, np.ndarray)) else self.alpha
+        return cast(Search, self.alpha) if isinstance(self.alpha, str) else None
+
+    @property
+    def _largest_condition(self) -> float:
+        return EPSILON**-0.5 if self.solver == "normal" else 1 / EPSILON
 
     @property
     def _number_of_folds(self) -> int:
@@ -388,7 +393,11 @@ class RidgeReadout:
                 assert source is not None
                 blocks = self._blocks(source, accumulator.shift, widths)
                 scores = loo_scores(blocks, spectrum, design, alphas)
-            alpha = choose_alpha(scores, alphas, per_output=self.per_output)
+            # Below that the estimates hold for exact arithmetic, and not for the weights one would get.
+            usable = np.array([spectrum.condition(float(value)) <= self._largest_condition for value in alphas])
+            if not usable.any():
+                usable[-1] = True
+            alpha = choose_alpha(scores[usable], alphas[usable], per_output=self.per_output)
         self._check_singular(spectrum, alpha)
         self.alpha_, self.alphas_, self.scores_ = alpha, alphas, scores
         self._store(spectrum, design, design.centre + accumulator.shift, widths)
@@ -459,7 +468,7 @@ class RidgeReadout:
             )
         if self.alphas_ is not None and np.isin(self.alpha_, self.alphas_[[0, -1]]).any():
             notes.append("the best alpha lies at the end of the grid: widen `alphas`")
-        limit = EPSILON**-0.5 if self.solver == "normal" else 1 / EPSILON
+        limit = self._largest_condition
         meaningless = self.condition_ > limit
         if meaningless:
             better = "a larger alpha, or solver='qr'" if self.solver == "normal" else "a larger alpha"
@@ -482,7 +491,7 @@ class RidgeReadout:
         for note in notes:
             log.info("ridge readout: %s", note)
         if meaningless:
-            warnings.warn(notes[-1], IllConditionedWarning, stacklevel=4)
+            warnings.warn(notes[-1], IllConditionedWarning, stacklevel=5)
 
     def _require_solution(self, what: str) -> None:
         if not hasattr(self, "weights_"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,7 @@ def draw(spoken: Language, sentences: int, seed: int, dataset: int, probe: Seque
     are then drawn from the language until both sides have enough. So no test sentence occurs in
     training, frequent sentences still come several times, and lengths, distances and numbers are
     distributed on both sides as in the language: a free choice of one sentence in ten would not keep
-    them, because 40 sentences such as "john walks ." make up a twelfth of the corpus. `probe` is put on
+    them, because 40 sentences such as "john walks ." make up an eighth of the corpus. `probe` is put on
     the test side whatever the hash says.
     """
     random = generator(seed, f"elman_grammar/{dataset}")
@@ -189,7 +190,7 @@ def _fault(words: Sequence[str]) -> str:
     if not words:
         return "no words. Remove the line; each line holds one sentence."
     for word in words:
-        if not word.isprintable():
+        if any(unicodedata.category(character) == "Cc" for character in word):
             return f"{word!r} holds a control character; is this a text file?"
         if word == ".":
             return 'a "." before the end. Put each sentence on a line of its own.'

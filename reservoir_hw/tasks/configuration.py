@@ -16,7 +16,7 @@ class ElmanGrammarConfig(TaskConfig):
     dataset: Annotated[int, Field(ge=0, le=4)] = Field(default=0, description="which of the five sets")
     seed: NonNegativeInt = 2007
     sentences: Annotated[int, Field(ge=20)] = Field(default=10_000, description="of which every tenth is for the test")
-    complex_share: Annotated[float, Field(ge=0, le=1)] = Field(
+    complex_share: Annotated[float, Field(gt=0, le=1)] = Field(
         default=0.75, description="share of sentences with a relative clause"
     )
     corpus: str | None = Field(

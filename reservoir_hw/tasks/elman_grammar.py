@@ -47,14 +47,16 @@ class ElmanGrammar(Task):
     - `auc` of the ten word classes together, possible against impossible, and `auc/nouns`,
       `auc/transitive`, `auc/optional`, `auc/intransitive`, `auc/who`, `auc/stop` averaged as in Table 2.
     - `agreement`, the rate at which, where a verb follows, the verbs of its number have a higher mean
-      output than those of the other number, `agreement_error` = 1 - `agreement`, and `agreement_error/1` ... `/9` by
-      the distance in words between verb and noun (Table 4).
+      output than those of the other number, `agreement_error` = 1 - `agreement`, and
+      `agreement_error/1` ... `/9` by the distance in words between verb and noun (Table 4).
 
     A small test may hold no verb at a distance, or a class that is never possible; what cannot be judged
-    is left out. Scores are z-scored per unit over the test for `max_prediction` and `auc`; probabilities are not.
+    is left out. Scores are z-scored per unit over the test for `max_prediction` and `auc`; probabilities
+    are not.
+
     Agreement takes the outputs as they are. The paper does not say, but the errors of an ESN of 50 nodes
-    at distances 2 and 3 (0.02 and 0.04 over five sets) come closer to its Table 4 (0.00 and 0.02) than
-    with z-scores (0.03 and 0.06); larger ones do not tell the two apart. Where both means are equal, as
+    at distances 2 and 3 (0.02 and 0.05 over ten sets) come closer to its Table 4 (0.00 and 0.02) than
+    with z-scores (0.03 and 0.07); larger ones do not tell the two apart. Where both means are equal, as
     with equal counts of an n-gram model, half an error is counted.
 
     With `corpus`, a file with one sentence per line, the words come from there (`_elman_corpus.read`
@@ -120,8 +122,9 @@ class ElmanGrammar(Task):
 
         `arrays` are `roc/false_alarm` and `roc/hit` (at most 500 points), `verbs/distance`,
         `verbs/count` and `verbs/errors` (7,), and for Fig. 2 `probe/outputs` and `probe/probabilities`
-        (5, 24), after each word of "boy who walks sees cats". Raises `ShapeError` for other shapes and `InputRangeError` for NaN or
-        infinity.
+        (5, 24), after each word of "boy who walks sees cats".
+
+        Raises `ShapeError` for other shapes and `InputRangeError` for NaN or infinity.
         """
         outputs = np.asarray(outputs)
         expected = self.test.targets.shape

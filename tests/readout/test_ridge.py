@@ -69,9 +69,10 @@ def test_equals_sklearn_ridge(solver: Any, bias: bool, alpha: Any) -> None:
 def test_standardise_equals_sklearn_pipeline(solver: Any, bias: bool, alpha: float) -> None:
     states, targets = problem()
     ours = RidgeReadout(alpha, solver=solver, bias=bias).fit(states, targets)
-    theirs = make_pipeline(StandardScaler(), Ridge(alpha, fit_intercept=bias)).fit(states, targets)
+    scaler, ridge = StandardScaler(), Ridge(alpha, fit_intercept=bias)
+    theirs = make_pipeline(scaler, ridge).fit(states, targets)
     assert relative(ours.predict(states), theirs.predict(states)) < 1e-10
-    assert relative(ours.weights_, theirs["ridge"].coef_ / theirs["standardscaler"].scale_) < 1e-10
+    assert relative(ours.weights_, ridge.coef_ / np.asarray(scaler.scale_)) < 1e-10
 
 
 def test_input_connection_equals_concatenated_features() -> None:
@@ -225,6 +226,14 @@ def test_qr_is_accurate_where_normal_equations_are_not() -> None:
     assert normal.report_["notes"]
 
 
+@pytest.mark.parametrize("search", ["gcv", "kfold", "loo"])
+def test_a_search_keeps_to_what_the_solver_can_compute(search: Any) -> None:
+    states, targets = delay_loop(rows=1000, nodes=14)
+    readout = RidgeReadout(search, alphas=np.logspace(-20, 2, 45)).fit(states, targets)
+    assert readout.condition_ < 7e7
+    assert relative(readout.predict(states), targets) < 1e-5
+
+
 def test_qr_of_blocks_is_as_accurate_as_of_the_whole() -> None:
     states, targets = delay_loop(rows=20_000, nodes=8)
     qr = RidgeReadout(0.0, solver="qr").fit(states, targets)
@@ -351,6 +360,15 @@ def test_gcv_with_fewer_rows_than_nodes(solver: Any) -> None:
     scores = [float((((np.eye(30) - h) @ targets) ** 2).mean() / (1 - np.trace(h) / 30) ** 2) for h in hats]
     assert readout.scores_ is not None
     assert relative(readout.scores_[:, 0] / np.array(scores), np.ones(17)) < 1e-5
+
+
+def test_loo_with_fewer_rows_than_nodes() -> None:
+    states, targets = problem(rows=30, nodes=60, outputs=1, noise=1.0)
+    options: dict[str, Any] = {"standardise": False, "alphas": ALPHAS}
+    ours = RidgeReadout("loo", solver="qr", **options).fit(states, targets)
+    theirs = RidgeCV(ALPHAS, store_cv_results=True).fit(states, targets)
+    assert relative(ours.scores_, theirs.cv_results_.mean(axis=0).T) < 1e-6
+    assert np.isfinite(np.asarray(RidgeReadout("loo").fit(states, targets).scores_)).all()
 
 
 # ---- degenerate features

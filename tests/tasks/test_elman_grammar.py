@@ -25,7 +25,7 @@ VERBS = {"chase", "feed", "see", "hear", "walk", "live"}
 
 
 FIRST_SENTENCES = (
-    "dogs who feed girls who live live . cat who hears dog who sees walks . dog who cat hears hears dogs who live ."
+    "girls who see see dog who john sees . dog feeds boys who feed boys . cats who boys who hear feed walk ."
 )
 
 
@@ -360,7 +360,7 @@ def test_shape_of_outputs_is_checked() -> None:
 def test_outputs_that_are_not_finite_are_refused() -> None:
     outputs = np.zeros(task().test.targets.shape)
     outputs[0, 3, 5] = np.nan
-    with pytest.raises(InputRangeError, match="1 of .* not finite"):
+    with pytest.raises(InputRangeError, match=r"1 of .* not finite"):
         task().evaluate(outputs)
 
 
@@ -483,7 +483,7 @@ def test_corpus_is_read_and_divided(tmp_path: Path) -> None:
 
 
 def test_corpus_scores(tmp_path: Path) -> None:
-    path = corpus(tmp_path, b"\n".join(b"w%d x y" % number for number in range(50)))
+    path = corpus(tmp_path, b"\n".join(b"w%d \xe2\x80\x8dx y" % number for number in range(50)))
     one = ElmanGrammar(corpus=str(path))
     perfect = one.evaluate(one.test.targets).metrics
     assert perfect["accuracy"] == 1

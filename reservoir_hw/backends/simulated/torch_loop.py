@@ -44,9 +44,7 @@ class TorchWeights:
     leak: Tensor | None
 
 
-def prepare(
-    weights: EsnWeights, dtype: DTypeLike = "float32", device: torch.device | str = "cpu"
-) -> TorchWeights:
+def prepare(weights: EsnWeights, dtype: DTypeLike = "float32", device: torch.device | str = "cpu") -> TorchWeights:
     """Copy the weights to a device, in float32 or float64; CSR stays CSR.
 
     `dtype` by its numpy name. Raises `ConfigurationError` for another dtype.
@@ -80,9 +78,7 @@ def prepare(
     )
 
 
-def run(
-    weights: TorchWeights, u: Tensor, state: Tensor, activation: Activation = "tanh"
-) -> tuple[Tensor, Tensor]:
+def run(weights: TorchWeights, u: Tensor, state: Tensor, activation: Activation = "tanh") -> tuple[Tensor, Tensor]:
     """Drive the network with `u` (batch, time, inputs) from `state` (batch, nodes).
 
     Returns the states (batch, time, nodes), row t after input t, and the final state (batch, nodes).

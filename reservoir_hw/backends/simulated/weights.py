@@ -378,7 +378,7 @@ def _draw_values(rng: np.random.Generator, count: int, distribution: Distributio
     if distribution == "uniform":
         return 2.0 * rng.random(count) - 1.0
     if distribution == "normal":
-        return rng.standard_normal(count, np.float64)
+        return np.asarray(rng.standard_normal(count), np.float64)
     if distribution == "bernoulli":
         return 2.0 * rng.integers(0, 2, count) - 1.0
     raise ConfigurationError(

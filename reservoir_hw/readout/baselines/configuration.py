@@ -47,10 +47,10 @@ class BigramConfig(_NGramConfig):
     kind: Literal["bigram"]
 
     def build(self) -> Baseline:
-        """An `NGram` of order 2."""
-        from reservoir_hw.readout.baselines.ngram import NGram
+        """An `NGramBaseline` of order 2."""
+        from reservoir_hw.readout.baselines.ngram import NGramBaseline
 
-        return NGram(2, self.smoothing)
+        return NGramBaseline(2, self.smoothing)
 
 
 class TrigramConfig(_NGramConfig):
@@ -59,7 +59,7 @@ class TrigramConfig(_NGramConfig):
     kind: Literal["trigram"]
 
     def build(self) -> Baseline:
-        """An `NGram` of order 3."""
-        from reservoir_hw.readout.baselines.ngram import NGram
+        """An `NGramBaseline` of order 3."""
+        from reservoir_hw.readout.baselines.ngram import NGramBaseline
 
-        return NGram(3, self.smoothing)
+        return NGramBaseline(3, self.smoothing)

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+numba = pytest.importorskip("numba")
+
+from scipy.sparse import csr_array  # noqa: E402
+
+from reservoir_hw.backends.simulated import kernels  # noqa: E402
+from reservoir_hw.backends.simulated.kernels import prepare, run  # noqa: E402
+from reservoir_hw.backends.simulated.weights import EsnWeights, draw_weights  # noqa: E402
+from reservoir_hw.errors import ConfigurationError, ShapeError  # noqa: E402
+
+FUNCTIONS = {"tanh": np.tanh, "relu": lambda x: np.maximum(x, 0), "identity": lambda x: x}
+STORAGE = {"dense": {}, "sparse": {"connectivity": 0.04}}
+TOLERANCE = {np.float32: 2e-6, np.float64: 1e-12}
+DTYPES = pytest.mark.parametrize("dtype", TOLERANCE)
+
+
+def network(nodes, inputs, storage="dense", leak=(0.3, 0.9), **options) -> EsnWeights:
+    return draw_weights(
+        nodes, inputs, seed=5, bias_scaling=0.2, leak=leak, input_scaling=0.5, **STORAGE[storage], **options
+    )
+
+
+def drive(batch, steps, inputs, dtype, seed=0):
+    return np.random.default_rng(seed).uniform(-1, 1, (batch, steps, inputs)).astype(dtype)
+
+
+def naive(weights, u, state, activation="tanh"):
+    """The equation, word for word, in float64."""
+    W, function = weights.recurrent(), FUNCTIONS[activation]
+    W = W.toarray() if isinstance(W, csr_array) else W
+    a, s = weights.leak, state.astype(np.float64)
+    states = np.empty((*u.shape[:2], weights.nodes))
+    for t in range(u.shape[1]):
+        s = (1 - a) * s + a * function(s @ W.T + u[:, t].astype(np.float64) @ weights.W_in.T + weights.bias)
+        states[:, t] = s
+    return states
+
+
+@pytest.fixture(params=["one thread", "all threads"])
+def threading_rule(request, monkeypatch):
+    """Small networks would never reach the threaded kernels."""
+    limit = 0 if request.param == "all threads" else 1 << 60
+    monkeypatch.setattr(kernels, "_THREADED_DENSE", limit)
+    monkeypatch.setattr(kernels, "_THREADED_SPARSE", limit)
+
+
+@pytest.mark.usefixtures("threading_rule")
+@pytest.mark.parametrize("leak", [1.0, 0.4, (0.2, 0.9)], ids=["no leak", "leak", "leak range"])
+@pytest.mark.parametrize("activation", FUNCTIONS)
+@pytest.mark.parametrize("batch", [1, 3, 20])
+@pytest.mark.parametrize("storage", STORAGE)
+@DTYPES
+def test_states_equal_the_equation(dtype, storage, batch, activation, leak):
+    weights = network(101, 3, storage, leak)
+    u = drive(batch, 40, 3, dtype)
+    state = drive(batch, 1, 101, dtype, seed=1)[:, 0].copy()
+    expected = naive(weights, u, state, activation)
+    states = run(prepare(weights, dtype), u, state, activation)
+    scale = max(1.0, np.abs(expected).max())
+    assert states.dtype == dtype
+    np.testing.assert_allclose(states, expected, rtol=0, atol=TOLERANCE[dtype] * scale)
+    np.testing.assert_array_equal(state, states[:, -1])
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 16, 17, 1030])
+@pytest.mark.parametrize("inputs", [0, 1, 4, 24, 100])
+@pytest.mark.parametrize("storage", STORAGE)
+@DTYPES
+def test_every_size(dtype, storage, inputs, nodes):
+    weights = network(nodes, inputs, storage, spectral_radius=None if nodes < 20 else 0.9)
+    for batch in (1, 9):
+        u, state = drive(batch, 5, inputs, dtype), np.zeros((batch, nodes), dtype)
+        expected = naive(weights, u, state)
+        states = run(prepare(weights, dtype), u, state)
+        np.testing.assert_allclose(states, expected, rtol=0, atol=3 * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("inputs", [1, 8, 24, 100])
+@pytest.mark.parametrize("batch", [1, 3, 64])
+@pytest.mark.parametrize(("nodes", "steps"), [(37, 40), (150, 40), (600, 12)])
+@pytest.mark.parametrize("storage", STORAGE)
+@DTYPES
+def test_chunks_and_single_steps_give_the_same_bits(dtype, storage, nodes, steps, batch, inputs):
+    prepared = prepare(network(nodes, inputs, storage), dtype)
+    u, state = drive(batch, steps, inputs, dtype), np.zeros((batch, nodes), dtype)
+    whole = run(prepared, u, state)
+    random_cuts = np.sort(np.random.default_rng(nodes + inputs).choice(np.arange(1, steps), 4, replace=False))
+    for cuts in (random_cuts, np.arange(1, steps)):
+        part_state = np.zeros((batch, nodes), dtype)
+        parts = [run(prepared, np.ascontiguousarray(part), part_state) for part in np.split(u, cuts, axis=1)]
+        np.testing.assert_array_equal(np.concatenate(parts, 1), whole)
+        np.testing.assert_array_equal(part_state, state)
+
+
+def test_chunks_inside_a_batched_run_give_the_same_bits(monkeypatch):
+    prepared = prepare(network(150, 3, "sparse"))
+    u = drive(10, 30, 3, np.float32)
+    whole = run(prepared, u, np.zeros((10, 150), np.float32))
+    monkeypatch.setattr(kernels, "_CHUNK", 10 * 153 * 7)
+    np.testing.assert_array_equal(run(prepared, u, np.zeros((10, 150), np.float32)), whole)
+
+
+@pytest.mark.parametrize("order", ["C", "F", "time first"])
+@pytest.mark.parametrize("batch", [2, 10])
+@pytest.mark.parametrize("storage", STORAGE)
+def test_out_is_filled_whatever_its_memory_order(storage, batch, order):
+    prepared = prepare(network(60, 2, storage))
+    u = drive(batch, 15, 2, np.float32)
+    expected = run(prepared, u, np.zeros((batch, 60), np.float32))
+    if order == "time first":
+        out = np.empty((15, 60, batch), np.float32).transpose(2, 0, 1)
+    else:
+        out = np.empty((batch, 15, 60), np.float32, order=order)
+    assert run(prepared, u, np.zeros((batch, 60), np.float32), out=out) is out
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("batch", [0, 1, 9])
+@pytest.mark.parametrize("storage", STORAGE)
+def test_nothing_to_do(storage, batch):
+    state = np.full((batch, 60), 0.5, np.float32)
+    states = run(prepare(network(60, 2, storage)), np.empty((batch, 0, 2), np.float32), state)
+    assert states.shape == (batch, 0, 60)
+    assert (state == 0.5).all()
+
+
+def test_rational_tanh_is_within_its_bound_and_never_beyond_one():
+    weights = EsnWeights.from_arrays(np.zeros((1, 1)), np.ones((1, 1)))
+    u = np.concatenate((np.linspace(-12, 12, 1_000_000), np.geomspace(1e-30, 1, 1000), [0.0, 1e30, -1e30]))
+    u = u.astype(np.float32).reshape(1, -1, 1)
+    states = run(prepare(weights), u, np.zeros((1, 1), np.float32))
+    assert np.abs(states - np.tanh(u.astype(np.float64))).max() < 3.2e-7
+    assert np.abs(states).max() <= 1.0
+
+
+@pytest.mark.parametrize("storage", STORAGE)
+@DTYPES
+def test_overflow_is_not_hidden(dtype, storage):
+    weights = network(50, 1, storage)
+    large = EsnWeights(weights.W, weights.W_in, weights.bias, weights.leak, spectral_scale=1e30)
+    states = run(prepare(large, dtype), drive(1, 60, 1, dtype), np.zeros((1, 50), dtype), "identity")
+    assert not np.isfinite(states[0, -1]).any()
+
+
+def test_states_equal_those_of_reservoirpy():
+    reservoirpy = pytest.importorskip("reservoirpy")
+    for storage in STORAGE:
+        weights = network(200, 3, storage)
+        u = drive(1, 100, 3, np.float64)
+        peer = reservoirpy.nodes.Reservoir(
+            W=weights.recurrent(), Win=weights.W_in, bias=weights.bias, lr=weights.leak, input_dim=3
+        )
+        expected = peer.run(u[0])
+        ours = run(prepare(weights), u.astype(np.float32), np.zeros((1, 200), np.float32))[0]
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+
+
+def test_the_callers_thread_setting_is_kept():
+    before = numba.get_num_threads()
+    try:
+        numba.set_num_threads(1)
+        run(prepare(network(600, 1)), drive(1, 5, 1, np.float32), np.zeros((1, 600), np.float32))
+        assert numba.get_num_threads() == 1
+    finally:
+        numba.set_num_threads(before)
+
+
+@pytest.mark.parametrize("storage", STORAGE)
+def test_runs_in_several_python_threads(storage):
+    prepared = prepare(network(1000, 1, storage))
+    u = drive(1, 50, 1, np.float32)
+    expected = run(prepared, u, np.zeros((1, 1000), np.float32))
+    with ThreadPoolExecutor(4) as pool:
+        for states in pool.map(lambda _: run(prepared, u, np.zeros((1, 1000), np.float32)), range(8)):
+            np.testing.assert_array_equal(states, expected)
+
+
+def test_arrays_that_do_not_fit_are_refused():
+    prepared = prepare(network(20, 2))
+    u, state = np.zeros((1, 5, 2), np.float32), np.zeros((1, 20), np.float32)
+    with pytest.raises(ShapeError, match="inputs=2"):
+        run(prepared, u[:, :, :1], state)
+    with pytest.raises(ShapeError, match="float64"):
+        run(prepared, u.astype(np.float64), state)
+    with pytest.raises(ShapeError, match="contiguous"):
+        run(prepared, np.zeros((1, 5, 4), np.float32)[:, :, ::2], state)
+    with pytest.raises(ShapeError, match="state"):
+        run(prepared, u, np.zeros((2, 20), np.float32))
+    with pytest.raises(ShapeError, match="out"):
+        run(prepared, u, state, out=np.zeros((1, 4, 20), np.float32))
+    with pytest.raises(ConfigurationError, match="sigmoid"):
+        run(prepared, u, state, "sigmoid")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="float16"):
+        prepare(network(20, 2), np.float16)
+    with pytest.raises(ConfigurationError, match="threads"):
+        prepare(network(20, 2), threads=0)

@@ -19,14 +19,10 @@ def design_of(statistics: Statistics, *, shift: Array, precision: Array, standar
     features = precision.size
     mean, variance = statistics.mean, statistics.variance[:features]
     magnitude = np.sqrt((mean[:features] + shift[:features]) ** 2 + variance)
-    centred = bias or standardise
-    # Without centring a constant column is as good as any, and only zeros say nothing.
-    dead = np.sqrt(variance) <= DEAD_DIGITS * precision * magnitude if centred else magnitude == 0
+    # Without a bias there is no constant to take a mean off, so a constant column is as good as any.
+    dead = np.sqrt(variance) <= DEAD_DIGITS * precision * magnitude if bias else magnitude == 0
     keep = np.flatnonzero(~dead)
-    centre = -shift
-    if centred:
-        centre[:features] = mean[:features]
-    if bias:
-        centre[features:] = mean[features:]
-    scale = np.sqrt(variance[keep]) if standardise else np.ones(keep.size)
+    centre = mean.copy() if bias else -shift
+    spread = np.sqrt(variance) if bias else magnitude
+    scale = spread[keep] if standardise else np.ones(keep.size)
     return Design(keep=keep, features=features, centre=centre, scale=scale, constants=int(bias))

@@ -54,8 +54,9 @@ class RidgeReadout:
 
     With `standardise` the penalty acts on W in units of standardised features, (x - mean) / standard deviation
     over the training rows (divided by n), so that an alpha found on a simulation means the same on a bench:
-    the result equals scikit-learn's `make_pipeline(StandardScaler(), Ridge(alpha, fit_intercept=bias))`.
-    Without, it equals `Ridge(alpha, fit_intercept=bias)`. The error is a sum over rows, not a mean: the same
+    the result equals scikit-learn's `make_pipeline(StandardScaler(), Ridge(alpha))`. Without a bias, features are
+    not centred but divided by their root mean square. Without `standardise`, the result equals
+    `Ridge(alpha, fit_intercept=bias)`. The error is a sum over rows, not a mean: the same
     alpha weighs less on longer data. The bias is never penalised. The features are the nodes, followed by the
     inputs if `input_connection`.
 
@@ -78,7 +79,7 @@ class RidgeReadout:
             of the (regularised) states stays well below 7e7. "qr" updates a QR decomposition: about eight
             times slower, accurate up to 4e15. Use it where a tiny alpha matters.
         standardise: Penalise weights of standardised features (see above).
-        bias: Fit b. Without it (and with `standardise`) features are still centred, targets are not.
+        bias: Fit b; without it y = W x.
         input_connection: The readout sees the inputs too.
         washout: Number of leading steps of every sequence that are not learned from.
         alphas: Grid for the searches, > 0; by default 49 values from 1e-8 to 1e8. Those too small for the

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.linear_model import Ridge, RidgeCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -63,16 +64,35 @@ def test_equals_sklearn_ridge(solver: Any, bias: bool, alpha: Any) -> None:
     assert np.max(np.abs(ours.bias_ - theirs.intercept_)) < 1e-8
 
 
+def scaling(bias: bool) -> Any:
+    """What standardise does, as a scikit-learn transformer."""
+    if bias:
+        return StandardScaler()
+
+    class RootMeanSquare(TransformerMixin, BaseEstimator):
+        def fit(self, x: Any, y: Any = None) -> Any:
+            self.scale_ = np.sqrt(np.mean(x**2, axis=0))
+            return self
+
+        def transform(self, x: Any) -> Any:
+            return x / self.scale_
+
+    return RootMeanSquare()
+
+
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("alpha", [1e-6, 10.0])
 def test_standardise_equals_sklearn_pipeline(solver: Any, bias: bool, alpha: float) -> None:
     states, targets = problem()
     ours = RidgeReadout(alpha, solver=solver, bias=bias).fit(states, targets)
-    scaler, ridge = StandardScaler(), Ridge(alpha, fit_intercept=bias)
+    scaler, ridge = scaling(bias), Ridge(alpha, fit_intercept=bias)
     theirs = make_pipeline(scaler, ridge).fit(states, targets)
     assert relative(ours.predict(states), theirs.predict(states)) < 1e-10
-    assert relative(ours.weights_, ridge.coef_ / np.asarray(scaler.scale_)) < 1e-10
+    scale = np.sqrt(np.mean((states - (states.mean(0) if bias else 0)) ** 2, axis=0))
+    assert relative(ours.weights_, ridge.coef_ / scale) < 1e-10
+    if not bias:
+        assert not ours.bias_.any()
 
 
 def test_input_connection_equals_concatenated_features() -> None:
@@ -263,11 +283,9 @@ def test_gcv_equals_explicit_hat_matrix(solver: Any, bias: bool, standardise: bo
     readout = RidgeReadout(
         "gcv", solver=solver, bias=bias, standardise=standardise, alphas=ALPHAS, per_output=True
     ).fit(states, targets)
-    design = states
-    if standardise or bias:
-        design = design - design.mean(0)
+    design = states - states.mean(0) if bias else states
     if standardise:
-        design = design / states.std(0)
+        design = design / np.sqrt(np.mean(design**2, axis=0))
     n = len(design)
     scores = []
     for alpha in ALPHAS:
@@ -293,7 +311,7 @@ def test_kfold_equals_explicit_refits(solver: Any, bias: bool, standardise: bool
         train, test = fold != held_out, fold == held_out
         for k, alpha in enumerate(ALPHAS):
             ridge = Ridge(alpha, fit_intercept=bias)
-            model = make_pipeline(StandardScaler(), ridge) if standardise else ridge
+            model = make_pipeline(scaling(bias), ridge) if standardise else ridge
             model.fit(states[train], targets[train])
             errors[k] += ((model.predict(states[test]) - targets[test]) ** 2).sum(0)
     assert readout.scores_ is not None

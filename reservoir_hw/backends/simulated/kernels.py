@@ -9,9 +9,10 @@ batch, never on the number of time steps: a run in one piece, in chunks or step 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
@@ -90,6 +91,7 @@ class PreparedWeights:
     gain: Array
     leaky: bool
     threads: int
+    paces: dict[int, _Pace] = field(default_factory=dict, repr=False)
 
     @cached_property
     def stacked(self) -> Array:
@@ -194,24 +196,32 @@ def run(
 
 
 def _run_sequence(prepared: PreparedWeights, u: Array, state: Array, code: int, out: Array) -> None:
-    threaded = prepared.step_is_threaded(1)
     common = (prepared.keep, prepared.gain, prepared.leaky, code)
     if prepared.sparse:
-        arguments = (*prepared.csr, prepared.input_rows, prepared.bias, u, state, out, *common)
-        serial, parallel = _sparse_serial, _sparse_parallel
+        fixed = (*prepared.csr, prepared.input_rows, prepared.bias)
+
+        def advance(begin: int, end: int, threads: int) -> None:
+            previous = out[begin - 1] if begin else state
+            _sparse_parallel(*fixed, u[begin:end], previous, out[begin:end], *common, threads)
+
+        if not prepared.step_is_threaded(1):
+            _sparse_serial(*fixed, u, state, out, *common)
+            return
     else:
         # Two state vectors, read and written in turn, each followed by the input and the 1 of the bias.
         vectors = np.zeros((2, prepared.stacked.shape[1]), prepared.dtype)
         vectors[0, : prepared.nodes] = state
         vectors[:, prepared.nodes + prepared.inputs] = 1
         products = np.empty(prepared.stacked.shape[0], prepared.dtype)
-        arguments = (prepared.stacked, vectors, products, u, out, *common)
-        serial, parallel = _dense_serial, _dense_parallel
-    if threaded:
-        with _numba_threads(prepared.threads):
-            parallel(*arguments, prepared.threads)
-    else:
-        serial(*arguments)
+
+        def advance(begin: int, end: int, threads: int) -> None:
+            part = (u[begin:end], out[begin:end])
+            _dense_parallel(prepared.stacked, vectors, begin & 1, products, *part, *common, threads)
+
+        if not prepared.step_is_threaded(1):
+            _dense_serial(prepared.stacked, vectors, products, u, out, *common)
+            return
+    _pace(prepared, 1).drive(advance, len(u), prepared.threads)
 
 
 def _run_dense_batch(prepared: PreparedWeights, u: Array, state: Array, code: int, out: Array | None) -> Array:
@@ -239,28 +249,73 @@ def _run_sparse_batch(prepared: PreparedWeights, u: Array, state: Array, code: i
     chunk = max(1, _CHUNK // (batch * (nodes + inputs)))
     previous = np.ascontiguousarray(state.T)
     threads = prepared.threads if prepared.step_is_threaded(batch) else 1
-    for begin in range(0, steps, chunk):
-        rows = result[:, begin : begin + chunk].transpose(1, 2, 0)
+    fixed = (*prepared.csr, prepared.W_in, prepared.bias)
+    common = (prepared.keep, prepared.gain, prepared.leaky, code)
+    for first in range(0, steps, chunk):
+        rows = result[:, first : first + chunk].transpose(1, 2, 0)
         target = rows if rows.flags.c_contiguous else np.empty(rows.shape, rows.dtype)
-        arguments = (
-            *prepared.csr,
-            prepared.W_in,
-            prepared.bias,
-            np.ascontiguousarray(u[:, begin : begin + chunk].transpose(1, 2, 0)),
-            previous,
-            target,
-            prepared.keep,
-            prepared.gain,
-            prepared.leaky,
-            code,
-        )
-        with _numba_threads(threads):
-            _sparse_batch(*arguments, threads)
+        drive = np.ascontiguousarray(u[:, first : first + chunk].transpose(1, 2, 0))
+
+        def advance(begin: int, end: int, threads: int, u=drive, start=previous, out=target) -> None:
+            before = out[begin - 1] if begin else start
+            _sparse_batch(*fixed, u[begin:end], before, out[begin:end], *common, threads)
+
+        _pace(prepared, batch).drive(advance, len(drive), threads)
         if target is not rows:
             rows[...] = target
         previous = target[-1]
     state[...] = previous.T
     return result
+
+
+class _Pace:
+    """Decides, as it drives, whether a network's steps are shared out among threads or done by one.
+
+    Threads that wait for one another at every step are the quicker way while each has a core. Where another
+    process wants a core too, a step takes as long as the scheduler's time slice, a thousand times longer.
+    Nothing tells beforehand, so the steps are timed: as soon as sharing them is the slower way, one thread
+    goes on alone for a while. The kernel is the same and so are the bits.
+    """
+
+    _SLICE = 32
+    _PROBES = 4
+    _ALONE_FOR = 30.0
+
+    def __init__(self) -> None:
+        self._probes = 0
+        self._best = {True: np.inf, False: np.inf}
+        self._resume = 0.0
+        self._slice = 4
+
+    def drive(self, advance: Callable[[int, int, int], None], steps: int, threads: int) -> None:
+        """Call `advance(begin, end, threads)` until all steps are done."""
+        done = 0
+        while done < steps:
+            now = time.perf_counter()
+            shared = threads > 1 and self._probes >= self._PROBES and now >= self._resume
+            end = steps if threads == 1 else min(steps, done + self._slice)
+            with _numba_threads(threads if shared else 1):
+                begin = time.perf_counter()
+                advance(done, end, threads if shared else 1)
+                self._learn(shared, time.perf_counter() - begin, end - done)
+            done = end
+
+    def _learn(self, shared: bool, seconds: float, steps: int) -> None:
+        self._probes += 1
+        if self._probes == 1:
+            return  # this one compiled
+        # The quickest seen: what else the machine does only ever adds.
+        pace = seconds / steps
+        self._best[shared] = min(self._best[shared], pace)
+        if shared and pace > 1.5 * min(self._best[False], 2 * self._best[True]):
+            self._resume = time.perf_counter() + self._ALONE_FOR * seconds
+            self._slice = 4
+        elif self._probes >= self._PROBES:
+            self._slice = min(2 * self._slice, self._SLICE)
+
+
+def _pace(prepared: PreparedWeights, batch: int) -> _Pace:
+    return prepared.paces.setdefault(batch, _Pace())
 
 
 @contextmanager
@@ -399,10 +454,11 @@ def _dense_serial(matrix, vectors, products, u, out, keep, gain, leaky, code):
 
 
 @_jit(_ORDERED, parallel=True)
-def _dense_parallel(matrix, vectors, products, u, out, keep, gain, leaky, code, parts):
+def _dense_parallel(matrix, vectors, first, products, u, out, keep, gain, leaky, code, parts):
     units, nodes = products.shape[0] // _LANES, out.shape[1]
     for t in range(u.shape[0]):
-        now, following = vectors[t & 1], vectors[1 - (t & 1)]
+        turn = (first + t) & 1
+        now, following = vectors[turn], vectors[1 - turn]
         _set_input(now, nodes, u[t])
         for part in numba.prange(parts):
             begin = units * part // parts * _LANES

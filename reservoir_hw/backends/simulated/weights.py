@@ -378,9 +378,9 @@ def _draw_values(rng: np.random.Generator, count: int, distribution: Distributio
     if distribution == "uniform":
         return 2.0 * rng.random(count) - 1.0
     if distribution == "normal":
-        return np.asarray(rng.standard_normal(count), np.float64)
+        return rng.standard_normal(count)
     if distribution == "bernoulli":
-        return 2.0 * rng.integers(0, 2, count) - 1.0
+        return rng.integers(0, 2, count) * np.float64(2.0) - 1.0
     raise ConfigurationError(
         f"unknown distribution {distribution!r}: choose one of {', '.join(get_args(Distribution))}"
     )

@@ -1,0 +1,266 @@
+"""The simulated ESN beside its peers: µs per time step, and whether the states agree.
+
+    python benchmarks/esn.py [--quick] [--json FILE]
+
+Every case gives the same weights and inputs to three loops: ours (float32, `kernels.run`), reservoirpy
+(float64, the only precision its states have) and the best plain torch loop (float32, no compilation: one
+fused product per step into preallocated tensors). All states are returned. Repeats alternate between the
+loops, so that a busy machine slows all of them alike; medians are reported. Agreement is the largest
+difference between our float32 states and reservoirpy's float64 states, relative to the largest state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import reservoirpy
+import torch
+from scipy.sparse import csr_array
+
+from reservoir_hw.backends.simulated import kernels
+from reservoir_hw.backends.simulated.weights import EsnWeights, draw_weights
+
+AGREEMENT = 2e-6
+_PAUSE_S = 0.1
+INPUTS = 1
+
+
+@dataclass(frozen=True)
+class Case:
+    """One network and drive; `steps` per sequence."""
+
+    name: str
+    nodes: int
+    steps: int
+    batch: int = 1
+    connectivity: float | None = None
+    connections_per_node: int | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """Medians in µs per time step of the whole batch, and the largest relative difference of states."""
+
+    case: str
+    storage: str
+    ours: float
+    reservoirpy: float
+    torch: float
+    difference: float
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the states are equal within 2e-6 of their scale."""
+        return self.difference <= AGREEMENT
+
+
+CASES = (
+    Case("N=100 dense", 100, 4000),
+    Case("N=300 dense", 300, 2000),
+    Case("N=1000 dense", 1000, 800),
+    Case("N=1000 10 %", 1000, 1000, connectivity=0.1),
+    Case("N=1000 32 per row", 1000, 2000, connections_per_node=32),
+    Case("N=3000 dense", 3000, 100),
+    Case("N=3000 32 per row", 3000, 1000, connections_per_node=32),
+    Case("N=500 dense, batch 64", 500, 200, batch=64),
+    Case("N=500 10 %, batch 64", 500, 200, batch=64, connectivity=0.1),
+)
+
+
+def esn_cases(quick: bool) -> list[Row]:
+    """Run every case; `quick` has a fifth of the steps and three repeats instead of seven."""
+    rows = []
+    for case in CASES:
+        case = replace(case, steps=case.steps // 5) if quick else case
+        rows.append(_compare(case, repeats=3 if quick else 7))
+        print(_line(rows[-1]), flush=True)
+    return rows
+
+
+def medians(loops: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """Median seconds of each loop, called in turn: a, b, c, a, b, c, ..."""
+    seconds: dict[str, list[float]] = {name: [] for name in loops}
+    for _ in range(repeats):
+        for name, loop in loops.items():
+            # Threads of the loop before spin on for a while: nobody shall pay for another's.
+            time.sleep(_PAUSE_S)
+            begin = time.perf_counter()
+            loop()
+            seconds[name].append(time.perf_counter() - begin)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def _compare(case: Case, repeats: int) -> Row:
+    weights = _weights(case)
+    u = np.random.default_rng(1).uniform(-1, 1, (case.batch, case.steps, INPUTS)).astype(np.float32)
+    loops = {
+        "ours": _ours(weights, u),
+        "reservoirpy": _reservoirpy(weights, u),
+        "torch": _torch(weights, u),
+    }
+    # The first call compiles, allocates and warms the caches; it also gives the states to compare.
+    states = {name: loop() for name, loop in loops.items()}
+    reference = states["reservoirpy"]
+    difference = np.abs(states["ours"] - reference).max() / np.abs(reference).max()
+    if np.abs(states["torch"] - reference).max() > 1e-4 * np.abs(reference).max():
+        raise RuntimeError(f"{case.name}: the torch loop computes something else: its time means nothing")
+    per_step = {name: s / case.steps * 1e6 for name, s in medians(loops, repeats).items()}
+    storage = "csr" if isinstance(weights.W, csr_array) else "dense"
+    return Row(case.name, storage, difference=float(difference), **per_step)
+
+
+def _weights(case: Case) -> EsnWeights:
+    drawn = draw_weights(
+        case.nodes,
+        INPUTS,
+        seed=0,
+        spectral_radius=None,
+        connectivity=case.connectivity,
+        connections_per_node=case.connections_per_node,
+        input_scaling=0.5,
+        bias_scaling=0.1,
+        leak=0.5,
+    )
+    # The circular law's radius suffices here; at 0.9 of it the network forgets, so that rounding
+    # differences do not grow with the length of the sequence.
+    links = np.count_nonzero(drawn.W.data if isinstance(drawn.W, csr_array) else drawn.W) / case.nodes
+    return replace(drawn, spectral_scale=0.9 / np.sqrt(links / 3))
+
+
+def _ours(weights: EsnWeights, u: np.ndarray) -> Callable[[], np.ndarray]:
+    prepared = kernels.prepare(weights)
+
+    def loop() -> np.ndarray:
+        return kernels.run(prepared, u, np.zeros((len(u), weights.nodes), np.float32))
+
+    return loop
+
+
+def _reservoirpy(weights: EsnWeights, u: np.ndarray) -> Callable[[], np.ndarray]:
+    """A single series as an array, a batch as the 3-D array its documentation calls multi-series.
+
+    reservoirpy drives the series of a batch one after another; `workers=-1` sends them to processes, with
+    the states pickled on their way back, which is slower here: both are tried, the quicker is kept.
+    """
+    W = weights.recurrent()
+    # Its own initialisers make scipy CSR matrices, and `@` on them is what it is tuned for.
+    node = reservoirpy.nodes.Reservoir(
+        W=W, Win=weights.W_in, bias=weights.bias, lr=float(weights.leak[0]), input_dim=INPUTS
+    )
+    series = u.astype(np.float64)
+
+    def loop(workers: int = 1) -> np.ndarray:
+        if node.initialized:
+            node.reset()
+        if len(series) == 1:
+            return np.asarray(node.run(series[0]))[None]
+        return np.asarray(node.run(series, workers=workers))
+
+    if len(series) == 1:
+        return loop
+    in_processes = partial(loop, -1)
+    in_processes()
+    seconds = medians({"one": loop, "all": in_processes}, repeats=1)
+    return loop if seconds["one"] <= seconds["all"] else in_processes
+
+
+def _torch(weights: EsnWeights, u: np.ndarray) -> Callable[[], np.ndarray]:
+    """The plain loop with the most done at once: input products up front, then one product per step.
+
+    With one thread or with all of them, whichever is the quicker here.
+    """
+    W = weights.recurrent()
+    sparse = isinstance(W, csr_array)
+    if sparse:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            parts = (torch.tensor(W.indptr), torch.tensor(W.indices), torch.tensor(W.data))
+            recurrent = torch.sparse_csr_tensor(*parts, W.shape, dtype=torch.float32, check_invariants=True)
+    else:
+        recurrent = torch.tensor(W, dtype=torch.float32)
+    W_in = torch.tensor(weights.W_in, dtype=torch.float32)
+    bias = torch.tensor(weights.bias, dtype=torch.float32)
+    leak = float(weights.leak[0])
+    inputs = torch.from_numpy(u)
+    batch, steps, _ = u.shape
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+    def single() -> np.ndarray:
+        states = torch.empty(steps, weights.nodes)
+        drive = torch.addmm(bias, inputs[0], W_in.T)
+        state = torch.zeros(weights.nodes)
+        for step in range(steps):
+            response = torch.addmv(drive[step], recurrent, state).tanh_()
+            state = torch.lerp(state, response, leak, out=states[step])
+        return states.numpy()[None]
+
+    def batched() -> np.ndarray:
+        states = torch.empty(steps, weights.nodes, batch)
+        drive = torch.einsum("ni,bti->tnb", W_in, inputs) + bias[:, None]
+        state = torch.zeros(weights.nodes, batch)
+        for step in range(steps):
+            response = torch.addmm(drive[step], recurrent, state).tanh_()
+            state = torch.lerp(state, response, leak, out=states[step])
+        return states.permute(2, 0, 1).numpy()
+
+    @torch.inference_mode()
+    def loop(threads: int) -> np.ndarray:
+        torch.set_num_threads(threads)
+        return single() if batch == 1 else batched()
+
+    one, all_threads = (partial(loop, threads) for threads in (1, cores))
+    all_threads()
+    seconds = medians({"one": one, "all": all_threads}, repeats=2)
+    return one if seconds["one"] <= seconds["all"] else all_threads
+
+
+def _line(row: Row) -> str:
+    return (
+        f"{row.case:<24}{row.storage:<7}{row.ours:>10.1f}{row.reservoirpy:>13.1f}{row.torch:>10.1f}"
+        f"{row.reservoirpy / row.ours:>14.2f}{row.torch / row.ours:>9.2f}{row.difference:>12.1e}"
+        f"  {'yes' if row.agrees else 'NO'}"
+    )
+
+
+_HEADER = (
+    f"{'':<31}{'µs per step (of the whole batch)':^33}{'times as fast as':^23}{'states':>12}\n"
+    f"{'case':<24}{'stored':<7}{'ours':>10}{'reservoirpy':>13}{'torch':>10}"
+    f"{'reservoirpy':>14}{'torch':>9}{'difference':>12}  equal"
+)
+_FOOTER = (
+    "reservoirpy computes in float64, ours and torch in float32: about a factor 2 of the large dense ratios is\n"
+    f"the precision. Equal: within {AGREEMENT:g} of the largest state of reservoirpy."
+)
+
+
+def main() -> int:
+    """Print the table; exit status 1 where states differ."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a fifth of the steps, three repeats")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows as JSON")
+    arguments = parser.parse_args()
+    print(_HEADER)
+    rows = esn_cases(arguments.quick)
+    print(_FOOTER)
+    if arguments.json:
+        report = {
+            "esn": [asdict(row) for row in rows],
+            "versions": {"numpy": np.__version__, "torch": torch.__version__},
+        }
+        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+    return 0 if all(row.agrees for row in rows) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -271,13 +271,20 @@ def _index(key: str, here: list[Any], dotted: str, origin: str) -> int:
 
 
 def _explain(error: ValidationError, model: type[BaseModel], document: Document) -> str:
-    problems = [_explain_one(problem, model, document) for problem in error.errors()]
+    # What fits none of several types is reported by pydantic once for each: that is one problem.
+    merged: dict[str, list[str]] = {}
+    for problem in error.errors():
+        place, message = _explain_one(problem, model, document)
+        known = merged.setdefault(place, [])
+        known.append(message.removeprefix("input should be ") if known else message)
+    problems = [place + " or ".join(messages) for place, messages in merged.items()]
     if len(problems) == 1:
         return problems[0]
     return "\n".join([f"{len(problems)} problems in the configuration:", *(f"  {p}" for p in problems)])
 
 
-def _explain_one(problem: Any, model: type[BaseModel], document: Document) -> str:
+def _explain_one(problem: Any, model: type[BaseModel], document: Document) -> tuple[str, str]:
+    """Which value is wrong, and why."""
     location = _in_document(problem["loc"], document.data)
     name = ".".join(map(str, location)) or "the file"
     origin = document.origin(location)
@@ -287,13 +294,14 @@ def _explain_one(problem: Any, model: type[BaseModel], document: Document) -> st
         known = _known_keys(model, problem["loc"][:-1])
         close = get_close_matches(str(location[-1]), known, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
-        return f"{prefix}unknown key {name!r}; {hint}(known: {', '.join(known)})"
+        return f"{prefix}unknown key {name!r}; ", f"{hint}(known: {', '.join(known)})"
     if kind == "missing":
-        return f"{prefix}{name} is missing"
-    message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+        return f"{prefix}{name}", " is missing"
+    message = problem["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
     if isinstance(problem["input"], str | int | float | bool | None) and location:
-        return f"{prefix}{name} = {problem['input']!r}: {message[:1].lower()}{message[1:]}"
-    return f"{prefix}{name}: {message[:1].lower()}{message[1:]}"
+        return f"{prefix}{name} = {problem['input']!r}: ", message
+    return f"{prefix}{name}: ", message
 
 
 def _in_document(location: Sequence[Key], data: Any) -> Location:

@@ -35,7 +35,8 @@ class PythonConfig(ReservoirConfig):
     """
 
     kind: Literal["python"]
-    mode: Literal["run", "step", "procedure"] = Field(default="run",
+    mode: Literal["run", "step", "procedure"] = Field(
+        default="run",
         description="run: call(u) takes (time, inputs) and returns (time, nodes); "
         "step: call(u) takes (inputs,) and returns (nodes,); "
         "procedure: once per step set_call(u), wait, sweep_call(), read_call() -> (nodes,)",
@@ -44,8 +45,9 @@ class PythonConfig(ReservoirConfig):
     set_call: str | None = Field(default=None, pattern=_FUNCTION, description="procedure: apply the inputs of one step")
     wait_s: NonNegativeFloat = Field(default=0.0, description="procedure: time between setting and sweeping")
     sweep_call: str | None = Field(default=None, pattern=_FUNCTION, description="procedure: start the measurement")
-    read_call: str | None = Field(default=None, pattern=_FUNCTION, description="procedure: return the states of one step")
-    setup_call: str | None = Field(default=None,
+    read_call: str | None = Field(default=None, pattern=_FUNCTION, description="procedure: return the states")
+    setup_call: str | None = Field(
+        default=None,
         pattern=_FUNCTION,
         description="called by open(); a mapping it returns is kept in the provenance",
     )
@@ -66,7 +68,7 @@ class PythonConfig(ReservoirConfig):
     serial: str = ""
     firmware: str = ""
     calibration_id: str = ""
-    resource: str | None = Field(default=None, description="what one process may use at a time; by default the functions' name")
+    resource: str | None = Field(default=None, description="what one process uses at a time; by default the function")
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class Result:
     """The rows of an experiment, one for each point of its grid and each baseline.
 
-    `notes` are remarks for the user. `status` is "running", "complete", "interrupted" or "failed"; the rows that were finished are always there.
+    `status` is "running", "complete", "interrupted" or "failed"; the rows that were finished are always there.
+    `notes` are remarks for the user.
     """
 
     title: str

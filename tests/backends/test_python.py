@@ -97,15 +97,17 @@ def test_faults_name_the_function_and_the_step_and_keep_the_states() -> None:
         np.testing.assert_allclose(caught.value.states, truth(U)[:, :11])
         with pytest.raises(StateLost):
             reservoir.run(U)
-    with open_reservoir(bench(call="lab_bench:times_out")) as reservoir, pytest.raises(DeviceTimeout, match="no trigger"):
-        reservoir.run(U)
+    slow = open_reservoir(bench(call="lab_bench:times_out"))
+    with slow, pytest.raises(DeviceTimeout, match="no trigger"):
+        slow.run(U)
     with (
         open_reservoir(bench(call="lab_bench:wrong_width")) as reservoir,
         pytest.raises(DeviceFault, match=r"at step 0: returned an array of shape \(1,\) instead of \(2,\)"),
     ):
         reservoir.run(U)
-    with open_reservoir(bench(call="lab_bench:not_numbers")) as reservoir, pytest.raises(DeviceFault, match="at step 0"):
-        reservoir.run(U)
+    odd = open_reservoir(bench(call="lab_bench:not_numbers"))
+    with odd, pytest.raises(DeviceFault, match="at step 0"):
+        odd.run(U)
 
 
 def test_ranges_hold_and_continuity_is_what_was_declared() -> None:

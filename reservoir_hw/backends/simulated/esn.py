@@ -151,9 +151,7 @@ class Esn(Reservoir):
 
     @staticmethod
     def _identity(weights: EsnWeights, activation: Activation) -> Identity:
-        return Identity(
-            vendor="reservoir_hw", model="esn", simulated=True, content=f"{activation} {weights.digest()}"
-        )
+        return Identity(vendor="reservoir_hw", model="esn", simulated=True, content=f"{activation} {weights.digest()}")
 
     def _reset(self, batch: int) -> None:
         self._engine.reset(batch)

@@ -53,6 +53,16 @@ def ridge_case(quick: bool) -> list[dict[str, Any]]:
     ]
 
 
+def ridge_line(row: dict[str, Any]) -> str:
+    """One readable line: seconds, and how many times as fast as each peer."""
+    ours = row["ours_s"]
+    return (
+        f"{row['case']}: ours {ours:.3f} s, reservoirpy {row['reservoirpy_s']:.3f} s "
+        f"(×{row['reservoirpy_s'] / ours:.2f}), scikit-learn {row['sklearn_s']:.3f} s "
+        f"(×{row['sklearn_s'] / ours:.2f}); weights agree to {row['max_relative_difference']:.0e}"
+    )
+
+
 def _compare(
     case: str,
     our_alpha: Any,
@@ -110,12 +120,7 @@ def main() -> None:
         print(json.dumps(rows, indent=2))
         return
     for row in rows:
-        ours = row["ours_s"]
-        print(
-            f"{row['case']}: ours {ours:.3f} s, reservoirpy {row['reservoirpy_s']:.3f} s "
-            f"(×{row['reservoirpy_s'] / ours:.2f}), scikit-learn {row['sklearn_s']:.3f} s "
-            f"(×{row['sklearn_s'] / ours:.2f}); weights agree to {row['max_relative_difference']:.0e}"
-        )
+        print(ridge_line(row))
 
 
 if __name__ == "__main__":

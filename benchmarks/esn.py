@@ -2,6 +2,8 @@
 
     python benchmarks/esn.py [--quick] [--json FILE]
 
+Then the ridge readout (`_ridge_case.py`), in seconds per fit.
+
 Every case gives the same weights and inputs to three loops: ours (float32, `kernels.run`), reservoirpy
 (float64, the only precision its states have) and the best plain torch loop (float32, no compilation: one
 fused product per step into preallocated tensors). All states are returned. Repeats alternate between the
@@ -26,6 +28,7 @@ from typing import Any
 import numpy as np
 import reservoirpy
 import torch
+from _ridge_case import ridge_case, ridge_line
 from scipy.sparse import csr_array
 
 from reservoir_hw.backends.simulated import kernels
@@ -252,10 +255,14 @@ def main() -> int:
     arguments = parser.parse_args()
     print(_HEADER)
     rows = esn_cases(arguments.quick)
-    print(_FOOTER)
+    print(_FOOTER, end="\n\n")
+    ridge = ridge_case(arguments.quick)
+    for row in ridge:
+        print(ridge_line(row))
     if arguments.json:
         report = {
             "esn": [asdict(row) for row in rows],
+            "ridge": ridge,
             "versions": {"numpy": np.__version__, "torch": torch.__version__},
         }
         arguments.json.write_text(json.dumps(report, indent=2) + "\n")

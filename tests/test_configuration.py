@@ -129,7 +129,7 @@ def test_missing_folder_and_binary_files(tmp_path: Path) -> None:
         ("title: test", "titel: test", r"experiment\.yaml:1: unknown key 'titel'; did you mean 'title'"),
         ("task:\n  kind: elman_grammar\n  sentences: 100\n", "", "task is missing"),
         ("title: test", "vary: {reservoir.nodes: []}", r"experiment\.yaml:1: vary\.reservoir\.nodes"),
-        ("title: test", "baselines: [bigrma]", r"experiment\.yaml:1: unknown kind 'bigrma'"),
+        ("title: test", "baselines: [bigrma]", r"experiment\.yaml:1: baselines\.0: unknown kind"),
         ("title: test", "kind: esn", "this is a reservoir file"),
     ],
 )

@@ -20,9 +20,9 @@ def new_run_folder(parent: str | Path, name: str) -> Path:
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
-            if not Path(parent).is_dir():
-                raise ConfigurationError(f"run.folder: {parent} is a file, not a folder") from None
             continue
+        except NotADirectoryError:
+            raise ConfigurationError(f"run.folder: {parent} is a file, not a folder") from None
         except OSError as error:
             raise ConfigurationError(
                 f"run.folder: cannot make the run folder {folder}: {error.strerror or error}; "

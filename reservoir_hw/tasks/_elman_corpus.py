@@ -174,13 +174,13 @@ def _sentences(path: Path) -> list[tuple[str, ...]]:
             words = line.decode("utf-8").split()
         except UnicodeDecodeError as error:
             raise ConfigurationError(
-                f"{path}, line {number}: not UTF-8 (byte {error.start + 1} of the line). Save the file as UTF-8 text."
+                f"{path}:{number}: not UTF-8 (byte {error.start + 1} of the line). Save the file as UTF-8 text."
             ) from error
         if words and words[-1] == ".":
             words.pop()
         fault = _fault(words)
         if fault:
-            raise ConfigurationError(f"{path}, line {number}: {fault}")
+            raise ConfigurationError(f"{path}:{number}: {fault}")
         sentences.append((*words, "."))
     return sentences
 

@@ -1,0 +1,60 @@
+"""As a newcomer: a fresh clone, a fresh environment, the README's commands, nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# Tong et al. 2007, Table 4: verb agreement error by distance.
+PAPER_ESN_1000 = {1: 0.03, 2: 0.00, 3: 0.00, 4: 0.08, 6: 0.26, 7: 0.43}
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("needs git and a checkout to clone")
+    target = tmp_path_factory.mktemp("fresh") / "clone"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(target)], check=True)
+    return target
+
+
+def make(clone: Path, target: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+    return subprocess.run(["make", target], cwd=clone, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_make_demo_reproduces_the_paper(clone: Path) -> None:
+    installed = subprocess.run(["make", ".venv/.demo"], cwd=clone, capture_output=True, text=True, check=False)
+    assert installed.returncode == 0, installed.stderr
+    started = time.monotonic()
+    done = make(clone, "demo")
+    seconds = time.monotonic() - started
+    assert done.returncode == 0, done.stderr
+    folder = next((clone / "runs").iterdir())
+    assert {path.stem for path in (folder / "figures").iterdir()} == {"agreement_error", "probe", "roc"}
+    assert (folder / "report.html").stat().st_size > 100_000
+    rows = json.loads((folder / "metrics.json").read_text())["rows"]
+    assert len(rows) == 15 + 2 * 5
+    for distance, paper in PAPER_ESN_1000.items():
+        errors = [r["metrics"][f"agreement_error/{distance}"] for r in rows if r["label"] == "ESN(1000)"]
+        # The paper's figures are rounded to 0.01.
+        assert sum(errors) / len(errors) <= paper + 0.04 + 0.005, f"distance {distance}"
+    assert seconds < 180, "installation apart, the demo takes under three minutes"
+
+
+@pytest.mark.slow
+def test_the_development_environment_installs(clone: Path) -> None:
+    done = make(clone, "install")
+    assert done.returncode == 0, done.stderr
+    command = [".venv/bin/python", "-m", "pytest", "-q", "tests/test_reservoir.py", "tests/test_configuration.py"]
+    tested = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
+    assert tested.returncode == 0, tested.stdout

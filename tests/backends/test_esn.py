@@ -133,14 +133,14 @@ def test_weights_go_through_a_file(tmp_path: Path) -> None:
     with open_reservoir(loaded) as esn:
         np.testing.assert_array_equal(np.asarray(esn.run(u)), states)
         assert esn.spec.identity.fingerprint == fingerprint
-    with pytest.raises(ConfigurationError, match="5 input channels, but the weights in .* take 3"):
+    with pytest.raises(ConfigurationError, match=r"5 input channels, but the weights in .* take 3"):
         open_reservoir(loaded, inputs=5)
 
 
 def test_given_arrays() -> None:
     weights = EsnWeights.from_arrays(np.zeros((2, 2)), np.eye(2))
     with Esn(weights, activation="identity") as esn:
-        np.testing.assert_array_equal(np.asarray(esn.run([[[1.0, 2.0], [3.0, 4.0]]])), [[[1, 2], [3, 4]]])
+        np.testing.assert_array_equal(np.asarray(esn.run(np.array([[[1.0, 2.0], [3.0, 4.0]]]))), [[[1, 2], [3, 4]]])
 
 
 def test_a_diverging_network_is_a_fault_that_keeps_its_states() -> None:

@@ -13,7 +13,7 @@ from reservoir_hw.tasks.task import Task
 
 @dataclass(frozen=True)
 class Estimate:
-    """Totals over all points. `hours` is None where the device is not paced (a simulation)."""
+    """Totals over all points. `hours` is None where no step period is declared (a simulation)."""
 
     runs: int
     device_steps: int
@@ -27,11 +27,11 @@ class Estimate:
 
     def __str__(self) -> str:
         size = "unknown size" if self.state_bytes is None else _bytes(self.state_bytes)
-        time = "not paced" if self.hours is None else f"{self.hours:.2g} h of device time"
+        time = "" if self.hours is None else f", {self.hours:.2g} h of device time"
         runs = "1 run" if self.runs == 1 else f"{self.runs} runs"
         return (
             f"{runs}, {self.device_steps:,} device steps in {self.chunks:,} chunks, "
-            f"{size} of states (streamed, not kept), {time}"
+            f"{size} of states (streamed, not kept){time}"
         )
 
 

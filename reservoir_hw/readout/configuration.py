@@ -45,7 +45,7 @@ class RidgeConfig(ReadoutConfig):
     """Ridge regression, learned in one pass over the states."""
 
     kind: Literal["ridge"]
-    alpha: NonNegativeFloat | list[NonNegativeFloat] | Literal["gcv", "kfold", "loo"] = Field(
+    alpha: NonNegativeFloat | list[NonNegativeFloat] | Literal["gcv", "kfold"] = Field(
         default=1e-6, description="the penalty, one for each output, or how to find it"
     )
     solver: Literal["normal", "qr"] = Field(default="normal", description="qr is slower and accurate at a tiny alpha")

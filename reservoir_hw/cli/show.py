@@ -25,7 +25,7 @@ def print_tables(tables: Iterable[Table]) -> None:
 
     console = Console(highlight=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=200)
+        console = Console(highlight=False, width=500)
     for table in tables:
         shown = RichTable(title=Text(table.title), title_justify="left")
         for index, name in enumerate(table.header):

@@ -45,6 +45,8 @@ def to_tensor(value: Any, dtype: np.dtype[Any], device: str, name: str) -> Any:
     if not is_tensor(value):
         array = np.ascontiguousarray(_real(value, name), dtype=dtype)
         value = torch.from_numpy(array if array.flags.writeable else array.copy())
+    if value.is_complex():
+        raise ShapeError(f"{name} must hold real numbers, not {value.dtype}")
     return value.to(device=device, dtype=getattr(torch, dtype.name)).contiguous()
 
 

@@ -41,7 +41,7 @@ class Document:
     def from_mapping(cls, data: Mapping[str, Any], origin: str) -> Self:
         """A document from values in memory."""
         document = cls(copy.deepcopy(dict(data)))
-        document.origins = dict.fromkeys(_locations(document.data), origin)
+        document.origins = dict.fromkeys([(), *_locations(document.data)], origin)
         return document
 
     @classmethod
@@ -183,9 +183,11 @@ def parse_scalar(text: str, origin: str) -> Any:
     from ruamel.yaml import YAML, YAMLError
 
     try:
-        return _plain(YAML(typ="rt").load(text))
+        value = _plain(YAML(typ="rt").load(text))
     except YAMLError as error:
         raise ConfigurationError(f"{origin}: {text!r} cannot be read as a YAML value: {_problem(error)}") from None
+    # A text that was not quoted is meant as it stands, with a # in it too.
+    return text.strip() if isinstance(value, str) and text.strip()[:1] not in {"'", '"', "|", ">"} else value
 
 
 def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[Location, str]]:
@@ -201,6 +203,8 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[Location, str]]:
         raise ConfigurationError(f"{path}: cannot be read: {error}") from None
     try:
         loaded = YAML(typ="rt").load(text)
+    except RecursionError:
+        raise ConfigurationError(f"{path}: nested too deeply") from None
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
@@ -209,7 +213,10 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[Location, str]]:
         found = "is empty" if loaded is None else f"holds {type(_plain(loaded)).__name__}"
         raise ConfigurationError(f"{path}:1: {found}; a configuration is a mapping of `key: value` lines")
     origins: dict[Location, str] = {(): f"{path}:1"}
-    origins.update({place: f"{path}:{line}" for place, line in _lines(loaded, ())})
+    try:
+        origins.update({place: f"{path}:{line}" for place, line in _lines(loaded, ())})
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
     return _plain(loaded), origins
 
 
@@ -222,6 +229,8 @@ def _lines(node: Any, at: Location) -> Iterator[tuple[Location, int]]:
     if isinstance(node, dict):
         for key, value in node.items():
             line = node.lc.key(key)[0] if key in (node.lc.data or {}) else 0  # pyright: ignore[reportAttributeAccessIssue]
+            if not isinstance(key, str):
+                raise ConfigurationError(f"line {line + 1}: the key {key!r} must be a text")
             yield (*at, key), line + 1
             yield from _lines(value, (*at, key))
     elif isinstance(node, list):
@@ -286,7 +295,7 @@ def _explain(error: ValidationError, model: type[BaseModel], document: Document)
 def _explain_one(problem: Any, model: type[BaseModel], document: Document) -> tuple[str, str]:
     """Which value is wrong, and why."""
     location = _in_document(problem["loc"], document.data)
-    name = ".".join(map(str, location)) or "the file"
+    name = ".".join(map(str, location))
     origin = document.origin(location)
     prefix = f"{origin}: " if origin else ""
     kind = problem["type"]
@@ -299,7 +308,9 @@ def _explain_one(problem: Any, model: type[BaseModel], document: Document) -> tu
         return f"{prefix}{name}", " is missing"
     message = problem["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
-    if isinstance(problem["input"], str | int | float | bool | None) and location:
+    if not location:
+        return prefix or "configuration: ", message
+    if isinstance(problem["input"], str | int | float | bool | None):
         return f"{prefix}{name} = {problem['input']!r}: ", message
     return f"{prefix}{name}: ", message
 

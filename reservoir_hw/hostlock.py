@@ -38,10 +38,11 @@ class HostLock:
     def acquire(self) -> None:
         """Take the lock at once or raise `DeviceBusy` naming the owner."""
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            # Other users of this host must be able to lock too.
-            with contextlib.suppress(PermissionError):
-                self._path.parent.chmod(0o1777)
+            if not self._path.parent.exists():
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                # Other users of this host must be able to lock too. A folder that was there is left as it is.
+                with contextlib.suppress(PermissionError):
+                    self._path.parent.chmod(0o777)
             self._lock.acquire(timeout=0)
         except Timeout:
             raise DeviceBusy(
@@ -60,7 +61,11 @@ class HostLock:
         }
         # The note is for people; the lock itself is what counts.
         with contextlib.suppress(OSError):
-            self._owner_path.write_text(json.dumps(owner))
+            # Replaced, not written to: it may be the note of another user, who died holding the lock.
+            note = self._owner_path.with_suffix(f".{os.getpid()}")
+            note.write_text(json.dumps(owner))
+            note.chmod(0o644)
+            os.replace(note, self._owner_path)
 
     def release(self) -> None:
         """Give the device back. Idempotent."""

@@ -44,7 +44,8 @@ class Plugin:
             else:
                 module, _, name = self.target.partition(":")
                 found = getattr(import_module(module), name)
-        except (ImportError, AttributeError) as error:
+        except Exception as error:
+            # Whatever the code of a plug-in does on import, it is that package's mistake.
             raise ConfigurationError(
                 f"kind {self.kind!r} ({self.group}, from {self.origin}) cannot be loaded from {self.target}: {error}"
             ) from error

@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -74,6 +75,8 @@ class Reservoir(ABC):
         self._spec: ReservoirSpec | None = None
         self._batch = 1
         self._steps = 0
+        # Counts resets, restores and closings: a stream that began before one of them has ended.
+        self._epoch = 0
         self._fresh = False
         self._lost: str | None = None
         self._frozen: list[dict[str, np.ndarray] | None] = []
@@ -116,8 +119,11 @@ class Reservoir(ABC):
             self.reset(1)
             if self.reset_policy.probe_steps:
                 self.reset_residual = self._measure_reset(self.reset_policy.probe_steps)
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            try:
+                self.close()
+            except Exception as closing:
+                error.add_note(f"closing the device failed too: {type(closing).__name__}: {closing}")
             raise
         return self
 
@@ -128,6 +134,7 @@ class Reservoir(ABC):
                 self._close()
         finally:
             self._connected = False
+            self._epoch += 1
             self._spec = None
             self._frozen = []
             self._history = None
@@ -138,8 +145,15 @@ class Reservoir(ABC):
     def __enter__(self) -> Self:
         return self.open()
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self.close()
+            return
+        # What went wrong first is what the caller must learn.
+        try:
+            self.close()
+        except Exception as closing:
+            error.add_note(f"closing the device failed too: {type(closing).__name__}: {closing}")
 
     def reset(self, batch: int = 1) -> None:
         """Bring the device to its rest state, for `batch` sequences side by side."""
@@ -148,8 +162,9 @@ class Reservoir(ABC):
             raise ShapeError(f"reset needs a whole number of sequences, at least 1, not {batch!r}")
         self._batch = int(batch)
         self._steps = 0
+        self._epoch += 1
         self._history = None
-        self._frozen = [None] * len(self._groups())
+        self._frozen = [None] * len(self._groups(self._batch))
         self._lost = "the last reset failed"
         started = time.perf_counter()
         self._to_rest(min(self._batch, spec.max_batch or self._batch))
@@ -177,15 +192,16 @@ class Reservoir(ABC):
         DeviceError
             With `steps_done` and `states`, what was harvested before the fault.
         """
-        native = self._prepare(u)
+        native = self._shaped(u)
         self._check_out(out, native.shape)
         self._check_continuation()
+        native = self._in_range(native)
         if native.shape[1] == 0:
             empty = native.new_empty if arrays.is_tensor(native) else np.empty
             states = empty((*native.shape[:2], self.spec.nodes), dtype=native.dtype)
         else:
-            direct = out if self._is_native(out) and self.spec.continuity != "replayed" else None
-            states = self._guarded(native, direct)
+            direct = self._is_native(out) and self.spec.continuity != "replayed" and not _overlap(out, native)
+            states = self._guarded(native, out if direct else None)
         if out is None:
             return arrays.like(states, u)
         if states is not out:
@@ -198,16 +214,20 @@ class Reservoir(ABC):
         The state rules are checked at once, the chunks as they are taken.
         """
         self._check_continuation()
-        if not self._has("_stream"):
-            if self.spec.continuity == "free_running":
-                raise NotSupported(
-                    f"{self._name()} is free running and cannot be fed chunk by chunk without a gap: "
-                    "drive it with one run()"
-                )
-            return (self.run(chunk) for chunk in chunks)
-        if self.spec.continuity == "replayed" or len(self._groups()) > 1:
-            return (self.run(chunk) for chunk in chunks)
-        return self._streaming(chunks)
+        spec, in_turn = self.spec, len(self._groups(self._batch)) > 1
+        if spec.continuity == "free_running" and (in_turn or not self._has("_stream")):
+            raise NotSupported(
+                f"{self._name()} is free running and cannot be fed chunk by chunk without a gap: "
+                "drive it with one run()"
+            )
+        if spec.continuity == "held" and in_turn and not spec.snapshot:
+            raise NotSupported(
+                f"{self._name()} drives {self._batch} sequences {spec.max_batch} at a time and cannot snapshot them, "
+                "so it cannot be fed chunk by chunk: drive it with one run()"
+            )
+        if spec.continuity == "replayed" or in_turn or not self._has("_stream"):
+            return self._run_each(chunks, self._epoch)
+        return self._streaming(chunks, self._epoch)
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """The whole state as named arrays (copies); the first axis of each is the sequence."""
@@ -218,8 +238,10 @@ class Reservoir(ABC):
         state: dict[str, np.ndarray] = {"contract.steps": np.full(self._batch, self._steps, dtype=np.int64)}
         if spec.continuity == "replayed":
             state["contract.history"] = self._history_array()
-        groups = self._groups()
-        if len(groups) == 1:
+        groups = self._groups(self._batch)
+        if spec.continuity == "replayed":
+            parts: list[dict[str, np.ndarray]] = [{}]
+        elif len(groups) == 1:
             parts = [self._snapshot()]
         else:
             parts = [self._frozen_state(index) for index in range(len(groups))]
@@ -246,18 +268,19 @@ class Reservoir(ABC):
         history = state.get("contract.history")
         if (spec.continuity == "replayed") != (history is not None):
             raise ConfigurationError("restore: the snapshot was taken on a device of another continuity")
+        # Copies: what the caller does with the arrays afterwards is no business of the device.
         device = {
-            name.removeprefix("device."): np.asarray(array)
-            for name, array in state.items()
-            if name.startswith("device.")
+            name.removeprefix("device."): np.array(array) for name, array in state.items() if name.startswith("device.")
         }
+        replayed = None if history is None else self._to_native(np.array(history), "history")
+        groups = self._groups(batch)
+        if len(groups) == 1 and history is None:
+            with self._lost_unless_refused("the last restore failed"):
+                self._restore(device)
         self._batch = batch
-        self._lost = "the last restore failed"
-        groups = self._groups()
-        if len(groups) == 1:
-            self._restore(device)
+        self._epoch += 1
         self._frozen = [{name: array[rows] for name, array in device.items()} for rows in groups]
-        self._history = None if history is None else self._to_native(history, "history")
+        self._history = replayed
         self._steps = int(np.max(state["contract.steps"]))
         self._fresh = False
         self._lost = None
@@ -277,19 +300,21 @@ class Reservoir(ABC):
             raise ShapeError(f"transition takes states ({native.shape[0]}, {spec.nodes}), not {tuple(given.shape)}")
         if not arrays.all_finite(given):
             raise InputRangeError("transition: the given states are not all finite")
-        return arrays.like(self._transition(self._in_range(native[:, None])[:, 0], given), u)
+        result = self._transition(self._in_range(native[:, None])[:, 0], given)
+        return arrays.like(self._checked(result[:, None], (native.shape[0], 1))[:, 0], u)
 
     def upload(self, weights: Mapping[str, np.ndarray]) -> None:
         """Program the device with new weights; it is reset, and its fingerprint changes."""
         self._require(self.spec.programmable, "programmable")
-        self._lost = "the last upload failed"
-        self._accept_spec(self._upload(weights) or self.spec)
+        with self._lost_unless_refused("the last upload failed"):
+            self._accept_spec(self._upload(weights) or self.spec)
         self.reset(self._batch)
 
     def provenance(self) -> dict[str, Any]:
         """What must be known to believe the states: identity, reset, counters, latency, settings."""
         spec = self.spec
         return {
+            **self._settings(),
             "identity": spec.identity.model_dump(),
             "spec": spec.model_dump(mode="json", exclude={"identity"}),
             "reset": {
@@ -299,7 +324,6 @@ class Reservoir(ABC):
             },
             "counters": self.counters.as_dict(),
             "latency": self.latency.summary(),
-            **self._settings(),
         }
 
     # ---- for the backend ------------------------------------------------------------------------
@@ -365,6 +389,8 @@ class Reservoir(ABC):
                 raise ConfigurationError(
                     f"{type(self).__name__} declares {capability} but does not implement {', '.join(missing)}"
                 )
+        if spec.differentiable and self.native != "torch":
+            raise ConfigurationError(f"{type(self).__name__} declares differentiable, which needs native = 'torch'")
         self._spec = spec
 
     def _require(self, declared: bool, capability: str) -> None:
@@ -372,10 +398,21 @@ class Reservoir(ABC):
             reason = self.spec.not_supported.get(capability, "the device does not declare it")
             raise NotSupported(f"{self._name()} has no {capability}: {reason}")
 
-    def _groups(self) -> list[slice]:
+    def _groups(self, batch: int) -> list[slice]:
         """The sequences that are driven together."""
-        size = self.spec.max_batch or self._batch
-        return [slice(first, min(first + size, self._batch)) for first in range(0, self._batch, size)]
+        size = self.spec.max_batch or batch
+        return [slice(first, min(first + size, batch)) for first in range(0, batch, size)]
+
+    @contextmanager
+    def _lost_unless_refused(self, reason: str) -> Iterator[None]:
+        """What is refused for what it is never reached the device; after any other failure its state is unknown."""
+        try:
+            yield
+        except (ConfigurationError, ShapeError):
+            raise
+        except BaseException:
+            self._lost = reason
+            raise
 
     def _to_native(self, value: Any, name: str) -> Any:
         spec = self.spec
@@ -392,7 +429,8 @@ class Reservoir(ABC):
             return str(out.device) == self.device and out.is_contiguous()
         return out.flags.c_contiguous
 
-    def _prepare(self, u: Any) -> Any:
+    def _shaped(self, u: Any) -> Any:
+        """The inputs as the backend wants them, (batch, time, inputs), or a `ShapeError`."""
         spec = self.spec
         native = self._to_native(u, "inputs")
         if native.ndim != 3:
@@ -410,17 +448,17 @@ class Reservoir(ABC):
                 f"inputs hold {native.shape[0]} sequences, but the reservoir was reset for {self._batch}: "
                 f"call reset({native.shape[0]}) first"
             )
-        return self._in_range(native)
+        return native
 
     def _in_range(self, u: Any) -> Any:
         """Check (batch, time, inputs) values; clip and count them if that was asked for."""
         if not arrays.all_finite(u):
             where = _first(_not_finite(u))
             raise InputRangeError(f"input at (sequence, step, channel) = {where} is {_value(u, where)}, not a number")
-        limits = self.spec.input_range
-        if limits is None or u.shape[1] == 0:
+        if self.spec.input_range is None or u.shape[1] == 0:
             return u
-        low, high = limits
+        # The limits as this dtype has them: a float32 0.1 lies within [-0.1, 0.1].
+        low, high = (float(self.spec.numpy_dtype.type(limit)) for limit in self.spec.input_range)
         smallest, largest = arrays.limits_of(u)
         if low <= smallest and largest <= high:
             return u
@@ -444,6 +482,8 @@ class Reservoir(ABC):
             raise ShapeError(
                 f"out must be {expected} of {self.spec.dtype}, not {tuple(getattr(out, 'shape', ()))} of {dtype}"
             )
+        if out.requires_grad if arrays.is_tensor(out) else not out.flags.writeable:
+            raise ShapeError("out cannot be written to: it is read-only, or a tensor that requires a gradient")
 
     def _check_continuation(self) -> None:
         spec = self.spec
@@ -456,7 +496,7 @@ class Reservoir(ABC):
                 f"{self._name()} is free running: it went on while nobody drove it. After reset() one run() or "
                 "stream() is valid; put everything into that one"
             )
-        if spec.continuity == "held" and len(self._groups()) > 1 and not spec.snapshot:
+        if spec.continuity == "held" and len(self._groups(self._batch)) > 1 and not spec.snapshot:
             raise StateLost(
                 f"{self._name()} drove {self._batch} sequences {spec.max_batch} at a time and cannot snapshot them, "
                 "so it cannot go on with all of them: put each whole sequence into one run()"
@@ -479,14 +519,16 @@ class Reservoir(ABC):
         return states
 
     def _drive(self, u: Any, out: Any) -> Any:
-        groups = self._groups()
+        groups = self._groups(self._batch)
         if len(groups) == 1:
             states = self._drive_group(0, u, out)
         else:
             states = self._drive_in_turn(groups, u, out)
         if self.spec.continuity == "replayed":
             kept = u if self._history is None else _concatenate([self._history, u], 1)
-            self._history = kept[:, -self.spec.memory_steps :]
+            last = kept[:, -self.spec.memory_steps :]
+            # A copy: the caller may use the buffer of the inputs again.
+            self._history = last.clone() if arrays.is_tensor(last) else last.copy()
         return states
 
     def _drive_in_turn(self, groups: list[slice], u: Any, out: Any) -> Any:
@@ -499,7 +541,7 @@ class Reservoir(ABC):
                 for done, part in zip(groups, parts, strict=False):
                     harvested[done] = arrays.like(part, harvested)
                 if fault.states is not None:
-                    harvested[rows, : fault.steps_done] = arrays.like(fault.states, harvested)
+                    harvested[rows, : fault.states.shape[1]] = arrays.like(fault.states, harvested)
                 fault.add_note(
                     f"sequences {rows.start} to {rows.stop - 1} of {self._batch} were being driven; "
                     "`states` is (batch, time, nodes) with NaN where nothing was harvested"
@@ -518,7 +560,7 @@ class Reservoir(ABC):
                 self._to_rest(batch)
             if self._history is not None:
                 replay = self._history.shape[1]
-                u = _concatenate([self._history[self._groups()[index]], u], 1)
+                u = _concatenate([self._history[self._groups(self._batch)[index]], u], 1)
                 out = None
         elif in_turn:
             frozen = self._frozen[index]
@@ -529,7 +571,7 @@ class Reservoir(ABC):
         self._fresh = False
         started = time.perf_counter()
         try:
-            states = self._run(u, out)
+            states = self._checked(self._run(u, out), u.shape[:2])
         except DeviceError as fault:
             self.counters.steps += batch * fault.steps_done
             fault.steps_done = max(0, fault.steps_done - replay)
@@ -537,7 +579,7 @@ class Reservoir(ABC):
             raise
         self.latency.record(time.perf_counter() - started)
         self.counters.steps += batch * u.shape[1]
-        states = self._checked(states, u.shape[:2])[:, replay:]
+        states = states[:, replay:]
         if in_turn and spec.snapshot and spec.continuity == "held":
             self._frozen[index] = self._snapshot()
         return states
@@ -551,14 +593,19 @@ class Reservoir(ABC):
                 f"{self._name()} returned states {tuple(getattr(states, 'shape', ()))} instead of {expected}"
             )
         if not arrays.is_tensor(states) and states.dtype != spec.numpy_dtype:
+            if states.dtype.kind not in "fiub":
+                raise DeviceFault(f"{self._name()} returned {states.dtype} states; they must be real numbers")
             states = states.astype(spec.numpy_dtype)
         if not arrays.all_finite(states):
             bad = _not_finite(states)
             step = int(bad.any(axis=(0, 2)).argmax())
             sequence, node = _first(bad[:, step])
+            cause = (
+                "a simulation that diverges" if spec.identity.simulated else "a broken channel, or a failed read-out"
+            )
             raise DeviceFault(
                 f"{self._name()} returned a state that is not finite (sequence {sequence}, step {step}, node {node}): "
-                "a simulation that diverges (spectral_radius, input_scaling), or a broken channel",
+                f"{cause}",
                 steps_done=step,
                 states=states[:, :step],
             )
@@ -595,27 +642,41 @@ class Reservoir(ABC):
         difference = float(np.sqrt(np.mean((first[:, 0] - second[:, 0]) ** 2)))
         return difference / spread if spread else difference
 
-    def _streaming(self, chunks: Iterable[Any]) -> Iterator[Any]:
+    def _check_epoch(self, epoch: int) -> None:
+        if self._epoch != epoch:
+            raise StateLost(
+                "this stream has ended: the reservoir was reset, restored or closed while it was being read"
+            )
+
+    def _run_each(self, chunks: Iterable[Any], epoch: int) -> Iterator[Any]:
+        for chunk in chunks:
+            self._check_epoch(epoch)
+            yield self.run(chunk)
+
+    def _streaming(self, chunks: Iterable[Any], epoch: int) -> Iterator[Any]:
         given: deque[tuple[Any, int]] = deque()
 
         def prepared() -> Iterator[Any]:
             for chunk in chunks:
-                native = self._prepare(chunk)
+                native = self._in_range(self._shaped(chunk))
                 given.append((chunk, native.shape[1]))
                 # From here on the device may be moving, whatever becomes of the stream.
                 self._steps += native.shape[1]
                 yield native
 
+        self._check_epoch(epoch)
         self._check_continuation()
         self._lost = "the last stream was not read to its end"
         self._fresh = False
         started = time.perf_counter()
         try:
             for states in self._stream(prepared()):
+                self._check_epoch(epoch)
                 chunk, steps = given.popleft()
                 self.latency.record(time.perf_counter() - started)
                 self.counters.steps += self._batch * steps
                 yield arrays.like(self._checked(states, (self._batch, steps)), chunk)
+                self._check_epoch(epoch)
                 started = time.perf_counter()
             if given:
                 raise DeviceFault(f"{self._name()} returned no states for the last {len(given)} chunks")
@@ -633,10 +694,16 @@ class Reservoir(ABC):
         """The state of one group; a group that was never driven is at rest."""
         state = self._frozen[index]
         if state is None:
-            rows = self._groups()[index]
+            rows = self._groups(self._batch)[index]
             self._to_rest(rows.stop - rows.start)
+            self._fresh = False
             state = self._frozen[index] = self._snapshot()
         return state
+
+
+def _overlap(out: Any, u: Any) -> bool:
+    """Whether writing the states would overwrite inputs that are still to be read."""
+    return isinstance(out, np.ndarray) and isinstance(u, np.ndarray) and np.may_share_memory(out, u)
 
 
 def _numpy(mask: Any) -> np.ndarray:

@@ -39,6 +39,8 @@ class ReservoirConfig(Config):
 
         Raises `ConfigurationError` if the configuration names another number.
         """
+        if isinstance(inputs, bool) or not isinstance(inputs, int) or inputs < 1:
+            raise ConfigurationError(f"inputs must be a whole number of channels, at least 1, not {inputs!r}")
         if self.inputs is None:
             return self.model_copy(update={"inputs": inputs})
         if self.inputs != inputs:

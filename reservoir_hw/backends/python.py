@@ -76,6 +76,10 @@ class PythonConfig(ReservoirConfig):
         missing = [name for name in needed if getattr(self, name) is None]
         if missing:
             raise ValueError(f"mode {self.mode} needs {' and '.join(missing)}")
+        if self.continuity == "replayed" and self.memory_steps == 0:
+            raise ValueError("continuity replayed needs memory_steps: how many earlier inputs each call replays")
+        if self.input_range is not None and not self.input_range[0] < self.input_range[1]:
+            raise ValueError(f"input_range {list(self.input_range)} must be [lowest, highest]")
         if self.reset_call is None and (self.reset is None or isinstance(self.reset, ResetByCommand)):
             raise ValueError(
                 "say how the device is brought to rest: reset_call, or reset: {kind: idle | washout | waveform | none}"
@@ -148,13 +152,14 @@ class PythonReservoir(Reservoir):
         config = self._config
         if config.mode == "run":
             with _named(config.call or ""):
-                return self._as_states(self._functions["call"](u[0]), (u.shape[1], config.nodes))[None]
+                # A copy: the function may do with its argument what it likes.
+                return self._as_states(self._functions["call"](u[0].copy()), (u.shape[1], config.nodes))[None]
         states = np.empty((1, u.shape[1], config.nodes))
         measure = self._functions["call"] if config.mode == "step" else self._measure
         target = config.call or config.read_call or ""
         for t in range(u.shape[1]):
             with _named(target, t, states):
-                states[0, t] = self._as_states(measure(u[0, t]), (config.nodes,))
+                states[0, t] = self._as_states(measure(u[0, t].copy()), (config.nodes,))
         return states
 
     def _measure(self, u: np.ndarray) -> Any:
@@ -165,7 +170,10 @@ class PythonReservoir(Reservoir):
         return self._functions["read_call"]()
 
     def _as_states(self, returned: Any, shape: tuple[int, ...]) -> np.ndarray:
-        states = np.asarray(returned, dtype=np.float64)
+        if np.asarray(returned).dtype.kind not in "fiub":
+            raise DeviceFault(f"returned {np.asarray(returned).dtype} instead of real numbers")
+        # A copy: the function may return a buffer that it fills again.
+        states = np.array(returned, dtype=np.float64)
         if states.shape != shape:
             raise DeviceFault(f"returned an array of shape {states.shape} instead of {shape}")
         return states
@@ -182,9 +190,11 @@ def _import(target: str, key: str) -> Callable[..., Any]:
         found: Any = import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:
+        # Whatever the module does on import: a syntax error, a division by zero, a missing driver.
         raise ConfigurationError(
-            f"reservoir.{key}: {target!r} cannot be imported: {error} (looked in the current folder and in sys.path)"
+            f"reservoir.{key}: {target!r} cannot be imported: {type(error).__name__}: {error} "
+            "(looked in the current folder and in sys.path)"
         ) from error
     if not callable(found):
         raise ConfigurationError(f"reservoir.{key}: {target!r} is not a function")
@@ -198,7 +208,7 @@ def _named(target: str, step: int = 0, states: np.ndarray | None = None) -> Any:
         yield
     except ConfigurationError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         kinds = {TimeoutError: DeviceTimeout, ConnectionError: DeviceDisconnected}
         kind = next((fault for known, fault in kinds.items() if isinstance(error, known)), DeviceFault)
         what = str(error) if isinstance(error, ReservoirError) else f"{type(error).__name__}: {error}"

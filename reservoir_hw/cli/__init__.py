@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from typing import Annotated
 
 import typer
@@ -54,4 +56,8 @@ app.command("list")(list_kinds.list_kinds)
 
 def main() -> None:
     """Entry point of `reservoir-hw`."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal without Unicode shows a question mark instead of ending the program.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     app()

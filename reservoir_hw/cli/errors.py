@@ -31,7 +31,10 @@ class CommandGroup(TyperGroup):
                 _say(f"error: {error}")
                 raise typer.Exit(CONFIGURATION) from error
             if isinstance(error, OSError):
-                _say(f"error: {error}")
+                _say(f"error: {error.strerror or error}; what was finished before is kept")
+                raise typer.Exit(OTHER) from error
+            if isinstance(error, MemoryError):
+                _say(f"error: not enough memory on this machine: {error}; choose smaller sizes")
                 raise typer.Exit(OTHER) from error
             raise
 

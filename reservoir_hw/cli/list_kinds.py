@@ -26,13 +26,17 @@ def list_kinds(
     json: JsonOption = False,
 ) -> None:
     """List the kinds that a configuration can name, built in and from other installed packages."""
+    from reservoir_hw.errors import ConfigurationError
     from reservoir_hw.registry import available
     from reservoir_hw.tasks.task import Table
 
     rows = []
     for kind, plugin in sorted(available(group.value).items()):
-        about = (plugin.load().__doc__ or "").strip().splitlines()
-        rows.append([kind, plugin.origin, about[0] if about else ""])
+        try:
+            about = (plugin.load().__doc__ or "").strip().partition("\n")[0]
+        except ConfigurationError as error:
+            about = f"broken: {error}"
+        rows.append([kind, plugin.origin, about])
     if json:
         print_json([dict(zip(("kind", "package", "about"), row, strict=True)) for row in rows])
     else:

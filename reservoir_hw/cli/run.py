@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import typer
 
 from reservoir_hw.cli.options import ExperimentFile, JsonOption, ReservoirOption, SetOption
-from reservoir_hw.cli.show import print_json, print_tables
+from reservoir_hw.cli.show import own_stdout, print_json, print_tables
 
 
 def run(
@@ -31,7 +32,8 @@ def run(
     console.print(f"{experiment.config.title or experiment.name}: {experiment.estimate()}", markup=False)
     columns: list[Any] = [BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn()]
     columns += [TimeRemainingColumn(), TextColumn("{task.description}")]
-    with Progress(*columns, console=console, transient=True) as bar:
+    own = own_stdout() if json else contextlib.nullcontext()
+    with own, Progress(*columns, console=console, transient=True) as bar:
         work = bar.add_task("", total=None)
         result = experiment.run(
             lambda what, done, total: bar.update(work, description=what, completed=done, total=total)

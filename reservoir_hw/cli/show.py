@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 if TYPE_CHECKING:
     from reservoir_hw.tasks.task import Table
+
+
+@contextmanager
+def own_stdout() -> Iterator[None]:
+    """Standard output belongs to us: what a lab's code prints meanwhile goes to standard error."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def print_json(value: Any) -> None:

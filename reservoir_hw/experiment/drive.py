@@ -34,7 +34,7 @@ def train(
     for index, states in enumerate(_states(reservoir, [inputs[:, part] for part in plan])):
         if index >= len(plan) - len(slices):
             part = plan[index]
-            readout.partial_fit(states, targets[:, part], inputs[:, part])
+            readout.partial_fit(states, targets[:, part], inputs[:, part] if readout.input_connection else None)
         on_steps(states.shape[0] * states.shape[1])
     readout.solve()
 
@@ -60,7 +60,8 @@ def judge(
         skip = max(0, warmup - part.start)
         if skip < states.shape[1]:
             at = slice(part.start + skip - warmup, part.stop - warmup)
-            outputs[:, at] = readout.predict(states[:, skip:], driven[:, part][:, skip:])
+            u = driven[:, part][:, skip:] if readout.input_connection else None
+            outputs[:, at] = readout.predict(states[:, skip:], u)
         on_steps(states.shape[0] * states.shape[1])
     return outputs
 
@@ -69,7 +70,7 @@ def _states(reservoir: Reservoir, chunks: Sequence[np.ndarray]) -> Iterator[Any]
     try:
         stream = reservoir.stream(iter(chunks))
     except NotSupported:
-        # A device that never stops and cannot be fed in chunks takes all of it in one run.
+        # A device that cannot be fed in chunks takes all of it in one run.
         whole = np.asarray(reservoir.run(np.concatenate(chunks, axis=1)))
         ends = np.cumsum([chunk.shape[1] for chunk in chunks])
         stream = iter(np.split(whole, ends[:-1], axis=1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -16,8 +17,9 @@ from reservoir_hw.experiment.files import new_run_folder, write_yaml
 from reservoir_hw.experiment.report import write_report
 from reservoir_hw.experiment.result import Result
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
+from reservoir_hw.readout.configuration import Readout
 from reservoir_hw.reservoir_config import build_reservoir
-from reservoir_hw.tasks.task import Row, Task
+from reservoir_hw.tasks.task import Evaluation, Row, Task
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, steps done, steps in all)."""
@@ -32,6 +34,7 @@ class Experiment:
     def __init__(self, document: Document | Mapping[str, Any], name: str = "experiment") -> None:
         if not isinstance(document, Document):
             document = Document.from_mapping(document, "the given mapping")
+        self._document = document
         self.config: ExperimentConfig = parse_experiment(document)
         self.points: list[Point] = grid(document)
         self.name = self.config.run.name or name
@@ -60,14 +63,14 @@ class Experiment:
 
     def estimate(self) -> Estimate:
         """What a run will cost. Makes the task's data; opens no device."""
-        return estimate(self.points, [self._task(point) for point in self.points])
+        return estimate(self.points, [task for _, task in self._checked_points()])
 
     def run(self, progress: Progress | None = None) -> Result:
         """Run every point and baseline; write the run folder as it goes.
 
         After a fault or Ctrl-C the finished rows are in the folder, and the error goes on to the caller.
         """
-        points = [(point, self._task(point)) for point in self.points]
+        points = self._checked_points()
         folder = new_run_folder(self.config.run.folder, self.name)
         resolved = self.resolved()
         record = {**provenance.collect(resolved), "rows": []}
@@ -85,22 +88,34 @@ class Experiment:
                     for baseline in self.config.baselines:
                         result.rows.append(_run_baseline(baseline, task, point))
                 self._run_point(point, task, result, counter)
+            counter.say("writing the report")
             result.status = "complete"
-        except KeyboardInterrupt:
-            result.status, result.problem = "interrupted", "interrupted by Ctrl-C"
-            raise
-        except Exception as error:
-            result.status, result.problem = "failed", f"{type(error).__name__}: {error}"
-            raise
-        finally:
+            _report(result)
             result.save()
-            if result.rows:
-                counter.say("writing the report")
-                try:
-                    write_report(result)
-                except MissingExtra as error:
-                    result.notes.append(str(error))
+        except BaseException as error:
+            stopped = isinstance(error, KeyboardInterrupt)
+            result.status = "interrupted" if stopped else "failed"
+            result.problem = "interrupted by Ctrl-C" if stopped else f"{type(error).__name__}: {error}"
+            # The error itself goes on to the caller; a full disk must not hide it.
+            with contextlib.suppress(Exception):
+                result.save()
+                _report(result)
+            raise
         return result
+
+    def _checked_points(self) -> list[tuple[Point, Task]]:
+        """Every point with its task, after everything was checked that can be without a device."""
+        points = [(point, self._task(point)) for point in self.points]
+        for section in ("reservoir", "readout"):
+            for point, task in points:
+                try:
+                    if section == "reservoir":
+                        point.config.reservoir.for_inputs(task.inputs)
+                    else:
+                        point.config.readout.check_outputs(task.outputs)
+                except ConfigurationError as error:
+                    raise ConfigurationError(f"{self._document.origin((section,))}: {section}: {error}") from None
+        return points
 
     def _run_point(self, point: Point, task: Task, result: Result, counter: _Counter) -> None:
         config = point.config
@@ -114,12 +129,22 @@ class Experiment:
                     f"the task has {task.inputs} input channels, but the device takes {reservoir.spec.inputs}"
                 )
             steps = config.run.chunk_steps
-            counter.say(f"{name}: training")
-            train(reservoir, readout, task, config.training, steps, counter.add)
-            counter.say(f"{name}: testing")
-            outputs = judge(reservoir, readout, task, config.training, steps, counter.add)
-            device = reservoir.provenance()
-        result.rows.append(Row(point.label, point.values, task.evaluate(outputs, "scores")))
+            try:
+                counter.say(f"{name}: training")
+                train(reservoir, readout, task, config.training, steps, counter.add)
+                counter.say(f"{name}: testing")
+                outputs = judge(reservoir, readout, task, config.training, steps, counter.add)
+            except BaseException:
+                unfinished = {"label": point.label, "point": dict(point.values), "reservoir": reservoir.provenance()}
+                result.provenance["unfinished"] = unfinished
+                raise
+            self._keep(point, task.evaluate(outputs, "scores"), readout, reservoir.provenance(), result)
+
+    def _keep(
+        self, point: Point, evaluation: Evaluation, readout: Readout, device: dict[str, Any], result: Result
+    ) -> None:
+        """Put a finished row into the result and its folder, before anything else can go wrong."""
+        result.rows.append(Row(point.label, point.values, evaluation))
         number = len(result.provenance["rows"])
         (result.folder / "readout").mkdir(exist_ok=True)
         file = f"readout/{number:03d}.safetensors"
@@ -162,9 +187,17 @@ def load_document(
         for key, value in set.items():
             document.set(key, value, f"set[{key!r}]")
     else:
-        for assignment in set or ():
+        for assignment in [set] if isinstance(set, str) else set or ():
             document.set_option(assignment)
     return document
+
+
+def _report(result: Result) -> None:
+    if result.rows:
+        try:
+            write_report(result)
+        except MissingExtra as error:
+            result.notes.append(str(error))
 
 
 def _run_baseline(config: BaselineConfig, task: Task, point: Point) -> Row:

@@ -23,9 +23,9 @@ def new_run_folder(parent: str | Path, name: str) -> Path:
             continue
         except NotADirectoryError:
             raise ConfigurationError(f"run.folder: {parent} is a file, not a folder") from None
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise ConfigurationError(
-                f"run.folder: cannot make the run folder {folder}: {error.strerror or error}; "
+                f"run.folder: cannot make the run folder {folder}: {getattr(error, 'strerror', None) or error}; "
                 "choose another with --set run.folder=PATH"
             ) from error
         return folder
@@ -33,11 +33,18 @@ def new_run_folder(parent: str | Path, name: str) -> Path:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace the file at once: a reader, or a crash, never meets half of it."""
+    """As `write_bytes`, in UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace the file at once: a reader, a crash or a full disk never meets half of it."""
     part = path.with_name(path.name + ".part")
     try:
-        part.write_text(text, encoding="utf-8")
+        part.write_bytes(content)
         os.replace(part, path)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot write {path}: {error.strerror}") from error
     finally:
         part.unlink(missing_ok=True)
 

@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from reservoir_hw.errors import MissingExtra
-from reservoir_hw.experiment.files import write_text
+from reservoir_hw.experiment.files import write_bytes, write_text
 from reservoir_hw.experiment.result import Result
 
 
@@ -33,7 +33,7 @@ def write_report(result: Result) -> None:
     for name, figure in result.figures().items():
         png = _png(figure)
         (result.folder / "figures").mkdir(exist_ok=True)
-        (result.folder / "figures" / f"{name}.png").write_bytes(png)
+        write_bytes(result.folder / "figures" / f"{name}.png", png)
         pictures.append({"name": name.replace("_", " "), "data": base64.b64encode(png).decode()})
     template = files("reservoir_hw.experiment").joinpath("report.html.j2").read_text(encoding="utf-8")
     page = Environment(autoescape=True).from_string(template)
@@ -55,7 +55,7 @@ def write_report(result: Result) -> None:
 def _devices(provenance: dict[str, Any]) -> list[str]:
     """One line for each distinct device: whether it was hardware is said first."""
     lines = []
-    for row in provenance["rows"]:
+    for row in [*provenance["rows"], *([provenance["unfinished"]] if "unfinished" in provenance else [])]:
         identity = row["reservoir"]["identity"]
         what = "simulation" if identity["simulated"] else "hardware"
         name = " ".join(filter(None, (identity["vendor"], identity["model"], identity["serial"])))

@@ -10,15 +10,17 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from reservoir_hw.configuration import Config
+from reservoir_hw.errors import ConfigurationError
 
 
 class Readout(Protocol):
     """What an experiment asks of a readout. States are (batch, time, nodes), targets (batch, time, outputs)."""
 
     report_: dict[str, Any]
+    input_connection: bool
 
     def partial_fit(self, states: Any, targets: Any, inputs: Any = None) -> Any:
-        """Learn from one more chunk of the same sequences."""
+        """Learn from one more chunk of the same sequences; `inputs` are given if `input_connection`."""
 
     def solve(self) -> Any:
         """Finish learning."""
@@ -40,6 +42,10 @@ class ReadoutConfig(Config):
     def build(self) -> Readout:
         """Make the readout, untrained. Heavy imports belong in here."""
 
+    def check_outputs(self, outputs: int) -> None:
+        """Raise `ConfigurationError` if these settings cannot serve a task with so many outputs."""
+        del outputs
+
 
 class RidgeConfig(ReadoutConfig):
     """Ridge regression, learned in one pass over the states."""
@@ -59,6 +65,11 @@ class RidgeConfig(ReadoutConfig):
     per_output: bool = Field(default=False, description="the searches choose an alpha for each output")
     folds: Annotated[int, Field(ge=2)] = 5
     block_steps: PositiveInt = Field(default=100, description="kfold: consecutive steps that stay together")
+
+    def check_outputs(self, outputs: int) -> None:
+        """A list of alphas needs one for each output."""
+        if isinstance(self.alpha, list) and len(self.alpha) != outputs:
+            raise ConfigurationError(f"alpha has {len(self.alpha)} values, the task has {outputs} outputs")
 
     def build(self) -> Readout:
         """A `RidgeReadout` with these settings."""

@@ -58,6 +58,10 @@ class EsnConfig(ReservoirConfig):
             raise ValueError(f"the file in `weights` decides about {', '.join(given)}; remove them")
         if self.weights is None and self.nodes is None:
             raise ValueError("nodes is missing: how many nodes shall the network have?")
+        if isinstance(self.leak_rate, tuple) and self.leak_rate[0] > self.leak_rate[1]:
+            raise ValueError(f"leak_rate {list(self.leak_rate)} must be [lowest, highest]")
+        if self.nodes and self.connections_per_node and self.connections_per_node > self.nodes:
+            raise ValueError(f"connections_per_node {self.connections_per_node} is more than the {self.nodes} nodes")
         if self.connectivity is not None and self.connections_per_node is not None:
             raise ValueError("give connectivity or connections_per_node, not both")
         return self
@@ -66,6 +70,14 @@ class EsnConfig(ReservoirConfig):
     def label(self) -> str:
         """ESN(nodes)."""
         return f"ESN({self.nodes})" if self.nodes else f"ESN({Path(self.weights or '').stem})"
+
+    def for_inputs(self, inputs: int) -> Self:
+        """This configuration for a task with `inputs` channels; `input_scaling` must fit too."""
+        if isinstance(self.input_scaling, list) and len(self.input_scaling) != inputs:
+            raise ConfigurationError(
+                f"input_scaling has {len(self.input_scaling)} numbers, the task has {inputs} input channels"
+            )
+        return super().for_inputs(inputs)
 
     def build(self) -> Esn:
         """Draw or load the weights and lay them out."""

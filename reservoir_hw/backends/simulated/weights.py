@@ -150,7 +150,7 @@ class EsnWeights:
             with safe_open(path, framework="numpy") as file:
                 metadata = file.metadata() or {}
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError) as error:
+        except (OSError, SafetensorError, TypeError) as error:
             raise ConfigurationError(f"{path}: cannot be read as a weights file: {error}") from error
         if metadata.get("format") != _FORMAT or metadata.get("version") != _VERSION:
             raise ConfigurationError(
@@ -164,7 +164,7 @@ class EsnWeights:
             else:
                 W = arrays["W"]
             return cls(W, arrays["W_in"], arrays["bias"], arrays["leak"], float(arrays["spectral_scale"][()]))
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, TypeError) as error:
             raise ConfigurationError(f"{path}: damaged weights file: {error}") from error
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
@@ -396,6 +396,11 @@ def _recurrent_matrix(W: Any) -> Matrix:
     matrix: Any
     if issparse(W):
         matrix = csr_array(W, dtype=np.float64, copy=True)
+        # The kernels trust the indices, so they are looked at once, here.
+        try:
+            matrix.check_format(full_check=True)
+        except (ValueError, TypeError) as error:
+            raise ConfigurationError(f"W is not a valid sparse matrix: {error}") from error
         matrix.sum_duplicates()
         # One index type wherever it suffices: a digest must not depend on who built the matrix.
         index = np.int32 if matrix.nnz < 2**31 else np.int64

@@ -617,3 +617,171 @@ def test_errors_are_also_the_builtins_one_expects() -> None:
     for kind, builtin in ((ConfigurationError, ValueError), (StateLost, RuntimeError), (DeviceFault, RuntimeError)):
         assert issubclass(kind, ReservoirError)
         assert issubclass(kind, builtin)
+
+
+# ---- buffers belong to whom they belong to -----------------------------------------------------------
+
+
+def test_a_reused_input_buffer_does_not_change_the_replay() -> None:
+    first, second = inputs(seed=1), inputs(seed=2)
+    results = []
+    for reuse in (False, True):
+        with Toy(continuity="replayed", memory_steps=6) as toy:
+            buffer = first.copy()
+            toy.run(buffer)
+            if reuse:
+                buffer[:] = second
+                results.append(toy.run(buffer))
+            else:
+                results.append(toy.run(second))
+    np.testing.assert_array_equal(results[0], results[1])
+
+
+def test_restore_keeps_no_reference_to_the_snapshot() -> None:
+    u = inputs(2)
+    cases: list[dict[str, Any]] = [{"max_batch": 1}, {"continuity": "replayed", "memory_steps": 5}, {}]
+    for declared in cases:
+        with SnapshotToy(**declared) as toy:
+            toy.reset(2)
+            toy.run(u[:, :9])
+            frozen = toy.snapshot()
+            rest = toy.run(u[:, 9:])
+            toy.restore(frozen)
+            for array in frozen.values():
+                array[...] = 0
+            np.testing.assert_array_equal(toy.run(u[:, 9:]), rest)
+
+
+def test_out_may_not_be_the_inputs_in_disguise() -> None:
+    u = inputs()
+    kept = u.copy()
+    with Toy() as toy:
+        np.testing.assert_array_equal(toy.run(u, out=u), expected(kept))
+        fixed = np.empty((1, 20, 2))
+        fixed.flags.writeable = False
+        sent = len(toy.driven)
+        with pytest.raises(ShapeError, match="cannot be written to"):
+            toy.run(kept, out=fixed)
+        assert len(toy.driven) == sent
+
+
+# ---- limits, refusals, streams ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [0.1, 0.3, 0.8, 1.0])
+def test_an_input_at_the_limit_is_inside(limit: float) -> None:
+    u = np.full((1, 3, 2), limit, np.float32)
+    with Toy(dtype="float32", input_range=(-limit, limit)) as toy:
+        toy.run(u)
+        toy.run(-u)
+        with pytest.raises(InputRangeError):
+            toy.run(u * np.float32(1.001))
+
+
+def test_a_refused_call_counts_and_changes_nothing() -> None:
+    u = np.full((1, 3, 2), 5.0)
+    with Toy(continuity="free_running", input_range=(-1, 1), out_of_range="clip") as toy:
+        toy.run(u)
+        with pytest.raises(StateLost):
+            toy.run(u)
+        assert toy.counters.clipped == 6
+    with SnapshotToy() as toy:
+        states = toy.run(inputs())
+        with pytest.raises(ConfigurationError):
+            toy.restore({"x": np.zeros((3, 2))})
+        np.testing.assert_array_equal(toy.step(np.zeros((1, 2))), states[:, -1] / 2)
+
+
+def test_a_stream_ends_with_the_drive_it_began_in() -> None:
+    for kind in (Toy, Streaming):
+        with kind() as toy:
+            stream = toy.stream([inputs(), inputs(), inputs()])
+            next(stream)
+            toy.reset(1)
+            with pytest.raises(StateLost, match="this stream has ended"):
+                next(stream)
+
+
+def test_chunks_are_refused_where_sequences_are_driven_in_turn_for_good() -> None:
+    for continuity in ("held", "free_running"):
+        with Streaming(max_batch=1, continuity=continuity) as toy:
+            toy.reset(2)
+            with pytest.raises(NotSupported, match="drive it with one run"):
+                toy.stream([inputs(2)])
+            assert toy.driven == []
+
+
+def test_a_fault_behind_a_replay_in_turn_is_still_the_fault() -> None:
+    class NanAtEnd(Toy):
+        bad = False
+
+        def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+            states = super()._run(u, out)
+            if self.bad:
+                states[:, -1] = np.nan
+            return states
+
+    u = inputs(2)
+    with NanAtEnd(continuity="replayed", memory_steps=5, max_batch=1) as toy:
+        toy.reset(2)
+        toy.run(u[:, :17])
+        toy.bad = True
+        with pytest.raises(DeviceFault) as caught:
+            toy.run(u[:, 17:])
+        assert toy.counters.faults == 1
+        assert caught.value.states.shape == (2, 3, 2)
+        assert np.isfinite(caught.value.states[0, :2]).all()
+
+
+def test_a_snapshot_at_rest_does_not_disturb_uneven_groups() -> None:
+    u = inputs(3)
+    cases: list[dict[str, Any]] = [{}, {"continuity": "replayed", "memory_steps": 20}]
+    for declared in cases:
+        with SnapshotToy(max_batch=2, **declared) as toy:
+            toy.reset(3)
+            toy.snapshot()
+            np.testing.assert_array_equal(toy.run(u), expected(u))
+
+
+def test_a_lost_state_cannot_be_frozen() -> None:
+    with SnapshotToy(fails_at=3) as toy:
+        with pytest.raises(DeviceFault):
+            toy.run(inputs())
+        with pytest.raises(StateLost):
+            toy.snapshot()
+
+
+def test_the_first_error_is_the_one_that_is_told() -> None:
+    class SticksOnClose(Toy):
+        def _close(self) -> None:
+            raise RuntimeError("the shutter is stuck")
+
+    with pytest.raises(DeviceFault, match="toy fault") as caught, SticksOnClose(fails_at=0) as toy:
+        toy.run(inputs())
+    assert "the shutter is stuck" in caught.value.__notes__[0]
+    with pytest.raises(RuntimeError, match="stuck"), SticksOnClose() as toy:
+        toy.run(inputs())
+
+
+def test_transition_and_complex_states_are_checked() -> None:
+    class Odd(SnapshotToy):
+        def _transition(self, u: np.ndarray, states: np.ndarray) -> np.ndarray:
+            return np.full((7, 9), np.nan)
+
+        def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+            return super()._run(u, None) * 1j
+
+    with Odd() as toy:
+        with pytest.raises(DeviceFault, match=r"\(7, 1, 9\)"):
+            toy.transition(np.zeros((1, 2)), np.zeros((1, 2)))
+        with pytest.raises(DeviceFault, match="must be real numbers"):
+            toy.run(inputs())
+
+
+def test_a_lock_folder_of_ones_own_keeps_its_mode(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    folder = tmp_path / "private"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("RESERVOIR_HW_LOCKS", str(folder))
+    with Toy(resource="x"):
+        pass
+    assert folder.stat().st_mode & 0o777 == 0o700

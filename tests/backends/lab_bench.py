@@ -65,3 +65,29 @@ def not_numbers(u: np.ndarray) -> list[str]:
 
 def times_out(u: np.ndarray) -> list[float]:
     raise TimeoutError("no trigger")
+
+
+def reuses_its_buffer(u: np.ndarray) -> np.ndarray:
+    _buffer[: len(u), 0] = u[:, 0]
+    u *= 0
+    return _buffer[: len(u)]
+
+
+def leaves(u: np.ndarray) -> list[float]:
+    raise SystemExit(5)
+
+
+def lock_in(u: np.ndarray) -> list[complex]:
+    return [1 + 2j, 0j]
+
+
+def prints(u: np.ndarray) -> np.ndarray:
+    print("hello from the lab")
+    return np.maximum(u, 0) @ np.ones((u.shape[1], 2)) + np.arange(2)
+
+
+def prints_and_fails_to_close() -> None:
+    raise ValueError("the shutter is stuck")
+
+
+_buffer = np.zeros((100, 2))

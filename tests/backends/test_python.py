@@ -150,3 +150,33 @@ def test_real_devices_are_locked_and_simulated_ones_are_not() -> None:
 def test_wrong_configurations(over: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         open_reservoir(bench(**over))
+
+
+def test_buffers_are_not_shared_with_the_function() -> None:
+    with open_reservoir(bench(mode="run", call="lab_bench:reuses_its_buffer", memory_steps=0)) as reservoir:
+        u = U.copy()
+        first = reservoir.run(u[:, :6])
+        second = reservoir.run(u[:, 6:])
+        assert not np.array_equal(first, second)
+        np.testing.assert_array_equal(u, U)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("lab_bench:leaves", "SystemExit: 5"),
+        ("lab_bench:lock_in", "complex128 instead of real numbers"),
+    ],
+)
+def test_a_function_that_leaves_or_returns_complex_numbers(call: str, message: str) -> None:
+    with open_reservoir(bench(call=call)) as reservoir, pytest.raises(DeviceFault, match=message):
+        reservoir.run(U)
+
+
+def test_modules_that_break_on_import(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "syntax_bench.py").write_text("def f(:\n")
+    (tmp_path / "zero_bench.py").write_text("1 / 0\n")
+    for call, message in (("syntax_bench:f", "SyntaxError"), ("zero_bench:f", "ZeroDivisionError")):
+        with pytest.raises(ConfigurationError, match=rf"cannot be imported: {message}"):
+            open_reservoir(bench(call=call, reset_call=None, reset={"kind": "none", "reason": "test"}))

@@ -270,3 +270,14 @@ def test_arrays_that_do_not_fit_are_refused(changes, message):
 def test_options_out_of_range_are_refused(changes, message):
     with pytest.raises(ConfigurationError, match=message):
         draw_weights(**({"nodes": 10, "inputs": 1, "seed": 0} | changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "position", "value"), [("indices", 5, 399_999), ("indices", 5, -1), ("indptr", 3, 10**6), ("indptr", 3, 0)]
+)
+def test_indices_that_point_outside_are_refused(name: str, position: int, value: int) -> None:
+    weights = draw_weights(400, 2, seed=0, connections_per_node=10)
+    matrix = csr_array(weights.W, copy=True)
+    getattr(matrix, name)[position] = value
+    with pytest.raises(ConfigurationError, match="not a valid sparse matrix"):
+        EsnWeights.from_arrays(matrix, weights.W_in)

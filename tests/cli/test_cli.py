@@ -219,3 +219,91 @@ def test_list_shows_kinds(tmp_path: Path) -> None:
 def test_the_version_and_a_bad_log_level() -> None:
     assert re.fullmatch(r"reservoir-hw \d+\.\d+\.\d+\n", call("--version").stdout)
     assert call("--log", "loud", "list", "tasks").returncode == 2
+
+
+LAB = """\
+kind: python
+call: lab_bench:prints
+reset_call: lab_bench:to_rest
+nodes: 2
+simulated: true
+continuity: CONTINUITY
+memory_steps: 30
+"""
+
+
+@pytest.mark.parametrize("continuity", ["held", "replayed", "free_running"])
+def test_an_experiment_runs_on_every_continuity_and_owns_its_output(
+    file: Path, tmp_path: Path, continuity: str
+) -> None:
+    lab = tmp_path / "lab.yaml"
+    lab.write_text(LAB.replace("CONTINUITY", continuity))
+    bench = Path(__file__).parents[1] / "backends"
+    done = call("run", file, "--reservoir", lab, "--json", "--set", "run.chunk_steps=500", cwd=bench)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["status"] == "complete"
+    assert "hello from the lab" in done.stderr
+
+
+def test_a_device_that_fails_to_close_loses_no_result(file: Path, tmp_path: Path) -> None:
+    lab = tmp_path / "lab.yaml"
+    lab.write_text(LAB.replace("CONTINUITY", "held") + "close_call: lab_bench:prints_and_fails_to_close\n")
+    done = call("run", file, "--reservoir", lab, cwd=Path(__file__).parents[1] / "backends")
+    assert done.returncode == 3
+    assert "the shutter is stuck" in done.stderr
+    folder = next((tmp_path / "runs").iterdir())
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["status"] == "failed"
+    assert [row["label"] for row in metrics["rows"]] == ["bigram", "PYTHON(2)"]
+    assert (folder / "readout/000.safetensors").is_file()
+
+
+def test_the_default_readout_runs(file: Path) -> None:
+    file.write_text(file.read_text().replace("{kind: ridge, alpha: 1e-2, input_connection: true}", "{kind: ridge}"))
+    assert call("run", file).returncode == 0
+
+
+def test_a_faulting_device_is_in_the_provenance(file: Path, tmp_path: Path) -> None:
+    over = ["reservoir.activation=identity", "reservoir.spectral_radius=9"]
+    assert call("run", file, *(part for value in over for part in ("--set", value))).returncode == 3
+    record = json.loads(next((tmp_path / "runs").glob("*/provenance.json")).read_text())
+    assert record["unfinished"]["reservoir"]["identity"]["simulated"] is True
+    assert record["unfinished"]["reservoir"]["counters"]["faults"] == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("? [1, 2]\n: 4\n", "must be a text"),
+        ("a: " + "[" * 5000 + "\n", "nested too deeply|not valid YAML"),
+    ],
+)
+def test_odd_yaml(tmp_path: Path, line: str, message: str) -> None:
+    (tmp_path / "odd.yaml").write_text(line)
+    done = call("check", tmp_path / "odd.yaml")
+    assert done.returncode == 2, done.stderr
+    assert re.search(message, done.stderr)
+    assert "Traceback" not in done.stderr
+
+
+def test_all_points_are_checked_before_the_first_runs(file: Path, tmp_path: Path) -> None:
+    for key, value in (("reservoir.input_scaling", "[0.5, [1, 2]]"), ("readout.alpha", "[0.1, [1, 2]]")):
+        done = call("run", file, "--set", f"vary={{{key}: {value}}}")
+        assert done.returncode == 2, done.stderr
+        assert call("check", file, "--set", f"vary={{{key}: {value}}}").returncode == 2
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_full_disk_leaves_no_half_files(file: Path, tmp_path: Path) -> None:
+    command = f"ulimit -f 20; exec {sys.executable} -m reservoir_hw.cli run {file}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert re.search(r"error: cannot write .*\.png: File too large", done.stderr), done.stderr
+    folder = next((tmp_path / "runs").iterdir())
+    assert json.loads((folder / "metrics.json").read_text())["status"] == "failed"
+    assert not list(folder.rglob("*.part"))
+
+
+def test_texts_may_hold_a_hash(file: Path) -> None:
+    folder = json.loads(call("run", file, "--json", "--set", "run.notes=sample #3").stdout)["folder"]
+    assert json.loads((Path(folder) / "provenance.json").read_text())["notes"] == "sample #3"

@@ -57,6 +57,15 @@ def like(states: Any, given: Any) -> Any:
     return states.detach().cpu().numpy() if is_tensor(states) else states
 
 
+def share_memory(native: Any, given: Any) -> bool:
+    """Whether a change of `given` could show in `native`."""
+    if is_tensor(native) and is_tensor(given):
+        return native.data_ptr() == given.data_ptr()
+    if is_tensor(native):
+        return isinstance(given, np.ndarray) and np.may_share_memory(native.detach().cpu().numpy(), given)
+    return isinstance(native, np.ndarray) and (is_tensor(given) or np.may_share_memory(native, given))
+
+
 def all_finite(array: Any) -> bool:
     """Whether there is neither NaN nor infinity in `array`. One pass, no temporary array."""
     if is_tensor(array):

@@ -184,9 +184,11 @@ def parse_scalar(text: str, origin: str) -> Any:
 
     try:
         value = _plain(YAML(typ="rt").load(text))
-    except YAMLError as error:
+    except (YAMLError, ValueError) as error:
         raise ConfigurationError(f"{origin}: {text!r} cannot be read as a YAML value: {_problem(error)}") from None
     # A text that was not quoted is meant as it stands, with a # in it too.
+    if value is None and text.strip().startswith("#"):
+        return text.strip()
     return text.strip() if isinstance(value, str) and text.strip()[:1] not in {"'", '"', "|", ">"} else value
 
 
@@ -205,7 +207,7 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[Location, str]]:
         loaded = YAML(typ="rt").load(text)
     except RecursionError:
         raise ConfigurationError(f"{path}: nested too deeply") from None
-    except YAMLError as error:
+    except (YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
         raise ConfigurationError(f"{where}: not valid YAML: {_problem(error)}") from None

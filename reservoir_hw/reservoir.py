@@ -6,7 +6,6 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -78,6 +77,7 @@ class Reservoir(ABC):
         # Counts resets, restores and closings: a stream that began before one of them has ended.
         self._epoch = 0
         self._fresh = False
+        self._half_programmed = False
         self._lost: str | None = None
         self._frozen: list[dict[str, np.ndarray] | None] = []
         self._history: Any = None
@@ -109,6 +109,7 @@ class Reservoir(ABC):
         try:
             self.counters = Counters()
             self.latency = Latency()
+            self._half_programmed = False
             self._connected = True
             spec = self._open() or self._given_spec
             if spec is None:
@@ -160,6 +161,11 @@ class Reservoir(ABC):
         spec = self.spec
         if isinstance(batch, bool) or not isinstance(batch, int | np.integer) or batch < 1:
             raise ShapeError(f"reset needs a whole number of sequences, at least 1, not {batch!r}")
+        if self._half_programmed:
+            raise StateLost(
+                f"{self._name()}: the last upload failed half-way, so nobody knows its weights; upload() again, "
+                "or close() and open() it"
+            )
         self._batch = int(batch)
         self._steps = 0
         self._epoch += 1
@@ -268,6 +274,8 @@ class Reservoir(ABC):
         history = state.get("contract.history")
         if (spec.continuity == "replayed") != (history is not None):
             raise ConfigurationError("restore: the snapshot was taken on a device of another continuity")
+        if history is not None and (np.ndim(history) != 3 or np.shape(history)[2] != spec.inputs):
+            raise ShapeError(f"restore: 'contract.history' has shape {np.shape(history)} for {spec.inputs} inputs")
         # Copies: what the caller does with the arrays afterwards is no business of the device.
         device = {
             name.removeprefix("device."): np.array(array) for name, array in state.items() if name.startswith("device.")
@@ -275,8 +283,13 @@ class Reservoir(ABC):
         replayed = None if history is None else self._to_native(np.array(history), "history")
         groups = self._groups(batch)
         if len(groups) == 1 and history is None:
-            with self._lost_unless_refused("the last restore failed"):
+            try:
                 self._restore(device)
+            except (ConfigurationError, ShapeError):
+                raise
+            except BaseException:
+                self._lost = "the last restore failed"
+                raise
         self._batch = batch
         self._epoch += 1
         self._frozen = [{name: array[rows] for name, array in device.items()} for rows in groups]
@@ -306,8 +319,17 @@ class Reservoir(ABC):
     def upload(self, weights: Mapping[str, np.ndarray]) -> None:
         """Program the device with new weights; it is reset, and its fingerprint changes."""
         self._require(self.spec.programmable, "programmable")
-        with self._lost_unless_refused("the last upload failed"):
-            self._accept_spec(self._upload(weights) or self.spec)
+        try:
+            spec = self._upload(weights) or self.spec
+        except (ConfigurationError, ShapeError):
+            # Refused for what they are: these weights never reached the device.
+            raise
+        except BaseException:
+            self._lost, self._half_programmed = "the last upload failed", True
+            raise
+        self._half_programmed = True
+        self._accept_spec(spec)
+        self._half_programmed = False
         self.reset(self._batch)
 
     def provenance(self) -> dict[str, Any]:
@@ -402,17 +424,6 @@ class Reservoir(ABC):
         """The sequences that are driven together."""
         size = self.spec.max_batch or batch
         return [slice(first, min(first + size, batch)) for first in range(0, batch, size)]
-
-    @contextmanager
-    def _lost_unless_refused(self, reason: str) -> Iterator[None]:
-        """What is refused for what it is never reached the device; after any other failure its state is unknown."""
-        try:
-            yield
-        except (ConfigurationError, ShapeError):
-            raise
-        except BaseException:
-            self._lost = reason
-            raise
 
     def _to_native(self, value: Any, name: str) -> Any:
         spec = self.spec
@@ -612,6 +623,15 @@ class Reservoir(ABC):
         return states
 
     def _to_rest(self, batch: int) -> None:
+        try:
+            self._rest(batch)
+        except DeviceError as fault:
+            # What a reset waveform or washout returned before the fault is no harvest.
+            fault.steps_done, fault.states = 0, None
+            fault.add_note("this happened while the device was being brought to rest")
+            raise
+
+    def _rest(self, batch: int) -> None:
         self._reset(batch)
         if isinstance(self.reset_policy, ResetByIdle):
             time.sleep(self.reset_policy.settle_s)
@@ -659,6 +679,9 @@ class Reservoir(ABC):
         def prepared() -> Iterator[Any]:
             for chunk in chunks:
                 native = self._in_range(self._shaped(chunk))
+                if arrays.share_memory(native, chunk):
+                    # The device may read ahead, and the caller may use the buffer of the chunk again.
+                    native = native.clone() if arrays.is_tensor(native) else native.copy()
                 given.append((chunk, native.shape[1]))
                 # From here on the device may be moving, whatever becomes of the stream.
                 self._steps += native.shape[1]

@@ -33,7 +33,7 @@ class ResetByCommand(_Reset):
 class ResetByIdle(_Reset):
     """The device forgets by itself: wait."""
 
-    kind: Literal["idle"]
+    kind: Literal["idle"] = "idle"
     settle_s: NonNegativeFloat
 
     def waveform(self, spec: ReservoirSpec) -> np.ndarray | None:
@@ -44,7 +44,7 @@ class ResetByIdle(_Reset):
 class ResetByWashout(_Reset):
     """Drive the device with seeded noise over its whole input range until it has forgotten the rest."""
 
-    kind: Literal["washout"]
+    kind: Literal["washout"] = "washout"
     steps: PositiveInt
     seed: int = 0
 
@@ -57,7 +57,7 @@ class ResetByWashout(_Reset):
 class ResetByWaveform(_Reset):
     """Play a given waveform: one row of input values per step."""
 
-    kind: Literal["waveform"]
+    kind: Literal["waveform"] = "waveform"
     values: list[list[float]] = Field(min_length=1)
 
     def waveform(self, spec: ReservoirSpec) -> np.ndarray | None:
@@ -72,7 +72,7 @@ class ResetByWaveform(_Reset):
 class NoReset(_Reset):
     """The device cannot be reset, and `reason` says why that does no harm."""
 
-    kind: Literal["none"]
+    kind: Literal["none"] = "none"
     reason: str = Field(min_length=1)
 
     def waveform(self, spec: ReservoirSpec) -> np.ndarray | None:

@@ -785,3 +785,56 @@ def test_a_lock_folder_of_ones_own_keeps_its_mode(monkeypatch: pytest.MonkeyPatc
     with Toy(resource="x"):
         pass
     assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_fault_on_the_way_to_rest_is_no_harvest() -> None:
+    class FailsInWashout(Toy):
+        left = 10**6
+
+        def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+            self.left -= 1
+            self.fails_at = 7 if self.left == 0 else None
+            return super()._run(u, out)
+
+    u = inputs(3)
+    with FailsInWashout(max_batch=1, reset=ResetByWashout(steps=50)) as toy:
+        toy.reset(3)
+        toy.left = 2
+        with pytest.raises(DeviceFault, match="toy fault") as caught:
+            toy.run(u)
+        assert "being brought to rest" in caught.value.__notes__[0]
+        assert np.isfinite(caught.value.states[0]).all()
+        assert np.isnan(caught.value.states[1:]).all()
+
+
+def test_half_an_upload_must_be_done_again() -> None:
+    class Slow(SnapshotToy):
+        fails = True
+
+        def _upload(self, weights: Any) -> ReservoirSpec:
+            spec = super()._upload(weights)
+            if self.fails:
+                raise DeviceFault("no answer")
+            return spec
+
+    with Slow() as toy:
+        with pytest.raises(DeviceFault):
+            toy.upload({"gain": np.array(9.0)})
+        for call in (lambda: toy.run(inputs()), lambda: toy.reset(1)):
+            with pytest.raises(StateLost, match="upload"):
+                call()
+        toy.fails = False
+        toy.upload({"gain": np.array(9.0)})
+        toy.run(inputs())
+
+
+def test_reading_ahead_does_not_see_the_next_buffer() -> None:
+    def refilled() -> Any:
+        buffer = np.zeros((1, 1, 2))
+        for value in (0.0, 1.0, 2.0):
+            buffer[:] = value
+            yield buffer
+
+    with Streaming() as toy:
+        states = np.concatenate(list(toy.stream(refilled())), axis=1)
+    np.testing.assert_array_equal(states[0, :, 0], [0.0, 1.0, 2.5])

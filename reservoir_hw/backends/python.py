@@ -134,7 +134,7 @@ class PythonReservoir(Reservoir):
             with _named(config.setup_call or ""):
                 result = self._functions["setup_call"]()
             if isinstance(result, Mapping):
-                self._setup_result = dict(result)
+                self._setup_result = {str(name): value for name, value in result.items()}
 
     def _close(self) -> None:
         if "close_call" in self._functions:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated
 
 import typer
 
 from reservoir_hw.cli.options import JsonOption, ReservoirOption, SetOption
-from reservoir_hw.cli.show import print_json
+from reservoir_hw.cli.show import own_stdout, print_json
 from reservoir_hw.errors import ConfigurationError
 
 
@@ -32,8 +33,9 @@ def check(
         else:
             typer.echo(f"{file} is a valid reservoir file of kind {config.kind}")
         return
-    experiment = Experiment(document)
-    cost = experiment.estimate()
+    with own_stdout() if json else contextlib.nullcontext():
+        experiment = Experiment(document)
+        cost = experiment.estimate()
     if json:
         print_json({"valid": True, "points": len(experiment.points), "estimate": cost.as_dict()})
         return

@@ -27,17 +27,17 @@ def run(
 
     from reservoir_hw.experiment import Experiment
 
-    experiment = Experiment.from_file(file, reservoir=reservoir, set=set_ or [])
     console = Console(stderr=True, highlight=False)
-    console.print(f"{experiment.config.title or experiment.name}: {experiment.estimate()}", markup=False)
     columns: list[Any] = [BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn()]
-    columns += [TimeRemainingColumn(), TextColumn("{task.description}")]
-    own = own_stdout() if json else contextlib.nullcontext()
-    with own, Progress(*columns, console=console, transient=True) as bar:
-        work = bar.add_task("", total=None)
-        result = experiment.run(
-            lambda what, done, total: bar.update(work, description=what, completed=done, total=total)
-        )
+    columns += [TimeRemainingColumn(), TextColumn("{task.description}", markup=False)]
+    with own_stdout() if json else contextlib.nullcontext():
+        experiment = Experiment.from_file(file, reservoir=reservoir, set=set_ or [])
+        console.print(f"{experiment.config.title or experiment.name}: {experiment.estimate()}", markup=False)
+        with Progress(*columns, console=console, transient=True) as bar:
+            work = bar.add_task("", total=None)
+            result = experiment.run(
+                lambda what, done, total: bar.update(work, description=what, completed=done, total=total)
+            )
     if json:
         print_json(result.metrics)
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -18,6 +17,10 @@ if TYPE_CHECKING:
 @contextmanager
 def own_stdout() -> Iterator[None]:
     """Standard output belongs to us: what a lab's code prints meanwhile goes to standard error."""
+    if sys.stdout is None:
+        # Closed by the caller: there is nothing to keep clean.
+        yield
+        return
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -31,7 +34,9 @@ def own_stdout() -> Iterator[None]:
 
 def print_json(value: Any) -> None:
     """Indented JSON on standard output."""
-    typer.echo(json.dumps(value, indent=2, default=str))
+    from reservoir_hw.experiment.files import to_json
+
+    typer.echo(to_json(value))
 
 
 def print_tables(tables: Iterable[Table]) -> None:

@@ -37,7 +37,9 @@ class Estimate:
 
 def estimate(points: Sequence[Point], tasks: Sequence[Task]) -> Estimate:
     """From the tasks' lengths and what the configurations say of nodes and step period; opens nothing."""
-    steps = [steps_needed(task, p.config.training) for p, task in zip(points, tasks, strict=True)]
+    steps = [
+        steps_needed(task, p.config.training) + _steps_for_rest(p, task) for p, task in zip(points, tasks, strict=True)
+    ]
     chunks = sum(-(-n // p.config.run.chunk_steps) for n, p in zip(steps, points, strict=True))
     sizes: list[int] = []
     periods: list[float] = []
@@ -55,6 +57,22 @@ def estimate(points: Sequence[Point], tasks: Sequence[Task]) -> Estimate:
         state_bytes=sum(sizes) if len(sizes) == len(points) else None,
         hours=sum(periods) if len(periods) == len(points) else None,
     )
+
+
+def _steps_for_rest(point: Point, task: Task) -> int:
+    """Steps of replays, and of the washout or waveform of each reset, as far as the configuration tells them."""
+    reservoir, chunk = point.config.reservoir, point.config.run.chunk_steps
+    replayed = getattr(reservoir, "memory_steps", 0) if getattr(reservoir, "continuity", "") == "replayed" else 0
+    policy = getattr(reservoir, "reset", None)
+    rest = getattr(policy, "steps", 0) or len(getattr(policy, "values", ()))
+    passes = point.config.training.settle_passes + 1
+    total = 0
+    for split, times in ((task.train, passes), (task.test, 1)):
+        sequences, length = split.inputs.shape[:2]
+        bursts = times * -(-length // chunk)
+        resets = bursts if replayed else 1
+        total += sequences * ((bursts - 1) * replayed + resets * rest)
+    return total
 
 
 def _bytes(number: float) -> str:

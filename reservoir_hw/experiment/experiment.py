@@ -134,9 +134,13 @@ class Experiment:
                 train(reservoir, readout, task, config.training, steps, counter.add)
                 counter.say(f"{name}: testing")
                 outputs = judge(reservoir, readout, task, config.training, steps, counter.add)
-            except BaseException:
-                unfinished = {"label": point.label, "point": dict(point.values), "reservoir": reservoir.provenance()}
-                result.provenance["unfinished"] = unfinished
+            except BaseException as error:
+                unfinished = {"label": point.label, "point": dict(point.values)}
+                try:
+                    result.provenance["unfinished"] = {**unfinished, "reservoir": reservoir.provenance()}
+                except Exception as reading:
+                    # A dead device cannot be read back; why it died is what counts.
+                    error.add_note(f"its settings could not be read back: {reading}")
                 raise
             self._keep(point, task.evaluate(outputs, "scores"), readout, reservoir.provenance(), result)
 

@@ -49,9 +49,14 @@ def write_bytes(path: Path, content: bytes) -> None:
         part.unlink(missing_ok=True)
 
 
+def to_json(value: Any) -> str:
+    """Indented JSON; numpy numbers become plain ones, what JSON does not know becomes text."""
+    return json.dumps(value, indent=2, default=_plain)
+
+
 def write_json(path: Path, value: Any) -> None:
-    """Indented JSON; numpy numbers become plain ones."""
-    write_text(path, json.dumps(value, indent=2, default=_plain) + "\n")
+    """As `to_json`."""
+    write_text(path, to_json(value) + "\n")
 
 
 def write_yaml(path: Path, value: dict[str, Any]) -> None:

@@ -307,3 +307,21 @@ def test_a_full_disk_leaves_no_half_files(file: Path, tmp_path: Path) -> None:
 def test_texts_may_hold_a_hash(file: Path) -> None:
     folder = json.loads(call("run", file, "--json", "--set", "run.notes=sample #3").stdout)["folder"]
     assert json.loads((Path(folder) / "provenance.json").read_text())["notes"] == "sample #3"
+
+
+@pytest.mark.parametrize("value", ["2024-13-45", "!!int x"])
+def test_yaml_values_that_are_none(file: Path, value: str) -> None:
+    done = call("check", file, "--set", f"run.notes={value}")
+    assert done.returncode == 2
+    assert "cannot be read as a YAML value" in done.stderr
+
+
+def test_the_estimate_counts_replays(file: Path, tmp_path: Path) -> None:
+    lab = tmp_path / "lab.yaml"
+    lab.write_text(LAB.replace("CONTINUITY", "replayed"))
+    bench = Path(__file__).parents[1] / "backends"
+    over = ["--reservoir", lab, "--set", "run.chunk_steps=300"]
+    estimate = json.loads(call("check", file, *over, "--json", cwd=bench).stdout)["estimate"]["device_steps"]
+    folder = json.loads(call("run", file, *over, "--json", cwd=bench).stdout)["folder"]
+    record = json.loads((Path(folder) / "provenance.json").read_text())
+    assert estimate == pytest.approx(record["rows"][0]["reservoir"]["counters"]["steps"], rel=0.02)

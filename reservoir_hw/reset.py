@@ -19,15 +19,15 @@ class _Reset(BaseModel):
         default=0, description="measure at open() how far two resets are apart, with a probe of this many steps"
     )
 
+    def waveform(self, spec: ReservoirSpec) -> np.ndarray | None:
+        """What is played to bring the device to rest, (steps, inputs); None: nothing."""
+        del spec
+
 
 class ResetByCommand(_Reset):
     """The device has a reset of its own."""
 
     kind: Literal["command"] = "command"
-
-    def waveform(self, spec: ReservoirSpec) -> np.ndarray | None:
-        """Nothing is played."""
-        del spec
 
 
 class ResetByIdle(_Reset):
@@ -35,10 +35,6 @@ class ResetByIdle(_Reset):
 
     kind: Literal["idle"] = "idle"
     settle_s: NonNegativeFloat
-
-    def waveform(self, spec: ReservoirSpec) -> np.ndarray | None:
-        """Nothing is played."""
-        del spec
 
 
 class ResetByWashout(_Reset):
@@ -74,10 +70,6 @@ class NoReset(_Reset):
 
     kind: Literal["none"] = "none"
     reason: str = Field(min_length=1)
-
-    def waveform(self, spec: ReservoirSpec) -> np.ndarray | None:
-        """Nothing is played."""
-        del spec
 
 
 ResetPolicy = Annotated[

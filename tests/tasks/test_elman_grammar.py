@@ -420,9 +420,10 @@ def baseline_rows() -> list[Row]:
 def test_baselines_are_within_the_error_of_the_paper(label: str) -> None:
     """Within the combined binomial error at 95 %, at each distance.
 
-    The two numbers of verbs are ours, and our total times the paper's share. At distances where an n-gram has to guess our expected error is 0.50 (trigram at
-    distance 4: 0.25), while the paper has 0.53 (bigram at 2, 2.5 errors away) and 0.42 (trigram at 9), so
-    most other seeds than the default miss one of the nine; all but a few stay within 3.3 errors.
+    The two numbers of verbs are ours, and our total times the paper's share. At distances where an n-gram has to
+    guess our expected error is 0.50 (trigram at distance 4: 0.25), while the paper has 0.53 (bigram at 2, 2.5
+    errors away) and 0.42 (trigram at 9), so most other seeds than the default miss one of the nine; all but a few
+    stay within 3.3 errors.
     """
     evaluations = [row.evaluation for row in baseline_rows() if row.label == label]
     verbs = np.sum([one.arrays["verbs/count"] for one in evaluations], axis=0)

@@ -6,6 +6,9 @@ import hashlib
 
 import numpy as np
 
+# Numbers that one value of the Philox counter stands for.
+_WORDS = 4
+
 
 def _key(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
@@ -19,12 +22,23 @@ def generator(seed: int, name: str) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, _key(name)])))
 
 
-def step_noise(seed: int, sequence: int, step: int, size: int, name: str = "noise") -> np.ndarray:
-    """Standard normal noise (size,) of one time step of one sequence, float64.
+def step_uniform(seed: int, sequence: int, first: int, steps: int, size: int, name: str) -> np.ndarray:
+    """Numbers uniform in [0, 1) for consecutive time steps of one sequence: (steps, size), float64.
 
     The generator is counter-based (Salmon et al. 2011, Philox) and keyed by (seed, sequence, step), so a
-    run in chunks, resumed or repeated, meets the same noise.
+    run in chunks, resumed or repeated, meets the same numbers. `first` is the number of the first step.
     """
+    blocks = -(-size // _WORDS)
     key = np.array([seed % 2**64, _key(name)], dtype=np.uint64)
-    counter = np.array([0, 0, step, sequence], dtype=np.uint64)
-    return np.random.Generator(np.random.Philox(key=key, counter=counter)).standard_normal(size)
+    counter = np.array([first * blocks, 0, sequence, 0], dtype=np.uint64)
+    numbers = np.random.Generator(np.random.Philox(key=key, counter=counter)).random((steps, blocks * _WORDS))
+    return numbers[:, :size]
+
+
+def step_noise(seed: int, sequence: int, first: int, steps: int, size: int, name: str = "noise") -> np.ndarray:
+    """Standard normal numbers, otherwise as `step_uniform` (Box and Muller 1958): (steps, size), float64."""
+    pairs = -(-size // 2)
+    uniform = step_uniform(seed, sequence, first, steps, 2 * pairs, name)
+    radius = np.sqrt(-2 * np.log1p(-uniform[:, :pairs]))
+    angle = 2 * np.pi * uniform[:, pairs:]
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)[:, :size]

@@ -119,12 +119,14 @@ class ReservoirSpec(_Frozen):
 class Counters:
     """What happened since `open()`.
 
-    `steps` counts what the device was driven with, summed over sequences, replays and washouts included.
+    `steps` counts what the device was driven with, summed over sequences, replays and washouts included;
+    `clipped` inputs, `saturations` and `lost` samples of the read-out.
     """
 
     steps: int = 0
     clipped: int = 0
     saturations: int = 0
+    lost: int = 0
     retries: int = 0
     faults: int = 0
 

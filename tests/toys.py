@@ -46,7 +46,7 @@ class Toy(Reservoir):
             self.x = self.x / 2 + u[:, t]
             for b in range(len(u)):
                 if self.noise:
-                    self.x[b] += self.noise * step_noise(1, b, int(self.t[b]), 2)
+                    self.x[b] += self.noise * step_noise(1, b, int(self.t[b]), 1, 2)[0]
             self.t += 1
             states[:, t] = self.x
         return states

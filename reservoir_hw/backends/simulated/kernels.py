@@ -1,4 +1,4 @@
-"""The time loop of the simulated echo state network on the CPU, compiled by numba.
+"""The time loop of the simulated echo state network on the CPU.
 
 s_t = (1-a) ⊙ s_{t-1} + a ⊙ f(W s_{t-1} + W_in u_t + b) (Jaeger et al. 2007, eq. 1).
 
@@ -8,41 +8,23 @@ batch, never on the number of time steps: a run in one piece, in chunks or step 
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from scipy.sparse import csr_array
 
+from reservoir_hw.backends.simulated import compiled
+from reservoir_hw.backends.simulated.imperfections import LoopTerms
+from reservoir_hw.backends.simulated.pace import Pace, available_threads, numba_threads
 from reservoir_hw.backends.simulated.weights import EsnWeights
-from reservoir_hw.errors import ConfigurationError, MissingExtra, ShapeError
-
-try:
-    import numba
-except ImportError as error:  # pragma: no cover
-    raise MissingExtra("the simulated reservoir's CPU kernels need numba: pip install 'reservoir-hw[sim]'") from error
+from reservoir_hw.errors import ConfigurationError, ShapeError
 
 Activation = Literal["tanh", "relu", "identity"]
 Array = NDArray[Any]
-_Kernel: TypeAlias = Callable[..., Any]
 
-_IDENTITY, _RELU, _TANH, _RATIONAL_TANH = range(4)
-
-# Sums may be reordered, which lets them vectorise; NaN and infinity must survive, so no "fast".
-_REORDERED = frozenset({"reassoc", "contract", "nsz"})
-# The activation keeps its order: its error bound was measured in that order.
-_ORDERED = frozenset({"contract"})
-
-# Rows per scratch block of the sparse kernels: the block's states stay in the first-level cache.
-_BLOCK = 1024
-# A vector register of AVX-512 in float32, and the unit in which rows are shared out among threads.
-_LANES = 16
 # From this batch size one matrix product beats the sequences one after another.
 _MATRIX_BATCH = 8
 # Work per step, in float32 weights, under which a second thread costs more than it brings (about 5 µs).
@@ -50,31 +32,6 @@ _THREADED_DENSE = 200_000
 _THREADED_SPARSE = 20_000
 # Elements of the input and state scratch of one chunk of a batched run.
 _CHUNK = 1 << 21
-
-# Unsigned constants: in numba an unsigned and a signed integer meet as a float.
-_ONE, _TWO, _THREE, _FOUR = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
-
-# numba's simplest threading layer aborts the process when two threads enter it at once.
-_parallel_region = threading.Lock()
-
-
-def _jit(fastmath: frozenset[str], *, parallel: bool = False) -> Callable[[_Kernel], _Kernel]:
-    options: dict[str, Any] = {
-        "nogil": True,
-        "fastmath": set(fastmath),
-        "parallel": parallel,
-        "error_model": "numpy",
-    }
-
-    def decorate(function: _Kernel) -> _Kernel:
-        try:
-            compiled: Any = numba.njit(cache=True, **options)(function)
-        except RuntimeError:
-            # Neither the package's folder nor a user's cache folder can be written to.
-            compiled = numba.njit(**options)(function)
-        return compiled
-
-    return decorate
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +41,7 @@ class PreparedWeights:
     nodes: int
     inputs: int
     dtype: np.dtype[Any]
+    storage: np.dtype[Any]
     W: Array | csr_array
     W_in: Array
     bias: Array
@@ -91,25 +49,31 @@ class PreparedWeights:
     gain: Array
     leaky: bool
     threads: int
-    paces: dict[int, _Pace] = field(default_factory=dict, repr=False)
+    paces: dict[int, Pace] = field(default_factory=dict, repr=False)
 
     @cached_property
     def stacked(self) -> Array:
         """Dense [W | W_in | b | 0], rows and columns padded to whole vectors: one product per step."""
         columns = self.nodes + self.inputs + 1
-        stacked = np.zeros((_padded(self.nodes), _padded(columns)), self.dtype)
+        stacked = np.zeros((_padded(self.nodes), _padded(columns)), self.storage)
         rows = stacked[: self.nodes]
         rows[:, : self.nodes] = self.W
         rows[:, self.nodes : columns - 1] = self.W_in
         rows[:, columns - 1] = self.bias
-        return stacked
+        return _bits(stacked)
+
+    @cached_property
+    def product(self) -> Array:
+        """Dense [W | W_in | b] transposed, (nodes + inputs + 1, nodes), for products with a whole batch."""
+        return np.concatenate([np.asarray(self.W), self.W_in, self.bias[:, None]], axis=1).T
 
     @cached_property
     def csr(self) -> tuple[Array, Array, Array]:
         """Row starts, columns and values. Unsigned, since numba checks signed indices for wrapping."""
         W = self.W
         assert isinstance(W, csr_array)
-        return W.indptr.astype(np.uint32), W.indices.astype(np.uint32), W.data
+        narrow = np.uint16 if self.nodes <= 1 << 16 else np.uint32
+        return W.indptr.astype(np.uint32), W.indices.astype(narrow), _bits(W.data.astype(self.storage))
 
     @cached_property
     def input_rows(self) -> Array:
@@ -127,9 +91,22 @@ class PreparedWeights:
             return self.threads > 1 and self.W.nnz * batch >= _THREADED_SPARSE
         return self.threads > 1 and self.nodes * self.nodes * batch >= _THREADED_DENSE
 
+    def pace(self, batch: int) -> Pace:
+        """What is known about the speed of steps of so many sequences."""
+        return self.paces.setdefault(batch, Pace())
 
-def prepare(weights: EsnWeights, dtype: DTypeLike = np.float32, *, threads: int | None = None) -> PreparedWeights:
+
+def prepare(
+    weights: EsnWeights,
+    dtype: DTypeLike = np.float32,
+    *,
+    storage: DTypeLike | None = None,
+    threads: int | None = None,
+) -> PreparedWeights:
     """Lay the weights out for `run`, in float32 or float64; done once per network.
+
+    With `storage` float16 (and dtype float32) the recurrent weights, and for a dense network all weights, are
+    read as float16, half the memory traffic, and must be representable in it (`EsnWeights.rounded`).
 
     `threads` bounds the threads of one run: by default the cores this process may use, and never more,
     because waiting threads that outnumber the cores slow each step a hundredfold.
@@ -137,14 +114,18 @@ def prepare(weights: EsnWeights, dtype: DTypeLike = np.float32, *, threads: int 
     kind = np.dtype(dtype)
     if kind not in (np.float32, np.float64):
         raise ConfigurationError(f"dtype must be float32 or float64, it is {kind}")
+    stored = kind if storage is None else np.dtype(storage)
+    if stored != kind and (kind, stored) != (np.float32, np.float16):
+        raise ConfigurationError(f"weights of a {kind} network can be stored as {kind} or float16, not as {stored}")
     if threads is not None and threads < 1:
         raise ConfigurationError(f"threads must be at least 1, it is {threads}")
-    available = _available_threads()
+    available = available_threads()
     W = weights.recurrent()
     return PreparedWeights(
         nodes=weights.nodes,
         inputs=weights.inputs,
         dtype=kind,
+        storage=stored,
         W=W.astype(kind),
         W_in=weights.W_in.astype(kind),
         bias=weights.bias.astype(kind),
@@ -161,6 +142,7 @@ def run(
     state: Array,
     activation: Activation = "tanh",
     out: Array | None = None,
+    loop: LoopTerms | None = None,
 ) -> Array:
     """Drive the network with `u` from `state`; row t of the result is the state after input t.
 
@@ -168,81 +150,126 @@ def run(
     `state` is updated in place to the final state. The result is (batch, time, nodes); for batches of a
     sparse network it is a permuted view of an array in (time, nodes, batch) order. `out`, of the result's
     shape and dtype, is filled and returned if given: fresh memory costs as much as a step of a large sparse
-    network. For the same batch size the result does not depend on how the time steps are divided
-    among calls, bit for bit.
+    network. `loop` acts on every new state. For the same batch size the result does not depend on how the
+    time steps are divided among calls, bit for bit.
 
     tanh is exact to rounding in float64; in float32 it is a rational function within 3.1e-7 and never
     beyond ±1. Raises `ShapeError` for shapes, dtypes or memory orders other than these.
     """
     _check_call(prepared, u, state, out)
-    code = _activation_code(activation, prepared.dtype)
+    code = compiled.activation_code(activation, prepared.dtype)
     batch, steps, _ = u.shape
-    if batch >= _MATRIX_BATCH:
-        driver = _run_sparse_batch if prepared.sparse else _run_dense_batch
-        if steps and batch:
-            return driver(prepared, u, state, code, out)
+    if not steps or not batch:
+        return np.empty((batch, steps, prepared.nodes), prepared.dtype) if out is None else out
+    equation = (prepared.keep, prepared.gain, prepared.leaky, code)
+    terms = _Loop(loop, batch, prepared)
+    if batch >= _MATRIX_BATCH and prepared.sparse:
+        return _run_sparse_batch(prepared, u, state, equation, terms, out)
     if out is None:
         out = np.empty((batch, steps, prepared.nodes), prepared.dtype)
-    if not steps:
-        return out
-    for sequence in range(batch):
-        rows = out[sequence]
-        target = rows if rows.flags.c_contiguous else np.empty(rows.shape, rows.dtype)
-        _run_sequence(prepared, u[sequence], state[sequence], code, target)
-        if target is not rows:
-            rows[...] = target
-        state[sequence] = target[-1]
+    if batch >= _MATRIX_BATCH:
+        return _run_dense_batch(prepared, u, state, equation, terms, out)
+    target = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
+    if prepared.sparse:
+        _run_sparse(prepared, u, state, equation, terms, target)
+    else:
+        _run_dense(prepared, u, state, equation, terms, target)
+    state[...] = target[:, -1]
+    if target is not out:
+        out[...] = target
     return out
 
 
-def _run_sequence(prepared: PreparedWeights, u: Array, state: Array, code: int, out: Array) -> None:
-    common = (prepared.keep, prepared.gain, prepared.leaky, code)
-    if prepared.sparse:
-        fixed = (*prepared.csr, prepared.input_rows, prepared.bias)
+class _Loop:
+    """`LoopTerms` as the kernels take them: by position, with something to point at where there are none."""
 
-        def advance(begin: int, end: int, threads: int) -> None:
-            previous = out[begin - 1] if begin else state
-            _sparse_parallel(*fixed, u[begin:end], previous, out[begin:end], *common, threads)
+    def __init__(self, terms: LoopTerms | None, batch: int, prepared: PreparedWeights) -> None:
+        kind = prepared.dtype
+        self.impaired = terms is not None
+        if terms is None:
+            nothing = np.zeros((1, 1), kind)
+            terms = LoopTerms(np.inf, nothing[0], nothing[0], nothing[None], 0.0, 0.0)
+        self.terms = terms._replace(
+            saturation=kind.type(terms.saturation), lsb=kind.type(terms.lsb), limit=kind.type(terms.limit)
+        )
 
+    def arguments(self, additive: Array) -> tuple[Any, ...]:
+        return (self.impaired, *self.terms._replace(additive=additive))
+
+    def of(self, sequence: int, begin: int = 0, end: int | None = None) -> tuple[Any, ...]:
+        """For steps begin..end of one sequence."""
+        if not self.impaired:
+            return self.arguments(self.terms.additive[0])
+        return self.arguments(self.terms.additive[sequence, begin:end])
+
+
+def _run_dense(prepared: PreparedWeights, u: Array, state: Array, equation: Any, loop: _Loop, out: Array) -> None:
+    batch = len(u)
+    matrix, nodes = prepared.stacked, prepared.nodes
+    # For each sequence two state vectors, read and written in turn, followed by the input and the 1 of the bias.
+    vectors = np.zeros((batch, 2, matrix.shape[1]), prepared.dtype)
+    vectors[:, 0, :nodes] = state
+    vectors[:, :, nodes + prepared.inputs] = 1
+    products = np.empty((batch, matrix.shape[0]), prepared.dtype)
+    if batch > 1 and prepared.threads > 1:
+        with numba_threads(min(prepared.threads, batch)):
+            whole = loop.arguments(loop.terms.additive)
+            compiled.dense_sequences(matrix, vectors, products, u, out, *equation, *whole)
+        return
+    for b in range(batch):
         if not prepared.step_is_threaded(1):
-            _sparse_serial(*fixed, u, state, out, *common)
-            return
-    else:
-        # Two state vectors, read and written in turn, each followed by the input and the 1 of the bias.
-        vectors = np.zeros((2, prepared.stacked.shape[1]), prepared.dtype)
-        vectors[0, : prepared.nodes] = state
-        vectors[:, prepared.nodes + prepared.inputs] = 1
-        products = np.empty(prepared.stacked.shape[0], prepared.dtype)
+            compiled.dense_serial(matrix, vectors[b], 0, products[b], u[b], out[b], *equation, *loop.of(b))
+            continue
 
-        def advance(begin: int, end: int, threads: int) -> None:
-            part = (u[begin:end], out[begin:end])
-            _dense_parallel(prepared.stacked, vectors, begin & 1, products, *part, *common, threads)
+        def advance(begin: int, end: int, threads: int, b: int = b) -> None:
+            part = (u[b, begin:end], out[b, begin:end], *equation, *loop.of(b, begin, end))
+            compiled.dense_parallel(matrix, vectors[b], begin & 1, products[b], *part, threads)
 
+        prepared.pace(1).drive(advance, u.shape[1], prepared.threads)
+
+
+def _run_sparse(prepared: PreparedWeights, u: Array, state: Array, equation: Any, loop: _Loop, out: Array) -> None:
+    batch = len(u)
+    fixed = (*prepared.csr, prepared.input_rows, prepared.bias)
+    if batch > 1 and prepared.threads > 1:
+        with numba_threads(min(prepared.threads, batch)):
+            compiled.sparse_sequences(*fixed, u, state, out, *equation, *loop.arguments(loop.terms.additive))
+        return
+    for b in range(batch):
         if not prepared.step_is_threaded(1):
-            _dense_serial(prepared.stacked, vectors, products, u, out, *common)
-            return
-    _pace(prepared, 1).drive(advance, len(u), prepared.threads)
+            compiled.sparse_serial(*fixed, u[b], state[b], out[b], *equation, *loop.of(b))
+            continue
+
+        def advance(begin: int, end: int, threads: int, b: int = b) -> None:
+            before = out[b, begin - 1] if begin else state[b]
+            part = (u[b, begin:end], before, out[b, begin:end], *equation, *loop.of(b, begin, end))
+            compiled.sparse_parallel(*fixed, *part, threads)
+
+        prepared.pace(1).drive(advance, u.shape[1], prepared.threads)
 
 
-def _run_dense_batch(prepared: PreparedWeights, u: Array, state: Array, code: int, out: Array | None) -> Array:
+def _run_dense_batch(
+    prepared: PreparedWeights, u: Array, state: Array, equation: Any, loop: _Loop, out: Array
+) -> Array:
     batch, steps, _ = u.shape
-    nodes, columns = prepared.nodes, prepared.nodes + prepared.inputs + 1
-    if out is None:
-        out = np.empty((batch, steps, nodes), prepared.dtype)
-    matrix = prepared.stacked[:nodes, :columns].T
-    vectors = np.ones((batch, columns), prepared.dtype)
+    nodes = prepared.nodes
+    vectors = np.ones((batch, len(prepared.product)), prepared.dtype)
     vectors[:, :nodes] = state
     products = np.empty((batch, nodes), prepared.dtype)
+    additive = loop.terms.additive
     for step in range(steps):
         # The same shapes at every step: a product over several steps would round by their number.
         vectors[:, nodes:-1] = u[:, step]
-        np.matmul(vectors, matrix, out=products)
-        _activate_batch(products, vectors, out[:, step], prepared.keep, prepared.gain, prepared.leaky, code)
+        np.matmul(vectors, prepared.product, out=products)
+        here = loop.arguments(additive[:, step] if loop.impaired else additive[0])
+        compiled.activate_batch(products, vectors, out[:, step], *equation, *here)
     state[...] = vectors[:, :nodes]
     return out
 
 
-def _run_sparse_batch(prepared: PreparedWeights, u: Array, state: Array, code: int, out: Array | None) -> Array:
+def _run_sparse_batch(
+    prepared: PreparedWeights, u: Array, state: Array, equation: Any, loop: _Loop, out: Array | None
+) -> Array:
     batch, steps, inputs = u.shape
     nodes = prepared.nodes
     result = np.empty((steps, nodes, batch), prepared.dtype).transpose(2, 0, 1) if out is None else out
@@ -250,99 +277,25 @@ def _run_sparse_batch(prepared: PreparedWeights, u: Array, state: Array, code: i
     previous = np.ascontiguousarray(state.T)
     threads = prepared.threads if prepared.step_is_threaded(batch) else 1
     fixed = (*prepared.csr, prepared.W_in, prepared.bias)
-    common = (prepared.keep, prepared.gain, prepared.leaky, code)
     for first in range(0, steps, chunk):
         rows = result[:, first : first + chunk].transpose(1, 2, 0)
         target = rows if rows.flags.c_contiguous else np.empty(rows.shape, rows.dtype)
         drive = np.ascontiguousarray(u[:, first : first + chunk].transpose(1, 2, 0))
+        additive = loop.terms.additive
+        if loop.impaired:
+            additive = np.ascontiguousarray(additive[:, first : first + chunk].transpose(1, 2, 0))
 
-        def advance(begin: int, end: int, threads: int, u=drive, start=previous, out=target) -> None:
+        def advance(begin: int, end: int, threads: int, u=drive, start=previous, out=target, more=additive) -> None:
             before = out[begin - 1] if begin else start
-            _sparse_batch(*fixed, u[begin:end], before, out[begin:end], *common, threads)
+            part = (u[begin:end], before, out[begin:end], *equation)
+            compiled.sparse_batch(*fixed, *part, *loop.arguments(more[begin:end] if loop.impaired else more), threads)
 
-        _pace(prepared, batch).drive(advance, len(drive), threads)
+        prepared.pace(batch).drive(advance, len(drive), threads)
         if target is not rows:
             rows[...] = target
         previous = target[-1]
     state[...] = previous.T
     return result
-
-
-class _Pace:
-    """Decides, as it drives, whether a network's steps are shared out among threads or done by one.
-
-    Threads that wait for one another at every step are the quicker way while each has a core. Where another
-    process wants a core too, a step takes as long as the scheduler's time slice, a thousand times longer.
-    Nothing tells beforehand, so the steps are timed: as soon as sharing them is the slower way, one thread
-    goes on alone for a while. The kernel is the same and so are the bits.
-    """
-
-    _SLICE = 32
-    _PROBES = 4
-    _ALONE_FOR = 30.0
-
-    def __init__(self) -> None:
-        self._probes = 0
-        self._best = {True: np.inf, False: np.inf}
-        self._resume = 0.0
-        self._slice = 4
-
-    def drive(self, advance: Callable[[int, int, int], None], steps: int, threads: int) -> None:
-        """Call `advance(begin, end, threads)` until all steps are done."""
-        done = 0
-        while done < steps:
-            now = time.perf_counter()
-            shared = threads > 1 and self._probes >= self._PROBES and now >= self._resume
-            end = steps if threads == 1 else min(steps, done + self._slice)
-            with _numba_threads(threads if shared else 1):
-                begin = time.perf_counter()
-                advance(done, end, threads if shared else 1)
-                self._learn(shared, time.perf_counter() - begin, end - done)
-            done = end
-
-    def _learn(self, shared: bool, seconds: float, steps: int) -> None:
-        self._probes += 1
-        if self._probes == 1:
-            return  # this one compiled
-        # The quickest seen: what else the machine does only ever adds.
-        pace = seconds / steps
-        self._best[shared] = min(self._best[shared], pace)
-        if shared and pace > 1.5 * min(self._best[False], 2 * self._best[True]):
-            self._resume = time.perf_counter() + self._ALONE_FOR * seconds
-            self._slice = 4
-        elif self._probes >= self._PROBES:
-            self._slice = min(2 * self._slice, self._SLICE)
-
-
-def _pace(prepared: PreparedWeights, batch: int) -> _Pace:
-    return prepared.paces.setdefault(batch, _Pace())
-
-
-@contextmanager
-def _numba_threads(threads: int) -> Iterator[None]:
-    with _parallel_region:
-        before = numba.get_num_threads()
-        numba.set_num_threads(threads)
-        try:
-            yield
-        finally:
-            numba.set_num_threads(before)
-
-
-def _available_threads() -> int:
-    # The most that set_num_threads accepts: the cores of this process, or fewer where its user said so.
-    return int(numba.config.NUMBA_NUM_THREADS)  # pyright: ignore
-
-
-def _activation_code(activation: str, dtype: np.dtype[Any]) -> int:
-    codes = {
-        "identity": _IDENTITY,
-        "relu": _RELU,
-        "tanh": _RATIONAL_TANH if dtype == np.float32 else _TANH,
-    }
-    if activation not in codes:
-        raise ConfigurationError(f"unknown activation {activation!r}: choose one of tanh, relu, identity")
-    return codes[activation]
 
 
 def _check_call(prepared: PreparedWeights, u: Array, state: Array, out: Array | None) -> None:
@@ -363,236 +316,10 @@ def _check_array(name: str, array: Array, shape: tuple[int, ...], dtype: np.dtyp
         raise ShapeError(f"{name} must be C-contiguous: pass numpy.ascontiguousarray({name})")
 
 
+def _bits(weights: Array) -> Array:
+    """float16 as the bits that the kernels widen; anything else as it is."""
+    return weights.view(np.uint16) if weights.dtype == np.float16 else weights
+
+
 def _padded(count: int) -> int:
-    return -(-count // _LANES) * _LANES
-
-
-@_jit(_ORDERED)
-def _rational_tanh(x):
-    # Eigen's float32 approximation: odd degree 13 over even degree 6, clamped where tanh rounds to 1.
-    # Comparisons, not min and max, so that NaN stays NaN.
-    limit = np.float32(7.90531110763549805)
-    if x > limit:
-        x = limit
-    if x < -limit:
-        x = -limit
-    q = x * x
-    p = np.float32(-2.76076847742355e-16)
-    p = p * q + np.float32(2.00018790482477e-13)
-    p = p * q + np.float32(-8.60467152213735e-11)
-    p = p * q + np.float32(5.12229709037114e-08)
-    p = p * q + np.float32(1.48572235717979e-05)
-    p = p * q + np.float32(6.37261928875436e-04)
-    p = p * q + np.float32(4.89352455891786e-03)
-    d = np.float32(1.19825839466702e-06)
-    d = d * q + np.float32(1.18534705686654e-04)
-    d = d * q + np.float32(2.26843463243900e-03)
-    d = d * q + np.float32(4.89352518554385e-03)
-    return x * p / d
-
-
-@_jit(_ORDERED)
-def _apply(code, x):
-    if code == _RATIONAL_TANH:
-        for i in range(x.shape[0]):
-            x[i] = _rational_tanh(x[i])
-    elif code == _TANH:
-        for i in range(x.shape[0]):
-            x[i] = np.tanh(x[i])
-    elif code == _RELU:
-        for i in range(x.shape[0]):
-            if x[i] < 0:
-                x[i] = 0
-
-
-@_jit(_ORDERED)
-def _leak(x, previous, keep, gain):
-    for i in range(x.shape[0]):
-        x[i] = keep[i] * previous[i] + gain[i] * x[i]
-
-
-@_jit(_REORDERED)
-def _dense_rows(matrix, vector, begin, end, out):
-    zero = vector.dtype.type(0)
-    for i in range(begin, end, 4):
-        r0, r1, r2, r3 = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
-        a0 = a1 = a2 = a3 = zero
-        for j in range(vector.shape[0]):
-            v = vector[j]
-            a0 += r0[j] * v
-            a1 += r1[j] * v
-            a2 += r2[j] * v
-            a3 += r3[j] * v
-        out[i], out[i + 1], out[i + 2], out[i + 3] = a0, a1, a2, a3
-
-
-@_jit(_ORDERED)
-def _dense_block(matrix, now, following, products, out, keep, gain, leaky, code, begin, end):
-    _dense_rows(matrix, now, begin, end, products)
-    stop = min(end, out.shape[0])
-    x = products[begin:stop]
-    _apply(code, x)
-    if leaky:
-        _leak(x, now[begin:stop], keep[begin:stop], gain[begin:stop])
-    out[begin:stop] = x
-    following[begin:stop] = x
-
-
-@_jit(_ORDERED)
-def _set_input(vector, nodes, u):
-    for k in range(u.shape[0]):
-        vector[nodes + k] = u[k]
-
-
-@_jit(_ORDERED)
-def _dense_serial(matrix, vectors, products, u, out, keep, gain, leaky, code):
-    rows, nodes = products.shape[0], out.shape[1]
-    for t in range(u.shape[0]):
-        now, following = vectors[t & 1], vectors[1 - (t & 1)]
-        _set_input(now, nodes, u[t])
-        _dense_block(matrix, now, following, products, out[t], keep, gain, leaky, code, 0, rows)
-
-
-@_jit(_ORDERED, parallel=True)
-def _dense_parallel(matrix, vectors, first, products, u, out, keep, gain, leaky, code, parts):
-    units, nodes = products.shape[0] // _LANES, out.shape[1]
-    for t in range(u.shape[0]):
-        turn = (first + t) & 1
-        now, following = vectors[turn], vectors[1 - turn]
-        _set_input(now, nodes, u[t])
-        for part in numba.prange(parts):
-            begin = units * part // parts * _LANES
-            end = units * (part + 1) // parts * _LANES
-            _dense_block(matrix, now, following, products, out[t], keep, gain, leaky, code, begin, end)
-
-
-@_jit(_ORDERED)
-def _activate_batch(products, vectors, out, keep, gain, leaky, code):
-    nodes = products.shape[1]
-    for b in range(products.shape[0]):
-        x = products[b]
-        _apply(code, x)
-        if leaky:
-            _leak(x, vectors[b, :nodes], keep, gain)
-        vectors[b, :nodes] = x
-        out[b] = x
-
-
-@_jit(_REORDERED)
-def _sparse_rows(starts, columns, values, vector, begin, end, out):
-    zero = vector.dtype.type(0)
-    for i in range(begin, end):
-        first, last = np.uint64(starts[i]), np.uint64(starts[i + 1])
-        whole = first + (last - first) // _FOUR * _FOUR
-        a0 = a1 = a2 = a3 = zero
-        for k in range(first, whole, _FOUR):
-            a0 += values[k] * vector[columns[k]]
-            a1 += values[k + _ONE] * vector[columns[k + _ONE]]
-            a2 += values[k + _TWO] * vector[columns[k + _TWO]]
-            a3 += values[k + _THREE] * vector[columns[k + _THREE]]
-        for k in range(whole, last, _ONE):
-            a0 += values[k] * vector[columns[k]]
-        out[i - begin] = (a0 + a1) + (a2 + a3)
-
-
-@_jit(_ORDERED)
-def _add_input(input_rows, bias, u, begin, out):
-    count = out.shape[0]
-    inputs = u.shape[0]
-    whole = inputs // 4 * 4
-    for i in range(count):
-        out[i] += bias[begin + i]
-    for k in range(0, whole, 4):
-        u0, u1, u2, u3 = u[k], u[k + 1], u[k + 2], u[k + 3]
-        w0, w1 = input_rows[k, begin : begin + count], input_rows[k + 1, begin : begin + count]
-        w2, w3 = input_rows[k + 2, begin : begin + count], input_rows[k + 3, begin : begin + count]
-        for i in range(count):
-            out[i] += (w0[i] * u0 + w1[i] * u1) + (w2[i] * u2 + w3[i] * u3)
-    for k in range(whole, inputs):
-        u0, w0 = u[k], input_rows[k, begin : begin + count]
-        for i in range(count):
-            out[i] += w0[i] * u0
-
-
-@_jit(_ORDERED)
-def _sparse_block(starts, columns, values, input_rows, bias, u, previous, out, keep, gain, leaky, code, begin, end):
-    for first in range(begin, end, _BLOCK):
-        last = min(first + _BLOCK, end)
-        x = out[first:last]
-        _sparse_rows(starts, columns, values, previous, first, last, x)
-        _add_input(input_rows, bias, u, first, x)
-        _apply(code, x)
-        if leaky:
-            _leak(x, previous[first:last], keep[first:last], gain[first:last])
-
-
-@_jit(_ORDERED)
-def _sparse_serial(starts, columns, values, input_rows, bias, u, state, out, keep, gain, leaky, code):
-    for t in range(u.shape[0]):
-        previous = out[t - 1] if t else state
-        _sparse_block(
-            starts, columns, values, input_rows, bias, u[t], previous, out[t], keep, gain, leaky, code,
-            0, out.shape[1],
-        )  # fmt: skip
-
-
-@_jit(_ORDERED, parallel=True)
-def _sparse_parallel(starts, columns, values, input_rows, bias, u, state, out, keep, gain, leaky, code, parts):
-    nodes = out.shape[1]
-    units = (nodes + _LANES - 1) // _LANES
-    for t in range(u.shape[0]):
-        previous = out[t - 1] if t else state
-        for part in numba.prange(parts):
-            begin = units * part // parts * _LANES
-            end = min(units * (part + 1) // parts * _LANES, nodes)
-            _sparse_block(
-                starts, columns, values, input_rows, bias, u[t], previous, out[t], keep, gain, leaky, code,
-                begin, end,
-            )  # fmt: skip
-
-
-@_jit(_ORDERED)
-def _sparse_batch_row(starts, columns, values, weights, offset, u, previous, x, i):
-    batch = x.shape[0]
-    for b in range(batch):
-        x[b] = offset
-    for k in range(u.shape[0]):
-        w0, s0 = weights[k], u[k]
-        for b in range(batch):
-            x[b] += w0 * s0[b]
-    first, last = np.uint64(starts[i]), np.uint64(starts[i + 1])
-    whole = first + (last - first) // _FOUR * _FOUR
-    for k in range(first, whole, _FOUR):
-        w0, w1, w2, w3 = values[k], values[k + _ONE], values[k + _TWO], values[k + _THREE]
-        s0, s1 = previous[columns[k]], previous[columns[k + _ONE]]
-        s2, s3 = previous[columns[k + _TWO]], previous[columns[k + _THREE]]
-        for b in range(batch):
-            x[b] += (w0 * s0[b] + w1 * s1[b]) + (w2 * s2[b] + w3 * s3[b])
-    for k in range(whole, last, _ONE):
-        w0, s0 = values[k], previous[columns[k]]
-        for b in range(batch):
-            x[b] += w0 * s0[b]
-
-
-@_jit(_ORDERED)
-def _sparse_batch_block(starts, columns, values, W_in, bias, u, previous, out, keep, gain, leaky, code, begin, end):
-    for i in range(begin, end):
-        x = out[i]
-        _sparse_batch_row(starts, columns, values, W_in[i], bias[i], u, previous, x, i)
-        _apply(code, x)
-        if leaky:
-            k, g, s = keep[i], gain[i], previous[i]
-            for b in range(x.shape[0]):
-                x[b] = k * s[b] + g * x[b]
-
-
-@_jit(_ORDERED, parallel=True)
-def _sparse_batch(starts, columns, values, W_in, bias, u, state, out, keep, gain, leaky, code, parts):
-    nodes = out.shape[1]
-    for t in range(u.shape[0]):
-        previous = out[t - 1] if t else state
-        for part in numba.prange(parts):
-            _sparse_batch_block(
-                starts, columns, values, W_in, bias, u[t], previous, out[t], keep, gain, leaky, code,
-                nodes * part // parts, nodes * (part + 1) // parts,
-            )  # fmt: skip
+    return -(-count // compiled.LANES) * compiled.LANES

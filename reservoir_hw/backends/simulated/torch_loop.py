@@ -18,6 +18,7 @@ from numpy.typing import DTypeLike
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from reservoir_hw.backends.simulated.imperfections import LoopTerms
 from reservoir_hw.backends.simulated.weights import EsnWeights
 from reservoir_hw.errors import ConfigurationError, ShapeError
 
@@ -78,8 +79,10 @@ def prepare(weights: EsnWeights, dtype: DTypeLike = "float32", device: torch.dev
     )
 
 
-def run(weights: TorchWeights, u: Tensor, state: Tensor, activation: Activation = "tanh") -> tuple[Tensor, Tensor]:
-    """Drive the network with `u` (batch, time, inputs) from `state` (batch, nodes).
+def run(
+    weights: TorchWeights, u: Tensor, state: Tensor, activation: Activation = "tanh", loop: LoopTerms | None = None
+) -> tuple[Tensor, Tensor]:
+    """Drive the network with `u` (batch, time, inputs) from `state` (batch, nodes); `loop` acts on every new state.
 
     Returns the states (batch, time, nodes), row t after input t, and the final state (batch, nodes).
     Nothing is written in place, so that gradients flow to `u`, `state`, and to the weights that require
@@ -96,12 +99,35 @@ def run(weights: TorchWeights, u: Tensor, state: Tensor, activation: Activation 
         raise ConfigurationError(f"unknown activation {activation!r}: choose one of {', '.join(_ACTIVATIONS)}")
     function = _ACTIVATIONS[activation]
     if weights.W.layout == torch.sparse_csr:
-        return _sparse_run(weights, u, state, function)
-    return _dense_run(weights, u, state, function)
+        return _sparse_run(weights, u, state, function, _Impairment(loop, u))
+    return _dense_run(weights, u, state, function, _Impairment(loop, u))
+
+
+class _Impairment:
+    """`LoopTerms` as tensors."""
+
+    def __init__(self, terms: LoopTerms | None, like: Tensor) -> None:
+        self._terms = terms
+        if terms is not None:
+            self._keep, self._gain, self._additive = (
+                torch.tensor(array, device=like.device) for array in (terms.keep, terms.gain, terms.additive)
+            )
+
+    def apply(self, x: Tensor, before: Tensor, step: int) -> Tensor:
+        """What becomes of the freshly computed states x (batch, nodes)."""
+        terms = self._terms
+        if terms is None:
+            return x
+        if terms.saturation < np.inf:
+            x = terms.saturation * torch.tanh(x / terms.saturation)
+        x = self._keep * before + self._gain * x + self._additive[:, step]
+        if terms.lsb > 0:
+            x = (torch.floor(x / terms.lsb + 0.5) * terms.lsb).clamp(-terms.limit, terms.limit - terms.lsb)
+        return x
 
 
 def _dense_run(
-    weights: TorchWeights, u: Tensor, state: Tensor, function: Callable[[Tensor], Tensor]
+    weights: TorchWeights, u: Tensor, state: Tensor, function: Callable[[Tensor], Tensor], loop: _Impairment
 ) -> tuple[Tensor, Tensor]:
     W, W_in, leak = weights.W.T, weights.W_in.T, weights.leak
     collect = _Collector(weights, u, state, (u.shape[0], weights.W.shape[0]), axis=1)
@@ -109,13 +135,14 @@ def _dense_run(
         # One product per step, also for the inputs: over several steps it would round by their number.
         drive = torch.addmm(weights.bias, u[:, step], W_in)
         response = function(torch.addmm(drive, state, W))
-        state = response if leak is None else torch.lerp(state, response, leak)
+        response = response if leak is None else torch.lerp(state, response, leak)
+        state = loop.apply(response, state, step)
         collect.add(step, state)
     return collect.states(), state
 
 
 def _sparse_run(
-    weights: TorchWeights, u: Tensor, state: Tensor, function: Callable[[Tensor], Tensor]
+    weights: TorchWeights, u: Tensor, state: Tensor, function: Callable[[Tensor], Tensor], loop: _Impairment
 ) -> tuple[Tensor, Tensor]:
     # Sparse products want the nodes first: the loop runs on transposed states, the result is a view.
     bias = weights.bias[:, None]
@@ -125,7 +152,8 @@ def _sparse_run(
     for step in range(u.shape[1]):
         drive = torch.addmm(bias, weights.W_in, u[:, step].T)
         response = function(drive + weights.W @ columns)
-        columns = response if leak is None else torch.lerp(columns, response, leak)
+        response = response if leak is None else torch.lerp(columns, response, leak)
+        columns = loop.apply(response.T, columns.T, step).T
         collect.add(step, columns)
     states = collect.states()
     return states.permute(2, 0, 1), columns.T

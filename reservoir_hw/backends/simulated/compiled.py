@@ -1,0 +1,417 @@
+"""The inner loops of the simulated networks, compiled by numba.
+
+Sums are ordered by the sizes of the network alone, never by the number of time steps or threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from reservoir_hw.errors import ConfigurationError, MissingExtra
+
+try:
+    import numba
+    from llvmlite import ir
+    from numba import types
+    from numba.extending import intrinsic
+except ImportError as error:  # pragma: no cover
+    raise MissingExtra("the simulated reservoir's CPU kernels need numba: pip install 'reservoir-hw[sim]'") from error
+
+_Kernel: TypeAlias = Callable[..., Any]
+
+IDENTITY, RELU, TANH, RATIONAL_TANH = range(4)
+
+# Sums may be reordered, which lets them vectorise; NaN and infinity must survive, so no "fast".
+REORDERED = frozenset({"reassoc", "contract", "nsz"})
+# Everything else keeps its order: the error bound of the activation was measured in that order.
+ORDERED = frozenset({"contract"})
+
+# Rows per scratch block of the sparse kernels: the block's states stay in the first-level cache.
+_BLOCK = 1024
+# A vector register of AVX-512 in float32, and the unit in which rows are shared out among threads.
+LANES = 16
+
+# Unsigned constants: in numba an unsigned and a signed integer meet as a float.
+_ONE, _TWO, _THREE, _FOUR = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
+
+
+def jit(fastmath: frozenset[str], *, parallel: bool = False) -> Callable[[_Kernel], _Kernel]:
+    """numba.njit without the interpreter lock, cached where a folder for it can be written to."""
+    options: dict[str, Any] = {
+        "nogil": True,
+        "fastmath": set(fastmath),
+        "parallel": parallel,
+        "error_model": "numpy",
+    }
+
+    def decorate(function: _Kernel) -> _Kernel:
+        try:
+            compiled: Any = numba.njit(cache=True, **options)(function)
+        except RuntimeError:
+            # Neither the package's folder nor a user's cache folder can be written to.
+            compiled = numba.njit(**options)(function)
+        return compiled
+
+    return decorate
+
+
+def activation_code(activation: Literal["tanh", "relu", "identity"] | str, dtype: np.dtype[Any]) -> int:
+    """The number by which `activate` knows an activation. Raises `ConfigurationError` for an unknown one."""
+    codes = {"identity": IDENTITY, "relu": RELU, "tanh": RATIONAL_TANH if dtype == np.float32 else TANH}
+    if activation not in codes:
+        raise ConfigurationError(f"unknown activation {activation!r}: choose one of tanh, relu, identity")
+    return codes[activation]
+
+
+def _number(typing_context, weight):
+    """A stored weight as a number to calculate with: the bits of a float16 become a float32."""
+    del typing_context
+    if weight != types.uint16:
+        return weight(weight), lambda context, builder, signature, arguments: arguments[0]
+
+    def widen(context, builder, signature, arguments):
+        return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
+
+    return types.float32(weight), widen
+
+
+number: Any = intrinsic(_number)
+
+
+@jit(ORDERED)
+def rational_tanh(x):
+    """tanh in float32 within 3.1e-7, never beyond ±1."""
+    # Eigen's approximation: odd degree 13 over even degree 6, clamped where tanh rounds to 1.
+    # Comparisons, not min and max, so that NaN stays NaN.
+    limit = np.float32(7.90531110763549805)
+    if x > limit:
+        x = limit
+    if x < -limit:
+        x = -limit
+    q = x * x
+    p = np.float32(-2.76076847742355e-16)
+    p = p * q + np.float32(2.00018790482477e-13)
+    p = p * q + np.float32(-8.60467152213735e-11)
+    p = p * q + np.float32(5.12229709037114e-08)
+    p = p * q + np.float32(1.48572235717979e-05)
+    p = p * q + np.float32(6.37261928875436e-04)
+    p = p * q + np.float32(4.89352455891786e-03)
+    d = np.float32(1.19825839466702e-06)
+    d = d * q + np.float32(1.18534705686654e-04)
+    d = d * q + np.float32(2.26843463243900e-03)
+    d = d * q + np.float32(4.89352518554385e-03)
+    return x * p / d
+
+
+@jit(ORDERED)
+def activate(code, x):
+    """The activation, in place."""
+    if code == RATIONAL_TANH:
+        for i in range(x.shape[0]):
+            x[i] = rational_tanh(x[i])
+    elif code == TANH:
+        for i in range(x.shape[0]):
+            x[i] = np.tanh(x[i])
+    elif code == RELU:
+        for i in range(x.shape[0]):
+            if x[i] < 0:
+                x[i] = 0
+
+
+@jit(ORDERED)
+def leak(x, before, keep, gain):
+    """x <- keep before + gain x."""
+    for i in range(x.shape[0]):
+        x[i] = keep[i] * before[i] + gain[i] * x[i]
+
+
+@jit(ORDERED)
+def impair(x, before, saturation, keep, gain, additive, lsb, limit):
+    """What `LoopTerms` does to freshly computed states x, in place."""
+    if saturation < np.inf:
+        for i in range(x.shape[0]):
+            x[i] = saturation * np.tanh(x[i] / saturation)
+    for i in range(x.shape[0]):
+        x[i] = keep[i] * before[i] + gain[i] * x[i] + additive[i]
+    if lsb > 0:
+        for i in range(x.shape[0]):
+            x[i] = min(max(np.floor(x[i] / lsb + 0.5) * lsb, -limit), limit - lsb)
+
+
+@jit(REORDERED)
+def dense_rows(matrix, vector, begin, end, out):
+    """out[begin:end] = matrix[begin:end] @ vector; both bounds are multiples of four."""
+    zero = vector.dtype.type(0)
+    for i in range(begin, end, 4):
+        r0, r1, r2, r3 = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
+        a0 = a1 = a2 = a3 = zero
+        for j in range(vector.shape[0]):
+            v = vector[j]
+            a0 += number(r0[j]) * v
+            a1 += number(r1[j]) * v
+            a2 += number(r2[j]) * v
+            a3 += number(r3[j]) * v
+        out[i], out[i + 1], out[i + 2], out[i + 3] = a0, a1, a2, a3
+
+
+@jit(ORDERED)
+def _dense_block(
+    matrix, now, following, products, out, keep, gain, leaky, code, begin, end,
+    impaired, saturation, loop_keep, loop_gain, additive, lsb, limit,
+):  # fmt: skip
+    dense_rows(matrix, now, begin, end, products)
+    stop = min(end, out.shape[0])
+    x = products[begin:stop]
+    activate(code, x)
+    if leaky:
+        leak(x, now[begin:stop], keep[begin:stop], gain[begin:stop])
+    if impaired:
+        impair(
+            x, now[begin:stop], saturation, loop_keep[begin:stop], loop_gain[begin:stop], additive[begin:stop], lsb,
+            limit,
+        )  # fmt: skip
+    for i in range(begin, stop):
+        out[i] = products[i]
+        following[i] = products[i]
+
+
+@jit(ORDERED)
+def dense_serial(
+    matrix, vectors, first, products, u, out, keep, gain, leaky, code,
+    impaired, saturation, loop_keep, loop_gain, additive, lsb, limit,
+):  # fmt: skip
+    """Steps of one sequence on one thread.
+
+    `matrix` is [W | W_in | b | 0] (rows, columns); `vectors` (2, columns) hold the state, input and 1 of the
+    bias, read and written in turn, beginning with `first`.
+    """
+    rows, nodes = products.shape[0], out.shape[1]
+    for t in range(u.shape[0]):
+        turn = (first + t) & 1
+        now, following = vectors[turn], vectors[1 - turn]
+        for k in range(u.shape[1]):
+            now[nodes + k] = u[t, k]
+        _dense_block(
+            matrix, now, following, products, out[t], keep, gain, leaky, code, 0, rows,
+            impaired, saturation, loop_keep, loop_gain, additive[t * impaired], lsb, limit,
+        )  # fmt: skip
+
+
+@jit(ORDERED, parallel=True)
+def dense_parallel(
+    matrix, vectors, first, products, u, out, keep, gain, leaky, code,
+    impaired, saturation, loop_keep, loop_gain, additive, lsb, limit, parts,
+):  # fmt: skip
+    """As `dense_serial`, the rows of each step shared out among threads."""
+    units, nodes = products.shape[0] // LANES, out.shape[1]
+    for t in range(u.shape[0]):
+        turn = (first + t) & 1
+        now, following = vectors[turn], vectors[1 - turn]
+        for k in range(u.shape[1]):
+            now[nodes + k] = u[t, k]
+        for part in numba.prange(parts):
+            begin = units * part // parts * LANES
+            end = units * (part + 1) // parts * LANES
+            _dense_block(
+                matrix, now, following, products, out[t], keep, gain, leaky, code, begin, end,
+                impaired, saturation, loop_keep, loop_gain, additive[t * impaired], lsb, limit,
+            )  # fmt: skip
+
+
+@jit(ORDERED, parallel=True)
+def dense_sequences(
+    matrix, vectors, products, u, out, keep, gain, leaky, code,
+    impaired, saturation, loop_keep, loop_gain, additive, lsb, limit,
+):  # fmt: skip
+    """Several sequences, each on one thread: (batch, time, ...)."""
+    for b in numba.prange(u.shape[0]):
+        dense_serial(
+            matrix, vectors[b], 0, products[b], u[b], out[b], keep, gain, leaky, code,
+            impaired, saturation, loop_keep, loop_gain, additive[b * impaired], lsb, limit,
+        )  # fmt: skip
+
+
+@jit(ORDERED)
+def activate_batch(
+    products, vectors, out, keep, gain, leaky, code,
+    impaired, saturation, loop_keep, loop_gain, additive, lsb, limit,
+):  # fmt: skip
+    """From the products (batch, nodes) of one step to its states, in `vectors` and `out`."""
+    nodes = products.shape[1]
+    for b in range(products.shape[0]):
+        x, before = products[b], vectors[b, :nodes]
+        activate(code, x)
+        if leaky:
+            leak(x, before, keep, gain)
+        if impaired:
+            impair(x, before, saturation, loop_keep, loop_gain, additive[b], lsb, limit)
+        for i in range(nodes):
+            before[i] = x[i]
+            out[b, i] = x[i]
+
+
+@jit(REORDERED)
+def _sparse_rows(starts, columns, values, vector, begin, end, out):
+    zero = vector.dtype.type(0)
+    for i in range(begin, end):
+        first, last = np.uint64(starts[i]), np.uint64(starts[i + 1])
+        whole = first + (last - first) // _FOUR * _FOUR
+        a0 = a1 = a2 = a3 = zero
+        for k in range(first, whole, _FOUR):
+            a0 += number(values[k]) * vector[columns[k]]
+            a1 += number(values[k + _ONE]) * vector[columns[k + _ONE]]
+            a2 += number(values[k + _TWO]) * vector[columns[k + _TWO]]
+            a3 += number(values[k + _THREE]) * vector[columns[k + _THREE]]
+        for k in range(whole, last, _ONE):
+            a0 += number(values[k]) * vector[columns[k]]
+        out[i - begin] = (a0 + a1) + (a2 + a3)
+
+
+@jit(ORDERED)
+def _add_input(input_rows, bias, u, begin, out):
+    count = out.shape[0]
+    inputs = u.shape[0]
+    whole = inputs // 4 * 4
+    for i in range(count):
+        out[i] += bias[begin + i]
+    for k in range(0, whole, 4):
+        u0, u1, u2, u3 = u[k], u[k + 1], u[k + 2], u[k + 3]
+        w0, w1 = input_rows[k, begin : begin + count], input_rows[k + 1, begin : begin + count]
+        w2, w3 = input_rows[k + 2, begin : begin + count], input_rows[k + 3, begin : begin + count]
+        for i in range(count):
+            out[i] += (w0[i] * u0 + w1[i] * u1) + (w2[i] * u2 + w3[i] * u3)
+    for k in range(whole, inputs):
+        u0, w0 = u[k], input_rows[k, begin : begin + count]
+        for i in range(count):
+            out[i] += w0[i] * u0
+
+
+@jit(ORDERED)
+def _sparse_block(
+    starts, columns, values, input_rows, bias, u, before, out, keep, gain, leaky, code, begin, end,
+    impaired, saturation, loop_keep, loop_gain, additive, lsb, limit,
+):  # fmt: skip
+    for first in range(begin, end, _BLOCK):
+        last = min(first + _BLOCK, end)
+        x = out[first:last]
+        _sparse_rows(starts, columns, values, before, first, last, x)
+        _add_input(input_rows, bias, u, first, x)
+        activate(code, x)
+        if leaky:
+            leak(x, before[first:last], keep[first:last], gain[first:last])
+        if impaired:
+            impair(
+                x, before[first:last], saturation, loop_keep[first:last], loop_gain[first:last], additive[first:last],
+                lsb, limit,
+            )  # fmt: skip
+
+
+@jit(ORDERED)
+def sparse_serial(
+    starts, columns, values, input_rows, bias, u, state, out, keep, gain, leaky, code,
+    impaired, saturation, loop_keep, loop_gain, additive, lsb, limit,
+):  # fmt: skip
+    """Steps of one sequence on one thread; W is CSR, `input_rows` W_in transposed."""
+    for t in range(u.shape[0]):
+        before = out[t - 1] if t else state
+        _sparse_block(
+            starts, columns, values, input_rows, bias, u[t], before, out[t], keep, gain, leaky, code,
+            0, out.shape[1], impaired, saturation, loop_keep, loop_gain, additive[t * impaired], lsb, limit,
+        )  # fmt: skip
+
+
+@jit(ORDERED, parallel=True)
+def sparse_parallel(
+    starts, columns, values, input_rows, bias, u, state, out, keep, gain, leaky, code,
+    impaired, saturation, loop_keep, loop_gain, additive, lsb, limit, parts,
+):  # fmt: skip
+    """As `sparse_serial`, the rows of each step shared out among threads."""
+    nodes = out.shape[1]
+    units = (nodes + LANES - 1) // LANES
+    for t in range(u.shape[0]):
+        before = out[t - 1] if t else state
+        for part in numba.prange(parts):
+            begin = units * part // parts * LANES
+            end = min(units * (part + 1) // parts * LANES, nodes)
+            _sparse_block(
+                starts, columns, values, input_rows, bias, u[t], before, out[t], keep, gain, leaky, code,
+                begin, end, impaired, saturation, loop_keep, loop_gain, additive[t * impaired], lsb, limit,
+            )  # fmt: skip
+
+
+@jit(ORDERED, parallel=True)
+def sparse_sequences(
+    starts, columns, values, input_rows, bias, u, state, out, keep, gain, leaky, code,
+    impaired, saturation, loop_keep, loop_gain, additive, lsb, limit,
+):  # fmt: skip
+    """Several sequences, each on one thread: (batch, time, ...)."""
+    for b in numba.prange(u.shape[0]):
+        sparse_serial(
+            starts, columns, values, input_rows, bias, u[b], state[b], out[b], keep, gain, leaky, code,
+            impaired, saturation, loop_keep, loop_gain, additive[b * impaired], lsb, limit,
+        )  # fmt: skip
+
+
+@jit(ORDERED)
+def _sparse_batch_row(starts, columns, values, weights, offset, u, before, x, i):
+    batch = x.shape[0]
+    for b in range(batch):
+        x[b] = offset
+    for k in range(u.shape[0]):
+        w0, s0 = weights[k], u[k]
+        for b in range(batch):
+            x[b] += w0 * s0[b]
+    first, last = np.uint64(starts[i]), np.uint64(starts[i + 1])
+    whole = first + (last - first) // _FOUR * _FOUR
+    for k in range(first, whole, _FOUR):
+        w0, w1, w2, w3 = (
+            number(values[k]), number(values[k + _ONE]), number(values[k + _TWO]), number(values[k + _THREE])
+        )  # fmt: skip
+        s0, s1 = before[columns[k]], before[columns[k + _ONE]]
+        s2, s3 = before[columns[k + _TWO]], before[columns[k + _THREE]]
+        for b in range(batch):
+            x[b] += (w0 * s0[b] + w1 * s1[b]) + (w2 * s2[b] + w3 * s3[b])
+    for k in range(whole, last, _ONE):
+        w0, s0 = number(values[k]), before[columns[k]]
+        for b in range(batch):
+            x[b] += w0 * s0[b]
+
+
+@jit(ORDERED)
+def _sparse_batch_block(
+    starts, columns, values, W_in, bias, u, before, out, keep, gain, leaky, code, begin, end,
+    impaired, saturation, loop_keep, loop_gain, additive, lsb, limit,
+):  # fmt: skip
+    for i in range(begin, end):
+        x, s = out[i], before[i]
+        _sparse_batch_row(starts, columns, values, W_in[i], bias[i], u, before, x, i)
+        activate(code, x)
+        if leaky:
+            k, g = keep[i], gain[i]
+            for b in range(x.shape[0]):
+                x[b] = k * s[b] + g * x[b]
+        if impaired:
+            width = x.shape[0]
+            impair(
+                x, s, saturation, np.full(width, loop_keep[i]), np.full(width, loop_gain[i]), additive[i], lsb, limit
+            )  # fmt: skip
+
+
+@jit(ORDERED, parallel=True)
+def sparse_batch(
+    starts, columns, values, W_in, bias, u, state, out, keep, gain, leaky, code,
+    impaired, saturation, loop_keep, loop_gain, additive, lsb, limit, parts,
+):  # fmt: skip
+    """Steps of a batch in the layout (time, nodes, batch), the rows shared out among threads."""
+    nodes = out.shape[1]
+    for t in range(u.shape[0]):
+        before = out[t - 1] if t else state
+        for part in numba.prange(parts):
+            _sparse_batch_block(
+                starts, columns, values, W_in, bias, u[t], before, out[t], keep, gain, leaky, code,
+                nodes * part // parts, nodes * (part + 1) // parts,
+                impaired, saturation, loop_keep, loop_gain, additive[t * impaired], lsb, limit,
+            )  # fmt: skip

@@ -1,0 +1,77 @@
+"""How many threads drive a network: as many as there are, while that is the quicker way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numba
+import numpy as np
+
+# numba's simplest threading layer aborts the process when two threads enter it at once.
+_parallel_region = threading.Lock()
+
+
+class Pace:
+    """Decides, as it drives, whether a network's steps are shared out among threads or done by one.
+
+    Threads that wait for one another at every step are the quicker way while each has a core. Where another
+    process wants a core too, a step takes as long as the scheduler's time slice, a thousand times longer.
+    Nothing tells beforehand, so the steps are timed: as soon as sharing them is the slower way, one thread
+    goes on alone for a while. The kernel is the same and so are the bits.
+    """
+
+    _SLICE = 32
+    _PROBES = 4
+    _ALONE_FOR = 30.0
+
+    def __init__(self) -> None:
+        self._probes = 0
+        self._best = {True: np.inf, False: np.inf}
+        self._resume = 0.0
+        self._slice = 4
+
+    def drive(self, advance: Callable[[int, int, int], None], steps: int, threads: int) -> None:
+        """Call `advance(begin, end, threads)` until all steps are done."""
+        done = 0
+        while done < steps:
+            now = time.perf_counter()
+            shared = threads > 1 and self._probes >= self._PROBES and now >= self._resume
+            end = steps if threads == 1 else min(steps, done + self._slice)
+            with numba_threads(threads if shared else 1):
+                begin = time.perf_counter()
+                advance(done, end, threads if shared else 1)
+                self._learn(shared, time.perf_counter() - begin, end - done)
+            done = end
+
+    def _learn(self, shared: bool, seconds: float, steps: int) -> None:
+        self._probes += 1
+        if self._probes == 1:
+            return  # this one compiled
+        # The quickest seen: what else the machine does only ever adds.
+        pace = seconds / steps
+        self._best[shared] = min(self._best[shared], pace)
+        if shared and pace > 1.5 * min(self._best[False], 2 * self._best[True]):
+            self._resume = time.perf_counter() + self._ALONE_FOR * seconds
+            self._slice = 4
+        elif self._probes >= self._PROBES:
+            self._slice = min(2 * self._slice, self._SLICE)
+
+
+@contextmanager
+def numba_threads(threads: int) -> Iterator[None]:
+    """Parallel kernels inside share their work out among so many threads."""
+    with _parallel_region:
+        before = numba.get_num_threads()
+        numba.set_num_threads(threads)
+        try:
+            yield
+        finally:
+            numba.set_num_threads(before)
+
+
+def available_threads() -> int:
+    """The most that set_num_threads accepts: the cores of this process, or fewer where its user said so."""
+    return int(numba.config.NUMBA_NUM_THREADS)  # pyright: ignore

@@ -1,0 +1,37 @@
+"""Weights as a device with few bits holds them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reservoir_hw.errors import ConfigurationError
+
+Array = NDArray[Any]
+
+
+def to_float16(weights: Array) -> Array:
+    """The nearest float16 numbers, as float64. Raises `ConfigurationError` beyond ±65504, the largest of them."""
+    with np.errstate(over="ignore"):
+        rounded = weights.astype(np.float16)
+    if not np.isfinite(rounded).all():
+        raise ConfigurationError(
+            f"weights reach {np.abs(weights).max():g}, float16 ends at 65504: remove weight_storage, or scale down"
+        )
+    return rounded.astype(np.float64)
+
+
+def to_bits(weights: Array, bits: int, limit: float) -> Array:
+    """The nearest of 2^bits multiples of 2 limit / 2^bits from -limit on.
+
+    Raises `ConfigurationError` for weights beyond ±limit: a chip's compiler would refuse them too.
+    """
+    largest = float(np.abs(weights).max(initial=0.0))
+    if largest > limit:
+        raise ConfigurationError(
+            f"weights reach {largest:g}, beyond nonidealities.loop.weight_limit {limit:g}: raise it, or scale down"
+        )
+    lsb = 2 * limit / 2**bits
+    return np.clip(np.floor(weights / lsb + 0.5) * lsb, -limit, limit - lsb)

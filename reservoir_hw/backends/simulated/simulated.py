@@ -1,0 +1,195 @@
+"""What all simulated kinds share: the engine that computes, and the non-idealities of the device it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from pydantic import Field
+
+from reservoir_hw import arrays
+from reservoir_hw.backends.simulated.imperfections import Imperfections, LoopTerms
+from reservoir_hw.backends.simulated.nonidealities import IDEAL, Nonidealities
+from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.reservoir import OutOfRange, Reservoir
+from reservoir_hw.reservoir_config import ReservoirConfig
+from reservoir_hw.spec import Identity, ReservoirSpec
+
+# Numbers in one array of noise: bounds the memory that a long run needs beyond its states.
+_CHUNK = 1 << 20
+
+
+class SimulatedConfig(ReservoirConfig):
+    """What every simulated kind can be told."""
+
+    nonidealities: Nonidealities = Field(
+        default=IDEAL, description="how the device departs from its equations; by default not at all"
+    )
+
+
+class Engine(Protocol):
+    """Computes the equations of a kind and keeps their state."""
+
+    name: str
+
+    def reset(self, batch: int) -> None:
+        """To rest, for so many sequences."""
+
+    def run(self, u: Any, out: Any, loop: LoopTerms | None) -> Any:
+        """(batch, time, inputs) -> (batch, time, nodes); `loop` acts on every new state. `out` may be filled."""
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        """Copies of the state; the first axis of each array is the sequence."""
+        ...
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Continue from what `get_state` gave."""
+
+    def transition(self, u: Any, states: Any, loop: LoopTerms | None) -> Any:
+        """One step from given states, (batch, inputs), (batch, nodes) -> (batch, nodes), where the kind is settable."""
+
+
+class SimulatedReservoir(Reservoir):
+    """A reservoir that is computed.
+
+    Noise is keyed by (seed, sequence, step). Each `reset` begins new sequences, so repeated drives meet new noise,
+    while chunks, a restored snapshot and the whole program run once more meet the same.
+
+    Parameters
+    ----------
+    spec
+        What the ideal device declares; non-idealities take back what no longer holds.
+    engine
+        Computes the ideal equations and lets `LoopTerms` act in them.
+    """
+
+    inputs_are_converted = True
+    """Whether the DAC of `nonidealities.drive` converts the inputs themselves."""
+
+    def __init__(
+        self,
+        spec: ReservoirSpec,
+        engine: Engine,
+        *,
+        nonidealities: Nonidealities = IDEAL,
+        out_of_range: OutOfRange = "error",
+    ) -> None:
+        self._engine = engine
+        self._nonidealities = nonidealities
+        self._imperfect = None if nonidealities.ideal else Imperfections(nonidealities, spec.nodes, spec.numpy_dtype)
+        super().__init__(self._declared(spec), out_of_range=out_of_range)
+
+    def _declared(self, spec: ReservoirSpec) -> ReservoirSpec:
+        """The spec of the ideal device, less what its non-idealities take."""
+        if self._nonidealities.ideal:
+            return spec
+        changes: dict[str, Any] = {
+            "input_bits": self._nonidealities.drive.bits,
+            "output_bits": self._nonidealities.readout.bits,
+            "state_range": None,
+            "identity": _marked(spec.identity, self._nonidealities),
+        }
+        if self._nonidealities.drive.bits is not None and self.inputs_are_converted:
+            changes["input_range"] = self._nonidealities.drive.range
+        refused = dict(spec.not_supported)
+        if self._nonidealities.varies:
+            changes["deterministic"] = False
+            changes["settable"] = False
+            refused["settable"] = "its noise belongs to the steps of its sequences, not to a given state"
+        if self._nonidealities.rounds:
+            changes["differentiable"] = False
+        return spec.model_copy(update={**changes, "not_supported": refused})
+
+    def _open(self) -> None:
+        self._next_sequence = 0
+        self._age = 0
+
+    def _reset(self, batch: int) -> None:
+        self._engine.reset(batch)
+        self._sequences = np.arange(self._next_sequence, self._next_sequence + batch)
+        self._next_sequence += batch
+        self._position = 0
+
+    def _run(self, u: Any, out: Any) -> Any:
+        if self._imperfect is None:
+            return self._engine.run(u, out, None)
+        batch, steps = u.shape[:2]
+        chunk = max(1, _CHUNK // (batch * self.spec.nodes))
+        parts = [self._run_chunk(self._imperfect, u[:, t : t + chunk]) for t in range(0, steps, chunk)]
+        if arrays.is_tensor(u):
+            states = arrays.import_torch("this reservoir").cat(parts, dim=1)
+        else:
+            states = np.concatenate(parts, axis=1, out=out)
+        return states
+
+    def _run_chunk(self, imperfect: Imperfections, u: Any) -> Any:
+        steps = u.shape[1]
+        loop = imperfect.loop_terms(self._sequences, self._position, self._age, steps)
+        states = self._engine.run(self._converted(u), None, loop)
+        states, saturated, lost = imperfect.measure(states, self._sequences, self._position)
+        self.counters.saturations += saturated
+        self.counters.lost += lost
+        self._position += steps
+        self._age += steps
+        return states
+
+    def _converted(self, u: Any) -> Any:
+        """What the DAC makes of inputs that are within its range."""
+        if self._imperfect is None or self._imperfect.dac is None or not self.inputs_are_converted:
+            return u
+        return self._imperfect.dac.apply(u)[0]
+
+    def _transition(self, u: Any, states: Any) -> Any:
+        imperfect = self._imperfect
+        if imperfect is None:
+            return self._engine.transition(u, states, None)
+        # Settable devices have no noise and no drift: any sequence and step give the same terms.
+        sequences = np.zeros(len(u), dtype=np.int64)
+        loop = imperfect.loop_terms(sequences, 0, 0, 1)
+        after = self._engine.transition(self._converted(u), states, loop)
+        return imperfect.measure(after[:, None], sequences, 0)[0][:, 0]
+
+    def _snapshot(self) -> dict[str, np.ndarray]:
+        state = self._engine.get_state()
+        if self._imperfect is not None:
+            state["noise.sequence"] = self._sequences.copy()
+            state["noise.step"] = np.full(len(self._sequences), self._position)
+            state["noise.age"] = np.full(len(self._sequences), self._age)
+        return state
+
+    def _restore(self, state: Mapping[str, np.ndarray]) -> None:
+        expected = self._snapshot()
+        if set(state) != set(expected):
+            raise ConfigurationError(
+                f"restore: the snapshot holds {sorted(state)}, this device needs {sorted(expected)}"
+            )
+        for name, array in expected.items():
+            if np.shape(state[name])[1:] != array.shape[1:]:
+                raise ConfigurationError(
+                    f"restore: {name} has the shape {np.shape(state[name])} in the snapshot, this device needs "
+                    f"(sequences, {', '.join(map(str, array.shape[1:]))})"
+                )
+        self._engine.set_state({name: array for name, array in state.items() if not name.startswith("noise.")})
+        if self._imperfect is not None:
+            self._sequences = np.array(state["noise.sequence"])
+            self._position, self._age = int(state["noise.step"][0]), int(state["noise.age"][0])
+            self._next_sequence = max(self._next_sequence, int(self._sequences.max()) + 1)
+
+    def _with_identity(self, identity: Identity) -> ReservoirSpec:
+        """The spec after an upload."""
+        if self._imperfect is not None:
+            identity = _marked(identity, self._nonidealities)
+        return self.spec.model_copy(update={"identity": identity})
+
+    def _settings(self) -> dict[str, Any]:
+        settings: dict[str, Any] = {"engine": self._engine.name}
+        if self._imperfect is not None:
+            settings["nonidealities"] = self._nonidealities.model_dump(mode="json")
+        return settings
+
+
+def _marked(identity: Identity, nonidealities: Nonidealities) -> Identity:
+    """The identity of a device with these non-idealities: another fingerprint."""
+    content = f"{identity.content} {nonidealities.model_dump_json(exclude={'preset'})}"
+    return Identity(**identity.model_dump(exclude={"fingerprint", "content"}), content=content)

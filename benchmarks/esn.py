@@ -32,6 +32,7 @@ from _ridge_case import ridge_case, ridge_line
 from scipy.sparse import csr_array
 
 from reservoir_hw.backends.simulated import kernels
+from reservoir_hw.backends.simulated.rounding import to_float16
 from reservoir_hw.backends.simulated.weights import EsnWeights, draw_weights
 
 AGREEMENT = 2e-6
@@ -41,7 +42,10 @@ INPUTS = 1
 
 @dataclass(frozen=True)
 class Case:
-    """One network and drive; `steps` per sequence."""
+    """One network and drive; `steps` per sequence.
+
+    `float16` stores our weights so; `out` gives our loop memory to write to, which it then need not ask for.
+    """
 
     name: str
     nodes: int
@@ -49,6 +53,8 @@ class Case:
     batch: int = 1
     connectivity: float | None = None
     connections_per_node: int | None = None
+    float16: bool = False
+    out: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,10 +78,18 @@ CASES = (
     Case("N=100 dense", 100, 4000),
     Case("N=300 dense", 300, 2000),
     Case("N=1000 dense", 1000, 800),
+    Case("N=1000 dense, float16 weights", 1000, 800, float16=True),
     Case("N=1000 10 %", 1000, 1000, connectivity=0.1),
     Case("N=1000 32 per row", 1000, 2000, connections_per_node=32),
     Case("N=3000 dense", 3000, 100),
+    Case("N=3000 dense, float16 weights", 3000, 100, float16=True),
     Case("N=3000 32 per row", 3000, 1000, connections_per_node=32),
+    Case("N=10000 5 per row", 10_000, 1000, connections_per_node=5),
+    Case("N=10000 5 per row, out=", 10_000, 1000, connections_per_node=5, out=True),
+    Case("N=10000 32 per row", 10_000, 500, connections_per_node=32),
+    Case("N=65536 32 per row", 65_536, 50, connections_per_node=32),
+    Case("N=65536 32 per row, batch 32", 65_536, 10, connections_per_node=32, batch=32),
+    Case("N=300 dense, batch 4", 300, 1000, batch=4),
     Case("N=500 dense, batch 64", 500, 200, batch=64),
     Case("N=500 10 %, batch 64", 500, 200, batch=64, connectivity=0.1),
 )
@@ -108,7 +122,7 @@ def _compare(case: Case, repeats: int) -> Row:
     weights = _weights(case)
     u = np.random.default_rng(1).uniform(-1, 1, (case.batch, case.steps, INPUTS)).astype(np.float32)
     loops = {
-        "ours": _ours(weights, u),
+        "ours": _ours(case, weights, u),
         "reservoirpy": _reservoirpy(weights, u),
         "torch": _torch(weights, u),
     }
@@ -138,14 +152,20 @@ def _weights(case: Case) -> EsnWeights:
     # The circular law's radius suffices here; at 0.9 of it the network forgets, so that rounding
     # differences do not grow with the length of the sequence.
     links = np.count_nonzero(drawn.W.data if isinstance(drawn.W, csr_array) else drawn.W) / case.nodes
-    return replace(drawn, spectral_scale=0.9 / np.sqrt(links / 3))
+    weights = replace(drawn, spectral_scale=0.9 / np.sqrt(links / 3))
+    if not case.float16:
+        return weights
+    # The same rounded weights for everyone: what differs is how we store them.
+    W, W_in, bias = (to_float16(array) for array in (weights.recurrent(), weights.W_in, weights.bias))
+    return EsnWeights.from_arrays(W, W_in, bias, weights.leak)
 
 
-def _ours(weights: EsnWeights, u: np.ndarray) -> Callable[[], np.ndarray]:
-    prepared = kernels.prepare(weights)
+def _ours(case: Case, weights: EsnWeights, u: np.ndarray) -> Callable[[], np.ndarray]:
+    prepared = kernels.prepare(weights, storage=np.float16 if case.float16 else None)
+    out = kernels.run(prepared, u, np.zeros((len(u), weights.nodes), np.float32)) if case.out else None
 
     def loop() -> np.ndarray:
-        return kernels.run(prepared, u, np.zeros((len(u), weights.nodes), np.float32))
+        return kernels.run(prepared, u, np.zeros((len(u), weights.nodes), np.float32), out=out)
 
     return loop
 
@@ -230,15 +250,15 @@ def _torch(weights: EsnWeights, u: np.ndarray) -> Callable[[], np.ndarray]:
 
 def _line(row: Row) -> str:
     return (
-        f"{row.case:<24}{row.storage:<7}{row.ours:>10.1f}{row.reservoirpy:>13.1f}{row.torch:>10.1f}"
+        f"{row.case:<32}{row.storage:<7}{row.ours:>10.1f}{row.reservoirpy:>13.1f}{row.torch:>10.1f}"
         f"{row.reservoirpy / row.ours:>14.2f}{row.torch / row.ours:>9.2f}{row.difference:>12.1e}"
         f"  {'yes' if row.agrees else 'NO'}"
     )
 
 
 _HEADER = (
-    f"{'':<31}{'µs per step (of the whole batch)':^33}{'times as fast as':^23}{'states':>12}\n"
-    f"{'case':<24}{'stored':<7}{'ours':>10}{'reservoirpy':>13}{'torch':>10}"
+    f"{'':<39}{'µs per step (of the whole batch)':^33}{'times as fast as':^23}{'states':>12}\n"
+    f"{'case':<32}{'stored':<7}{'ours':>10}{'reservoirpy':>13}{'torch':>10}"
     f"{'reservoirpy':>14}{'torch':>9}{'difference':>12}  equal"
 )
 _FOOTER = (

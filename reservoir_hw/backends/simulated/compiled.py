@@ -35,7 +35,7 @@ _BLOCK = 1024
 LANES = 16
 
 # Unsigned constants: in numba an unsigned and a signed integer meet as a float.
-_ONE, _TWO, _THREE, _FOUR = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
+_1, _2, _3, _4, _5, _6, _7, _8 = (np.uint64(n) for n in range(1, 9))
 
 
 def jit(fastmath: frozenset[str], *, parallel: bool = False) -> Callable[[_Kernel], _Kernel]:
@@ -164,6 +164,13 @@ def _dense_block(
 ):  # fmt: skip
     dense_rows(matrix, now, begin, end, products)
     stop = min(end, out.shape[0])
+    if code == RATIONAL_TANH and not impaired:
+        # The usual case in one pass: for a small network the passes cost as much as the product.
+        for i in range(begin, stop):
+            y = keep[i] * now[i] + gain[i] * rational_tanh(products[i])
+            out[i] = y
+            following[i] = y
+        return
     x = products[begin:stop]
     activate(code, x)
     if leaky:
@@ -188,7 +195,8 @@ def dense_serial(
     `matrix` is [W | W_in | b | 0] (rows, columns); `vectors` (2, columns) hold the state, input and 1 of the
     bias, read and written in turn, beginning with `first`.
     """
-    rows, nodes = products.shape[0], out.shape[1]
+    nodes = out.shape[1]
+    rows = (nodes + 3) // 4 * 4
     for t in range(u.shape[0]):
         turn = (first + t) & 1
         now, following = vectors[turn], vectors[1 - turn]
@@ -258,16 +266,20 @@ def _sparse_rows(starts, columns, values, vector, begin, end, out):
     zero = vector.dtype.type(0)
     for i in range(begin, end):
         first, last = np.uint64(starts[i]), np.uint64(starts[i + 1])
-        whole = first + (last - first) // _FOUR * _FOUR
-        a0 = a1 = a2 = a3 = zero
-        for k in range(first, whole, _FOUR):
+        whole = first + (last - first) // _8 * _8
+        a0 = a1 = a2 = a3 = a4 = a5 = a6 = a7 = zero
+        for k in range(first, whole, _8):
             a0 += number(values[k]) * vector[columns[k]]
-            a1 += number(values[k + _ONE]) * vector[columns[k + _ONE]]
-            a2 += number(values[k + _TWO]) * vector[columns[k + _TWO]]
-            a3 += number(values[k + _THREE]) * vector[columns[k + _THREE]]
-        for k in range(whole, last, _ONE):
+            a1 += number(values[k + _1]) * vector[columns[k + _1]]
+            a2 += number(values[k + _2]) * vector[columns[k + _2]]
+            a3 += number(values[k + _3]) * vector[columns[k + _3]]
+            a4 += number(values[k + _4]) * vector[columns[k + _4]]
+            a5 += number(values[k + _5]) * vector[columns[k + _5]]
+            a6 += number(values[k + _6]) * vector[columns[k + _6]]
+            a7 += number(values[k + _7]) * vector[columns[k + _7]]
+        for k in range(whole, last, _1):
             a0 += number(values[k]) * vector[columns[k]]
-        out[i - begin] = (a0 + a1) + (a2 + a3)
+        out[i - begin] = ((a0 + a1) + (a2 + a3)) + ((a4 + a5) + (a6 + a7))
 
 
 @jit(ORDERED)
@@ -365,16 +377,19 @@ def _sparse_batch_row(starts, columns, values, weights, offset, u, before, x, i)
         for b in range(batch):
             x[b] += w0 * s0[b]
     first, last = np.uint64(starts[i]), np.uint64(starts[i + 1])
-    whole = first + (last - first) // _FOUR * _FOUR
-    for k in range(first, whole, _FOUR):
-        w0, w1, w2, w3 = (
-            number(values[k]), number(values[k + _ONE]), number(values[k + _TWO]), number(values[k + _THREE])
+    whole = first + (last - first) // _8 * _8
+    for k in range(first, whole, _8):
+        w0, w1, w2, w3 = number(values[k]), number(values[k + _1]), number(values[k + _2]), number(values[k + _3])
+        w4, w5, w6, w7 = number(values[k + _4]), number(values[k + _5]), number(values[k + _6]), number(values[k + _7])
+        s0, s1, s2, s3 = before[columns[k]], before[columns[k + _1]], before[columns[k + _2]], before[columns[k + _3]]
+        s4, s5, s6, s7 = (
+            before[columns[k + _4]], before[columns[k + _5]], before[columns[k + _6]], before[columns[k + _7]]
         )  # fmt: skip
-        s0, s1 = before[columns[k]], before[columns[k + _ONE]]
-        s2, s3 = before[columns[k + _TWO]], before[columns[k + _THREE]]
         for b in range(batch):
-            x[b] += (w0 * s0[b] + w1 * s1[b]) + (w2 * s2[b] + w3 * s3[b])
-    for k in range(whole, last, _ONE):
+            x[b] += ((w0 * s0[b] + w1 * s1[b]) + (w2 * s2[b] + w3 * s3[b])) + (
+                (w4 * s4[b] + w5 * s5[b]) + (w6 * s6[b] + w7 * s7[b])
+            )
+    for k in range(whole, last, _1):
         w0, s0 = number(values[k]), before[columns[k]]
         for b in range(batch):
             x[b] += w0 * s0[b]

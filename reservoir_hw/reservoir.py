@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -26,7 +27,8 @@ from reservoir_hw.errors import (
 from reservoir_hw.hostlock import HostLock
 from reservoir_hw.reset import ResetByCommand, ResetByIdle, ResetPolicy
 from reservoir_hw.seeds import generator
-from reservoir_hw.spec import Counters, Latency, ReservoirSpec
+from reservoir_hw.signal import Mask, MaskConfig
+from reservoir_hw.spec import Counters, Identity, Latency, ReservoirSpec
 
 OutOfRange = Literal["error", "clip"]
 
@@ -72,6 +74,9 @@ class Reservoir(ABC):
         self._lock: HostLock | None = None
         self._connected = False
         self._spec: ReservoirSpec | None = None
+        self._device_spec: ReservoirSpec | None = None
+        self._mask_config: tuple[MaskConfig, int] | None = None
+        self._mask: Mask | None = None
         self._batch = 1
         self._steps = 0
         # Counts resets, restores and closings: a stream that began before one of them has ended.
@@ -90,6 +95,16 @@ class Reservoir(ABC):
         if self._spec is None:
             raise NotOpen(f"{type(self).__name__} is not open: use it in a `with` block or call open() first")
         return self._spec
+
+    def spread_inputs(self, mask: MaskConfig, channels: int) -> None:
+        """Take `channels` inputs and let a seeded matrix spread them over the inputs that the device has.
+
+        To be called before `open()`. The spec then declares the channels; the limits of the device's own inputs
+        are checked behind the mask.
+        """
+        if self.is_open:
+            raise ConfigurationError("spread_inputs must be called before open()")
+        self._mask_config = (mask, channels)
 
     @property
     def is_open(self) -> bool:
@@ -241,7 +256,10 @@ class Reservoir(ABC):
         self._require(spec.snapshot, "snapshot")
         if self._lost:
             raise StateLost(f"{self._name()}: {self._lost}; call reset() before taking a snapshot")
-        state: dict[str, np.ndarray] = {"contract.steps": np.full(self._batch, self._steps, dtype=np.int64)}
+        state: dict[str, np.ndarray] = {
+            "contract.steps": np.full(self._batch, self._steps, dtype=np.int64),
+            "contract.device": self._fingerprint(self._batch),
+        }
         if spec.continuity == "replayed":
             state["contract.history"] = self._history_array()
         groups = self._groups(self._batch)
@@ -268,14 +286,20 @@ class Reservoir(ABC):
         if "contract.steps" not in state:
             raise ConfigurationError("restore needs a state that came from snapshot(): 'contract.steps' is missing")
         batch = len(state["contract.steps"])
+        if not np.array_equal(state.get("contract.device", ()), self._fingerprint(batch)):
+            raise ConfigurationError(
+                f"restore: the snapshot was taken on another device than this {self._name()}, or with other weights"
+            )
         for name, array in state.items():
             if np.ndim(array) < 1 or len(array) != batch:
                 raise ShapeError(f"restore: {name!r} has shape {np.shape(array)}, not one row for each of {batch}")
         history = state.get("contract.history")
         if (spec.continuity == "replayed") != (history is not None):
             raise ConfigurationError("restore: the snapshot was taken on a device of another continuity")
-        if history is not None and (np.ndim(history) != 3 or np.shape(history)[2] != spec.inputs):
-            raise ShapeError(f"restore: 'contract.history' has shape {np.shape(history)} for {spec.inputs} inputs")
+        if history is not None and (np.ndim(history) != 3 or np.shape(history)[2] != self._device().inputs):
+            raise ShapeError(
+                f"restore: 'contract.history' has shape {np.shape(history)} for {self._device().inputs} inputs"
+            )
         # Copies: what the caller does with the arrays afterwards is no business of the device.
         device = {
             name.removeprefix("device."): np.array(array) for name, array in state.items() if name.startswith("device.")
@@ -313,7 +337,9 @@ class Reservoir(ABC):
             raise ShapeError(f"transition takes states ({native.shape[0]}, {spec.nodes}), not {tuple(given.shape)}")
         if not arrays.all_finite(given):
             raise InputRangeError("transition: the given states are not all finite")
-        result = self._transition(self._in_range(native[:, None])[:, 0], given)
+        driven = self._in_range(native[:, None])[:, 0]
+        rows = self._groups(native.shape[0])
+        result = _concatenate([self._transition(driven[part], given[part]) for part in rows], 0)
         return arrays.like(self._checked(result[:, None], (native.shape[0], 1))[:, 0], u)
 
     def upload(self, weights: Mapping[str, np.ndarray]) -> None:
@@ -344,6 +370,7 @@ class Reservoir(ABC):
                 "duration_s": self.reset_duration_s,
                 "residual": self.reset_residual,
             },
+            "input_mask": None if self._mask is None else self._mask.digest(),
             "counters": self.counters.as_dict(),
             "latency": self.latency.summary(),
         }
@@ -413,7 +440,20 @@ class Reservoir(ABC):
                 )
         if spec.differentiable and self.native != "torch":
             raise ConfigurationError(f"{type(self).__name__} declares differentiable, which needs native = 'torch'")
+        self._device_spec, self._mask = spec, None
+        if self._mask_config is not None:
+            config, channels = self._mask_config
+            self._mask = config.build(spec.inputs, channels)
+            content = f"{spec.identity.fingerprint} behind mask {self._mask.digest()}"
+            identity = Identity(**spec.identity.model_dump(exclude={"fingerprint", "content"}), content=content)
+            outward = {"inputs": channels, "input_range": None, "input_names": (), "identity": identity}
+            spec = spec.model_copy(update=outward)
         self._spec = spec
+
+    def _device(self) -> ReservoirSpec:
+        """What the device itself declares, behind the mask if there is one."""
+        assert self._device_spec is not None
+        return self._device_spec
 
     def _require(self, declared: bool, capability: str) -> None:
         if not declared:
@@ -462,14 +502,19 @@ class Reservoir(ABC):
         return native
 
     def _in_range(self, u: Any) -> Any:
-        """Check (batch, time, inputs) values; clip and count them if that was asked for."""
+        """Check (batch, time, inputs) values, spread them by the mask; clip and count if that was asked for."""
         if not arrays.all_finite(u):
             where = _first(_not_finite(u))
             raise InputRangeError(f"input at (sequence, step, channel) = {where} is {_value(u, where)}, not a number")
-        if self.spec.input_range is None or u.shape[1] == 0:
+        return self._within_limits(u if self._mask is None else _masked(self._mask, u))
+
+    def _within_limits(self, u: Any) -> Any:
+        """What the device's own inputs are about to get, checked or clipped."""
+        limits = self._device().input_range
+        if limits is None or u.shape[1] == 0:
             return u
         # The limits as this dtype has them: a float32 0.1 lies within [-0.1, 0.1].
-        low, high = (float(self.spec.numpy_dtype.type(limit)) for limit in self.spec.input_range)
+        low, high = (float(self.spec.numpy_dtype.type(limit)) for limit in limits)
         smallest, largest = arrays.limits_of(u)
         if low <= smallest and largest <= high:
             return u
@@ -635,9 +680,11 @@ class Reservoir(ABC):
         self._reset(batch)
         if isinstance(self.reset_policy, ResetByIdle):
             time.sleep(self.reset_policy.settle_s)
-        waveform = self.reset_policy.waveform(self.spec)
+        waveform = self.reset_policy.waveform(self._device())
         if waveform is not None:
-            self._run(self._in_range(self._tiled(waveform, batch)), None)
+            if not np.isfinite(waveform).all():
+                raise InputRangeError("the reset waveform is not finite everywhere: correct reset.values")
+            self._run(self._within_limits(self._tiled(waveform, batch)), None)
             self.counters.steps += batch * len(waveform)
         self._fresh = True
 
@@ -708,9 +755,14 @@ class Reservoir(ABC):
             raise
         self._lost = None
 
+    def _fingerprint(self, batch: int) -> np.ndarray:
+        """The fingerprint as bytes, (batch, 32) uint8."""
+        digest = hashlib.sha256(self.spec.identity.fingerprint.encode()).digest()
+        return np.tile(np.frombuffer(digest, np.uint8), (batch, 1))
+
     def _history_array(self) -> np.ndarray:
         if self._history is None:
-            return np.empty((self._batch, 0, self.spec.inputs), self.spec.numpy_dtype)
+            return np.empty((self._batch, 0, self._device().inputs), self.spec.numpy_dtype)
         return np.array(arrays.like(self._history, np.empty(0)))
 
     def _frozen_state(self, index: int) -> dict[str, np.ndarray]:
@@ -722,6 +774,13 @@ class Reservoir(ABC):
             self._fresh = False
             state = self._frozen[index] = self._snapshot()
         return state
+
+
+def _masked(mask: Mask, u: Any) -> Any:
+    if not arrays.is_tensor(u):
+        return mask.apply(u)
+    matrix, bias = (arrays.import_torch("this reservoir").tensor(a).to(u) for a in (mask.matrix, mask.bias))
+    return u @ matrix.T + bias
 
 
 def _overlap(out: Any, u: Any) -> bool:

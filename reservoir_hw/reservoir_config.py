@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import Field, PositiveInt, ValidationError
+from pydantic import Field, PositiveInt, PrivateAttr, ValidationError
 
 from reservoir_hw import registry
 from reservoir_hw.configuration import Config, Document, validate
 from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.reservoir import OutOfRange, Reservoir
+from reservoir_hw.signal import MaskConfig
 
 
 class ReservoirConfig(Config):
@@ -23,6 +24,11 @@ class ReservoirConfig(Config):
     out_of_range: OutOfRange = Field(
         default="error", description="inputs outside the device's range: refuse them, or clip and count them"
     )
+
+    input_mask: MaskConfig | None = Field(
+        default=None, description="a seeded matrix from the task's channels to the `inputs` of the device"
+    )
+    _channels: int | None = PrivateAttr(default=None)
 
     @abstractmethod
     def build(self) -> Reservoir:
@@ -41,17 +47,23 @@ class ReservoirConfig(Config):
         """
         if isinstance(inputs, bool) or not isinstance(inputs, int) or inputs < 1:
             raise ConfigurationError(f"inputs must be a whole number of channels, at least 1, not {inputs!r}")
+        if self.input_mask is not None:
+            masked = self.model_copy()
+            masked._channels = inputs
+            return masked
         if self.inputs is None:
             return self.model_copy(update={"inputs": inputs})
         if self.inputs != inputs:
             raise ConfigurationError(
                 f"the task has {inputs} input channels, but reservoir.inputs is {self.inputs}; "
-                "remove reservoir.inputs to take the task's"
+                "remove reservoir.inputs to take the task's, or let `input_mask:` spread them"
             )
         return self
 
     def required_inputs(self) -> int:
         """`inputs`, or an error where neither the file nor a task gave it."""
+        if self.inputs is None and self.input_mask is not None:
+            raise ConfigurationError("`input_mask:` needs to know `inputs`: how many has the device?")
         if self.inputs is None:
             raise ConfigurationError(f"a reservoir of kind {self.kind!r} needs `inputs` when no task gives it")
         return self.inputs
@@ -86,10 +98,17 @@ def reservoir_section(document: Document) -> Document:
 def build_reservoir(config: ReservoirConfig) -> Reservoir:
     """`config.build()`, with a spec that contradicts itself reported as the `ConfigurationError` that it is."""
     try:
-        return config.build()
+        reservoir = config.build()
     except ValidationError as error:
         problems = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
         raise ConfigurationError(f"reservoir ({config.kind}): {problems}") from error
+    if config.input_mask is not None:
+        if config._channels is None:
+            raise ConfigurationError(
+                "`input_mask:` needs the number of channels to spread: a task gives it, or open_reservoir(..., inputs=)"
+            )
+        reservoir.spread_inputs(config.input_mask, config._channels)
+    return reservoir
 
 
 def open_reservoir(config: ReservoirConfig | Mapping[str, Any] | str | Path, *, inputs: int | None = None) -> Reservoir:

@@ -420,6 +420,20 @@ def test_transition_leaves_the_state_alone() -> None:
             toy.transition(np.ones((1, 2)), np.full((1, 2), np.nan))
 
 
+def test_transition_drives_no_more_sequences_at_once_than_the_device_takes() -> None:
+    seen: list[int] = []
+
+    class Narrow(SnapshotToy):
+        def _transition(self, u: np.ndarray, states: np.ndarray) -> np.ndarray:
+            seen.append(len(u))
+            return super()._transition(u, states)
+
+    with Narrow(max_batch=2) as toy:
+        given = np.arange(10.0).reshape(5, 2)
+        np.testing.assert_array_equal(toy.transition(np.ones((5, 2)), given), given / 2 + 1)
+    assert seen == [2, 2, 1]
+
+
 def test_upload_resets_and_changes_the_fingerprint() -> None:
     with SnapshotToy() as toy:
         before = toy.spec.identity.fingerprint

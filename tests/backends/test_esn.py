@@ -83,7 +83,9 @@ def test_snapshot_transition_and_upload(gradients: bool) -> None:
         given = frozen["device.state"]
         np.testing.assert_allclose(np.asarray(esn.transition(u[:, 9], given)), rest[:, 0], rtol=1e-5, atol=1e-6)
         with pytest.raises(ConfigurationError, match="this device needs"):
-            esn.restore({"contract.steps": np.zeros(2), "device.state": np.zeros((2, 4))})
+            esn.restore({name: array for name, array in frozen.items() if name != "device.state"})
+        with pytest.raises(ConfigurationError, match=r"shape \(2, 4\) in the snapshot"):
+            esn.restore({**frozen, "device.state": np.zeros((2, 4))})
         fingerprint = esn.spec.identity.fingerprint
         esn.upload({"W": np.zeros((60, 60)), "W_in": np.ones((60, 3))})
         assert esn.spec.identity.fingerprint != fingerprint
@@ -92,6 +94,12 @@ def test_snapshot_transition_and_upload(gradients: bool) -> None:
             esn.upload({"W": np.zeros((4, 4)), "W_in": np.ones((4, 3))})
         with pytest.raises(ConfigurationError, match="upload takes W and W_in"):
             esn.upload({"V": np.zeros((4, 4))})
+
+
+def test_a_snapshot_of_another_network_is_refused() -> None:
+    with open_reservoir(CONFIG) as one, open_reservoir({**CONFIG, "seed": 6}) as other:
+        with pytest.raises(ConfigurationError, match="another device"):
+            other.restore(one.snapshot())
 
 
 def test_gradients_pass_through_where_asked_for() -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from reservoir_hw import arrays
 from reservoir_hw.backends.simulated.nonidealities import Nonidealities
 from reservoir_hw.seeds import generator, step_noise, step_uniform
+from reservoir_hw.signal import Quantiser
 
 Array = NDArray[Any]
 
@@ -42,7 +43,6 @@ class Imperfections:
     def __init__(self, config: Nonidealities, nodes: int, dtype: np.dtype[Any]) -> None:
         self.config = config
         self._nodes, self._dtype = nodes, dtype
-        from reservoir_hw.signal import Quantiser
 
         loop, readout = config.loop, config.readout
         alive = np.ones(nodes)

@@ -31,7 +31,8 @@ def _ordered(limits: tuple[float, float]) -> tuple[float, float]:
     return limits
 
 
-Range = Annotated[tuple[float, float], AfterValidator(_ordered)]
+# Expanding a preset makes Python objects of the file, and strict validation would want a tuple then.
+Range = Annotated[tuple[float, float], Field(strict=False), AfterValidator(_ordered)]
 
 
 class DriveNonidealities(Config):

@@ -1,0 +1,384 @@
+"""Every non-ideality does what its description says, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from reservoir_hw import open_reservoir
+from reservoir_hw.backends.simulated.esn import Esn
+from reservoir_hw.backends.simulated.nonidealities import Nonidealities
+from reservoir_hw.backends.simulated.presets import PRESETS
+from reservoir_hw.backends.simulated.weights import EsnWeights
+from reservoir_hw.configuration import Document
+from reservoir_hw.errors import ConfigurationError, InputRangeError, NotSupported
+from reservoir_hw.reservoir import Reservoir
+from reservoir_hw.reservoir_config import parse_reservoir
+
+NODES = 400
+EVERYTHING: dict[str, Any] = {
+    "drive": {"bits": 10},
+    "loop": {
+        "noise": 0.01, "saturation": 0.8, "bandwidth": 0.7, "mismatch": 0.05, "dead_nodes": 0.1, "drift": 0.02,
+        "drift_period_steps": 37, "bits": 12,
+    },
+    "readout": {"offset": 0.02, "noise": 0.01, "bits": 9, "stuck_nodes": 0.1, "lost_samples": 0.02},
+}  # fmt: skip
+
+
+def inputs(batch: int = 1, time: int = 200, width: int = 2) -> np.ndarray:
+    return np.random.default_rng(1).uniform(-1, 1, (batch, time, width)).astype(np.float32)
+
+
+def feedforward(**nonidealities: Any) -> Esn:
+    """A network without recurrent weights: its ideal states are known, tanh(W_in u)."""
+    W_in = np.random.default_rng(0).uniform(-1, 1, (NODES, 2))
+    weights = EsnWeights.from_arrays(np.zeros((NODES, NODES)), W_in)
+    return Esn(weights, nonidealities=Nonidealities(**nonidealities), dtype="float64")
+
+
+def ideal(u: np.ndarray) -> np.ndarray:
+    W_in = np.random.default_rng(0).uniform(-1, 1, (NODES, 2))
+    return np.tanh(u.astype(np.float64) @ W_in.T)
+
+
+def driven(u: np.ndarray, **nonidealities: Any) -> np.ndarray:
+    with feedforward(**nonidealities) as esn:
+        esn.reset(len(u))
+        return esn.run(u.astype(np.float64))
+
+
+# ---- the loop -----------------------------------------------------------------------------------
+
+
+def test_nothing_is_ideal() -> None:
+    u = inputs()
+    np.testing.assert_allclose(driven(u), ideal(u), atol=1e-14)
+    assert Nonidealities().ideal
+    assert not Nonidealities(loop={"noise": 1e-9}).ideal  # pyright: ignore[reportArgumentType]
+
+
+def test_loop_noise_has_its_standard_deviation_and_no_memory() -> None:
+    u = inputs(batch=2)
+    noise = driven(u, loop={"noise": 0.03}) - ideal(u)
+    assert noise.std() == pytest.approx(0.03, rel=0.01)
+    assert abs(noise.mean()) < 0.03 * 5 / np.sqrt(noise.size)
+    for shifted in (noise[0, 1:] * noise[0, :-1], noise[0] * noise[1], noise[..., 1:] * noise[..., :-1]):
+        assert abs(shifted.mean()) < 0.03**2 * 5 / np.sqrt(shifted.size)
+    assert np.mean(np.abs(noise) < 0.03) == pytest.approx(0.6827, abs=0.005)
+
+
+def test_loop_noise_is_fed_back_and_readout_noise_is_not() -> None:
+    config = {"kind": "esn", "nodes": 50, "inputs": 2, "connectivity": 0.2}
+    u = inputs(time=20)
+    for section, fed_back in (("loop", True), ("readout", False)):
+        noisy = {**config, "nonidealities": {section: {"noise": 0.1}}}
+        with open_reservoir(config) as clean, open_reservoir(noisy) as device:
+            assert not np.array_equal(clean.run(u), device.run(u))
+            states = [esn.snapshot()["device.state"] for esn in (clean, device)]
+            assert np.array_equal(*states) != fed_back
+
+
+def test_saturation_is_a_soft_limit() -> None:
+    u = inputs()
+    states = driven(u, loop={"saturation": 0.5})
+    np.testing.assert_allclose(states, 0.5 * np.tanh(ideal(u) / 0.5), atol=1e-14)
+
+
+def test_bandwidth_is_a_low_pass() -> None:
+    u = np.full((1, 30, 2), 0.7, np.float32)
+    states = driven(u, loop={"bandwidth": 0.3})
+    rise = 1 - 0.7 ** np.arange(1, 31)
+    np.testing.assert_allclose(states, rise[None, :, None] * ideal(u), atol=1e-14)
+
+
+def test_mismatch_is_a_constant_gain_error_of_each_node() -> None:
+    u = inputs()
+    ratio = driven(u, loop={"mismatch": 0.1}) / ideal(u)
+    np.testing.assert_allclose(ratio, np.broadcast_to(ratio[:, :1], ratio.shape), rtol=1e-9)
+    assert ratio[0, 0].std() == pytest.approx(0.1, rel=0.15)
+    assert ratio[0, 0].mean() == pytest.approx(1, abs=0.03)
+
+
+def test_dead_nodes_stay_at_zero_whatever_else_is_wrong() -> None:
+    u = inputs()
+    states = driven(u, loop={"dead_nodes": 0.25})
+    dead = ~states.any(axis=(0, 1))
+    assert dead.sum() == NODES // 4
+    np.testing.assert_allclose(states[..., ~dead], ideal(u)[..., ~dead], atol=1e-14)
+    worse = driven(u, loop={**EVERYTHING["loop"], "dead_nodes": 0.25})
+    assert not worse[..., dead].any()
+
+
+def test_drift_is_slow_periodic_and_counts_from_open() -> None:
+    u = np.zeros((1, 90, 2), np.float32)
+    drift = {"loop": {"drift": 0.05, "drift_period_steps": 40}}
+    with feedforward(**drift) as esn:
+        whole = esn.run(u[:, :60].astype(np.float64))
+        esn.reset(1)
+        later = esn.run(u[:, :30].astype(np.float64))
+    np.testing.assert_allclose(whole[:, 40:], whole[:, :20], atol=1e-12)
+    np.testing.assert_allclose(later, whole[:, 20:50], atol=1e-12)
+    amplitude = np.abs(whole).max(axis=(0, 1))
+    assert np.sqrt(np.mean(amplitude**2)) == pytest.approx(0.05, rel=0.15)
+
+
+def test_loop_bits_round_the_states_within_their_limit() -> None:
+    u = inputs()
+    states = driven(u, loop={"bits": 5, "limit": 0.5})
+    lsb = 1 / 32
+    np.testing.assert_array_equal(states, np.round(states / lsb) * lsb)
+    inside = np.abs(ideal(u)) < 0.5 - lsb
+    assert np.abs(states - ideal(u))[inside].max() <= lsb / 2 + 1e-12
+    assert (states.min(), states.max()) == (-0.5, 0.5 - lsb)
+
+
+def test_weight_bits_round_the_weights() -> None:
+    config = {"kind": "esn", "nodes": 60, "inputs": 2, "connectivity": 0.05, "input_scaling": 0.9, "bias_scaling": 0.3}
+    with open_reservoir({**config, "nonidealities": {"loop": {"weight_bits": 6, "weight_limit": 2}}}) as esn:
+        assert isinstance(esn, Esn)
+        lsb = 4 / 64
+        for array in (esn.weights.W.data, esn.weights.W_in, esn.weights.bias):
+            np.testing.assert_array_equal(array, np.round(array / lsb) * lsb)
+    with pytest.raises(ConfigurationError, match=r"weight_limit 0\.5"):
+        open_reservoir({**config, "nonidealities": {"loop": {"weight_bits": 6, "weight_limit": 0.5}}})
+
+
+def test_both_engines_and_all_kernels_agree_on_a_device_with_everything() -> None:
+    loop = {**EVERYTHING["loop"], "bits": None}
+    for sparse in (0.05, 1.0):
+        config = {
+            "kind": "esn", "nodes": 70, "inputs": 2, "connectivity": sparse, "leak_rate": 0.6,
+            "nonidealities": {"loop": loop, "readout": {"offset": 0.1, "noise": 0.01, "lost_samples": 0.1}},
+        }  # fmt: skip
+        for batch in (1, 3, 9):
+            u = inputs(batch, 40)
+            with open_reservoir(config) as numba_esn, open_reservoir({**config, "gradients": True}) as torch_esn:
+                states = []
+                for esn in (numba_esn, torch_esn):
+                    esn.reset(batch)
+                    states.append(np.asarray(esn.run(u)))
+            np.testing.assert_allclose(states[0], states[1], atol=2e-6)
+
+
+def test_gradients_pass_a_device_that_does_not_round() -> None:
+    config = {"kind": "esn", "nodes": 30, "inputs": 2, "gradients": True}
+    analog = {**EVERYTHING["loop"], "bits": None}
+    u = torch.tensor(inputs(time=5), requires_grad=True)
+    readout = {"offset": 0.1, "noise": 0.1, "stuck_nodes": 0.2, "lost_samples": 0.1}
+    with open_reservoir({**config, "nonidealities": {"loop": analog, "readout": readout}}) as esn:
+        torch.as_tensor(esn.run(u)).sum().backward()
+    assert u.grad is not None
+    assert bool(u.grad.any())
+    with pytest.raises(ConfigurationError, match="no gradient passes a converter"):
+        open_reservoir({**config, "nonidealities": {"readout": {"bits": 8}}})
+
+
+# ---- drive and read-out -------------------------------------------------------------------------
+
+
+def test_drive_bits_round_the_inputs_and_declare_their_range() -> None:
+    u = inputs() * 0.4
+    lsb = 1 / 8
+    np.testing.assert_allclose(
+        driven(u, drive={"bits": 3, "range": [-0.5, 0.5]}),
+        ideal(np.clip(np.floor(u / lsb + 0.5) * lsb, -0.5, 0.5 - lsb)),
+        atol=1e-14,
+    )
+    with feedforward(drive={"bits": 3, "range": [-0.5, 0.5]}) as esn:
+        assert (esn.spec.input_range, esn.spec.input_bits) == ((-0.5, 0.5), 3)
+        with pytest.raises(InputRangeError, match=r"\[-0.5, 0.5\]"):
+            esn.run(np.full((1, 1, 2), 0.6))
+
+
+def test_readout_offset_is_constant() -> None:
+    u = inputs()
+    offset = driven(u, readout={"offset": 0.02}) - ideal(u)
+    np.testing.assert_allclose(offset, np.broadcast_to(offset[:, :1], offset.shape), atol=1e-14)
+    assert offset[0, 0].std() == pytest.approx(0.02, rel=0.15)
+
+
+def test_readout_noise_has_its_standard_deviation() -> None:
+    u = inputs()
+    assert (driven(u, readout={"noise": 0.02}) - ideal(u)).std() == pytest.approx(0.02, rel=0.01)
+
+
+def test_the_adc_rounds_and_counts_what_saturates() -> None:
+    u = inputs()
+    with feedforward(readout={"bits": 4, "range": [-0.5, 0.5]}) as esn:
+        states = esn.run(u.astype(np.float64))
+        assert esn.counters.saturations == np.count_nonzero(np.abs(ideal(u)) > 0.5)
+        assert esn.counters.saturations > 0
+        assert esn.spec.output_bits == 4
+    lsb = 1 / 16
+    inside = np.abs(ideal(u)) < 0.5 - lsb
+    assert np.abs(states - ideal(u))[inside].max() <= lsb / 2 + 1e-12
+    assert len(np.unique(states)) == 16
+
+
+def test_stuck_channels_read_one_value() -> None:
+    u = inputs()
+    states = driven(u, readout={"stuck_nodes": 0.1, "range": [-0.3, 0.3]})
+    stuck = np.ptp(states, axis=(0, 1)) == 0
+    assert stuck.sum() == NODES // 10
+    assert np.abs(states[0, 0, stuck]).max() <= 0.3
+    assert len(np.unique(states[0, 0, stuck])) == NODES // 10
+    np.testing.assert_allclose(states[..., ~stuck], ideal(u)[..., ~stuck], atol=1e-14)
+
+
+def test_lost_samples_read_zero_and_are_counted() -> None:
+    u = inputs()
+    with feedforward(readout={"lost_samples": 0.05}) as esn:
+        states = esn.run(u.astype(np.float64))
+        lost = states == 0
+        assert esn.counters.lost == lost.sum()
+    assert lost.mean() == pytest.approx(0.05, rel=0.05)
+    np.testing.assert_allclose(states[~lost], ideal(u)[~lost], atol=1e-14)
+
+
+@pytest.mark.parametrize("section", ["offset", "noise", "bits", "stuck_nodes", "lost_samples"])
+def test_the_readout_leaves_the_loop_alone(section: str) -> None:
+    config = {"kind": "esn", "nodes": 50, "inputs": 2}
+    u = inputs(time=50)
+    worse = {**config, "nonidealities": {"readout": {section: EVERYTHING["readout"][section]}}}
+    with open_reservoir(config) as clean, open_reservoir(worse) as device:
+        assert not np.array_equal(clean.run(u), device.run(u))
+        np.testing.assert_array_equal(clean.snapshot()["device.state"], device.snapshot()["device.state"])
+
+
+# ---- noise and the contract ---------------------------------------------------------------------
+
+
+def kinds() -> list[Any]:
+    esn = {"kind": "esn", "nodes": 40, "inputs": 2, "leak_rate": 0.6}
+    return [
+        pytest.param({**esn, "connectivity": 1.0}, id="esn dense"),
+        pytest.param({**esn, "connectivity": 0.05}, id="esn sparse"),
+        pytest.param({**esn, "connectivity": 1.0, "weight_storage": "float16"}, id="esn float16"),
+        pytest.param({**esn, "nodes": 500, "connectivity": 1.0}, id="esn threaded"),
+    ]
+
+
+def pieces(device: Reservoir, u: np.ndarray, sizes: list[int]) -> np.ndarray:
+    ends = np.cumsum(sizes)
+    return np.concatenate([np.asarray(device.run(u[:, e - n : e])) for n, e in zip(sizes, ends, strict=True)], axis=1)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 9])
+@pytest.mark.parametrize("config", kinds())
+def test_chunks_steps_and_snapshots_meet_the_same_noise(config: dict[str, Any], batch: int) -> None:
+    u = inputs(batch, 24)
+    with open_reservoir({**config, "nonidealities": EVERYTHING}) as device:
+        device.reset(batch)
+        start = device.snapshot()
+        whole = np.asarray(device.run(u))
+        device.restore(start)
+        np.testing.assert_array_equal(pieces(device, u, [7, 1, 16]), whole)
+        device.restore(start)
+        np.testing.assert_array_equal(np.stack([np.asarray(device.step(u[:, t])) for t in range(24)], axis=1), whole)
+        device.restore(start)
+        device.run(u[:, :11])
+        middle = device.snapshot()
+        device.run(u[:, :2])
+    with open_reservoir({**config, "nonidealities": EVERYTHING}) as another:
+        another.restore(middle)
+        np.testing.assert_array_equal(np.asarray(another.run(u[:, 11:])), whole[:, 11:])
+
+
+def test_long_runs_are_computed_in_pieces_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
+    from reservoir_hw.backends.simulated import simulated
+
+    u = inputs(2, 60)
+    out = np.empty((2, 60, NODES))
+    states = []
+    for chunk in (1 << 20, 2 * NODES * 7):
+        monkeypatch.setattr(simulated, "_CHUNK", chunk)
+        with feedforward(**EVERYTHING) as device:
+            device.reset(2)
+            states.append(device.run(u.astype(np.float64), out=out if chunk < 1 << 20 else None))
+    assert states[1] is out
+    np.testing.assert_array_equal(*states)
+
+
+def test_repeated_drives_meet_new_noise_and_a_repeated_program_the_same() -> None:
+    def program() -> list[np.ndarray]:
+        with feedforward(loop={"noise": 0.1}) as device:
+            states = []
+            for _ in range(2):
+                device.reset(1)
+                states.append(device.run(inputs().astype(np.float64)))
+            return states
+
+    first, second = program(), program()
+    np.testing.assert_array_equal(first, second)
+    assert np.corrcoef((first[0] - first[1]).ravel(), (first[0] - ideal(inputs())).ravel())[0, 1] < 0.8
+
+
+def test_after_a_restore_new_sequences_go_on_as_if_undisturbed() -> None:
+    u = inputs().astype(np.float64)
+    with feedforward(readout={"noise": 0.1}) as device:
+        device.reset(1)
+        frozen = device.snapshot()
+        device.reset(1)
+        following = device.run(u)
+    with feedforward(readout={"noise": 0.1}) as device:
+        device.restore(frozen)
+        device.reset(1)
+        np.testing.assert_array_equal(device.run(u), following)
+
+
+def test_what_a_device_declares() -> None:
+    with feedforward() as clean, feedforward(loop={"mismatch": 0.1}) as constant, feedforward(**EVERYTHING) as noisy:
+        assert (clean.spec.deterministic, constant.spec.deterministic, noisy.spec.deterministic) == (True, True, False)
+        prints = {device.spec.identity.fingerprint for device in (clean, constant, noisy)}
+        assert len(prints) == 3
+        assert noisy.provenance()["nonidealities"]["loop"]["noise"] == 0.01
+        u, states = np.full((2, 2), 0.3), np.zeros((2, NODES))
+        gain = constant.transition(u, states) / clean.transition(u, states)
+        assert gain[0].std() == pytest.approx(0.1, rel=0.15)
+        with pytest.raises(NotSupported, match="noise belongs to the steps"):
+            noisy.transition(u, states)
+
+
+def test_upload_keeps_the_nonidealities() -> None:
+    with feedforward(loop={"dead_nodes": 0.5}) as device:
+        before = device.spec.identity.fingerprint
+        device.upload({"W": np.zeros((NODES, NODES)), "W_in": np.ones((NODES, 2))})
+        assert device.spec.identity.fingerprint != before
+        states = device.run(np.ones((1, 3, 2)))
+        assert np.count_nonzero(states[0, 0]) == NODES // 2
+
+
+# ---- configuration ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_can_be_named_or_changed(name: str) -> None:
+    by_name = Nonidealities.model_validate(name)
+    assert not by_name.ideal
+    assert PRESETS[name].source
+    changed = Nonidealities.model_validate({"preset": name, "readout": {"offset": 0.123}})
+    assert changed.readout.offset == 0.123
+    assert changed.loop == by_name.loop
+    assert changed.readout.model_copy(update={"offset": by_name.readout.offset}) == by_name.readout
+
+
+@pytest.mark.parametrize(
+    ("nonidealities", "message"),
+    [
+        ("warm", "unknown preset 'warm'"),
+        ({"loop": {"noise": -1}}, "greater than or equal to 0"),
+        ({"loop": {"noize": 1}}, "noize"),
+        ({"readout": {"range": [1, -1]}}, "must be \\[lowest, highest\\]"),
+        ({"loop": {"dead_nodes": 1.0}}, "less than 1"),
+        ({"readout": {"bits": 40}}, "less than or equal to 24"),
+        ({"loop": {"bandwidth": 0}}, "greater than 0"),
+    ],
+)
+def test_mistakes_are_named(nonidealities: Any, message: str) -> None:
+    config = {"kind": "esn", "nodes": 4, "inputs": 1, "nonidealities": nonidealities}
+    with pytest.raises(ConfigurationError, match=message):
+        parse_reservoir(Document.from_mapping(config, "here"))

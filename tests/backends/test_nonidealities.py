@@ -48,7 +48,7 @@ def ideal(u: np.ndarray) -> np.ndarray:
 def driven(u: np.ndarray, **nonidealities: Any) -> np.ndarray:
     with feedforward(**nonidealities) as esn:
         esn.reset(len(u))
-        return esn.run(u.astype(np.float64))
+        return np.asarray(esn.run(u.astype(np.float64)))
 
 
 # ---- the loop -----------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def test_loop_noise_is_fed_back_and_readout_noise_is_not() -> None:
         with open_reservoir(config) as clean, open_reservoir(noisy) as device:
             assert not np.array_equal(clean.run(u), device.run(u))
             states = [esn.snapshot()["device.state"] for esn in (clean, device)]
-            assert np.array_equal(*states) != fed_back
+            assert np.array_equal(states[0], states[1]) != fed_back
 
 
 def test_saturation_is_a_soft_limit() -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -25,14 +26,18 @@ Bits = Annotated[int, Field(ge=2, le=24)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
+def _pair(limits: Any) -> Any:
+    return tuple(limits) if isinstance(limits, list) else limits
+
+
 def _ordered(limits: tuple[float, float]) -> tuple[float, float]:
     if not limits[0] < limits[1]:
         raise ValueError(f"{list(limits)} must be [lowest, highest]")
     return limits
 
 
-# Expanding a preset makes Python objects of the file, and strict validation would want a tuple then.
-Range = Annotated[tuple[float, float], Field(strict=False), AfterValidator(_ordered)]
+# Expanding a preset makes Python objects of the file's lists, where strict validation would want a tuple.
+Range = Annotated[tuple[float, float], BeforeValidator(_pair), AfterValidator(_ordered)]
 
 
 class DriveNonidealities(Config):

@@ -69,11 +69,11 @@ class Point:
 
     @property
     def label(self) -> str:
-        """The model's name: points that differ only in the task share it, they are repetitions."""
+        """The model's name: points that differ only in the task or in a seed share it, they are repetitions."""
         shown = (
             f"{key.rpartition('.')[2]}={_short(value)}"
             for key, value in self.values.items()
-            if not key.startswith("task.") and key != "reservoir.nodes"
+            if not key.startswith("task.") and key != "reservoir.nodes" and not key.endswith("seed")
         )
         return " ".join([self.config.reservoir.label, *shown])
 

@@ -1,5 +1,8 @@
 """The time loop of the simulated echo state network in torch: for gradients, and for a GPU.
 
+On a GPU a step is over sooner than its kernels can be launched one by one, so the steps of a dense network are
+recorded as CUDA graphs, many steps in each, and launched at once.
+
 s_t = (1-a) ⊙ s_{t-1} + a ⊙ f(W s_{t-1} + W_in u_t + b) (Jaeger et al. 2007, eq. 1).
 
 The only module of this package that imports torch.
@@ -9,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +26,9 @@ from reservoir_hw.backends.simulated.weights import EsnWeights
 from reservoir_hw.errors import ConfigurationError, ShapeError
 
 Activation = Literal["tanh", "relu", "identity"]
+
+# Time steps in one CUDA graph.
+_GRAPH_STEPS = 64
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
@@ -43,6 +49,7 @@ class TorchWeights:
     W_in: Tensor
     bias: Tensor
     leak: Tensor | None
+    graphs: dict[tuple[Any, ...], _Graph] = field(default_factory=dict, repr=False)
 
 
 def prepare(weights: EsnWeights, dtype: DTypeLike = "float32", device: torch.device | str = "cpu") -> TorchWeights:
@@ -98,6 +105,8 @@ def run(
     if activation not in _ACTIVATIONS:
         raise ConfigurationError(f"unknown activation {activation!r}: choose one of {', '.join(_ACTIVATIONS)}")
     function = _ACTIVATIONS[activation]
+    if u.is_cuda and weights.W.layout == torch.strided and not _recorded(weights, u, state):
+        return _graphed_run(weights, u, state, function, loop)
     if weights.W.layout == torch.sparse_csr:
         return _sparse_run(weights, u, state, function, _Impairment(loop, u))
     return _dense_run(weights, u, state, function, _Impairment(loop, u))
@@ -109,7 +118,7 @@ class _Impairment:
     def __init__(self, terms: LoopTerms | None, like: Tensor) -> None:
         self._terms = terms
         if terms is not None:
-            self._keep, self._gain, self._additive = (
+            self._keep, self._gain, self.additive = (
                 torch.tensor(array, device=like.device) for array in (terms.keep, terms.gain, terms.additive)
             )
 
@@ -120,7 +129,7 @@ class _Impairment:
             return x
         if terms.saturation < np.inf:
             x = terms.saturation * torch.tanh(x / terms.saturation)
-        x = self._keep * before + self._gain * x + self._additive[:, step]
+        x = self._keep * before + self._gain * x + self.additive[:, step]
         if terms.lsb > 0:
             x = (torch.floor(x / terms.lsb + 0.5) * terms.lsb).clamp(-terms.limit, terms.limit - terms.lsb)
         return x
@@ -159,12 +168,76 @@ def _sparse_run(
     return states.permute(2, 0, 1), columns.T
 
 
+def _recorded(weights: TorchWeights, u: Tensor, state: Tensor) -> bool:
+    """Whether autograd follows this run."""
+    tensors = (weights.W, weights.W_in, weights.bias, weights.leak, u, state)
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def _graphed_run(
+    weights: TorchWeights,
+    u: Tensor,
+    state: Tensor,
+    function: Callable[[Tensor], Tensor],
+    loop: LoopTerms | None,
+) -> tuple[Tensor, Tensor]:
+    batch, steps, _ = u.shape
+    states = u.new_empty((batch, steps, weights.W.shape[0]))
+    additive = None if loop is None else torch.tensor(loop.additive, device=u.device)
+    begin = 0
+    while begin < steps:
+        # What does not fill a long graph goes step by step through a short one: recorded alike, rounded alike.
+        size = _GRAPH_STEPS if steps - begin >= _GRAPH_STEPS else 1
+        key = (batch, size, function, loop is not None)
+        if key not in weights.graphs:
+            weights.graphs[key] = _Graph(weights, u[:, :size], state, function, loop)
+        part = slice(begin, begin + size)
+        here = None if additive is None else additive[:, part]
+        state = weights.graphs[key].replay(u[:, part], state, here, states[:, part])
+        begin += size
+    return states, state
+
+
+class _Graph:
+    """Some steps of a dense network as one recorded launch (a CUDA graph), with memory of its own."""
+
+    def __init__(
+        self,
+        weights: TorchWeights,
+        u: Tensor,
+        state: Tensor,
+        function: Callable[[Tensor], Tensor],
+        loop: LoopTerms | None,
+    ) -> None:
+        self._u, self._state = u.clone(), state.clone()
+        terms = None if loop is None else loop._replace(additive=loop.additive[:, : u.shape[1]])
+        self._impairment = _Impairment(terms, u)
+        # A first run outside the recording, on a stream of its own, lets the libraries set themselves up.
+        aside = torch.cuda.Stream(u.device)
+        aside.wait_stream(torch.cuda.current_stream(u.device))
+        with torch.cuda.stream(aside):
+            _dense_run(weights, self._u, self._state, function, self._impairment)
+        torch.cuda.current_stream(u.device).wait_stream(aside)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._states, self._last = _dense_run(weights, self._u, self._state, function, self._impairment)
+
+    def replay(self, u: Tensor, state: Tensor, additive: Tensor | None, out: Tensor) -> Tensor:
+        """Drive with `u` from `state`; fills `out` with the states and returns the last one."""
+        self._u.copy_(u)
+        self._state.copy_(state)
+        if additive is not None:
+            self._impairment.additive.copy_(additive)
+        self._graph.replay()
+        out.copy_(self._states)
+        return self._last.clone()
+
+
 class _Collector:
     """Gathers the states of a run along `axis`: by stacking where autograd records, else in place."""
 
     def __init__(self, weights: TorchWeights, u: Tensor, state: Tensor, shape: tuple[int, int], axis: int) -> None:
-        tensors = (weights.W, weights.W_in, weights.bias, weights.leak, u, state)
-        records = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+        records = _recorded(weights, u, state)
         self._axis = axis
         self._rows: list[Tensor] = []
         size = (*shape[:axis], u.shape[1], *shape[axis:])

@@ -13,13 +13,21 @@ from reservoir_hw.errors import ConfigurationError
 # Third parties add to these by the entry point groups `reservoir_hw.backends`, `.readouts`, and so on.
 BUILT_IN: dict[str, dict[str, str]] = {
     "backends": {
+        "delay_loop": "reservoir_hw.backends.simulated.delay_loop:DelayLoopConfig",
         "esn": "reservoir_hw.backends.simulated.esn:EsnConfig",
+        "gated_esn": "reservoir_hw.backends.simulated.gated_esn:GatedEsnConfig",
+        "parallel": "reservoir_hw.backends.parallel:ParallelConfig",
         "python": "reservoir_hw.backends.python:PythonConfig",
     },
     "readouts": {"ridge": "reservoir_hw.readout.configuration:RidgeConfig"},
-    "tasks": {"elman_grammar": "reservoir_hw.tasks.configuration:ElmanGrammarConfig"},
+    "tasks": {
+        "channel_equalisation": "reservoir_hw.tasks.configuration:ChannelEqualisationConfig",
+        "elman_grammar": "reservoir_hw.tasks.configuration:ElmanGrammarConfig",
+        "narma": "reservoir_hw.tasks.configuration:NarmaConfig",
+    },
     "baselines": {
         "bigram": "reservoir_hw.readout.baselines.configuration:BigramConfig",
+        "fir": "reservoir_hw.readout.baselines.configuration:FirConfig",
         "trigram": "reservoir_hw.readout.baselines.configuration:TrigramConfig",
     },
     "instruments": {},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self, cast
 
 import numpy as np
@@ -75,6 +75,10 @@ class IncrementalQR:
             rows=self.rows,
             constants=design.constants,
         )
+
+    def direct(self, design: Design, alpha: float) -> tuple[Array, Callable[[], Spectrum]] | None:
+        """None: beside the updates of the factor, its decomposition takes no time."""
+        del design, alpha
 
     def squared_error(self, design: Design, weights: Array) -> Array:
         """The residuals themselves, up to a rotation: no difference of large numbers."""

@@ -71,17 +71,16 @@ class Spectrum:
         """(Λ + alpha)⁻¹ Vᵀ Aᵀ Y, the weights in the basis V: (k, alphas, outputs)."""
         return self.moments[:, None, :] / (self.values[:, None] + alphas)[:, :, None]
 
-    def condition(self, alpha: float) -> float:
-        """Ratio of the largest to the smallest singular value of the design stacked on √alpha · 1.
+    def condition(self, alpha: npt.ArrayLike) -> Array:
+        """Ratio of the largest to the smallest singular value of the design stacked on √alpha · 1, for each alpha.
 
         Directions that are not resolved count as zero: what the decomposition shows there is rounding.
         """
         largest = float(self.values.max(initial=0.0))
         full_rank = self.rank == self.features
         smallest = float(self.values.min(initial=np.inf)) if full_rank else 0.0
-        if smallest + alpha == 0:
-            return float("inf")
-        return float(np.sqrt((largest + alpha) / (smallest + alpha)))
+        with np.errstate(divide="ignore"):
+            return np.sqrt((largest + np.asarray(alpha)) / (smallest + np.asarray(alpha)))
 
 
 def times(matrix: Array, stack: Array) -> Array:

@@ -10,9 +10,11 @@ import numpy.typing as npt
 
 from reservoir_hw.readout._spectrum import Array, Design, Spectrum
 
-# Large enough for the matrix product to hide the cost of adding its result, small enough to stay in cache.
+# Large enough for the matrix product to hide the cost of starting it and of adding its result.
 BLOCK_ROWS = 4096
+BLOCK_VALUES = 2**22
 FOLD_BLOCK_ROWS = 2048
+SHIFT_ROWS = 256
 
 
 class Statistics(Protocol):
@@ -42,6 +44,13 @@ class Statistics(Protocol):
         """The ridge problem of these rows under `design`, decomposed."""
         ...
 
+    def direct(self, design: Design, alpha: float) -> tuple[Array, Callable[[], Spectrum]] | None:
+        """Weights (kept, outputs) without a decomposition, and what makes up for it; None if in doubt.
+
+        Given only if `Spectrum.condition` for this `alpha`, one number, surely is one the solver can handle.
+        """
+        ...
+
     def squared_error(self, design: Design, weights: Array) -> Array:
         """Summed squared residuals of these rows, (alphas, outputs), for weights (kept, alphas, outputs)."""
         ...
@@ -51,14 +60,14 @@ class Accumulator:
     """Collects rows into blocks and adds each full block to the statistics of its fold.
 
     Blocks are cut by the number of rows, not by the chunks they came in, so that chunking cannot change the
-    result. All rows are taken relative to the mean of the first block: a large offset of the states would
-    otherwise use up the digits of the second moments.
+    result. Columns whose mean in the first block exceeds their spread are taken relative to it: a large offset of
+    the states would otherwise use up the digits of the second moments. A smaller one costs one bit at most.
     """
 
     def __init__(self, empty: Callable[[int], Statistics], width: int, folds: int) -> None:
         self._shift: Array | None = None
         self._statistics = [empty(width) for _ in range(folds)]
-        self._block_rows = BLOCK_ROWS if folds == 1 else FOLD_BLOCK_ROWS
+        self._block_rows = max(BLOCK_ROWS, BLOCK_VALUES // width) if folds == 1 else FOLD_BLOCK_ROWS
         self._blocks: list[Array | None] = [None] * folds
         self._filled = [0] * folds
         self._width = width
@@ -72,7 +81,7 @@ class Accumulator:
         """Take in rows given as arrays (n, ·) that lie side by side: states, inputs, targets."""
         block = self._blocks[fold]
         if block is None:
-            block = self._blocks[fold] = np.ones((self._block_rows, 1 + self._width))
+            block = self._blocks[fold] = np.empty((self._block_rows, 1 + self._width))
         start, rows = 0, columns[0].shape[0]
         while start < rows:
             at = self._filled[fold]
@@ -105,8 +114,12 @@ class Accumulator:
         if block is None or count == 0:
             return
         filled = block[:count]
+        filled[:, 0] = 1.0
         if self._shift is None:
-            self._shift = np.asarray(filled[:, 1:].mean(axis=0))
-        filled[:, 1:] -= self.shift
+            sample = filled[:: -(-count // SHIFT_ROWS), 1:]
+            mean = sample.mean(axis=0)
+            self._shift = np.where(np.abs(mean) > sample.std(axis=0), mean, 0.0)
+        if self._shift.any():
+            filled[:, 1:] -= self._shift
         self._statistics[fold].add(filled)
         self._filled[fold] = 0

@@ -104,6 +104,8 @@ class RidgeReadout:
         n_samples_: Rows learned from.
         report_: All of these figures and what is remarkable about them (`notes`), ready for JSON.
         node_names_: None, or names of the nodes, set by the caller; saved with the weights.
+        (`rank_`, `condition_` and `report_` are computed when first asked for, unless `solve` needed them:
+        they take the eigenvalues, which the weights for a given alpha that conditions the problem well do not.)
 
     Raises (methods): ConfigurationError, ShapeError, InputRangeError, NotSolved. A chunk that is
     refused leaves what was learned before untouched.
@@ -114,12 +116,9 @@ class RidgeReadout:
     alpha_: float | Array
     alphas_: Array | None
     scores_: Array | None
-    rank_: int
-    condition_: float
     dead_nodes_: npt.NDArray[np.intp]
     dead_inputs_: npt.NDArray[np.intp]
     n_samples_: int
-    report_: dict[str, Any]
 
     def __init__(
         self,
@@ -215,6 +214,27 @@ class RidgeReadout:
             raise one_shot_error()
         return self._solve(None)
 
+    @property
+    def report_(self) -> dict[str, Any]:
+        """Figures about the solution and `notes` on what is remarkable; raises NotSolved before there is one."""
+        self._require_solution("report_")
+        if self._report is None:
+            assert self._spectrum is not None
+            self._report = self._reported(self._spectrum())
+            self._spectrum = None
+        return self._report
+
+    @property
+    def rank_(self) -> int:
+        """Number of directions of the features that rise above rounding errors."""
+        return self.report_["rank"]
+
+    @property
+    def condition_(self) -> float:
+        """Condition number of the design after regularisation; inf if it is singular."""
+        condition = self.report_["condition"]
+        return float("inf") if condition is None else condition
+
     # ---- using
 
     def predict(
@@ -287,16 +307,13 @@ class RidgeReadout:
         arrays, facts = read_readout(path)
         try:
             readout = cls(**facts["settings"])
-            report = facts["report"]
+            report = readout._report = facts["report"]
             readout.weights_, readout.bias_ = arrays["weights"], arrays["bias"]
             readout.alpha_ = arrays["alpha"] if arrays["alpha"].ndim else float(arrays["alpha"])
             readout.alphas_, readout.scores_ = arrays.get("alphas"), arrays.get("scores")
-            readout.rank_ = int(report["rank"])
-            readout.condition_ = float("inf") if report["condition"] is None else float(report["condition"])
             readout.dead_nodes_ = arrays["dead_nodes"].astype(np.intp)
             readout.dead_inputs_ = arrays["dead_inputs"].astype(np.intp)
             readout.n_samples_ = int(report["samples"])
-            readout.report_ = report
             readout._nodes = int(facts["nodes"])
             names = facts["node_names"]
             readout.node_names_ = None if names is None else tuple(names)
@@ -382,26 +399,34 @@ class RidgeReadout:
                 f"none of the {design.features} features varies over {total.rows} rows: there is nothing to learn "
                 "from. Is the reservoir driven, and its output connected?"
             )
-        spectrum = total.spectrum(design)
         alpha, alphas, scores = self.alpha, None, None
-        if isinstance(alpha, str):
-            alphas = DEFAULT_ALPHAS.copy() if self.alphas is None else self.alphas.copy()
-            if alpha == "gcv":
-                scores = gcv_scores(spectrum, alphas)
-            elif alpha == "kfold":
-                scores = kfold_scores(parts, design_of_rows, alphas)
-            else:
-                assert source is not None
-                blocks = self._blocks(source, accumulator.shift, widths)
-                scores = loo_scores(blocks, spectrum, design, alphas)
-            # Below that the estimates hold for exact arithmetic, and not for the weights one would get.
-            usable = np.array([spectrum.condition(float(value)) <= self._largest_condition for value in alphas])
-            if not usable.any():
-                usable[-1] = True
-            alpha = choose_alpha(scores[usable], alphas[usable], per_output=self.per_output)
-        self._check_singular(spectrum, alpha)
+        direct = total.direct(design, alpha) if isinstance(alpha, float) else None
+        if direct is None:
+            spectrum = total.spectrum(design)
+            if isinstance(alpha, str):
+                alphas = DEFAULT_ALPHAS.copy() if self.alphas is None else self.alphas.copy()
+                if alpha == "gcv":
+                    scores = gcv_scores(spectrum, alphas)
+                elif alpha == "kfold":
+                    scores = kfold_scores(parts, design_of_rows, alphas)
+                else:
+                    assert source is not None
+                    blocks = self._blocks(source, accumulator.shift, widths)
+                    scores = loo_scores(blocks, spectrum, design, alphas)
+                # Below that the estimates hold for exact arithmetic, and not for the weights one would get.
+                usable = spectrum.condition(alphas) <= self._largest_condition
+                if not usable.any():
+                    usable[-1] = True
+                alpha = choose_alpha(scores[usable], alphas[usable], per_output=self.per_output)
+            self._check_singular(spectrum, alpha)
+            scaled_weights, self._spectrum = spectrum.weights(np.asarray(alpha)), lambda: spectrum
+        else:
+            scaled_weights, self._spectrum = direct
         self.alpha_, self.alphas_, self.scores_ = alpha, alphas, scores
-        self._store(spectrum, design, design.centre + accumulator.shift, widths)
+        self.n_samples_, self._report = total.rows, None
+        self._store(scaled_weights / design.scale[:, None], design.keep, design.centre + accumulator.shift, widths)
+        if direct is None and self.condition_ > self._largest_condition:
+            warnings.warn(self.report_["notes"][-1], IllConditionedWarning, stacklevel=3)
         return self
 
     def _check_folds(self, parts: list[Statistics]) -> None:
@@ -441,22 +466,19 @@ class RidgeReadout:
             f"Try one of these: {'; '.join(remedies)}."
         )
 
-    def _store(self, spectrum: Spectrum, design: Design, centre: Array, widths: Widths) -> None:
+    def _store(self, kept_weights: Array, keep: npt.NDArray[np.intp], centre: Array, widths: Widths) -> None:
         weights = np.zeros((widths.outputs, widths.features))
-        weights[:, design.keep] = (spectrum.weights(np.asarray(self.alpha_)) / design.scale[:, None]).T
-        dead = np.setdiff1d(np.arange(widths.features), design.keep)
+        weights[:, keep] = kept_weights.T
+        dead = np.delete(np.arange(widths.features), keep)
         self._nodes = widths.nodes
         self.weights_ = weights
         self.bias_ = centre[widths.features :] - weights @ centre[: widths.features]
-        self.rank_ = spectrum.rank
-        self.condition_ = spectrum.condition(float(np.min(self.alpha_)))
         self.dead_nodes_ = dead[dead < widths.nodes]
         self.dead_inputs_ = dead[dead >= widths.nodes] - widths.nodes
-        self.n_samples_ = spectrum.rows
         self._cast: dict[np.dtype, tuple[npt.NDArray, npt.NDArray]] = {}
-        self._report(spectrum)
 
-    def _report(self, spectrum: Spectrum) -> None:
+    def _reported(self, spectrum: Spectrum) -> dict[str, Any]:
+        condition = float(spectrum.condition(np.min(self.alpha_)))
         notes: list[str] = []
         if self.dead_nodes_.size:
             notes.append(f"{self.dead_nodes_.size} of {self._nodes} nodes are constant and were dropped")
@@ -470,29 +492,26 @@ class RidgeReadout:
         if self.alphas_ is not None and np.isin(self.alpha_, self.alphas_[[0, -1]]).any():
             notes.append("the best alpha lies at the end of the grid: widen `alphas`")
         limit = self._largest_condition
-        meaningless = self.condition_ > limit
-        if meaningless:
+        if condition > limit:
             better = "a larger alpha, or solver='qr'" if self.solver == "normal" else "a larger alpha"
             notes.append(
-                f"condition number {self.condition_:.1e} after regularisation, solver {self.solver!r} resolves "
+                f"condition number {condition:.1e} after regularisation, solver {self.solver!r} resolves "
                 f"{limit:.1e}: some weights are rounding errors; use {better}"
             )
-        self.report_ = {
+        for note in notes:
+            log.info("ridge readout: %s", note)
+        return {
             "samples": self.n_samples_,
             "features": self.weights_.shape[1],
             "dead_nodes": int(self.dead_nodes_.size),
             "dead_inputs": int(self.dead_inputs_.size),
-            "rank": self.rank_,
-            "condition": self.condition_ if np.isfinite(self.condition_) else None,
+            "rank": spectrum.rank,
+            "condition": condition if np.isfinite(condition) else None,
             "solver": self.solver,
             "search": self._search,
             "alpha": np.asarray(self.alpha_).tolist(),
             "notes": notes,
         }
-        for note in notes:
-            log.info("ridge readout: %s", note)
-        if meaningless:
-            warnings.warn(notes[-1], IllConditionedWarning, stacklevel=5)
 
     def _require_solution(self, what: str) -> None:
         if not hasattr(self, "weights_"):

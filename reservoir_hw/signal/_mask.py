@@ -136,6 +136,11 @@ class MaskConfig(Config):
             raise ValueError(f"chirp_cycles means nothing to a mask of kind {self.kind}")
         return self
 
+    def check_inputs(self, inputs: int) -> None:
+        """Raise `ConfigurationError` unless `scaling` fits so many input channels."""
+        if isinstance(self.scaling, list) and len(self.scaling) != inputs:
+            raise ConfigurationError(f"mask.scaling has {len(self.scaling)} numbers for {inputs} input channels")
+
     def build(self, nodes: int, inputs: int, *, seed: int = 0) -> Mask:
         """The mask from `inputs` channels to `nodes` virtual nodes (or inputs of a device).
 
@@ -151,8 +156,7 @@ class MaskConfig(Config):
             return mask
         if nodes < 1 or inputs < 1:
             raise ConfigurationError(f"a mask needs at least one node and one input, not {nodes} and {inputs}")
-        if isinstance(self.scaling, list) and len(self.scaling) != inputs:
-            raise ConfigurationError(f"mask.scaling has {len(self.scaling)} numbers for {inputs} input channels")
+        self.check_inputs(inputs)
         seed = seed if self.seed is None else self.seed
         matrix = self._matrix(nodes, inputs, generator(seed, "mask")) * np.asarray(self.scaling, np.float64)
         bias = self.bias_scaling * generator(seed, "mask bias").uniform(-1, 1, nodes)

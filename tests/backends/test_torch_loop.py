@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from scipy.sparse import csr_array  # noqa: E402
 
-from reservoir_hw import open_reservoir
+from reservoir_hw import open_reservoir  # noqa: E402
 from reservoir_hw.backends.simulated.kernels import prepare, run  # noqa: E402
 from reservoir_hw.backends.simulated.torch_loop import TorchWeights  # noqa: E402
 from reservoir_hw.backends.simulated.torch_loop import prepare as to_torch  # noqa: E402

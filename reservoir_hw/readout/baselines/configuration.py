@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from pydantic import Field, PositiveFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from reservoir_hw.configuration import Config
 
@@ -63,3 +63,17 @@ class TrigramConfig(_NGramConfig):
         from reservoir_hw.readout.baselines.ngram import NGramBaseline
 
         return NGramBaseline(3, self.smoothing)
+
+
+class FirConfig(BaselineConfig):
+    """Linear regression on the last inputs: a shift register without any reservoir."""
+
+    kind: Literal["fir"]
+    taps: PositiveInt = Field(default=13, description="how many inputs the register holds, the present one included")
+    alpha: NonNegativeFloat = Field(default=1e-6, description="the penalty, on standardised inputs")
+
+    def build(self) -> Baseline:
+        """A `FirBaseline` with these settings."""
+        from reservoir_hw.readout.baselines.fir import FirBaseline
+
+        return FirBaseline(self.taps, self.alpha)

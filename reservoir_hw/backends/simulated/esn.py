@@ -13,6 +13,7 @@ from reservoir_hw.arrays import import_torch
 from reservoir_hw.backends.simulated.nonidealities import IDEAL, Nonidealities
 from reservoir_hw.backends.simulated.rounding import to_bits, to_float16
 from reservoir_hw.backends.simulated.simulated import SimulatedConfig, SimulatedReservoir
+from reservoir_hw.backends.simulated.topologies import Random, Topology
 from reservoir_hw.errors import ConfigurationError, MissingExtra
 from reservoir_hw.reservoir import OutOfRange
 from reservoir_hw.spec import DType, Identity, ReservoirSpec
@@ -36,10 +37,13 @@ class EsnConfig(SimulatedConfig):
         default=1.0, description="a; a pair is a range from which each node draws its own"
     )
     activation: Activation = "tanh"
+    topology: Topology = Field(default=Random(), description="which nodes are linked: a name, or a mapping with `kind:`")
     spectral_radius: PositiveFloat | None = Field(default=0.9, description="null: W as it was drawn")
     connectivity: Probability | None = Field(default=None, description="probability of each recurrent weight")
     connections_per_node: PositiveInt | None = Field(default=None, description="exact number instead of connectivity")
-    weight_distribution: Distribution = Field(default="uniform", description="bernoulli: random sign")
+    weight_distribution: Distribution | None = Field(
+        default=None, description="of the weights that the topology does not fix: uniform, or bernoulli, a random sign"
+    )
     input_connectivity: Probability = 1.0
     input_distribution: Distribution = "uniform"
     input_scaling: float | list[float] = Field(default=1.0, description="one number, or one for each input")
@@ -56,7 +60,7 @@ class EsnConfig(SimulatedConfig):
     @model_validator(mode="after")
     def _one_source_of_weights(self) -> Self:
         drawing = {
-            "nodes", "spectral_radius", "connectivity", "connections_per_node", "weight_distribution", "leak_rate",
+            "nodes", "topology", "spectral_radius", "connectivity", "connections_per_node", "weight_distribution", "leak_rate",
             "input_connectivity", "input_distribution", "input_scaling", "bias_scaling", "seed",
         }  # fmt: skip
         given = sorted(drawing & self.model_fields_set)
@@ -64,6 +68,7 @@ class EsnConfig(SimulatedConfig):
             raise ValueError(f"the file in `weights` decides about {', '.join(given)}; remove them")
         if self.weights is None and self.nodes is None:
             raise ValueError("nodes is missing: how many nodes shall the network have?")
+        self.topology.check(self.nodes, {name: getattr(self, name) for name in self.model_fields_set})
         if isinstance(self.leak_rate, tuple) and self.leak_rate[0] > self.leak_rate[1]:
             raise ValueError(f"leak_rate {list(self.leak_rate)} must be [lowest, highest]")
         if self.nodes and self.connections_per_node and self.connections_per_node > self.nodes:
@@ -116,7 +121,8 @@ class EsnConfig(SimulatedConfig):
             self.nodes,
             self.required_inputs(),
             seed=self.seed,
-            spectral_radius=self.spectral_radius,
+            topology=self.topology,
+            spectral_radius=None if self.topology.radius == 0 else self.spectral_radius,
             connectivity=self.connectivity,
             connections_per_node=self.connections_per_node,
             distribution=self.weight_distribution,

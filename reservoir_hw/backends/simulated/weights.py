@@ -222,19 +222,19 @@ def draw_weights(
     if inputs < 0:
         raise ConfigurationError(f"inputs must not be negative, it is {inputs}")
     topology = as_topology(topology)
-    recurrent = {
+    given = {
         "connectivity": connectivity,
         "connections_per_node": connections_per_node,
         "distribution": distribution,
         "spectral_radius": spectral_radius,
     }
-    topology.check(nodes, [name for name, value in recurrent.items() if value is not None])
+    topology.check(nodes, given)
     if connectivity is not None and connections_per_node is not None:
         raise ConfigurationError("give connectivity or connections_per_node, not both")
-    most = nodes // topology.blocks if isinstance(topology, Block) else nodes
-    if connections_per_node is not None and not 0 < connections_per_node <= most:
-        among = "the nodes of a block" if isinstance(topology, Block) else "the nodes"
-        raise ConfigurationError(f"connections_per_node must lie in 1..{most} ({among}), it is {connections_per_node}")
+    if connections_per_node is not None and not 0 < connections_per_node <= nodes:
+        raise ConfigurationError(
+            f"connections_per_node must lie in 1..{nodes} (the nodes), it is {connections_per_node}"
+        )
     scaling = np.asarray(input_scaling, np.float64)
     if scaling.shape not in ((), (inputs,)):
         raise ConfigurationError(

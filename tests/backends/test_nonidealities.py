@@ -254,11 +254,20 @@ def test_the_readout_leaves_the_loop_alone(section: str) -> None:
 
 def kinds() -> list[Any]:
     esn = {"kind": "esn", "nodes": 40, "inputs": 2, "leak_rate": 0.6}
+    loop = {"kind": "delay_loop", "nodes": 40, "inputs": 2, "theta": 0.2, "mask": {"scaling": 0.4}}
     return [
         pytest.param({**esn, "connectivity": 1.0}, id="esn dense"),
         pytest.param({**esn, "connectivity": 0.05}, id="esn sparse"),
         pytest.param({**esn, "connectivity": 1.0, "weight_storage": "float16"}, id="esn float16"),
         pytest.param({**esn, "nodes": 500, "connectivity": 1.0}, id="esn threaded"),
+        pytest.param({**esn, "gradients": True}, id="esn torch"),
+        pytest.param({"kind": "gated_esn", "nodes": 40, "inputs": 2}, id="gated_esn"),
+        pytest.param({"kind": "gated_esn", "nodes": 40, "inputs": 2, "gradients": True}, id="gated_esn torch"),
+        *(
+            pytest.param({**loop, "physics": physics, "tau": tau}, id=f"{physics} tau {tau}")
+            for physics in ("mackey_glass", "ikeda", "paquot")
+            for tau in (8.0, 8.2, 11.0)
+        ),
     ]
 
 
@@ -271,7 +280,9 @@ def pieces(device: Reservoir, u: np.ndarray, sizes: list[int]) -> np.ndarray:
 @pytest.mark.parametrize("config", kinds())
 def test_chunks_steps_and_snapshots_meet_the_same_noise(config: dict[str, Any], batch: int) -> None:
     u = inputs(batch, 24)
-    with open_reservoir({**config, "nonidealities": EVERYTHING}) as device:
+    analog = {section: {**values, "bits": None} for section, values in EVERYTHING.items()}
+    everything = analog if config.get("gradients") else EVERYTHING
+    with open_reservoir({**config, "nonidealities": everything}) as device:
         device.reset(batch)
         start = device.snapshot()
         whole = np.asarray(device.run(u))
@@ -283,7 +294,7 @@ def test_chunks_steps_and_snapshots_meet_the_same_noise(config: dict[str, Any], 
         device.run(u[:, :11])
         middle = device.snapshot()
         device.run(u[:, :2])
-    with open_reservoir({**config, "nonidealities": EVERYTHING}) as another:
+    with open_reservoir({**config, "nonidealities": everything}) as another:
         another.restore(middle)
         np.testing.assert_array_equal(np.asarray(another.run(u[:, 11:])), whole[:, 11:])
 

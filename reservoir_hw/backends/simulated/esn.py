@@ -37,7 +37,9 @@ class EsnConfig(SimulatedConfig):
         default=1.0, description="a; a pair is a range from which each node draws its own"
     )
     activation: Activation = "tanh"
-    topology: Topology = Field(default=Random(), description="which nodes are linked: a name, or a mapping with `kind:`")
+    topology: Topology = Field(
+        default=Random(), description="which nodes are linked: a name, or a mapping with `kind:`"
+    )
     spectral_radius: PositiveFloat | None = Field(default=0.9, description="null: W as it was drawn")
     connectivity: Probability | None = Field(default=None, description="probability of each recurrent weight")
     connections_per_node: PositiveInt | None = Field(default=None, description="exact number instead of connectivity")

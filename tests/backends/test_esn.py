@@ -98,8 +98,9 @@ def test_snapshot_transition_and_upload(gradients: bool) -> None:
 
 def test_a_snapshot_of_another_network_is_refused() -> None:
     with open_reservoir(CONFIG) as one, open_reservoir({**CONFIG, "seed": 6}) as other:
+        frozen = one.snapshot()
         with pytest.raises(ConfigurationError, match="another device"):
-            other.restore(one.snapshot())
+            other.restore(frozen)
 
 
 def test_gradients_pass_through_where_asked_for() -> None:

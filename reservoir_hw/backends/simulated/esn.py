@@ -44,7 +44,7 @@ class EsnConfig(SimulatedConfig):
     connectivity: Probability | None = Field(default=None, description="probability of each recurrent weight")
     connections_per_node: PositiveInt | None = Field(default=None, description="exact number instead of connectivity")
     weight_distribution: Distribution | None = Field(
-        default=None, description="of the weights that the topology does not fix: uniform, or bernoulli, a random sign"
+        default=None, description="of the weights that the topology does not fix; by default uniform"
     )
     input_connectivity: Probability = 1.0
     input_distribution: Distribution = "uniform"

@@ -17,7 +17,7 @@ class Preset:
 
 PRESETS: dict[str, Preset] = {
     "photonic_delay_loop": Preset(
-        source="Optoelectronic delay loops are limited by the signal-to-noise ratio inside the loop (Soriano et al. 2013, "
+        source="Optoelectronic delay loops are limited by the signal-to-noise ratio in the loop (Soriano et al. 2013, "
         "Optics Express 21, 12) and by the resolution of the converters (Soriano et al. 2015, IEEE Trans. Neural "
         "Netw. Learn. Syst. 26, 388). 40 dB under full scale and 12 bits stand for such a bench; they are typical "
         "figures, not those of one.",

@@ -1,0 +1,338 @@
+"""The simulated gated echo state network as a reservoir."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+
+from reservoir_hw.arrays import import_torch, to_numpy
+from reservoir_hw.backends.simulated.esn import Distribution, Probability, _have_numba, _rounded
+from reservoir_hw.backends.simulated.nonidealities import IDEAL, Nonidealities
+from reservoir_hw.backends.simulated.rounding import to_bits
+from reservoir_hw.backends.simulated.simulated import SimulatedConfig, SimulatedReservoir
+from reservoir_hw.errors import ConfigurationError, MissingExtra, NotSupported, ShapeError
+from reservoir_hw.reservoir import OutOfRange
+from reservoir_hw.spec import DType, Identity, ReservoirSpec
+
+if TYPE_CHECKING:
+    from reservoir_hw.backends.simulated.gated_weights import GatedWeights
+    from reservoir_hw.backends.simulated.imperfections import LoopTerms
+
+# Gate activations that are computed at once.
+_CHUNK = 1 << 20
+
+Scaling = float | list[float]
+Radius = NonNegativeFloat | None
+
+
+class GatedEsnConfig(SimulatedConfig):
+    """Gated echo state network with untrained gates (Di Sarli, Gallicchio & Micheli 2022, eq. 6).
+
+    r = σ(W^r_in u + W^r x), z = σ(W^z_in u + W^z x), h = tanh(W_in u + W (r ⊙ x)), x' = z ⊙ x + (1 - z) ⊙ h.
+    """
+
+    kind: Literal["gated_esn"]
+    nodes: PositiveInt | None = Field(default=None, description="needed unless `weights` names a file")
+    spectral_radius: Radius = Field(default=0.9, description="of W; 0: no recurrence, null: as it was drawn")
+    reset_spectral_radius: Radius = Field(default=0.9, description="of W^r, likewise")
+    update_spectral_radius: Radius = Field(default=0.9, description="of W^z, likewise")
+    connectivity: Probability | None = Field(default=None, description="probability of each recurrent weight")
+    connections_per_node: PositiveInt | None = Field(default=None, description="exact number instead of connectivity")
+    weight_distribution: Distribution = Field(default="uniform", description="bernoulli: random sign")
+    input_connectivity: Probability = 1.0
+    input_distribution: Distribution = "uniform"
+    input_scaling: Scaling = Field(default=1.0, description="of W_in: one number, or one for each input")
+    reset_input_scaling: Scaling = Field(default=1.0, description="of W^r_in, likewise")
+    update_input_scaling: Scaling = Field(default=1.0, description="of W^z_in, likewise")
+    bias_scaling: float = Field(default=0.0, description="of a random bias in h; eq. 6 has none")
+    reset_bias: float = Field(default=0.0, description="added inside the σ of r; eq. 6 has none")
+    update_bias: float = Field(
+        default=0.0, description="added inside the σ of z, so that z rests at σ(update_bias); eq. 6 has none"
+    )
+    seed: NonNegativeInt = 0
+    weights: str | None = Field(default=None, description="a safetensors file of saved weights instead of drawing them")
+    dtype: DType = "float32"
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
+    gradients: bool = Field(default=False, description="compute with torch, so that gradients pass through")
+
+    @model_validator(mode="after")
+    def _one_source_of_weights(self) -> Self:
+        given = sorted((_DRAWING | {"nodes", "seed"}) & self.model_fields_set)
+        if self.weights is not None and given:
+            raise ValueError(f"the file in `weights` decides about {', '.join(given)}; remove them")
+        if self.weights is None and self.nodes is None:
+            raise ValueError("nodes is missing: how many nodes shall the network have?")
+        if self.nodes and self.connections_per_node and self.connections_per_node > self.nodes:
+            raise ValueError(f"connections_per_node {self.connections_per_node} is more than the {self.nodes} nodes")
+        if self.connectivity is not None and self.connections_per_node is not None:
+            raise ValueError("give connectivity or connections_per_node, not both")
+        if self.gradients and self.nonidealities.rounds:
+            raise ValueError("no gradient passes a converter: remove gradients, or bits from nonidealities")
+        return self
+
+    @property
+    def label(self) -> str:
+        """Gated ESN(nodes)."""
+        return f"Gated ESN({self.nodes or Path(self.weights or '').stem})"
+
+    def for_inputs(self, inputs: int) -> Self:
+        """This configuration for a task with `inputs` channels; the input scalings must fit too."""
+        for name in ("input_scaling", "reset_input_scaling", "update_input_scaling"):
+            scaling = getattr(self, name)
+            if isinstance(scaling, list) and len(scaling) != inputs:
+                raise ConfigurationError(f"{name} has {len(scaling)} numbers, the task has {inputs} input channels")
+        return super().for_inputs(inputs)
+
+    def build(self) -> GatedEsn:
+        """Draw or load the weights and lay them out."""
+        return GatedEsn(
+            self._weights(),
+            dtype=self.dtype,
+            device=self.device,
+            gradients=self.gradients,
+            nonidealities=self.nonidealities,
+            out_of_range=self.out_of_range,
+        )
+
+    def _weights(self) -> GatedWeights:
+        module = _import_weights()
+        if self.weights is None:
+            options = {name: getattr(self, name) for name in _DRAWING - {"weight_distribution"}}
+            inputs = self.required_inputs()
+            return module.draw_gated_weights(
+                self.nodes, inputs, seed=self.seed, distribution=self.weight_distribution, **options
+            )
+        weights = module.GatedWeights.load(self.weights)
+        if self.inputs is not None and self.inputs != weights.inputs:
+            raise ConfigurationError(
+                f"the task has {self.inputs} input channels, but the weights in {self.weights} take {weights.inputs}"
+            )
+        return weights
+
+
+# What is decided by drawing weights, beside nodes and seed.
+_DRAWING = {
+    "spectral_radius", "reset_spectral_radius", "update_spectral_radius", "connectivity", "connections_per_node",
+    "weight_distribution", "input_connectivity", "input_distribution", "input_scaling", "reset_input_scaling",
+    "update_input_scaling", "bias_scaling", "reset_bias", "update_bias",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GateActivity:
+    """Mean, standard deviation and maximum of a gate, over sequences, time and nodes."""
+
+    mean: float
+    std: float
+    max: float
+
+
+@dataclass(frozen=True)
+class GateStatistics:
+    """How much the gates are used (Di Sarli et al. 2022, Table 3)."""
+
+    reset: GateActivity
+    update: GateActivity
+
+    @property
+    def z_max(self) -> float:
+        """The largest activation of the update gate, as Lemma 1 needs it: max_t ‖z(t)‖_∞.
+
+        A node keeps its state for some 1 / (1 - z) steps: with z_max near 1 a network may forget too slowly for a
+        readout that is trained after one start and used after another.
+        """
+        return self.update.max
+
+
+class GatedEsn(SimulatedReservoir):
+    """A gated echo state network with given weights.
+
+    On the CPU a numba kernel drives it. Torch does where gradients or a GPU are asked for, or where numba is
+    not installed; the provenance says which. A torch network is differentiable, a numba one is not.
+
+    Parameters
+    ----------
+    weights
+        `GatedWeights`, drawn, loaded or from your own arrays (`GatedWeights.from_arrays`, whose names `upload` takes).
+    """
+
+    def __init__(
+        self,
+        weights: GatedWeights,
+        *,
+        dtype: DType = "float32",
+        device: str = "cpu",
+        gradients: bool = False,
+        nonidealities: Nonidealities = IDEAL,
+        out_of_range: OutOfRange = "error",
+    ) -> None:
+        self._dtype: DType = dtype
+        self._loop_config = nonidealities.loop
+        torch_is_needed = device != "cpu" or gradients or not _have_numba()
+        self._make_engine = _TorchEngine if torch_is_needed else _NumbaEngine
+        if torch_is_needed:
+            self.native = "torch"
+            self.device = device
+        self.weights = self._stored(weights)
+        spec = ReservoirSpec(
+            inputs=weights.inputs,
+            nodes=weights.nodes,
+            dtype=dtype,
+            state_range=(-1.0, 1.0),
+            snapshot=True,
+            settable=True,
+            programmable=True,
+            deterministic=True,
+            differentiable=torch_is_needed,
+            identity=self._identity(),
+        )
+        super().__init__(spec, self._new_engine(), nonidealities=nonidealities, out_of_range=out_of_range)
+
+    def gate_statistics(self, u: Any) -> GateStatistics:
+        """Drive the network from rest with `u` (batch, time, inputs), and look at its gates.
+
+        r_t and z_t are computed in float64 from the states x_{t-1} that the network went through. Afterwards it is in
+        the state to which `reset` and `run` would have brought it. Raises as these do, and `NotSupported` where
+        `nonidealities.readout` hides the states.
+        """
+        if self._nonidealities.readout != IDEAL.readout:
+            raise NotSupported(
+                "gate_statistics: with nonidealities.readout the states that are read are not those that the gates "
+                "see; leave readout out"
+            )
+        given = self._to_native(u, "inputs")
+        if given.ndim != 3 or given.shape[1] == 0:
+            raise ShapeError(f"gate_statistics takes inputs (batch, time, inputs), not {tuple(given.shape)}")
+        self.reset(len(given))
+        given = self._in_range(self._shaped(given))
+        states = to_numpy(self.run(given), self.spec.numpy_dtype, "states")
+        given = to_numpy(self._converted(given), self.spec.numpy_dtype, "inputs")
+        before = np.concatenate([np.zeros_like(states[:, :1]), states[:, :-1]], axis=1)
+        r, z = _Activity(), _Activity()
+        chunk = max(1, _CHUNK // (len(given) * self.weights.nodes))
+        for t in range(0, given.shape[1], chunk):
+            reset, update = self.weights.gates(given[:, t : t + chunk], before[:, t : t + chunk])
+            r.add(reset)
+            z.add(update)
+        return GateStatistics(reset=r.result(), update=z.result())
+
+    def _stored(self, weights: GatedWeights) -> GatedWeights:
+        """The weights as the device holds them."""
+        bits, limit = self._loop_config.weight_bits, self._loop_config.weight_limit
+        if bits is None:
+            return weights
+        rounding = partial(to_bits, bits=bits, limit=limit)
+        return type(weights)(**{name: _rounded(part, rounding) for name, part in weights.parts().items()})
+
+    def _new_engine(self) -> _NumbaEngine | _TorchEngine:
+        return self._make_engine(self.weights, self._dtype, self.device)
+
+    def _identity(self) -> Identity:
+        return Identity(vendor="reservoir_hw", model="gated_esn", simulated=True, content=self.weights.digest())
+
+    def _upload(self, weights: Mapping[str, np.ndarray]) -> ReservoirSpec:
+        new = _import_weights().GatedWeights.from_arrays(weights)
+        if (new.nodes, new.inputs) != (self.weights.nodes, self.weights.inputs):
+            raise ConfigurationError(
+                f"upload: the new weights are for {new.nodes} nodes and {new.inputs} inputs, "
+                f"the network has {self.weights.nodes} and {self.weights.inputs}"
+            )
+        self.weights = self._stored(new)
+        self._engine = self._new_engine()
+        return self._with_identity(self._identity())
+
+    def _settings(self) -> dict[str, Any]:
+        scales = {name: part.spectral_scale for name, part in self.weights.parts().items()}
+        return {**super()._settings(), "spectral_scale": scales}
+
+
+class _Activity:
+    """Sums over the activations of one gate."""
+
+    def __init__(self) -> None:
+        self._count, self._sum, self._squares, self._max = 0, 0.0, 0.0, 0.0
+
+    def add(self, values: np.ndarray) -> None:
+        self._count += values.size
+        self._sum += float(values.sum())
+        self._squares += float(np.square(values).sum())
+        self._max = max(self._max, float(values.max()))
+
+    def result(self) -> GateActivity:
+        mean = self._sum / self._count
+        return GateActivity(mean=mean, std=max(0.0, self._squares / self._count - mean**2) ** 0.5, max=self._max)
+
+
+class _NumbaEngine:
+    name = "numba"
+
+    def __init__(self, weights: GatedWeights, dtype: DType, device: str) -> None:
+        from reservoir_hw.backends.simulated import gated_kernels
+
+        del device
+        self._kernels = gated_kernels
+        self._prepared = gated_kernels.prepare(weights, dtype)
+
+    def reset(self, batch: int) -> None:
+        self._state = np.zeros((batch, self._prepared.nodes), self._prepared.dtype)
+
+    def run(self, u: np.ndarray, out: np.ndarray | None, loop: LoopTerms | None) -> np.ndarray:
+        return self._kernels.run(self._prepared, u, self._state, out, loop)
+
+    def transition(self, u: np.ndarray, states: np.ndarray, loop: LoopTerms | None) -> np.ndarray:
+        given = states.copy()
+        self._kernels.run(self._prepared, np.ascontiguousarray(u[:, None]), given, loop=loop)
+        return given
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        return {"state": self._state.copy()}
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        self._state = np.array(state["state"], self._prepared.dtype, order="C")
+
+
+class _TorchEngine:
+    name = "torch"
+
+    def __init__(self, weights: GatedWeights, dtype: DType, device: str) -> None:
+        torch = import_torch("a simulated gated_esn with gradients, on a GPU, or without numba")
+        if device != "cpu" and not torch.cuda.is_available():
+            raise ConfigurationError(f"reservoir.device is {device}, but torch finds no CUDA device here; use cpu")
+        from reservoir_hw.backends.simulated import gated_torch_loop
+
+        self._torch, self._loop = torch, gated_torch_loop
+        self._weights = gated_torch_loop.prepare(weights, dtype, device)
+        self._nodes, self._dtype, self._device = weights.nodes, getattr(torch, dtype), device
+
+    def reset(self, batch: int) -> None:
+        self._state = self._torch.zeros((batch, self._nodes), dtype=self._dtype, device=self._device)
+
+    def run(self, u: Any, out: Any, loop: LoopTerms | None) -> Any:
+        del out
+        states, last = self._loop.run(self._weights, u, self._state, loop)
+        # A graph that grew over calls would be held for ever: gradients reach back to the start of a call.
+        self._state = last.detach()
+        return states
+
+    def transition(self, u: Any, states: Any, loop: LoopTerms | None) -> Any:
+        return self._loop.run(self._weights, u[:, None], states, loop)[1]
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        return {"state": self._state.cpu().numpy().copy()}
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        self._state = self._torch.tensor(state["state"], dtype=self._dtype, device=self._device)
+
+
+def _import_weights() -> Any:
+    try:
+        from reservoir_hw.backends.simulated import gated_weights
+    except ImportError as error:
+        raise MissingExtra(f"a simulated gated_esn needs scipy: pip install 'reservoir-hw[sim]' ({error})") from error
+    return gated_weights

@@ -23,12 +23,12 @@ def rows_of(file: str, folder: Path, vary: dict[str, list[Any]], **settings: Any
 
 def values(rows: Sequence[Row], metric: str, **point: Any) -> np.ndarray:
     """The metric of the reservoirs at these points, baselines left out."""
-    chosen = [row for row in rows if row.label != "fir" and point.items() <= row.point.items()]
+    chosen = [row for row in rows if not row.label.startswith("fir") and point.items() <= row.point.items()]
     return np.array([row.evaluation.metrics[metric] for row in chosen])
 
 
 def baseline(rows: Sequence[Row], metric: str) -> np.ndarray:
-    return np.array([row.evaluation.metrics[metric] for row in rows if row.label == "fir"])
+    return np.array([row.evaluation.metrics[metric] for row in rows if row.label.startswith("fir")])
 
 
 def test_narma10_shift_register_and_sine_loop(tmp_path: Path) -> None:
@@ -65,7 +65,8 @@ BITS = "reservoir.nonidealities.readout.bits"
 
 def test_bits_of_the_adc_in_equalisation(tmp_path: Path) -> None:
     vary = {BITS: [None, 12, 10, 8], "task.snr_db": [32]}
-    rows = [row for row in rows_of("adc.yaml", tmp_path, vary, **{"task.test_steps": 100_000}) if row.label != "fir"]
+    rows = rows_of("adc.yaml", tmp_path, vary, **{"task.test_steps": 100_000})
+    rows = [row for row in rows if not row.label.startswith("fir")]
     assert [row.point[BITS] for row in rows] == [None, 12, 10, 8]
     metrics = [row.evaluation.metrics for row in rows]
     for better, worse in pairwise(metrics):

@@ -156,4 +156,6 @@ def _expand_baselines(document: Document) -> None:
 
 
 def _short(value: Any) -> str:
+    if value is None:
+        return "none"
     return f"{value:g}" if isinstance(value, float) else str(value)

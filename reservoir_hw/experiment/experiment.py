@@ -212,7 +212,7 @@ def _run_baseline(config: BaselineConfig, task: Task, point: Point) -> Row:
     except ReservoirError as error:
         raise type(error)(f"baseline {config.kind}: {error}") from error
     values = {key: value for key, value in point.values.items() if key.startswith("task.")}
-    return Row(config.kind, values, task.evaluate(outputs, baseline.scale))
+    return Row(config.label, values, task.evaluate(outputs, baseline.scale))
 
 
 class _Counter:

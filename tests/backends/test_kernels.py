@@ -59,7 +59,7 @@ def naive(weights, u, state, activation="tanh"):
 def threading_rule(request, monkeypatch):
     """Small networks would never reach the threaded kernels."""
     limit = 0 if request.param == "all threads" else 1 << 60
-    monkeypatch.setattr(kernels, "_THREADED_DENSE", limit)
+    monkeypatch.setattr(kernels, "THREADED_DENSE", limit)
     monkeypatch.setattr(kernels, "_THREADED_SPARSE", limit)
 
 

@@ -262,7 +262,8 @@ def activate_batch(
 
 
 @jit(REORDERED)
-def _sparse_rows(starts, columns, values, vector, begin, end, out):
+def sparse_rows(starts, columns, values, vector, begin, end, out):
+    """out = (CSR matrix @ vector)[begin:end]."""
     zero = vector.dtype.type(0)
     for i in range(begin, end):
         first, last = np.uint64(starts[i]), np.uint64(starts[i + 1])
@@ -283,7 +284,8 @@ def _sparse_rows(starts, columns, values, vector, begin, end, out):
 
 
 @jit(ORDERED)
-def _add_input(input_rows, bias, u, begin, out):
+def add_input(input_rows, bias, u, begin, out):
+    """out += (bias + u @ input_rows)[begin:...]."""
     count = out.shape[0]
     inputs = u.shape[0]
     whole = inputs // 4 * 4
@@ -309,8 +311,8 @@ def _sparse_block(
     for first in range(begin, end, _BLOCK):
         last = min(first + _BLOCK, end)
         x = out[first:last]
-        _sparse_rows(starts, columns, values, before, first, last, x)
-        _add_input(input_rows, bias, u, first, x)
+        sparse_rows(starts, columns, values, before, first, last, x)
+        add_input(input_rows, bias, u, first, x)
         activate(code, x)
         if leaky:
             leak(x, before[first:last], keep[first:last], gain[first:last])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -11,8 +11,8 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 
 from reservoir_hw.arrays import import_torch
 from reservoir_hw.backends.simulated.nonidealities import IDEAL, Nonidealities
-from reservoir_hw.backends.simulated.rounding import to_bits, to_float16
-from reservoir_hw.backends.simulated.simulated import SimulatedConfig, SimulatedReservoir
+from reservoir_hw.backends.simulated.rounding import rounded, to_bits, to_float16
+from reservoir_hw.backends.simulated.simulated import SimulatedConfig, SimulatedReservoir, have_numba
 from reservoir_hw.backends.simulated.topologies import Random, Topology
 from reservoir_hw.errors import ConfigurationError, MissingExtra
 from reservoir_hw.reservoir import OutOfRange
@@ -62,8 +62,8 @@ class EsnConfig(SimulatedConfig):
     @model_validator(mode="after")
     def _one_source_of_weights(self) -> Self:
         drawing = {
-            "nodes", "topology", "spectral_radius", "connectivity", "connections_per_node", "weight_distribution", "leak_rate",
-            "input_connectivity", "input_distribution", "input_scaling", "bias_scaling", "seed",
+            "nodes", "topology", "spectral_radius", "connectivity", "connections_per_node", "weight_distribution",
+            "leak_rate", "input_connectivity", "input_distribution", "input_scaling", "bias_scaling", "seed",
         }  # fmt: skip
         given = sorted(drawing & self.model_fields_set)
         if self.weights is not None and given:
@@ -166,7 +166,7 @@ class Esn(SimulatedReservoir):
         self._dtype: DType = dtype
         self._weight_storage = weight_storage
         self._loop_config = nonidealities.loop
-        torch_is_needed = device != "cpu" or gradients or not _have_numba()
+        torch_is_needed = device != "cpu" or gradients or not have_numba()
         self._make_engine = _TorchEngine if torch_is_needed else _NumbaEngine
         if torch_is_needed:
             self.native = "torch"
@@ -190,8 +190,8 @@ class Esn(SimulatedReservoir):
         """The weights as the device holds them."""
         bits, limit = self._loop_config.weight_bits, self._loop_config.weight_limit
         if bits is not None:
-            weights = _rounded(weights, lambda values: to_bits(values, bits, limit))
-        return weights if self._weight_storage is None else _rounded(weights, to_float16)
+            weights = rounded(weights, lambda values: to_bits(values, bits, limit))
+        return weights if self._weight_storage is None else rounded(weights, to_float16)
 
     def _new_engine(self) -> _NumbaEngine | _TorchEngine:
         return self._make_engine(self.weights, self.activation, self._dtype, self.device, self._weight_storage)
@@ -217,15 +217,6 @@ class Esn(SimulatedReservoir):
 
     def _settings(self) -> dict[str, Any]:
         return {**super()._settings(), "spectral_scale": self.weights.spectral_scale}
-
-
-def _rounded(weights: EsnWeights, rounding: Callable[[np.ndarray], np.ndarray]) -> EsnWeights:
-    W = weights.recurrent().copy()
-    if isinstance(W, np.ndarray):
-        W = rounding(W)
-    else:
-        W.data = rounding(W.data)
-    return type(weights).from_arrays(W, rounding(weights.W_in), rounding(weights.bias), weights.leak)
 
 
 class _NumbaEngine:
@@ -294,12 +285,6 @@ class _TorchEngine:
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
         self._state = self._torch.tensor(state["state"], dtype=self._dtype, device=self._device)
-
-
-def _have_numba() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("numba") is not None
 
 
 def _import_weights() -> Any:

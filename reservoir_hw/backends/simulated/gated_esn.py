@@ -12,10 +12,10 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
 from reservoir_hw.arrays import import_torch, to_numpy
-from reservoir_hw.backends.simulated.esn import Distribution, Probability, _have_numba, _rounded
+from reservoir_hw.backends.simulated.esn import Distribution, Probability
 from reservoir_hw.backends.simulated.nonidealities import IDEAL, Nonidealities
-from reservoir_hw.backends.simulated.rounding import to_bits
-from reservoir_hw.backends.simulated.simulated import SimulatedConfig, SimulatedReservoir
+from reservoir_hw.backends.simulated.rounding import rounded, to_bits
+from reservoir_hw.backends.simulated.simulated import SimulatedConfig, SimulatedReservoir, have_numba
 from reservoir_hw.errors import ConfigurationError, MissingExtra, NotSupported, ShapeError
 from reservoir_hw.reservoir import OutOfRange
 from reservoir_hw.spec import DType, Identity, ReservoirSpec
@@ -174,7 +174,7 @@ class GatedEsn(SimulatedReservoir):
     ) -> None:
         self._dtype: DType = dtype
         self._loop_config = nonidealities.loop
-        torch_is_needed = device != "cpu" or gradients or not _have_numba()
+        torch_is_needed = device != "cpu" or gradients or not have_numba()
         self._make_engine = _TorchEngine if torch_is_needed else _NumbaEngine
         if torch_is_needed:
             self.native = "torch"
@@ -228,7 +228,7 @@ class GatedEsn(SimulatedReservoir):
         if bits is None:
             return weights
         rounding = partial(to_bits, bits=bits, limit=limit)
-        return type(weights)(**{name: _rounded(part, rounding) for name, part in weights.parts().items()})
+        return type(weights)(**{name: rounded(part, rounding) for name, part in weights.parts().items()})
 
     def _new_engine(self) -> _NumbaEngine | _TorchEngine:
         return self._make_engine(self.weights, self._dtype, self.device)

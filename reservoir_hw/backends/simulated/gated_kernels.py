@@ -18,17 +18,17 @@ from scipy.sparse import csr_array, issparse, vstack
 from reservoir_hw.backends.simulated.compiled import (
     LANES,
     ORDERED,
-    _add_input,
-    _sparse_rows,
     activate,
     activation_code,
+    add_input,
     dense_rows,
     impair,
     jit,
+    sparse_rows,
 )
 from reservoir_hw.backends.simulated.gated_weights import GatedWeights
 from reservoir_hw.backends.simulated.imperfections import LoopTerms
-from reservoir_hw.backends.simulated.kernels import _MATRIX_BATCH, _THREADED_DENSE, _padded
+from reservoir_hw.backends.simulated.kernels import MATRIX_BATCH, THREADED_DENSE, padded
 from reservoir_hw.backends.simulated.pace import Pace, available_threads
 from reservoir_hw.backends.simulated.weights import EsnWeights
 
@@ -78,7 +78,7 @@ def prepare(weights: GatedWeights, dtype: DTypeLike = np.float32) -> DenseWeight
             gates=_sparse_block(parts[:2], kind),
             candidate=_sparse_block(parts[2:], kind),
         )
-    rows = _padded(weights.nodes)
+    rows = padded(weights.nodes)
     reset, update, candidate = (_stacked(part, kind) for part in parts)
     return DenseWeights(
         nodes=weights.nodes,
@@ -116,7 +116,7 @@ def run(
     if loop is not None:
         kind = prepared.dtype.type
         loop = loop._replace(saturation=kind(loop.saturation), lsb=kind(loop.lsb), limit=kind(loop.limit))
-    if isinstance(prepared, DenseWeights) and len(u) >= _MATRIX_BATCH:
+    if isinstance(prepared, DenseWeights) and len(u) >= MATRIX_BATCH:
         _run_batch(prepared, u, state, out, code, loop)
         return out
     for sequence in range(len(u)):
@@ -136,7 +136,7 @@ def _part(loop: LoopTerms | None, place: Any) -> LoopTerms | None:
 def _stacked(part: EsnWeights, dtype: np.dtype[Any]) -> Array:
     W = part.recurrent()
     columns = part.nodes + part.inputs + 1
-    stacked = np.zeros((_padded(part.nodes), _padded(columns)), dtype)
+    stacked = np.zeros((padded(part.nodes), padded(columns)), dtype)
     rows = stacked[: part.nodes]
     rows[:, : part.nodes] = W.toarray() if isinstance(W, csr_array) else W
     rows[:, part.nodes : columns - 1] = part.W_in
@@ -163,7 +163,7 @@ def _run_dense(prepared: DenseWeights, u: Array, state: Array, out: Array, code:
     products = np.empty(len(prepared.gates), prepared.dtype)
     fixed = (prepared.gates, prepared.candidate, now, gated, products)
     # The threads meet twice in a step, so there must be twice the work.
-    if prepared.threads > 1 and 3 * prepared.nodes**2 >= 2 * _THREADED_DENSE:
+    if prepared.threads > 1 and 3 * prepared.nodes**2 >= 2 * THREADED_DENSE:
 
         def advance(begin: int, end: int, threads: int) -> None:
             here = _part(loop, slice(begin, end))
@@ -304,8 +304,8 @@ def _state_batch(candidates, products, now, out, code, loop):
 @jit(ORDERED)
 def _sparse_product(weights, u, vector, out):
     starts, columns, values, input_rows, bias = weights
-    _sparse_rows(starts, columns, values, vector, 0, out.shape[0], out)
-    _add_input(input_rows, bias, u, 0, out)
+    sparse_rows(starts, columns, values, vector, 0, out.shape[0], out)
+    add_input(input_rows, bias, u, 0, out)
 
 
 @jit(ORDERED)

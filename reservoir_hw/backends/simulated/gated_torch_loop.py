@@ -11,7 +11,7 @@ from torch import Tensor
 from reservoir_hw.backends.simulated import torch_loop
 from reservoir_hw.backends.simulated.gated_weights import GatedWeights
 from reservoir_hw.backends.simulated.imperfections import LoopTerms
-from reservoir_hw.backends.simulated.torch_loop import TorchWeights, _Impairment
+from reservoir_hw.backends.simulated.torch_loop import Impairment, TorchWeights
 
 
 class GatedTorchWeights(NamedTuple):
@@ -38,7 +38,7 @@ def run(weights: GatedTorchWeights, u: Tensor, state: Tensor, loop: LoopTerms | 
     every new state. Nothing is written in place, so that gradients flow to `u`, `state`, and to the weights that
     require them (of a sparse CSR matrix: to everything but W).
     """
-    impairment = _Impairment(loop, u)
+    impairment = Impairment(loop, u)
     states = []
     for step in range(u.shape[1]):
         now = u[:, step]

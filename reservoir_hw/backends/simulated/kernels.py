@@ -26,9 +26,9 @@ Activation = Literal["tanh", "relu", "identity"]
 Array = NDArray[Any]
 
 # From this batch size one matrix product beats the sequences one after another.
-_MATRIX_BATCH = 8
+MATRIX_BATCH = 8
 # Work per step, in float32 weights, under which a second thread costs more than it brings (about 5 µs).
-_THREADED_DENSE = 200_000
+THREADED_DENSE = 200_000
 _THREADED_SPARSE = 20_000
 # Elements of the input and state scratch of one chunk of a batched run.
 _CHUNK = 1 << 21
@@ -55,7 +55,7 @@ class PreparedWeights:
     def stacked(self) -> Array:
         """Dense [W | W_in | b | 0], rows and columns padded to whole vectors: one product per step."""
         columns = self.nodes + self.inputs + 1
-        stacked = np.zeros((_padded(self.nodes), _padded(columns)), self.storage)
+        stacked = np.zeros((padded(self.nodes), padded(columns)), self.storage)
         rows = stacked[: self.nodes]
         rows[:, : self.nodes] = self.W
         rows[:, self.nodes : columns - 1] = self.W_in
@@ -89,7 +89,7 @@ class PreparedWeights:
         """Whether one step of so many sequences is worth sharing out among threads."""
         if isinstance(self.W, csr_array):
             return self.threads > 1 and self.W.nnz * batch >= _THREADED_SPARSE
-        return self.threads > 1 and self.nodes * self.nodes * batch >= _THREADED_DENSE
+        return self.threads > 1 and self.nodes * self.nodes * batch >= THREADED_DENSE
 
     def pace(self, batch: int) -> Pace:
         """What is known about the speed of steps of so many sequences."""
@@ -163,11 +163,11 @@ def run(
         return np.empty((batch, steps, prepared.nodes), prepared.dtype) if out is None else out
     equation = (prepared.keep, prepared.gain, prepared.leaky, code)
     terms = _Loop(loop, batch, prepared)
-    if batch >= _MATRIX_BATCH and prepared.sparse:
+    if batch >= MATRIX_BATCH and prepared.sparse:
         return _run_sparse_batch(prepared, u, state, equation, terms, out)
     if out is None:
         out = np.empty((batch, steps, prepared.nodes), prepared.dtype)
-    if batch >= _MATRIX_BATCH:
+    if batch >= MATRIX_BATCH:
         return _run_dense_batch(prepared, u, state, equation, terms, out)
     target = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
     if prepared.sparse:
@@ -321,5 +321,6 @@ def _bits(weights: Array) -> Array:
     return weights.view(np.uint16) if weights.dtype == np.float16 else weights
 
 
-def _padded(count: int) -> int:
+def padded(count: int) -> int:
+    """The next multiple of a vector register's numbers."""
     return -(-count // compiled.LANES) * compiled.LANES

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reservoir_hw.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from reservoir_hw.backends.simulated.weights import EsnWeights
 
 Array = NDArray[Any]
 
@@ -35,3 +39,13 @@ def to_bits(weights: Array, bits: int, limit: float) -> Array:
         )
     lsb = 2 * limit / 2**bits
     return np.clip(np.floor(weights / lsb + 0.5) * lsb, -limit, limit - lsb)
+
+
+def rounded(weights: EsnWeights, rounding: Callable[[np.ndarray], np.ndarray]) -> EsnWeights:
+    """Weights with every number of W, W_in and bias rounded; dense stays dense, and CSR stays CSR."""
+    W = weights.recurrent().copy()
+    if isinstance(W, np.ndarray):
+        W = rounding(W)
+    else:
+        W.data = rounding(W.data)
+    return type(weights).from_arrays(W, rounding(weights.W_in), rounding(weights.bias), weights.leak)

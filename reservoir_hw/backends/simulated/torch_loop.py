@@ -4,8 +4,6 @@ On a GPU a step is over sooner than its kernels can be launched one by one, so t
 recorded as CUDA graphs, many steps in each, and launched at once.
 
 s_t = (1-a) ⊙ s_{t-1} + a ⊙ f(W s_{t-1} + W_in u_t + b) (Jaeger et al. 2007, eq. 1).
-
-The only module of this package that imports torch.
 """
 
 from __future__ import annotations
@@ -108,11 +106,11 @@ def run(
     if u.is_cuda and weights.W.layout == torch.strided and not _recorded(weights, u, state):
         return _graphed_run(weights, u, state, function, loop)
     if weights.W.layout == torch.sparse_csr:
-        return _sparse_run(weights, u, state, function, _Impairment(loop, u))
-    return _dense_run(weights, u, state, function, _Impairment(loop, u))
+        return _sparse_run(weights, u, state, function, Impairment(loop, u))
+    return _dense_run(weights, u, state, function, Impairment(loop, u))
 
 
-class _Impairment:
+class Impairment:
     """`LoopTerms` as tensors."""
 
     def __init__(self, terms: LoopTerms | None, like: Tensor) -> None:
@@ -136,7 +134,7 @@ class _Impairment:
 
 
 def _dense_run(
-    weights: TorchWeights, u: Tensor, state: Tensor, function: Callable[[Tensor], Tensor], loop: _Impairment
+    weights: TorchWeights, u: Tensor, state: Tensor, function: Callable[[Tensor], Tensor], loop: Impairment
 ) -> tuple[Tensor, Tensor]:
     W, W_in, leak = weights.W.T, weights.W_in.T, weights.leak
     collect = _Collector(weights, u, state, (u.shape[0], weights.W.shape[0]), axis=1)
@@ -151,7 +149,7 @@ def _dense_run(
 
 
 def _sparse_run(
-    weights: TorchWeights, u: Tensor, state: Tensor, function: Callable[[Tensor], Tensor], loop: _Impairment
+    weights: TorchWeights, u: Tensor, state: Tensor, function: Callable[[Tensor], Tensor], loop: Impairment
 ) -> tuple[Tensor, Tensor]:
     # Sparse products want the nodes first: the loop runs on transposed states, the result is a view.
     bias = weights.bias[:, None]
@@ -211,7 +209,7 @@ class _Graph:
     ) -> None:
         self._u, self._state = u.clone(), state.clone()
         terms = None if loop is None else loop._replace(additive=loop.additive[:, : u.shape[1]])
-        self._impairment = _Impairment(terms, u)
+        self._impairment = Impairment(terms, u)
         # A first run outside the recording, on a stream of its own, lets the libraries set themselves up.
         aside = torch.cuda.Stream(u.device)
         aside.wait_stream(torch.cuda.current_stream(u.device))

@@ -36,6 +36,11 @@ class BaselineConfig(Config):
     def build(self) -> Baseline:
         """Make the baseline, untrained."""
 
+    @property
+    def label(self) -> str:
+        """A short name for tables and figures."""
+        return self.kind
+
 
 class _NGramConfig(BaselineConfig):
     smoothing: PositiveFloat = Field(default=1.0, description="added to every count")
@@ -71,6 +76,11 @@ class FirConfig(BaselineConfig):
     kind: Literal["fir"]
     taps: PositiveInt = Field(default=13, description="how many inputs the register holds, the present one included")
     alpha: NonNegativeFloat = Field(default=1e-6, description="the penalty, on standardised inputs")
+
+    @property
+    def label(self) -> str:
+        """fir(taps)."""
+        return f"fir({self.taps})"
 
     def build(self) -> Baseline:
         """A `FirBaseline` with these settings."""

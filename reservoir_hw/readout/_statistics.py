@@ -12,7 +12,6 @@ from reservoir_hw.readout._spectrum import Array, Design, Spectrum
 
 # Large enough for the matrix product to hide the cost of starting it and of adding its result.
 BLOCK_ROWS = 4096
-BLOCK_VALUES = 2**22
 FOLD_BLOCK_ROWS = 2048
 SHIFT_ROWS = 256
 
@@ -67,7 +66,7 @@ class Accumulator:
     def __init__(self, empty: Callable[[int], Statistics], width: int, folds: int) -> None:
         self._shift: Array | None = None
         self._statistics = [empty(width) for _ in range(folds)]
-        self._block_rows = max(BLOCK_ROWS, BLOCK_VALUES // width) if folds == 1 else FOLD_BLOCK_ROWS
+        self._block_rows = BLOCK_ROWS if folds == 1 else FOLD_BLOCK_ROWS
         self._blocks: list[Array | None] = [None] * folds
         self._filled = [0] * folds
         self._width = width

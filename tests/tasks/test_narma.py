@@ -173,7 +173,7 @@ def experiment(**changes: Any) -> Experiment:
 
 def test_in_an_experiment(tmp_path: Any) -> None:
     result = experiment(**{"run.folder": str(tmp_path), "vary.task.dataset": [0, 1]}).run()
-    assert [row.label for row in result.rows] == ["fir(13)", "ESN(100)", "fir(13)", "ESN(100)"]
+    assert [row.label for row in result.rows] == ["fir(20)", "ESN(100)", "fir(20)", "ESN(100)"]
     assert all(0.1 < row.evaluation.metrics["nrmse"] < 0.45 for row in result.rows)
     assert {path.stem for path in (result.folder / "figures").iterdir()} == {"series", "nmse"}
     assert "published: linear shift register" in (result.folder / "report.html").read_text()

@@ -244,21 +244,28 @@ def dense_sequences(
 
 @jit(ORDERED)
 def activate_batch(
-    products, vectors, out, keep, gain, leaky, code,
+    products, vectors, out, t, keep, gain, leaky, code,
     impaired, saturation, loop_keep, loop_gain, additive, lsb, limit,
 ):  # fmt: skip
-    """From the products (batch, nodes) of one step to its states, in `vectors` and `out`."""
+    """From the products (batch, nodes) of step t to its states, in `vectors` and `out` (batch, time, nodes)."""
     nodes = products.shape[1]
     for b in range(products.shape[0]):
-        x, before = products[b], vectors[b, :nodes]
+        x, before, rows = products[b], vectors[b, :nodes], out[b, t]
+        if code == RATIONAL_TANH and not impaired:
+            # The usual case in one pass.
+            for i in range(nodes):
+                y = keep[i] * before[i] + gain[i] * rational_tanh(x[i])
+                before[i] = y
+                rows[i] = y
+            continue
         activate(code, x)
         if leaky:
             leak(x, before, keep, gain)
         if impaired:
-            impair(x, before, saturation, loop_keep, loop_gain, additive[b], lsb, limit)
+            impair(x, before, saturation, loop_keep, loop_gain, additive[b * impaired, t * impaired], lsb, limit)
         for i in range(nodes):
             before[i] = x[i]
-            out[b, i] = x[i]
+            rows[i] = x[i]
 
 
 @jit(REORDERED)

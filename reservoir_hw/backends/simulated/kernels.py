@@ -65,7 +65,8 @@ class PreparedWeights:
     @cached_property
     def product(self) -> Array:
         """Dense [W | W_in | b] transposed, (nodes + inputs + 1, nodes), for products with a whole batch."""
-        return np.concatenate([np.asarray(self.W), self.W_in, self.bias[:, None]], axis=1).T
+        # In memory in this order too: the product is a quarter slower on a transposed view.
+        return np.concatenate([np.asarray(self.W).T, self.W_in.T, self.bias[None]])
 
     @cached_property
     def csr(self) -> tuple[Array, Array, Array]:
@@ -256,13 +257,12 @@ def _run_dense_batch(
     vectors = np.ones((batch, len(prepared.product)), prepared.dtype)
     vectors[:, :nodes] = state
     products = np.empty((batch, nodes), prepared.dtype)
-    additive = loop.terms.additive
+    terms = loop.arguments(loop.terms.additive)
     for step in range(steps):
         # The same shapes at every step: a product over several steps would round by their number.
         vectors[:, nodes:-1] = u[:, step]
         np.matmul(vectors, prepared.product, out=products)
-        here = loop.arguments(additive[:, step] if loop.impaired else additive[0])
-        compiled.activate_batch(products, vectors, out[:, step], *equation, *here)
+        compiled.activate_batch(products, vectors, out, step, *equation, *terms)
     state[...] = vectors[:, :nodes]
     return out
 

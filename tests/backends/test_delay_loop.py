@@ -195,23 +195,6 @@ def test_the_loop_s_non_idealities_act_on_each_virtual_node_in_turn(physics: str
     np.testing.assert_allclose(states, y[delay:], atol=1e-12)
 
 
-def test_one_value_is_impaired_as_many_are() -> None:
-    from reservoir_hw.backends.simulated import compiled, delay_kernels
-
-    rng = np.random.default_rng(0)
-    for dtype in (np.float32, np.float64):
-        x, before, keep, gain, additive = rng.uniform(-1, 1, (5, 100)).astype(dtype)
-        for saturation, lsb in ((np.inf, 0.0), (0.5, 0.0), (0.5, 2 / 2**6)):
-            numbers = [dtype(number) for number in (lsb, 1.0)]
-            many = x.copy()
-            compiled.impair(many, before, dtype(saturation), keep, gain, additive, *numbers)
-            for i, value in enumerate(x):
-                one = delay_kernels._impaired(
-                    value, before[i], dtype(saturation), keep[i], gain[i], additive[i], *numbers
-                )
-                assert float(dtype(one)) == pytest.approx(float(many[i]), abs=3 * float(np.finfo(dtype).eps))
-
-
 def test_sine_is_that_of_numpy() -> None:
     from reservoir_hw.backends.simulated.delay_kernels import sine
 

@@ -129,16 +129,21 @@ def leak(x, before, keep, gain):
 
 
 @jit(ORDERED)
+def impaired_value(x, before, saturation, keep, gain, additive, lsb, limit):
+    """What `LoopTerms` makes of one freshly computed state."""
+    if saturation < np.inf:
+        x = saturation * np.tanh(x / saturation)
+    x = keep * before + gain * x + additive
+    if lsb > 0:
+        x = min(max(np.floor(x / lsb + 0.5) * lsb, -limit), limit - lsb)
+    return x
+
+
+@jit(ORDERED)
 def impair(x, before, saturation, keep, gain, additive, lsb, limit):
     """What `LoopTerms` does to freshly computed states x, in place."""
-    if saturation < np.inf:
-        for i in range(x.shape[0]):
-            x[i] = saturation * np.tanh(x[i] / saturation)
     for i in range(x.shape[0]):
-        x[i] = keep[i] * before[i] + gain[i] * x[i] + additive[i]
-    if lsb > 0:
-        for i in range(x.shape[0]):
-            x[i] = min(max(np.floor(x[i] / lsb + 0.5) * lsb, -limit), limit - lsb)
+        x[i] = impaired_value(x[i], before[i], saturation, keep[i], gain[i], additive[i], lsb, limit)
 
 
 @jit(REORDERED)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 # numba by way of `compiled`, which says how to install it.
-from reservoir_hw.backends.simulated.compiled import ORDERED, jit, numba
+from reservoir_hw.backends.simulated.compiled import ORDERED, impaired_value, jit, numba
 
 Array = NDArray[Any]
 
@@ -110,17 +110,6 @@ def _raise_to(exponent, z, power):
 
 
 @jit(ORDERED)
-def _impaired(x, before, saturation, keep, gain, additive, lsb, limit):
-    """`compiled.impair` for one value: in a delay loop each needs the one before it."""
-    if saturation < np.inf:
-        x = saturation * np.tanh(x / saturation)
-    x = keep * before + gain * x + additive
-    if lsb > 0:
-        x = min(max(np.floor(x / lsb + 0.5) * lsb, -limit), limit - lsb)
-    return x
-
-
-@jit(ORDERED)
 def sequence(
     columns, bias, u, history, scratch, out, driven,
     code, feedback_gain, input_gain, phase, exponent, decay, rise,
@@ -153,7 +142,7 @@ def sequence(
             if impaired:
                 for i in range(count):
                     node = begin + i
-                    x[i] = _impaired(
+                    x[i] = impaired_value(
                         decay * value + rise * z[i], value, saturation, keep[node], gain[node], additive[t, node],
                         lsb, limit,
                     )  # fmt: skip

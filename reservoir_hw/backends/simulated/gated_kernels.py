@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from scipy.sparse import csr_array, issparse, vstack
@@ -24,6 +23,7 @@ from reservoir_hw.backends.simulated.compiled import (
     dense_rows,
     impair,
     jit,
+    numba,
     sparse_rows,
 )
 from reservoir_hw.backends.simulated.gated_weights import GatedWeights

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import numba
 import numpy as np
+
+from reservoir_hw.backends.simulated.compiled import numba
 
 # numba's simplest threading layer aborts the process when two threads enter it at once.
 _parallel_region = threading.Lock()

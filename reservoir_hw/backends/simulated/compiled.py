@@ -146,6 +146,18 @@ def impair(x, before, saturation, keep, gain, additive, lsb, limit):
         x[i] = impaired_value(x[i], before[i], saturation, keep[i], gain[i], additive[i], lsb, limit)
 
 
+@jit(ORDERED)
+def impair_nodes(x, before, loop, b, t, first):
+    """`impair` for the nodes from `first` on, at step t of sequence b; `loop` is `LoopTerms` or None."""
+    # Where there are no terms the kernels are compiled for None, and nothing of this is in them.
+    if loop is not None:
+        last = first + x.shape[0]
+        impair(
+            x, before, loop.saturation, loop.keep[first:last], loop.gain[first:last], loop.additive[b, t, first:last],
+            loop.lsb, loop.limit,
+        )  # fmt: skip
+
+
 @jit(REORDERED)
 def dense_rows(matrix, vector, begin, end, out):
     """out[begin:end] = matrix[begin:end] @ vector; both bounds are multiples of four."""
@@ -163,101 +175,78 @@ def dense_rows(matrix, vector, begin, end, out):
 
 
 @jit(ORDERED)
-def _dense_block(
-    matrix, now, following, products, out, keep, gain, leaky, code, begin, end,
-    impaired, saturation, loop_keep, loop_gain, additive, lsb, limit,
-):  # fmt: skip
+def _dense_block(matrix, now, following, products, out, keep, gain, leaky, code, loop, b, t, begin, end):
     dense_rows(matrix, now, begin, end, products)
     stop = min(end, out.shape[0])
-    if code == RATIONAL_TANH and not impaired:
+    if code == RATIONAL_TANH and loop is None:
         # The usual case in one pass: for a small network the passes cost as much as the product.
         for i in range(begin, stop):
             y = keep[i] * now[i] + gain[i] * rational_tanh(products[i])
             out[i] = y
             following[i] = y
         return
-    x = products[begin:stop]
+    x, before = products[begin:stop], now[begin:stop]
     activate(code, x)
     if leaky:
-        leak(x, now[begin:stop], keep[begin:stop], gain[begin:stop])
-    if impaired:
-        impair(
-            x, now[begin:stop], saturation, loop_keep[begin:stop], loop_gain[begin:stop], additive[begin:stop], lsb,
-            limit,
-        )  # fmt: skip
+        leak(x, before, keep[begin:stop], gain[begin:stop])
+    impair_nodes(x, before, loop, b, t, begin)
     for i in range(begin, stop):
         out[i] = products[i]
         following[i] = products[i]
 
 
 @jit(ORDERED)
-def dense_serial(
-    matrix, vectors, first, products, u, out, keep, gain, leaky, code,
-    impaired, saturation, loop_keep, loop_gain, additive, lsb, limit,
-):  # fmt: skip
-    """Steps of one sequence on one thread.
-
-    `matrix` is [W | W_in | b | 0] (rows, columns); `vectors` (2, columns) hold the state, input and 1 of the
-    bias, read and written in turn, beginning with `first`.
-    """
-    nodes = out.shape[1]
-    rows = (nodes + 3) // 4 * 4
-    for t in range(u.shape[0]):
-        turn = (first + t) & 1
-        now, following = vectors[turn], vectors[1 - turn]
-        for k in range(u.shape[1]):
-            now[nodes + k] = u[t, k]
-        _dense_block(
-            matrix, now, following, products, out[t], keep, gain, leaky, code, 0, rows,
-            impaired, saturation, loop_keep, loop_gain, additive[t * impaired], lsb, limit,
-        )  # fmt: skip
-
-
-@jit(ORDERED, parallel=True)
-def dense_parallel(
-    matrix, vectors, first, products, u, out, keep, gain, leaky, code,
-    impaired, saturation, loop_keep, loop_gain, additive, lsb, limit, parts,
-):  # fmt: skip
-    """As `dense_serial`, the rows of each step shared out among threads."""
-    units, nodes = products.shape[0] // LANES, out.shape[1]
-    for t in range(u.shape[0]):
-        turn = (first + t) & 1
-        now, following = vectors[turn], vectors[1 - turn]
-        for k in range(u.shape[1]):
-            now[nodes + k] = u[t, k]
-        for part in numba.prange(parts):
-            begin = units * part // parts * LANES
-            end = units * (part + 1) // parts * LANES
-            _dense_block(
-                matrix, now, following, products, out[t], keep, gain, leaky, code, begin, end,
-                impaired, saturation, loop_keep, loop_gain, additive[t * impaired], lsb, limit,
-            )  # fmt: skip
-
-
-@jit(ORDERED, parallel=True)
-def dense_sequences(
-    matrix, vectors, products, u, out, keep, gain, leaky, code,
-    impaired, saturation, loop_keep, loop_gain, additive, lsb, limit,
-):  # fmt: skip
-    """Several sequences, each on one thread: (batch, time, ...)."""
-    for b in numba.prange(u.shape[0]):
-        dense_serial(
-            matrix, vectors[b], 0, products[b], u[b], out[b], keep, gain, leaky, code,
-            impaired, saturation, loop_keep, loop_gain, additive[b * impaired], lsb, limit,
-        )  # fmt: skip
+def _next_vectors(vectors, u, nodes, t):
+    """The vector that step t reads, its input set, and the one that it writes."""
+    now = vectors[t & 1]
+    for k in range(u.shape[0]):
+        now[nodes + k] = u[k]
+    return now, vectors[1 - (t & 1)]
 
 
 @jit(ORDERED)
-def activate_batch(
-    products, vectors, out, t, keep, gain, leaky, code,
-    impaired, saturation, loop_keep, loop_gain, additive, lsb, limit,
-):  # fmt: skip
+def dense_serial(matrix, vectors, products, u, out, keep, gain, leaky, code, loop, b, begin, end):
+    """Steps begin..end of sequence b on one thread.
+
+    `matrix` is [W | W_in | b | 0] (rows, columns); `vectors` (batch, 2, columns) hold state, input and the 1 of the
+    bias, read and written in turn; `products` is (batch, rows), u and out are (batch, time, ...).
+    """
+    nodes = out.shape[2]
+    for t in range(begin, end):
+        now, following = _next_vectors(vectors[b], u[b, t], nodes, t)
+        _dense_block(
+            matrix, now, following, products[b], out[b, t], keep, gain, leaky, code, loop, b, t, 0, (nodes + 3) // 4 * 4
+        )
+
+
+@jit(ORDERED, parallel=True)
+def dense_parallel(matrix, vectors, products, u, out, keep, gain, leaky, code, loop, b, begin, end, parts):
+    """As `dense_serial`, the rows of each step shared out among threads."""
+    units, nodes = products.shape[1] // LANES, out.shape[2]
+    for t in range(begin, end):
+        now, following = _next_vectors(vectors[b], u[b, t], nodes, t)
+        for part in numba.prange(parts):
+            first = units * part // parts * LANES
+            last = units * (part + 1) // parts * LANES
+            _dense_block(
+                matrix, now, following, products[b], out[b, t], keep, gain, leaky, code, loop, b, t, first, last
+            )
+
+
+@jit(ORDERED, parallel=True)
+def dense_sequences(matrix, vectors, products, u, out, keep, gain, leaky, code, loop):
+    """All steps of several sequences, each on one thread."""
+    for b in numba.prange(u.shape[0]):
+        dense_serial(matrix, vectors, products, u, out, keep, gain, leaky, code, loop, b, 0, u.shape[1])
+
+
+@jit(ORDERED)
+def activate_batch(products, vectors, out, keep, gain, leaky, code, loop, t):
     """From the products (batch, nodes) of step t to its states, in `vectors` and `out` (batch, time, nodes)."""
     nodes = products.shape[1]
     for b in range(products.shape[0]):
         x, before, rows = products[b], vectors[b, :nodes], out[b, t]
-        if code == RATIONAL_TANH and not impaired:
-            # The usual case in one pass.
+        if code == RATIONAL_TANH and loop is None:
             for i in range(nodes):
                 y = keep[i] * before[i] + gain[i] * rational_tanh(x[i])
                 before[i] = y
@@ -266,8 +255,7 @@ def activate_batch(
         activate(code, x)
         if leaky:
             leak(x, before, keep, gain)
-        if impaired:
-            impair(x, before, saturation, loop_keep, loop_gain, additive[b * impaired, t * impaired], lsb, limit)
+        impair_nodes(x, before, loop, b, t, 0)
         for i in range(nodes):
             before[i] = x[i]
             rows[i] = x[i]
@@ -317,9 +305,8 @@ def add_input(input_rows, bias, u, begin, out):
 
 @jit(ORDERED)
 def _sparse_block(
-    starts, columns, values, input_rows, bias, u, before, out, keep, gain, leaky, code, begin, end,
-    impaired, saturation, loop_keep, loop_gain, additive, lsb, limit,
-):  # fmt: skip
+    starts, columns, values, input_rows, bias, u, before, out, keep, gain, leaky, code, loop, b, t, begin, end
+):
     for first in range(begin, end, _BLOCK):
         last = min(first + _BLOCK, end)
         x = out[first:last]
@@ -328,57 +315,47 @@ def _sparse_block(
         activate(code, x)
         if leaky:
             leak(x, before[first:last], keep[first:last], gain[first:last])
-        if impaired:
-            impair(
-                x, before[first:last], saturation, loop_keep[first:last], loop_gain[first:last], additive[first:last],
-                lsb, limit,
-            )  # fmt: skip
+        impair_nodes(x, before[first:last], loop, b, t, first)
 
 
 @jit(ORDERED)
 def sparse_serial(
-    starts, columns, values, input_rows, bias, u, state, out, keep, gain, leaky, code,
-    impaired, saturation, loop_keep, loop_gain, additive, lsb, limit,
-):  # fmt: skip
-    """Steps of one sequence on one thread; W is CSR, `input_rows` W_in transposed."""
-    for t in range(u.shape[0]):
-        before = out[t - 1] if t else state
+    starts, columns, values, input_rows, bias, state, u, out, keep, gain, leaky, code, loop, b, begin, end
+):
+    """Steps begin..end of sequence b on one thread; W is CSR, `input_rows` W_in transposed."""
+    for t in range(begin, end):
+        before = out[b, t - 1] if t else state[b]
         _sparse_block(
-            starts, columns, values, input_rows, bias, u[t], before, out[t], keep, gain, leaky, code,
-            0, out.shape[1], impaired, saturation, loop_keep, loop_gain, additive[t * impaired], lsb, limit,
+            starts, columns, values, input_rows, bias, u[b, t], before, out[b, t], keep, gain, leaky, code, loop, b, t,
+            0, out.shape[2],
         )  # fmt: skip
 
 
 @jit(ORDERED, parallel=True)
 def sparse_parallel(
-    starts, columns, values, input_rows, bias, u, state, out, keep, gain, leaky, code,
-    impaired, saturation, loop_keep, loop_gain, additive, lsb, limit, parts,
-):  # fmt: skip
+    starts, columns, values, input_rows, bias, state, u, out, keep, gain, leaky, code, loop, b, begin, end, parts
+):
     """As `sparse_serial`, the rows of each step shared out among threads."""
-    nodes = out.shape[1]
+    nodes = out.shape[2]
     units = (nodes + LANES - 1) // LANES
-    for t in range(u.shape[0]):
-        before = out[t - 1] if t else state
+    for t in range(begin, end):
+        before = out[b, t - 1] if t else state[b]
         for part in numba.prange(parts):
-            begin = units * part // parts * LANES
-            end = min(units * (part + 1) // parts * LANES, nodes)
+            first = units * part // parts * LANES
+            last = min(units * (part + 1) // parts * LANES, nodes)
             _sparse_block(
-                starts, columns, values, input_rows, bias, u[t], before, out[t], keep, gain, leaky, code,
-                begin, end, impaired, saturation, loop_keep, loop_gain, additive[t * impaired], lsb, limit,
+                starts, columns, values, input_rows, bias, u[b, t], before, out[b, t], keep, gain, leaky, code, loop, b,
+                t, first, last,
             )  # fmt: skip
 
 
 @jit(ORDERED, parallel=True)
-def sparse_sequences(
-    starts, columns, values, input_rows, bias, u, state, out, keep, gain, leaky, code,
-    impaired, saturation, loop_keep, loop_gain, additive, lsb, limit,
-):  # fmt: skip
-    """Several sequences, each on one thread: (batch, time, ...)."""
+def sparse_sequences(starts, columns, values, input_rows, bias, state, u, out, keep, gain, leaky, code, loop):
+    """All steps of several sequences, each on one thread."""
     for b in numba.prange(u.shape[0]):
         sparse_serial(
-            starts, columns, values, input_rows, bias, u[b], state[b], out[b], keep, gain, leaky, code,
-            impaired, saturation, loop_keep, loop_gain, additive[b * impaired], lsb, limit,
-        )  # fmt: skip
+            starts, columns, values, input_rows, bias, state, u, out, keep, gain, leaky, code, loop, b, 0, u.shape[1]
+        )
 
 
 @jit(ORDERED)
@@ -411,9 +388,8 @@ def _sparse_batch_row(starts, columns, values, weights, offset, u, before, x, i)
 
 @jit(ORDERED)
 def _sparse_batch_block(
-    starts, columns, values, W_in, bias, u, before, out, keep, gain, leaky, code, begin, end,
-    impaired, saturation, loop_keep, loop_gain, additive, lsb, limit,
-):  # fmt: skip
+    starts, columns, values, W_in, bias, u, before, out, keep, gain, leaky, code, loop, t, begin, end
+):
     for i in range(begin, end):
         x, s = out[i], before[i]
         _sparse_batch_row(starts, columns, values, W_in[i], bias[i], u, before, x, i)
@@ -422,25 +398,20 @@ def _sparse_batch_block(
             k, g = keep[i], gain[i]
             for b in range(x.shape[0]):
                 x[b] = k * s[b] + g * x[b]
-        if impaired:
-            width = x.shape[0]
-            impair(
-                x, s, saturation, np.full(width, loop_keep[i]), np.full(width, loop_gain[i]), additive[i], lsb, limit
-            )  # fmt: skip
+        if loop is not None:
+            k, g, additive = loop.keep[i], loop.gain[i], loop.additive[t, i]
+            for b in range(x.shape[0]):
+                x[b] = impaired_value(x[b], s[b], loop.saturation, k, g, additive[b], loop.lsb, loop.limit)
 
 
 @jit(ORDERED, parallel=True)
-def sparse_batch(
-    starts, columns, values, W_in, bias, u, state, out, keep, gain, leaky, code,
-    impaired, saturation, loop_keep, loop_gain, additive, lsb, limit, parts,
-):  # fmt: skip
-    """Steps of a batch in the layout (time, nodes, batch), the rows shared out among threads."""
+def sparse_batch(starts, columns, values, W_in, bias, state, u, out, keep, gain, leaky, code, loop, begin, end, parts):
+    """Steps begin..end of a batch, its arrays and the additive term of `loop` in the layout (time, nodes, batch)."""
     nodes = out.shape[1]
-    for t in range(u.shape[0]):
+    for t in range(begin, end):
         before = out[t - 1] if t else state
         for part in numba.prange(parts):
             _sparse_batch_block(
-                starts, columns, values, W_in, bias, u[t], before, out[t], keep, gain, leaky, code,
+                starts, columns, values, W_in, bias, u[t], before, out[t], keep, gain, leaky, code, loop, t,
                 nodes * part // parts, nodes * (part + 1) // parts,
-                impaired, saturation, loop_keep, loop_gain, additive[t * impaired], lsb, limit,
             )  # fmt: skip

@@ -9,8 +9,8 @@ batch, never on the number of time steps: a run in one piece, in chunks or step 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Literal
+from functools import cached_property, partial
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -24,6 +24,8 @@ from reservoir_hw.errors import ConfigurationError, ShapeError
 
 Activation = Literal["tanh", "relu", "identity"]
 Array = NDArray[Any]
+# keep, gain, whether they matter, and the code of the activation.
+_Equation: TypeAlias = tuple[Array, Array, bool, int]
 
 # From this batch size one matrix product beats the sequences one after another.
 MATRIX_BATCH = 8
@@ -163,112 +165,82 @@ def run(
     if not steps or not batch:
         return np.empty((batch, steps, prepared.nodes), prepared.dtype) if out is None else out
     equation = (prepared.keep, prepared.gain, prepared.leaky, code)
-    terms = _Loop(loop, batch, prepared)
     if batch >= MATRIX_BATCH and prepared.sparse:
-        return _run_sparse_batch(prepared, u, state, equation, terms, out)
+        return _run_sparse_batch(prepared, u, state, equation, loop, out)
     if out is None:
         out = np.empty((batch, steps, prepared.nodes), prepared.dtype)
     if batch >= MATRIX_BATCH:
-        return _run_dense_batch(prepared, u, state, equation, terms, out)
+        return _run_dense_batch(prepared, u, state, equation, loop, out)
     target = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
     if prepared.sparse:
-        _run_sparse(prepared, u, state, equation, terms, target)
+        _run_sparse(prepared, u, state, equation, loop, target)
     else:
-        _run_dense(prepared, u, state, equation, terms, target)
+        _run_dense(prepared, u, state, equation, loop, target)
     state[...] = target[:, -1]
     if target is not out:
         out[...] = target
     return out
 
 
-class _Loop:
-    """`LoopTerms` as the kernels take them: by position, with something to point at where there are none."""
-
-    def __init__(self, terms: LoopTerms | None, batch: int, prepared: PreparedWeights) -> None:
-        kind = prepared.dtype
-        self.impaired = terms is not None
-        if terms is None:
-            nothing = np.zeros((1, 1), kind)
-            terms = LoopTerms(np.inf, nothing[0], nothing[0], nothing[None], 0.0, 0.0)
-        self.terms = terms._replace(
-            saturation=kind.type(terms.saturation), lsb=kind.type(terms.lsb), limit=kind.type(terms.limit)
-        )
-
-    def arguments(self, additive: Array) -> tuple[Any, ...]:
-        return (self.impaired, *self.terms._replace(additive=additive))
-
-    def of(self, sequence: int, begin: int = 0, end: int | None = None) -> tuple[Any, ...]:
-        """For steps begin..end of one sequence."""
-        if not self.impaired:
-            return self.arguments(self.terms.additive[0])
-        return self.arguments(self.terms.additive[sequence, begin:end])
-
-
-def _run_dense(prepared: PreparedWeights, u: Array, state: Array, equation: Any, loop: _Loop, out: Array) -> None:
-    batch = len(u)
+def _run_dense(
+    prepared: PreparedWeights, u: Array, state: Array, equation: _Equation, loop: LoopTerms | None, out: Array
+) -> None:
+    batch, steps, _ = u.shape
     matrix, nodes = prepared.stacked, prepared.nodes
     # For each sequence two state vectors, read and written in turn, followed by the input and the 1 of the bias.
     vectors = np.zeros((batch, 2, matrix.shape[1]), prepared.dtype)
     vectors[:, 0, :nodes] = state
     vectors[:, :, nodes + prepared.inputs] = 1
     products = np.empty((batch, matrix.shape[0]), prepared.dtype)
+    common = (matrix, vectors, products, u, out, *equation, loop)
     if batch > 1 and prepared.threads > 1:
         with numba_threads(min(prepared.threads, batch)):
-            whole = loop.arguments(loop.terms.additive)
-            compiled.dense_sequences(matrix, vectors, products, u, out, *equation, *whole)
+            compiled.dense_sequences(*common)
         return
     for b in range(batch):
-        if not prepared.step_is_threaded(1):
-            compiled.dense_serial(matrix, vectors[b], 0, products[b], u[b], out[b], *equation, *loop.of(b))
-            continue
-
-        def advance(begin: int, end: int, threads: int, b: int = b) -> None:
-            part = (u[b, begin:end], out[b, begin:end], *equation, *loop.of(b, begin, end))
-            compiled.dense_parallel(matrix, vectors[b], begin & 1, products[b], *part, threads)
-
-        prepared.pace(1).drive(advance, u.shape[1], prepared.threads)
+        if prepared.step_is_threaded(1):
+            advance = partial(compiled.dense_parallel, *common, b)
+            prepared.pace(1).drive(advance, steps, prepared.threads)
+        else:
+            compiled.dense_serial(*common, b, 0, steps)
 
 
-def _run_sparse(prepared: PreparedWeights, u: Array, state: Array, equation: Any, loop: _Loop, out: Array) -> None:
-    batch = len(u)
-    fixed = (*prepared.csr, prepared.input_rows, prepared.bias)
+def _run_sparse(
+    prepared: PreparedWeights, u: Array, state: Array, equation: _Equation, loop: LoopTerms | None, out: Array
+) -> None:
+    batch, steps, _ = u.shape
+    common = (*prepared.csr, prepared.input_rows, prepared.bias, state, u, out, *equation, loop)
     if batch > 1 and prepared.threads > 1:
         with numba_threads(min(prepared.threads, batch)):
-            compiled.sparse_sequences(*fixed, u, state, out, *equation, *loop.arguments(loop.terms.additive))
+            compiled.sparse_sequences(*common)
         return
     for b in range(batch):
-        if not prepared.step_is_threaded(1):
-            compiled.sparse_serial(*fixed, u[b], state[b], out[b], *equation, *loop.of(b))
-            continue
-
-        def advance(begin: int, end: int, threads: int, b: int = b) -> None:
-            before = out[b, begin - 1] if begin else state[b]
-            part = (u[b, begin:end], before, out[b, begin:end], *equation, *loop.of(b, begin, end))
-            compiled.sparse_parallel(*fixed, *part, threads)
-
-        prepared.pace(1).drive(advance, u.shape[1], prepared.threads)
+        if prepared.step_is_threaded(1):
+            advance = partial(compiled.sparse_parallel, *common, b)
+            prepared.pace(1).drive(advance, steps, prepared.threads)
+        else:
+            compiled.sparse_serial(*common, b, 0, steps)
 
 
 def _run_dense_batch(
-    prepared: PreparedWeights, u: Array, state: Array, equation: Any, loop: _Loop, out: Array
+    prepared: PreparedWeights, u: Array, state: Array, equation: _Equation, loop: LoopTerms | None, out: Array
 ) -> Array:
     batch, steps, _ = u.shape
     nodes = prepared.nodes
     vectors = np.ones((batch, len(prepared.product)), prepared.dtype)
     vectors[:, :nodes] = state
     products = np.empty((batch, nodes), prepared.dtype)
-    terms = loop.arguments(loop.terms.additive)
     for step in range(steps):
         # The same shapes at every step: a product over several steps would round by their number.
         vectors[:, nodes:-1] = u[:, step]
         np.matmul(vectors, prepared.product, out=products)
-        compiled.activate_batch(products, vectors, out, step, *equation, *terms)
+        compiled.activate_batch(products, vectors, out, *equation, loop, step)
     state[...] = vectors[:, :nodes]
     return out
 
 
 def _run_sparse_batch(
-    prepared: PreparedWeights, u: Array, state: Array, equation: Any, loop: _Loop, out: Array | None
+    prepared: PreparedWeights, u: Array, state: Array, equation: _Equation, loop: LoopTerms | None, out: Array | None
 ) -> Array:
     batch, steps, inputs = u.shape
     nodes = prepared.nodes
@@ -278,24 +250,23 @@ def _run_sparse_batch(
     threads = prepared.threads if prepared.step_is_threaded(batch) else 1
     fixed = (*prepared.csr, prepared.W_in, prepared.bias)
     for first in range(0, steps, chunk):
-        rows = result[:, first : first + chunk].transpose(1, 2, 0)
+        part = slice(first, first + chunk)
+        rows = result[:, part].transpose(1, 2, 0)
         target = rows if rows.flags.c_contiguous else np.empty(rows.shape, rows.dtype)
-        drive = np.ascontiguousarray(u[:, first : first + chunk].transpose(1, 2, 0))
-        additive = loop.terms.additive
-        if loop.impaired:
-            additive = np.ascontiguousarray(additive[:, first : first + chunk].transpose(1, 2, 0))
-
-        def advance(begin: int, end: int, threads: int, u=drive, start=previous, out=target, more=additive) -> None:
-            before = out[begin - 1] if begin else start
-            part = (u[begin:end], before, out[begin:end], *equation)
-            compiled.sparse_batch(*fixed, *part, *loop.arguments(more[begin:end] if loop.impaired else more), threads)
-
+        drive = _time_first(u[:, part])
+        here = None if loop is None else loop._replace(additive=_time_first(loop.additive[:, part]))
+        advance = partial(compiled.sparse_batch, *fixed, previous, drive, target, *equation, here)
         prepared.pace(batch).drive(advance, len(drive), threads)
         if target is not rows:
             rows[...] = target
         previous = target[-1]
     state[...] = previous.T
     return result
+
+
+def _time_first(array: Array) -> Array:
+    """(batch, time, width) as (time, width, batch)."""
+    return np.ascontiguousarray(array.transpose(1, 2, 0))
 
 
 def _check_call(prepared: PreparedWeights, u: Array, state: Array, out: Array | None) -> None:

@@ -33,6 +33,8 @@ ORDERED = frozenset({"contract"})
 _BLOCK = 1024
 # A vector register of AVX-512 in float32, and the unit in which rows are shared out among threads.
 LANES = 16
+# Nonzeros of a sparse row that are gathered together; rows are padded to multiples of it.
+GROUP = 8
 
 # Unsigned constants: in numba an unsigned and a signed integer meet as a float.
 _1, _2, _3, _4, _5, _6, _7, _8 = (np.uint64(n) for n in range(1, 9))
@@ -263,13 +265,11 @@ def activate_batch(products, vectors, out, keep, gain, leaky, code, loop, t):
 
 @jit(REORDERED)
 def sparse_rows(starts, columns, values, vector, begin, end, out):
-    """out = (CSR matrix @ vector)[begin:end]."""
+    """out = (CSR matrix @ vector)[begin:end], rows padded to multiples of `GROUP`."""
     zero = vector.dtype.type(0)
     for i in range(begin, end):
-        first, last = np.uint64(starts[i]), np.uint64(starts[i + 1])
-        whole = first + (last - first) // _8 * _8
         a0 = a1 = a2 = a3 = a4 = a5 = a6 = a7 = zero
-        for k in range(first, whole, _8):
+        for k in range(np.uint64(starts[i]), np.uint64(starts[i + 1]), _8):
             a0 += number(values[k]) * vector[columns[k]]
             a1 += number(values[k + _1]) * vector[columns[k + _1]]
             a2 += number(values[k + _2]) * vector[columns[k + _2]]
@@ -278,8 +278,6 @@ def sparse_rows(starts, columns, values, vector, begin, end, out):
             a5 += number(values[k + _5]) * vector[columns[k + _5]]
             a6 += number(values[k + _6]) * vector[columns[k + _6]]
             a7 += number(values[k + _7]) * vector[columns[k + _7]]
-        for k in range(whole, last, _1):
-            a0 += number(values[k]) * vector[columns[k]]
         out[i - begin] = ((a0 + a1) + (a2 + a3)) + ((a4 + a5) + (a6 + a7))
 
 
@@ -367,9 +365,7 @@ def _sparse_batch_row(starts, columns, values, weights, offset, u, before, x, i)
         w0, s0 = weights[k], u[k]
         for b in range(batch):
             x[b] += w0 * s0[b]
-    first, last = np.uint64(starts[i]), np.uint64(starts[i + 1])
-    whole = first + (last - first) // _8 * _8
-    for k in range(first, whole, _8):
+    for k in range(np.uint64(starts[i]), np.uint64(starts[i + 1]), _8):
         w0, w1, w2, w3 = number(values[k]), number(values[k + _1]), number(values[k + _2]), number(values[k + _3])
         w4, w5, w6, w7 = number(values[k + _4]), number(values[k + _5]), number(values[k + _6]), number(values[k + _7])
         s0, s1, s2, s3 = before[columns[k]], before[columns[k + _1]], before[columns[k + _2]], before[columns[k + _3]]
@@ -380,10 +376,6 @@ def _sparse_batch_row(starts, columns, values, weights, offset, u, before, x, i)
             x[b] += ((w0 * s0[b] + w1 * s1[b]) + (w2 * s2[b] + w3 * s3[b])) + (
                 (w4 * s4[b] + w5 * s5[b]) + (w6 * s6[b] + w7 * s7[b])
             )
-    for k in range(whole, last, _1):
-        w0, s0 = number(values[k]), before[columns[k]]
-        for b in range(batch):
-            x[b] += w0 * s0[b]
 
 
 @jit(ORDERED)

@@ -28,7 +28,7 @@ from reservoir_hw.backends.simulated.compiled import (
 )
 from reservoir_hw.backends.simulated.gated_weights import GatedWeights
 from reservoir_hw.backends.simulated.imperfections import LoopTerms
-from reservoir_hw.backends.simulated.kernels import MATRIX_BATCH, THREADED_DENSE, padded
+from reservoir_hw.backends.simulated.kernels import MATRIX_BATCH, THREADED_DENSE, padded, padded_csr
 from reservoir_hw.backends.simulated.pace import Pace, available_threads
 from reservoir_hw.backends.simulated.weights import EsnWeights
 
@@ -147,9 +147,7 @@ def _stacked(part: EsnWeights, dtype: np.dtype[Any]) -> Array:
 def _sparse_block(parts: list[EsnWeights], dtype: np.dtype[Any]) -> tuple[Array, Array, Array, Array, Array]:
     W = csr_array(vstack([part.recurrent() for part in parts], format="csr"))
     return (
-        W.indptr.astype(np.uint32),
-        W.indices.astype(np.uint32),
-        W.data.astype(dtype),
+        *padded_csr(W.astype(dtype)),
         np.ascontiguousarray(np.concatenate([part.W_in for part in parts]).T, dtype),
         np.concatenate([part.bias for part in parts]).astype(dtype),
     )

@@ -72,11 +72,10 @@ class PreparedWeights:
 
     @cached_property
     def csr(self) -> tuple[Array, Array, Array]:
-        """Row starts, columns and values. Unsigned, since numba checks signed indices for wrapping."""
-        W = self.W
-        assert isinstance(W, csr_array)
-        narrow = np.uint16 if self.nodes <= 1 << 16 else np.uint32
-        return W.indptr.astype(np.uint32), W.indices.astype(narrow), _bits(W.data.astype(self.storage))
+        """The recurrent matrix as `padded_csr` has it."""
+        assert isinstance(self.W, csr_array)
+        starts, columns, values = padded_csr(self.W)
+        return starts, columns, _bits(values.astype(self.storage))
 
     @cached_property
     def input_rows(self) -> Array:
@@ -262,6 +261,21 @@ def _run_sparse_batch(
         previous = target[-1]
     state[...] = previous.T
     return result
+
+
+def padded_csr(W: Any) -> tuple[Array, Array, Array]:
+    """Row starts, columns and values of a `csr_array`, each row filled up with zeros to whole groups.
+
+    Column numbers are unsigned, since numba checks signed indices for wrapping, and as short as they can be.
+    """
+    counts = np.diff(W.indptr)
+    starts = np.concatenate([[0], np.cumsum(-(-counts // compiled.GROUP) * compiled.GROUP)])
+    columns = np.zeros(starts[-1], np.uint16 if W.shape[1] <= 1 << 16 else np.uint32)
+    values = np.zeros(starts[-1], W.dtype)
+    places = np.arange(W.nnz) + np.repeat(starts[:-1] - W.indptr[:-1], counts)
+    columns[places] = W.indices
+    values[places] = W.data
+    return starts.astype(np.uint32), columns, values
 
 
 def _time_first(array: Array) -> Array:

@@ -57,6 +57,11 @@ def like(states: Any, given: Any) -> Any:
     return states.detach().cpu().numpy() if is_tensor(states) else states
 
 
+def contiguous(array: Any) -> Any:
+    """The array or tensor with its last axis quickest and no gaps; copied only if needed."""
+    return array.contiguous() if is_tensor(array) else np.ascontiguousarray(array)
+
+
 def share_memory(native: Any, given: Any) -> bool:
     """Whether a change of `given` could show in `native`."""
     if is_tensor(native) and is_tensor(given):

@@ -75,7 +75,7 @@ class Reservoir(ABC):
         self._connected = False
         self._spec: ReservoirSpec | None = None
         self._device_spec: ReservoirSpec | None = None
-        self._mask_config: tuple[MaskConfig, int] | None = None
+        self._mask_config: tuple[MaskConfig, int, int] | None = None
         self._mask: Mask | None = None
         self._batch = 1
         self._steps = 0
@@ -96,15 +96,15 @@ class Reservoir(ABC):
             raise NotOpen(f"{type(self).__name__} is not open: use it in a `with` block or call open() first")
         return self._spec
 
-    def spread_inputs(self, mask: MaskConfig, channels: int) -> None:
+    def spread_inputs(self, mask: MaskConfig, channels: int, *, seed: int = 0) -> None:
         """Take `channels` inputs and let a seeded matrix spread them over the inputs that the device has.
 
         To be called before `open()`. The spec then declares the channels; the limits of the device's own inputs
-        are checked behind the mask.
+        are checked behind the mask. `seed` draws a mask that has no seed of its own.
         """
         if self.is_open:
             raise ConfigurationError("spread_inputs must be called before open()")
-        self._mask_config = (mask, channels)
+        self._mask_config = (mask, channels, seed)
 
     @property
     def is_open(self) -> bool:
@@ -176,11 +176,7 @@ class Reservoir(ABC):
         spec = self.spec
         if isinstance(batch, bool) or not isinstance(batch, int | np.integer) or batch < 1:
             raise ShapeError(f"reset needs a whole number of sequences, at least 1, not {batch!r}")
-        if self._half_programmed:
-            raise StateLost(
-                f"{self._name()}: the last upload failed half-way, so nobody knows its weights; upload() again, "
-                "or close() and open() it"
-            )
+        self._refuse_half_programmed()
         self._batch = int(batch)
         self._steps = 0
         self._epoch += 1
@@ -283,6 +279,7 @@ class Reservoir(ABC):
         """Continue from a `snapshot()`; the number of sequences becomes that of the snapshot."""
         spec = self.spec
         self._require(spec.snapshot, "snapshot")
+        self._refuse_half_programmed()
         if "contract.steps" not in state:
             raise ConfigurationError("restore needs a state that came from snapshot(): 'contract.steps' is missing")
         batch = len(state["contract.steps"])
@@ -338,7 +335,7 @@ class Reservoir(ABC):
         if not arrays.all_finite(given):
             raise InputRangeError("transition: the given states are not all finite")
         driven = self._in_range(native[:, None])[:, 0]
-        rows = self._groups(native.shape[0])
+        rows = self._groups(native.shape[0]) or [slice(0, 0)]
         result = _concatenate([self._transition(driven[part], given[part]) for part in rows], 0)
         return arrays.like(self._checked(result[:, None], (native.shape[0], 1))[:, 0], u)
 
@@ -346,7 +343,7 @@ class Reservoir(ABC):
         """Program the device with new weights; it is reset, and its fingerprint changes."""
         self._require(self.spec.programmable, "programmable")
         try:
-            spec = self._upload(weights) or self.spec
+            spec = self._upload(weights) or self._device()
         except (ConfigurationError, ShapeError):
             # Refused for what they are: these weights never reached the device.
             raise
@@ -442,8 +439,8 @@ class Reservoir(ABC):
             raise ConfigurationError(f"{type(self).__name__} declares differentiable, which needs native = 'torch'")
         self._device_spec, self._mask = spec, None
         if self._mask_config is not None:
-            config, channels = self._mask_config
-            self._mask = config.build(spec.inputs, channels)
+            config, channels, seed = self._mask_config
+            self._mask = config.build(spec.inputs, channels, seed=seed)
             content = f"{spec.identity.fingerprint} behind mask {self._mask.digest()}"
             identity = Identity(**spec.identity.model_dump(exclude={"fingerprint", "content"}), content=content)
             outward = {"inputs": channels, "input_range": None, "input_names": (), "identity": identity}
@@ -455,6 +452,13 @@ class Reservoir(ABC):
         assert self._device_spec is not None
         return self._device_spec
 
+    def _refuse_half_programmed(self) -> None:
+        if self._half_programmed:
+            raise StateLost(
+                f"{self._name()}: the last upload failed half-way, so nobody knows its weights; upload() again, "
+                "or close() and open() it"
+            )
+
     def _require(self, declared: bool, capability: str) -> None:
         if not declared:
             reason = self.spec.not_supported.get(capability, "the device does not declare it")
@@ -462,7 +466,7 @@ class Reservoir(ABC):
 
     def _groups(self, batch: int) -> list[slice]:
         """The sequences that are driven together."""
-        size = self.spec.max_batch or batch
+        size = self.spec.max_batch or max(batch, 1)
         return [slice(first, min(first + size, batch)) for first in range(0, batch, size)]
 
     def _to_native(self, value: Any, name: str) -> Any:
@@ -780,7 +784,11 @@ def _masked(mask: Mask, u: Any) -> Any:
     if not arrays.is_tensor(u):
         return mask.apply(u)
     matrix, bias = (arrays.import_torch("this reservoir").tensor(a).to(u) for a in (mask.matrix, mask.bias))
-    return u @ matrix.T + bias
+    masked = bias
+    for k in range(mask.inputs):
+        # Channel after channel: a matrix product would round by the number of rows.
+        masked = masked + u[..., k, None] * matrix[:, k]
+    return masked
 
 
 def _overlap(out: Any, u: Any) -> bool:

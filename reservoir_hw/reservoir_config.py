@@ -48,6 +48,7 @@ class ReservoirConfig(Config):
         if isinstance(inputs, bool) or not isinstance(inputs, int) or inputs < 1:
             raise ConfigurationError(f"inputs must be a whole number of channels, at least 1, not {inputs!r}")
         if self.input_mask is not None:
+            self.input_mask.check_inputs(inputs)
             masked = self.model_copy()
             masked._channels = inputs
             return masked
@@ -107,7 +108,7 @@ def build_reservoir(config: ReservoirConfig) -> Reservoir:
             raise ConfigurationError(
                 "`input_mask:` needs the number of channels to spread: a task gives it, or open_reservoir(..., inputs=)"
             )
-        reservoir.spread_inputs(config.input_mask, config._channels)
+        reservoir.spread_inputs(config.input_mask, config._channels, seed=getattr(config, "seed", 0))
     return reservoir
 
 

@@ -100,3 +100,54 @@ def test_gradients_pass_the_mask() -> None:
 def test_once_open_it_is_too_late() -> None:
     with Toy() as toy, pytest.raises(ConfigurationError, match="before open"):
         toy.spread_inputs(MASK, 5)
+
+
+def test_upload_leaves_the_device_behind_the_mask_as_it_is() -> None:
+    config = {"kind": "esn", "nodes": 6, "inputs": 5, "input_mask": {"scaling": 0.01},
+              "nonidealities": {"drive": {"bits": 8}}}  # fmt: skip
+    with open_reservoir(config, inputs=5) as esn:
+        before = esn.spec
+        weights = esn.weights  # pyright: ignore[reportAttributeAccessIssue]
+        esn.upload({"W": weights.recurrent(), "W_in": weights.W_in, "bias": weights.bias, "leak": weights.leak})
+        esn.run(inputs())
+        assert esn.spec.inputs == before.inputs
+        with pytest.raises(InputRangeError, match=r"\[-1, 1\]"):
+            esn.run(inputs() * 1e4)
+
+
+def test_widths_are_those_of_the_device_behind_a_mask() -> None:
+    config = {"kind": "esn", "nodes": 6, "inputs": 2, "input_scaling": [1.0, 0.5], "input_mask": {}}
+    with open_reservoir(config, inputs=5) as esn:
+        assert esn.spec.inputs == 5
+    with pytest.raises(ConfigurationError, match="scaling has 2 numbers for 5"):
+        open_reservoir({**config, "input_mask": {"scaling": [1.0, 2.0]}}, inputs=5)
+
+
+def test_a_mask_is_drawn_by_the_seed_of_the_reservoir() -> None:
+    def digest(seed: int) -> str:
+        config = {"kind": "esn", "nodes": 6, "inputs": 2, "seed": seed, "input_mask": {}}
+        with open_reservoir(config, inputs=5) as esn:
+            return esn.provenance()["input_mask"]
+
+    assert digest(1) == digest(1) != digest(2)
+
+
+def test_a_mask_in_torch_rounds_alike_in_chunks_and_steps() -> None:
+    config = {"kind": "esn", "nodes": 30, "inputs": 7, "gradients": True, "input_mask": {"bias_scaling": 0.1}}
+    u = inputs(3, 50, 24).astype(np.float32)
+    with open_reservoir(config, inputs=24) as esn:
+        esn.reset(3)
+        whole = np.asarray(esn.run(u))
+        esn.reset(3)
+        chunks = [np.asarray(esn.run(part)) for part in np.split(u, [7, 8, 31], axis=1)]
+    np.testing.assert_array_equal(np.concatenate(chunks, axis=1), whole)
+
+
+def test_gate_statistics_meet_the_mask_once() -> None:
+    config = {"kind": "gated_esn", "nodes": 20, "inputs": 3, "input_mask": {"scaling": 0.5}}
+    with open_reservoir(config, inputs=5) as gated:
+        gated.gate_statistics(inputs())  # pyright: ignore[reportAttributeAccessIssue]
+        after = gated.snapshot()["device.state"]
+        gated.reset(1)
+        gated.run(inputs())
+        np.testing.assert_array_equal(gated.snapshot()["device.state"], after)

@@ -52,7 +52,9 @@ class Quantiser(Config):
                 f"the value at {where} is {float(values[where]):g}, beyond the range [{low:g}, {high:g}] of a "
                 f"converter ({count} values are): scale the signal, widen the range, or set out_of_range: clip"
             )
-        level = (values - low) / self.lsb
-        level += 0.5
+        # In float64: float32 cannot tell which of two levels of many bits is nearer.
+        exact = values.double() if arrays.is_tensor(values) else values.astype(np.float64)
+        level = (exact - low) / self.lsb + 0.5
         level = level.floor() if arrays.is_tensor(level) else np.floor(level)
-        return level.clip(0, 2**self.bits - 1) * self.lsb + low, count
+        level = level.clip(0, 2**self.bits - 1) * self.lsb + low
+        return level.to(values.dtype) if arrays.is_tensor(level) else level.astype(values.dtype), count

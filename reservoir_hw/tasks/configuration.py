@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from reservoir_hw.tasks.task import Task, TaskConfig
 
@@ -54,7 +54,7 @@ class ChannelEqualisationConfig(TaskConfig):
     """Recover the symbols sent through a nonlinear radio channel (Jaeger & Haas 2004)."""
 
     kind: Literal["channel_equalisation"]
-    snr_db: FiniteFloat = Field(default=32.0, description="signal-to-noise ratio")
+    snr_db: Annotated[float, Field(ge=-100, le=300)] = Field(default=32.0, description="signal-to-noise ratio")
     dataset: NonNegativeInt = Field(default=0, description="number of the repetition")
     seed: NonNegativeInt = 0
     target_delay: NonNegativeInt = Field(

@@ -302,7 +302,7 @@ def test_the_seed_of_the_mask_goes_before_that_of_the_loop() -> None:
         ({"physics": {"kind": "paquot", "exponent": 2}}, r"unknown key 'physics\.exponent'"),
         ({"tau": 4.7}, r"tau 4\.7 is 23\.5 times theta 0\.2, but must be a multiple of it, such as 4\.8"),
         ({"tau": 0.01}, "must be a multiple of it, such as 0.2"),
-        ({"theta": 0}, "theta = 0: input should be greater than 0"),
+        ({"theta": 0}, "theta = 0: input should be greater than or equal to"),
         ({"mask": {"kind": "random"}}, r"mask\.kind = 'random'"),
     ],
 )

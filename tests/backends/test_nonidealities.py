@@ -393,3 +393,64 @@ def test_mistakes_are_named(nonidealities: Any, message: str) -> None:
     config = {"kind": "esn", "nodes": 4, "inputs": 1, "nonidealities": nonidealities}
     with pytest.raises(ConfigurationError, match=message):
         parse_reservoir(Document.from_mapping(config, "here"))
+
+
+@pytest.mark.parametrize("batch", [3, 9])
+@pytest.mark.parametrize("config", kinds())
+def test_long_batches_are_driven_in_pieces(monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], batch: int) -> None:
+    from reservoir_hw.backends.simulated import simulated
+
+    u = inputs(batch, 30)
+    states = []
+    for chunk in (1 << 20, batch * config["nodes"] * 7):
+        monkeypatch.setattr(simulated, "_CHUNK", chunk)
+        with open_reservoir({**config, "nonidealities": {"loop": {"noise": 0.01}}}) as device:
+            device.reset(batch)
+            states.append(np.asarray(device.run(u)))
+    np.testing.assert_array_equal(states[0], states[1])
+
+
+def test_noise_is_drawn_by_the_seed_of_the_reservoir_unless_it_has_its_own() -> None:
+    def noise(of: int, **own: int) -> np.ndarray:
+        noisy = {"loop": {"noise": 0.1}, **own}
+        config = {"kind": "esn", "nodes": 50, "inputs": 2, "seed": of}
+        with open_reservoir({**config, "nonidealities": noisy}) as device, open_reservoir(config) as clean:
+            return np.asarray(device.run(inputs(time=1))) - np.asarray(clean.run(inputs(time=1)))
+
+    assert not np.array_equal(noise(1), noise(2))
+    np.testing.assert_array_equal(noise(1), noise(1))
+    np.testing.assert_allclose(noise(1, seed=4), noise(2, seed=4), atol=1e-6)
+
+
+def test_states_at_the_end_of_the_loops_range_are_counted() -> None:
+    u = inputs().astype(np.float64)
+    with feedforward(loop={"bits": 5, "limit": 0.5}) as device:
+        states = device.run(u)
+        assert device.counters.saturations == np.count_nonzero((states == -0.5) | (states == 0.5 - 1 / 32)) > 0
+
+
+def test_a_snapshot_of_another_precision_is_refused() -> None:
+    config = {"kind": "esn", "nodes": 5, "inputs": 1}
+    with open_reservoir(config) as single, open_reservoir({**config, "dtype": "float64"}) as double:
+        frozen = double.snapshot()
+        with pytest.raises(ConfigurationError, match="is float64 in the snapshot, this device computes in float32"):
+            single.restore(frozen)
+
+
+def test_gradients_reach_back_to_the_start_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    from reservoir_hw.backends.simulated import simulated
+
+    monkeypatch.setattr(simulated, "_CHUNK", 100)
+    u = torch.tensor(inputs(time=40), requires_grad=True)
+    config = {"kind": "esn", "nodes": 30, "inputs": 2, "gradients": True, "spectral_radius": 1.0}
+    with open_reservoir({**config, "nonidealities": {"loop": {"noise": 1e-6}}}) as esn:
+        torch.as_tensor(esn.run(u))[:, -1].sum().backward()
+    assert u.grad is not None
+    assert bool(u.grad[0, 0].any())
+
+
+def test_another_preset_over_given_values_is_an_error() -> None:
+    resolved = Nonidealities.model_validate("memristive_film").model_dump()
+    assert Nonidealities.model_validate(resolved) == Nonidealities.model_validate("memristive_film")
+    with pytest.raises(ValueError, match="nothing is left of preset 'photonic_delay_loop'"):
+        Nonidealities.model_validate({**resolved, "preset": "photonic_delay_loop"})

@@ -115,3 +115,27 @@ def test_cuda_graphs_leave_no_seam_and_meet_the_noise_of_the_cpu(loop):
         gpu.restore(start)
         chunks = [np.asarray(gpu.run(part)) for part in np.split(u, [1, 70, 149], axis=1)]
         np.testing.assert_array_equal(np.concatenate(chunks, axis=1), whole)
+
+
+@pytest.mark.parametrize("connectivity", [1.0, 0.05])
+@pytest.mark.parametrize("kind", ["esn", "gated_esn"])
+def test_steps_round_as_a_run_does_for_many_inputs(kind, connectivity):
+    u = np.random.default_rng(0).uniform(-1, 1, (4, 12, 130)).astype(np.float32)
+    config = {"kind": kind, "nodes": 130, "inputs": 130, "connectivity": connectivity, "gradients": True}
+    with open_reservoir(config) as esn:
+        esn.reset(4)
+        whole = np.asarray(esn.run(u))
+        esn.reset(4)
+        steps = np.stack([np.asarray(esn.step(u[:, t])) for t in range(12)], axis=1)
+    np.testing.assert_array_equal(steps, whole)
+
+
+@pytest.mark.parametrize("kind", ["esn", "gated_esn"])
+def test_autocast_around_a_reservoir_changes_nothing(kind):
+    u = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, (2, 9, 3)).astype(np.float32))
+    with open_reservoir({"kind": kind, "nodes": 40, "inputs": 3, "gradients": True}) as esn:
+        esn.reset(2)
+        expected = esn.run(u)
+        esn.reset(2)
+        with torch.autocast("cpu", torch.bfloat16):
+            torch.testing.assert_close(esn.run(u), expected, rtol=0, atol=0)

@@ -20,6 +20,9 @@ from reservoir_hw.spec import DType, Identity, ReservoirSpec
 if TYPE_CHECKING:
     from reservoir_hw.backends.simulated.imperfections import LoopTerms
 
+# Virtual nodes in one delay.
+_LONGEST = 100_000_000
+Time = Annotated[float, Field(ge=1e-9, le=1e9)]
 # Part of theta by which rounding may move tau from a multiple of it.
 _ROUNDING = 1e-6
 # Node updates under which a second thread costs more than it brings.
@@ -59,7 +62,13 @@ def _by_name(value: Any) -> Any:
     return {"kind": value} if isinstance(value, str) else value
 
 
-Physics = Annotated[MackeyGlass | Ikeda | Paquot, Field(discriminator="kind"), BeforeValidator(_by_name)]
+Physics = Annotated[
+    MackeyGlass | Ikeda | Paquot,
+    Field(discriminator="kind"),
+    BeforeValidator(
+        _by_name, json_schema_input_type=MackeyGlass | Ikeda | Paquot | Literal["mackey_glass", "ikeda", "paquot"]
+    ),
+]
 
 
 class DelayLoopConfig(SimulatedConfig):
@@ -74,8 +83,8 @@ class DelayLoopConfig(SimulatedConfig):
     physics: Physics = Field(
         default=MackeyGlass(), description="mackey_glass, ikeda or paquot; the name alone takes the defaults"
     )
-    theta: PositiveFloat = Field(default=0.2, description="time of one virtual node")
-    tau: PositiveFloat | None = Field(
+    theta: Time = Field(default=0.2, description="time of one virtual node")
+    tau: Time | None = Field(
         default=None,
         description="delay, a multiple of theta. With nodes·theta (synchronised) each virtual node drives itself, with "
         "(nodes + k)·theta the k-th after it. By default nodes·theta; for paquot, whose nodes nothing else couples, "
@@ -93,6 +102,10 @@ class DelayLoopConfig(SimulatedConfig):
                 f"tau {self.tau:g} is {self.tau / self.theta:g} times theta {self.theta:g}, but must be a multiple of "
                 f"it, such as {max(1, delay) * self.theta:g}"
             )
+        if delay > _LONGEST:
+            raise ValueError(f"tau holds {delay} virtual nodes; {_LONGEST} are the most that are simulated")
+        if self.nonidealities.loop.weight_bits is not None:
+            raise ValueError("nonidealities.loop.weight_bits is for networks: a delay loop has no weights")
         return self
 
     @property
@@ -109,7 +122,8 @@ class DelayLoopConfig(SimulatedConfig):
 
     def for_inputs(self, inputs: int) -> Self:
         """This configuration for a task with `inputs` channels; the scaling of the mask must fit too."""
-        self.mask.check_inputs(inputs)
+        if self.input_mask is None:
+            self.mask.check_inputs(inputs)
         return super().for_inputs(inputs)
 
     def build(self) -> DelayLoop:
@@ -120,7 +134,7 @@ class DelayLoopConfig(SimulatedConfig):
             theta=self.theta,
             delay_nodes=self.delay_nodes,
             dtype=self.dtype,
-            nonidealities=self.nonidealities,
+            nonidealities=self.seeded_nonidealities(),
             out_of_range=self.out_of_range,
         )
 

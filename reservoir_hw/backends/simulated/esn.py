@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from reservoir_hw.arrays import import_torch
 from reservoir_hw.backends.simulated.nonidealities import IDEAL, Nonidealities
@@ -50,7 +50,6 @@ class EsnConfig(SimulatedConfig):
     input_distribution: Distribution = "uniform"
     input_scaling: float | list[float] = Field(default=1.0, description="one number, or one for each input")
     bias_scaling: float = 0.0
-    seed: NonNegativeInt = 0
     weights: str | None = Field(default=None, description="a safetensors file of saved weights instead of drawing them")
     dtype: DType = "float32"
     weight_storage: Literal["float16"] | None = Field(
@@ -90,7 +89,7 @@ class EsnConfig(SimulatedConfig):
 
     def for_inputs(self, inputs: int) -> Self:
         """This configuration for a task with `inputs` channels; `input_scaling` must fit too."""
-        if isinstance(self.input_scaling, list) and len(self.input_scaling) != inputs:
+        if self.input_mask is None and isinstance(self.input_scaling, list) and len(self.input_scaling) != inputs:
             raise ConfigurationError(
                 f"input_scaling has {len(self.input_scaling)} numbers, the task has {inputs} input channels"
             )
@@ -105,7 +104,7 @@ class EsnConfig(SimulatedConfig):
             device=self.device,
             gradients=self.gradients,
             weight_storage=self.weight_storage,
-            nonidealities=self.nonidealities,
+            nonidealities=self.seeded_nonidealities(),
             out_of_range=self.out_of_range,
         )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
 from reservoir_hw.arrays import import_torch, to_numpy
 from reservoir_hw.backends.simulated.esn import Distribution, Probability
@@ -55,7 +55,6 @@ class GatedEsnConfig(SimulatedConfig):
     update_bias: float = Field(
         default=0.0, description="added inside the σ of z, so that z rests at σ(update_bias); eq. 6 has none"
     )
-    seed: NonNegativeInt = 0
     weights: str | None = Field(default=None, description="a safetensors file of saved weights instead of drawing them")
     dtype: DType = "float32"
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
@@ -85,7 +84,7 @@ class GatedEsnConfig(SimulatedConfig):
         """This configuration for a task with `inputs` channels; the input scalings must fit too."""
         for name in ("input_scaling", "reset_input_scaling", "update_input_scaling"):
             scaling = getattr(self, name)
-            if isinstance(scaling, list) and len(scaling) != inputs:
+            if self.input_mask is None and isinstance(scaling, list) and len(scaling) != inputs:
                 raise ConfigurationError(f"{name} has {len(scaling)} numbers, the task has {inputs} input channels")
         return super().for_inputs(inputs)
 
@@ -96,7 +95,7 @@ class GatedEsnConfig(SimulatedConfig):
             dtype=self.dtype,
             device=self.device,
             gradients=self.gradients,
-            nonidealities=self.nonidealities,
+            nonidealities=self.seeded_nonidealities(),
             out_of_range=self.out_of_range,
         )
 
@@ -210,8 +209,8 @@ class GatedEsn(SimulatedReservoir):
         if given.ndim != 3 or given.shape[1] == 0:
             raise ShapeError(f"gate_statistics takes inputs (batch, time, inputs), not {tuple(given.shape)}")
         self.reset(len(given))
-        given = self._in_range(self._shaped(given))
         states = to_numpy(self.run(given), self.spec.numpy_dtype, "states")
+        given = self._in_range(given)
         given = to_numpy(self._converted(given), self.spec.numpy_dtype, "inputs")
         before = np.concatenate([np.zeros_like(states[:, :1]), states[:, :-1]], axis=1)
         r, z = _Activity(), _Activity()

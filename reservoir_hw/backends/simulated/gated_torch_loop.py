@@ -38,10 +38,14 @@ def run(weights: GatedTorchWeights, u: Tensor, state: Tensor, loop: LoopTerms | 
     every new state. Nothing is written in place, so that gradients flow to `u`, `state`, and to the weights that
     require them (of a sparse CSR matrix: to everything but W).
     """
-    impairment = Impairment(loop, u)
+    with torch.autocast(u.device.type, enabled=False):
+        return _run(weights, u, state, Impairment(loop, u))
+
+
+def _run(weights: GatedTorchWeights, u: Tensor, state: Tensor, impairment: Impairment) -> tuple[Tensor, Tensor]:
     states = []
     for step in range(u.shape[1]):
-        now = u[:, step]
+        now = torch_loop.of_step(u, step)
         r = torch.sigmoid(_product(weights.reset, now, state))
         z = torch.sigmoid(_product(weights.update, now, state))
         h = torch.tanh(_product(weights.state, now, r * state))

@@ -43,6 +43,7 @@ class Imperfections:
     def __init__(self, config: Nonidealities, nodes: int, dtype: np.dtype[Any]) -> None:
         self.config = config
         self._nodes, self._dtype = nodes, dtype
+        self._seed = config.seed or 0
 
         loop, readout = config.loop, config.readout
         alive = np.ones(nodes)
@@ -52,10 +53,10 @@ class Imperfections:
         self._keep = ((1 - loop.bandwidth) * alive).astype(dtype)
         self._alive = alive
         self._drift = loop.drift * self._normal("drift")
-        self._drift_phase = generator(config.seed, "drift phase").uniform(0, 2 * np.pi, nodes)
+        self._drift_phase = generator(self._seed, "drift phase").uniform(0, 2 * np.pi, nodes)
         self._offset = (readout.offset * self._normal("offset")).astype(dtype)
         self._stuck = self._some(readout.stuck_nodes, "stuck nodes")
-        self._stuck_at = generator(config.seed, "stuck values").uniform(*readout.range, self._stuck.size).astype(dtype)
+        self._stuck_at = generator(self._seed, "stuck values").uniform(*readout.range, self._stuck.size).astype(dtype)
         self.dac = None if config.drive.bits is None else Quantiser(bits=config.drive.bits, range=config.drive.range)
         self._adc = None if readout.bits is None else Quantiser(bits=readout.bits, range=readout.range)
         self._loop_is_ideal = loop == type(loop)()
@@ -73,7 +74,7 @@ class Imperfections:
         additive = np.zeros((len(sequences), steps, self._nodes))
         if loop.noise:
             for row, sequence in zip(additive, sequences, strict=True):
-                row += loop.noise * step_noise(self.config.seed, int(sequence), first, steps, self._nodes, "loop noise")
+                row += loop.noise * step_noise(self._seed, int(sequence), first, steps, self._nodes, "loop noise")
         if loop.drift:
             turn = 2 * np.pi * (np.arange(age, age + steps) % loop.drift_period_steps) / loop.drift_period_steps
             additive += self._drift * np.sin(turn[:, None] + self._drift_phase)
@@ -87,6 +88,14 @@ class Imperfections:
             limit=loop.limit,
         )
 
+    def at_the_end(self, states: Any) -> int:
+        """How many of the fed-back states the loop's rounding holds at an end of its range."""
+        loop = self.config.loop
+        if loop.bits is None:
+            return 0
+        lsb = 2 * loop.limit / 2**loop.bits
+        return int(((states <= -loop.limit) | (states >= loop.limit - lsb)).sum())
+
     def measure(self, states: Any, sequences: Array, first: int) -> tuple[Any, int, int]:
         """What is read of the states (batch, time, nodes), and how many samples saturated and were lost.
 
@@ -95,7 +104,7 @@ class Imperfections:
         if self._readout_is_ideal:
             return states, 0, 0
         readout = self.config.readout
-        seed, shape = self.config.seed, states.shape
+        seed, shape = self._seed, states.shape
         disturbance = np.broadcast_to(self._offset, shape)
         if readout.noise:
             noise = [step_noise(seed, int(s), first, shape[1], shape[2], "readout noise") for s in sequences]
@@ -114,8 +123,8 @@ class Imperfections:
         return states * _as(keep, states), saturated, lost
 
     def _normal(self, name: str) -> Array:
-        return generator(self.config.seed, name).standard_normal(self._nodes)
+        return generator(self._seed, name).standard_normal(self._nodes)
 
     def _some(self, share: float, name: str) -> Array:
         count = round(share * self._nodes)
-        return np.sort(generator(self.config.seed, name).permutation(self._nodes)[:count])
+        return np.sort(generator(self._seed, name).permutation(self._nodes)[:count])

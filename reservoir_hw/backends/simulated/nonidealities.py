@@ -6,7 +6,7 @@ new state before it is fed back, `readout` on what is measured alone.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -64,13 +64,15 @@ class LoopNonidealities(Config):
     mismatch: NonNegativeFloat = Field(
         default=0.0, description="relative standard deviation of a constant gain error of each node"
     )
-    dead_nodes: Share = Field(default=0.0, description="share of the nodes, drawn once, that stay at 0")
+    dead_nodes: Share = Field(
+        default=0.0, description="share of the nodes (to whole nodes), drawn once, that stay at 0"
+    )
     drift: NonNegativeFloat = Field(
         default=0.0, description="standard deviation over nodes of the amplitude of a slow sinusoidal offset"
     )
     drift_period_steps: PositiveInt = Field(default=100_000, description="period of the drift, counted since open()")
     bits: Bits | None = Field(default=None, description="states are rounded to 2^bits levels within ±`limit`")
-    limit: PositiveFloat = Field(default=1.0, description="range of `bits`; states beyond it stay at its end")
+    limit: PositiveFloat = Field(default=1.0, description="range of `bits`; states beyond it stay at its end (counted)")
     weight_bits: Bits | None = Field(
         default=None, description="weights of a network are rounded to 2^weight_bits levels within ±`weight_limit`"
     )
@@ -102,7 +104,9 @@ class Nonidealities(Config):
     drive: DriveNonidealities = DriveNonidealities()
     loop: LoopNonidealities = LoopNonidealities()
     readout: ReadoutNonidealities = ReadoutNonidealities()
-    seed: NonNegativeInt = Field(default=0, description="of the noise and of everything that is drawn once")
+    seed: NonNegativeInt | None = Field(
+        default=None, description="of the noise and of everything that is drawn once; by default that of the reservoir"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -112,13 +116,19 @@ class Nonidealities(Config):
         if not isinstance(data, dict) or data.get("preset") is None:
             return data
         name = data["preset"]
-        if name not in PRESETS:
+        if not isinstance(name, str) or name not in PRESETS:
             raise ValueError(f"unknown preset {name!r}: choose one of {', '.join(PRESETS)}")
-        expanded = dict(data)
+        expanded, used, changed = dict(data), False, False
         for section, values in PRESETS[name].values.items():
             given = data.get(section, {})
             if isinstance(given, dict):
                 expanded[section] = {**values, **given}
+                used |= not values.keys() <= given.keys()
+                changed |= any(given.get(key, value) != value for key, value in values.items())
+        if changed and not used:
+            raise ValueError(
+                f"nothing is left of preset {name!r}: all that it sets is given otherwise; remove it, or those values"
+            )
         return expanded
 
     @property
@@ -138,3 +148,8 @@ class Nonidealities(Config):
 
 
 IDEAL = Nonidealities()
+
+# A preset's name is a text where the schema of the model alone would want a mapping.
+NonidealitiesField = Annotated[
+    Nonidealities, BeforeValidator(lambda value: value, json_schema_input_type=Nonidealities | Literal[tuple(PRESETS)])
+]

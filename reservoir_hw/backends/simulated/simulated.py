@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from reservoir_hw import arrays
 from reservoir_hw.backends.simulated.imperfections import Imperfections, LoopTerms
-from reservoir_hw.backends.simulated.nonidealities import IDEAL, Nonidealities
+from reservoir_hw.backends.simulated.nonidealities import IDEAL, Nonidealities, NonidealitiesField
 from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.reservoir import OutOfRange, Reservoir
 from reservoir_hw.reservoir_config import ReservoirConfig
@@ -23,9 +23,16 @@ _CHUNK = 1 << 20
 class SimulatedConfig(ReservoirConfig):
     """What every simulated kind can be told."""
 
-    nonidealities: Nonidealities = Field(
+    nonidealities: NonidealitiesField = Field(
         default=IDEAL, description="how the device departs from its equations; by default not at all"
     )
+    seed: NonNegativeInt = 0
+
+    def seeded_nonidealities(self) -> Nonidealities:
+        """The non-idealities, drawn by the seed of the device unless they have one of their own."""
+        if self.nonidealities.seed is not None:
+            return self.nonidealities
+        return self.nonidealities.model_copy(update={"seed": self.seed})
 
 
 class Engine(Protocol):
@@ -116,7 +123,12 @@ class SimulatedReservoir(Reservoir):
             return self._engine.run(u, out, None)
         batch, steps = u.shape[:2]
         chunk = max(1, _CHUNK // (batch * self.spec.nodes))
-        parts = [self._run_chunk(self._imperfect, u[:, t : t + chunk]) for t in range(0, steps, chunk)]
+        if self.spec.differentiable:
+            # In one piece: gradients reach back to the start of a call. Autograd needs more memory than the noise.
+            chunk = steps
+        parts = [
+            self._run_chunk(self._imperfect, arrays.contiguous(u[:, t : t + chunk])) for t in range(0, steps, chunk)
+        ]
         if arrays.is_tensor(u):
             states = arrays.import_torch("this reservoir").cat(parts, dim=1)
         else:
@@ -127,7 +139,7 @@ class SimulatedReservoir(Reservoir):
         steps = u.shape[1]
         loop = imperfect.loop_terms(self._sequences, self._position, self._age, steps)
         states = self._engine.run(self._converted(u), None, loop)
-        states, saturated, lost = imperfect.measure(states, self._sequences, self._position)
+        states, saturated, lost = self._measured(imperfect, states, self._sequences, self._position)
         self.counters.saturations += saturated
         self.counters.lost += lost
         self._position += steps
@@ -148,7 +160,17 @@ class SimulatedReservoir(Reservoir):
         sequences = np.zeros(len(u), dtype=np.int64)
         loop = imperfect.loop_terms(sequences, 0, 0, 1)
         after = self._engine.transition(self._converted(u), states, loop)
-        return imperfect.measure(after[:, None], sequences, 0)[0][:, 0]
+        states, saturated, _ = self._measured(imperfect, after[:, None], sequences, 0)
+        self.counters.saturations += saturated
+        return states[:, 0]
+
+    def _measured(
+        self, imperfect: Imperfections, states: Any, sequences: np.ndarray, first: int
+    ) -> tuple[Any, int, int]:
+        """What is read of the states, and how often they reached the end of a range and were lost."""
+        at_end = imperfect.at_the_end(states)
+        states, saturated, lost = imperfect.measure(states, sequences, first)
+        return states, saturated + at_end, lost
 
     def _snapshot(self) -> dict[str, np.ndarray]:
         state = self._engine.get_state()
@@ -170,6 +192,11 @@ class SimulatedReservoir(Reservoir):
                     f"restore: {name} has the shape {np.shape(state[name])} in the snapshot, this device needs "
                     f"(sequences, {', '.join(map(str, array.shape[1:]))})"
                 )
+            if np.asarray(state[name]).dtype != array.dtype:
+                raise ConfigurationError(
+                    f"restore: {name} is {np.asarray(state[name]).dtype} in the snapshot, this device computes in "
+                    f"{array.dtype}"
+                )
         self._engine.set_state({name: array for name, array in state.items() if not name.startswith("noise.")})
         if self._imperfect is not None:
             self._sequences = np.array(state["noise.sequence"])
@@ -180,7 +207,7 @@ class SimulatedReservoir(Reservoir):
         """The spec after an upload."""
         if self._imperfect is not None:
             identity = _marked(identity, self._nonidealities)
-        return self.spec.model_copy(update={"identity": identity})
+        return self._device().model_copy(update={"identity": identity})
 
     def _settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = {"engine": self._engine.name}

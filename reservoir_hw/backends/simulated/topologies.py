@@ -333,7 +333,7 @@ def as_topology(value: str | _Model) -> _Model:
 def _from_name(value: Any) -> Any:
     if isinstance(value, str):
         return as_topology(value)
-    if isinstance(value, dict) and value.get("kind") not in _KINDS:
+    if isinstance(value, dict) and str(value.get("kind")) not in _KINDS:
         raise ConfigurationError(f"topology needs `kind:`, one of {', '.join(_KINDS)}; it is {value.get('kind')!r}")
     return value
 

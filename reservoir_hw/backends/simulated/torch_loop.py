@@ -47,7 +47,7 @@ class TorchWeights:
     W_in: Tensor
     bias: Tensor
     leak: Tensor | None
-    graphs: dict[tuple[Any, ...], _Graph] = field(default_factory=dict, repr=False)
+    graphs: dict[tuple[Any, ...], _Graph] = field(default_factory=dict, init=False, repr=False)
 
 
 def prepare(weights: EsnWeights, dtype: DTypeLike = "float32", device: torch.device | str = "cpu") -> TorchWeights:
@@ -103,11 +103,13 @@ def run(
     if activation not in _ACTIVATIONS:
         raise ConfigurationError(f"unknown activation {activation!r}: choose one of {', '.join(_ACTIVATIONS)}")
     function = _ACTIVATIONS[activation]
-    if u.is_cuda and weights.W.layout == torch.strided and not _recorded(weights, u, state):
-        return _graphed_run(weights, u, state, function, loop)
-    if weights.W.layout == torch.sparse_csr:
-        return _sparse_run(weights, u, state, function, Impairment(loop, u))
-    return _dense_run(weights, u, state, function, Impairment(loop, u))
+    # The states are of the dtype that was declared, whatever the caller's own model computes in.
+    with torch.autocast(u.device.type, enabled=False):
+        if u.is_cuda and weights.W.layout == torch.strided and not _recorded(weights, u, state):
+            return _graphed_run(weights, u, state, function, loop)
+        if weights.W.layout == torch.sparse_csr:
+            return _sparse_run(weights, u, state, function, Impairment(loop, u))
+        return _dense_run(weights, u, state, function, Impairment(loop, u))
 
 
 class Impairment:
@@ -140,7 +142,7 @@ def _dense_run(
     collect = _Collector(weights, u, state, (u.shape[0], weights.W.shape[0]), axis=1)
     for step in range(u.shape[1]):
         # One product per step, also for the inputs: over several steps it would round by their number.
-        drive = torch.addmm(weights.bias, u[:, step], W_in)
+        drive = torch.addmm(weights.bias, of_step(u, step), W_in)
         response = function(torch.addmm(drive, state, W))
         response = response if leak is None else torch.lerp(state, response, leak)
         state = loop.apply(response, state, step)
@@ -157,13 +159,21 @@ def _sparse_run(
     columns = state.T
     collect = _Collector(weights, u, state, (weights.W.shape[0], u.shape[0]), axis=0)
     for step in range(u.shape[1]):
-        drive = torch.addmm(bias, weights.W_in, u[:, step].T)
+        drive = torch.addmm(bias, weights.W_in, of_step(u, step).T)
         response = function(drive + weights.W @ columns)
         response = response if leak is None else torch.lerp(columns, response, leak)
         columns = loop.apply(response.T, columns.T, step).T
         collect.add(step, columns)
     states = collect.states()
     return states.permute(2, 0, 1), columns.T
+
+
+def of_step(u: Tensor, step: int) -> Tensor:
+    """(batch, inputs) of one step of (batch, time, inputs), in memory of its own.
+
+    Products round by the strides and the alignment of their factors, which must not depend on the length of the run.
+    """
+    return u[:, step].clone(memory_format=torch.contiguous_format)
 
 
 def _recorded(weights: TorchWeights, u: Tensor, state: Tensor) -> bool:
@@ -217,7 +227,8 @@ class _Graph:
             _dense_run(weights, self._u, self._state, function, self._impairment)
         torch.cuda.current_stream(u.device).wait_stream(aside)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        stream = torch.cuda.Stream(u.device)
+        with torch.cuda.device(u.device), torch.cuda.graph(self._graph, stream=stream):
             self._states, self._last = _dense_run(weights, self._u, self._state, function, self._impairment)
 
     def replay(self, u: Tensor, state: Tensor, additive: Tensor | None, out: Tensor) -> Tensor:

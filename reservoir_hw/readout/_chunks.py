@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -177,9 +178,10 @@ def check_finite(columns: Columns, start: int) -> None:
     Steps of the washout are not looked at: targets are often undefined there.
     """
     named = {"states": columns.states, "inputs": columns.inputs, "targets": columns.targets}
-    for name, array in named.items():
-        if array is not None and array.dtype.kind == "f":
-            _check_finite(name, array[:, start:], start)
+    with np.errstate(all="ignore"):
+        for name, array in named.items():
+            if array is not None and array.dtype.kind == "f":
+                _check_finite(name, array[:, start:], start)
 
 
 def chunk_source(chunks: ChunkSource) -> tuple[Callable[[], Iterator[Chunk]], bool]:
@@ -267,8 +269,7 @@ def _surely_finite(lane: npt.NDArray) -> bool:
     if not lane.flags.c_contiguous or lane.dtype == np.float16:
         return False
     flat = lane.reshape(-1)
-    with np.errstate(all="ignore"):
-        return bool(np.isfinite(np.dot(flat, flat)))
+    return math.isfinite(np.dot(flat, flat))
 
 
 def _shape(array: npt.NDArray) -> str:

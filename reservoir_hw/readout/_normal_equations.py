@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, cast
 
 import numpy as np
 
@@ -25,7 +25,10 @@ class NormalEquations:
     def add(self, block: Array) -> None:
         """Take in rows (n, 1 + width); numpy hands block.T @ block to dsyrk, half the work of a product."""
         product = block.T @ block
-        self._gram = self._gram + product if self.rows else product
+        if self.rows:
+            self._gram += product
+        else:
+            self._gram = product
         self.rows += block.shape[0]
 
     def merged(self, others: Sequence[Self]) -> Self:
@@ -59,8 +62,8 @@ class NormalEquations:
 
     def _system(self, design: Design) -> _System:
         moments = self._about(design.centre)
-        kept, targets = design.keep, slice(design.features, None)
-        gram = moments[np.ix_(kept, kept)]
+        kept, targets = design.columns, slice(design.features, None)
+        gram = moments[kept][:, kept]
         gram /= design.scale
         gram /= design.scale[:, None]
         cross = moments[kept, targets] / design.scale[:, None]
@@ -79,9 +82,9 @@ class NormalEquations:
     def squared_error(self, design: Design, weights: Array) -> Array:
         """|y|² - 2 w·Xᵀy + w·XᵀX w."""
         moments = self._about(design.centre)
-        kept, targets = design.keep, slice(design.features, None)
+        kept, targets = design.columns, slice(design.features, None)
         weights = weights / design.scale[:, None, None]
-        gram, cross = moments[np.ix_(kept, kept)], moments[kept, targets]
+        gram, cross = moments[kept][:, kept], moments[kept, targets]
         error = (weights * (times(gram, weights) - 2.0 * cross[:, None])).sum(axis=0)
         return np.maximum(error + np.diagonal(moments)[targets], 0.0)
 
@@ -135,4 +138,4 @@ class _System:
         except np.linalg.LinAlgError:
             return None
         diagonal += threshold
-        return np.linalg.solve(matrix, self.cross)
+        return cast(Array, np.linalg.solve(matrix, self.cross))

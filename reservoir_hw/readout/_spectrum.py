@@ -27,6 +27,11 @@ class Design:
     scale: Array
     constants: int
 
+    @property
+    def columns(self) -> npt.NDArray[np.intp] | slice:
+        """`keep` as an index; a slice, which copies nothing, if that is all features."""
+        return slice(self.features) if self.keep.size == self.features else self.keep
+
 
 @dataclass(frozen=True)
 class Spectrum:

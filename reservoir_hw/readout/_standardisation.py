@@ -17,12 +17,10 @@ def design_of(statistics: Statistics, *, shift: Array, precision: Array, standar
     `precision` (features,) is the machine epsilon of the numbers that the rows came in.
     """
     features = precision.size
-    mean, variance = statistics.mean, statistics.variance[:features]
-    magnitude = np.sqrt((mean[:features] + shift[:features]) ** 2 + variance)
+    mean, spread = statistics.mean, np.sqrt(statistics.variance[:features])
+    magnitude = np.hypot(mean[:features] + shift[:features], spread)
     # Without a bias there is no constant to take a mean off, so a constant column is as good as any.
-    dead = np.sqrt(variance) <= DEAD_DIGITS * precision * magnitude if bias else magnitude == 0
-    keep = np.flatnonzero(~dead)
-    centre = mean.copy() if bias else -shift
-    spread = np.sqrt(variance) if bias else magnitude
-    scale = spread[keep] if standardise else np.ones(keep.size)
+    keep = np.flatnonzero(spread > DEAD_DIGITS * precision * magnitude if bias else magnitude > 0)
+    centre = mean if bias else -shift
+    scale = (spread if bias else magnitude)[keep] if standardise else np.ones(keep.size)
     return Design(keep=keep, features=features, centre=centre, scale=scale, constants=int(bias))

@@ -13,7 +13,7 @@ from reservoir_hw.readout._spectrum import Array, Design, Spectrum
 # Large enough for the matrix product to hide the cost of starting it and of adding its result.
 BLOCK_ROWS = 4096
 FOLD_BLOCK_ROWS = 2048
-SHIFT_ROWS = 256
+SHIFT_ROWS = 64
 
 
 class Statistics(Protocol):
@@ -100,7 +100,7 @@ class Accumulator:
         """What the statistics are relative to, (width,); settled by the first block."""
         if self._shift is None:
             raise RuntimeError("the shift is known once statistics() was called with rows")
-        return self._shift
+        return self._shift[1:]
 
     def statistics(self) -> list[Statistics]:
         """One per fold, complete up to the last row taken in."""
@@ -115,10 +115,12 @@ class Accumulator:
         filled = block[:count]
         filled[:, 0] = 1.0
         if self._shift is None:
-            sample = filled[:: -(-count // SHIFT_ROWS), 1:]
+            sample = filled[:: -(-count // SHIFT_ROWS)]
             mean = sample.mean(axis=0)
-            self._shift = np.where(np.abs(mean) > sample.std(axis=0), mean, 0.0)
+            self._shift = np.where(mean**2 > (sample**2).mean(axis=0) / 2, mean, 0.0)
+            self._shift[0] = 0.0
         if self._shift.any():
-            filled[:, 1:] -= self._shift
+            # Whole rows, the first column too: numpy subtracts twice as fast in contiguous memory.
+            filled -= self._shift
         self._statistics[fold].add(filled)
         self._filled[fold] = 0

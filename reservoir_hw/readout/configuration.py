@@ -16,8 +16,12 @@ from reservoir_hw.errors import ConfigurationError
 class Readout(Protocol):
     """What an experiment asks of a readout. States are (batch, time, nodes), targets (batch, time, outputs)."""
 
-    report_: dict[str, Any]
     input_connection: bool
+
+    @property
+    def report_(self) -> dict[str, Any]:
+        """What to know about the last fit, for the provenance."""
+        ...
 
     def partial_fit(self, states: Any, targets: Any, inputs: Any = None) -> Any:
         """Learn from one more chunk of the same sequences; `inputs` are given if `input_connection`."""

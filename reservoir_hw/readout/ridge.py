@@ -37,7 +37,7 @@ from reservoir_hw.readout._regularisation import (
     loo_scores,
 )
 from reservoir_hw.readout._ridge_file import read_readout, write_readout
-from reservoir_hw.readout._spectrum import EPSILON, Array, Design, Spectrum
+from reservoir_hw.readout._spectrum import EPSILON, Array, Spectrum
 from reservoir_hw.readout._standardisation import design_of
 from reservoir_hw.readout._statistics import Accumulator, Statistics
 
@@ -104,8 +104,9 @@ class RidgeReadout:
         n_samples_: Rows learned from.
         report_: All of these figures and what is remarkable about them (`notes`), ready for JSON.
         node_names_: None, or names of the nodes, set by the caller; saved with the weights.
-        (`rank_`, `condition_` and `report_` are computed when first asked for, unless `solve` needed them:
-        they take the eigenvalues, which the weights for a given alpha that conditions the problem well do not.)
+
+    `rank_`, `condition_` and `report_` take a decomposition. For one given alpha that surely conditions the
+    problem well, the weights do without, and the decomposition waits until one of the three is asked for.
 
     Raises (methods): ConfigurationError, ShapeError, InputRangeError, NotSolved. A chunk that is
     refused leaves what was learned before untouched.
@@ -216,7 +217,7 @@ class RidgeReadout:
 
     @property
     def report_(self) -> dict[str, Any]:
-        """Figures about the solution and `notes` on what is remarkable; raises NotSolved before there is one."""
+        """See the class. Raises NotSolved before there is a solution."""
         self._require_solution("report_")
         if self._report is None:
             assert self._spectrum is not None
@@ -226,12 +227,12 @@ class RidgeReadout:
 
     @property
     def rank_(self) -> int:
-        """Number of directions of the features that rise above rounding errors."""
+        """See the class."""
         return self.report_["rank"]
 
     @property
     def condition_(self) -> float:
-        """Condition number of the design after regularisation; inf if it is singular."""
+        """See the class; inf if the problem is singular."""
         condition = self.report_["condition"]
         return float("inf") if condition is None else condition
 
@@ -322,6 +323,8 @@ class RidgeReadout:
                 readout.bias_.shape == (outputs,)
                 and 0 < readout._nodes <= features
                 and readout.input_connection == (features > readout._nodes)
+                and readout.rank_ <= features
+                and readout.condition_ >= 1
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigurationError(f"{os.fspath(path)} is not a complete readout: {error!r}") from error
@@ -422,7 +425,7 @@ class RidgeReadout:
             scaled_weights, self._spectrum = spectrum.weights(np.asarray(alpha)), lambda: spectrum
         else:
             scaled_weights, self._spectrum = direct
-        self.alpha_, self.alphas_, self.scores_ = alpha, alphas, scores
+        self.alpha_, self.alphas_, self.scores_ = cast(float | Array, alpha), alphas, scores
         self.n_samples_, self._report = total.rows, None
         self._store(scaled_weights / design.scale[:, None], design.keep, design.centre + accumulator.shift, widths)
         if direct is None and self.condition_ > self._largest_condition:
@@ -469,7 +472,9 @@ class RidgeReadout:
     def _store(self, kept_weights: Array, keep: npt.NDArray[np.intp], centre: Array, widths: Widths) -> None:
         weights = np.zeros((widths.outputs, widths.features))
         weights[:, keep] = kept_weights.T
-        dead = np.delete(np.arange(widths.features), keep)
+        constant = np.ones(widths.features, dtype=bool)
+        constant[keep] = False
+        dead = np.flatnonzero(constant)
         self._nodes = widths.nodes
         self.weights_ = weights
         self.bias_ = centre[widths.features :] - weights @ centre[: widths.features]

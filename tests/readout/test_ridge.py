@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 import tracemalloc
@@ -105,11 +106,74 @@ def test_input_connection_equals_concatenated_features() -> None:
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_large_offset_costs_no_digits(solver: Any) -> None:
-    states, targets = problem()
+@pytest.mark.parametrize("offset", [1.0, 30.0, 1e6])
+def test_large_offset_costs_no_digits(solver: Any, offset: float) -> None:
+    states, targets = problem(rows=5000)
+    states -= states.mean(axis=0)
     plain = RidgeReadout(1e-3, solver=solver).fit(states, targets)
-    lifted = RidgeReadout(1e-3, solver=solver).fit(states + 1e6, targets)
-    assert relative(lifted.weights_, plain.weights_) < 1e-8
+    lifted = RidgeReadout(1e-3, solver=solver).fit(states + offset, targets)
+    # The offset itself rounds the states.
+    assert relative(lifted.weights_, plain.weights_) < 1e-13 + 1e-14 * offset
+
+
+# ---- with and without a decomposition: an alpha for each output always takes one
+
+
+def nearly_dependent(distance: float) -> tuple[np.ndarray, np.ndarray]:
+    states, targets = problem()
+    twin = states[:, :1] + distance * np.random.default_rng(9).standard_normal((len(states), 1))
+    return np.hstack([states, twin]), targets
+
+
+@pytest.mark.parametrize("standardise", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("alpha", [0.0, 1e-6, 1.0, 1e6])
+def test_one_alpha_equals_the_same_for_each_output(alpha: float, bias: bool, standardise: bool) -> None:
+    states, targets = problem()
+    states[:, 4] = 2.5
+    options: dict[str, Any] = {"bias": bias, "standardise": standardise}
+    one, each = (RidgeReadout(a, **options).fit(states, targets) for a in (alpha, [alpha] * 3))
+    assert relative(one.weights_, each.weights_) < 1e-11
+    assert one.rank_ == each.rank_
+    assert one.condition_ == each.condition_
+    assert one.report_ == each.report_ | {"alpha": alpha}
+
+
+def test_what_is_reported_later_is_about_the_last_solution() -> None:
+    states, targets = problem()
+    readout = RidgeReadout(1e-3).partial_fit(states[:300], targets[:300]).solve()
+    readout.partial_fit(states[300:] * 1e3, targets[300:])
+    copied = pickle.loads(pickle.dumps(readout))
+    assert copied.report_ == readout.report_ == RidgeReadout(1e-3).fit(states[:300], targets[:300]).report_
+    assert readout.solve().report_["samples"] == 700
+    with pytest.raises(NotSolved):
+        _ = RidgeReadout().report_
+
+
+@pytest.mark.parametrize("distance", np.logspace(-9, -3, 13))
+def test_nearly_dependent_features_are_refused_at_once(distance: float) -> None:
+    states, targets = nearly_dependent(distance)
+    rank = RidgeReadout(1.0).fit(states, targets).rank_
+    assert rank == 13 if distance > 1e-5 else rank == 12 if distance < 1e-8 else True
+    if rank == 13:
+        assert RidgeReadout(0.0).fit(states, targets).rank_ == 13
+    else:
+        with pytest.raises(ConfigurationError, match="linearly dependent"):
+            RidgeReadout(0.0).fit(states, targets)
+
+
+@pytest.mark.parametrize("alpha", np.logspace(-20, 0, 21))
+def test_a_badly_conditioned_problem_warns_at_once(alpha: float) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        readout = RidgeReadout(alpha).fit(*delay_loop())
+        warned_at = [w.filename for w in caught]
+        badly = readout.condition_ > 7e7
+    assert warned_at == ([__file__] if badly else [])
+    assert len(caught) == len(warned_at)
+    assert badly == any("condition number" in note for note in readout.report_["notes"])
+    assert badly or alpha > 1e-14
+    assert not badly or alpha < 1e-11
 
 
 # ---- one pass over chunks

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reservoir_hw.tasks._elman_sentences import DISTANCES, VOCABULARY
+from reservoir_hw.tasks._figures import colours, new_figure, plain
 from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 PAPER_SHARES = (28.03, 38.15, 14.47, 9.93, 5.66, 2.34, 1.42)
@@ -159,30 +159,13 @@ def _overall_table(labels: dict[str, list[Row]]) -> Table:
     )
 
 
-def _figure(width: float, height: float) -> Figure:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def _colours(count: int) -> list[tuple[float, ...]]:
-    """Distinct colours that also differ in lightness."""
-    from matplotlib import colormaps
-
-    return [colormaps["viridis"](at) for at in np.linspace(0.0, 0.88, count)]
-
-
-def _plain(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-
-
 def _distance_figure(labels: dict[str, list[Row]]) -> Figure:
-    figure = _figure(8.5, 4.6)
+    figure = new_figure(8.5, 4.6)
     axes = figure.subplots()
     at = np.arange(len(DISTANCES))
     width = 0.84 / len(labels)
     marked = False
-    for number, (label, colour) in enumerate(zip(labels, _colours(len(labels)), strict=True)):
+    for number, (label, colour) in enumerate(zip(labels, colours(len(labels)), strict=True)):
         rows = labels[label]
         error = np.array([_mean(rows, f"agreement_error/{distance}") for distance in DISTANCES])
         verbs = np.maximum(_verbs(rows), 1)
@@ -213,16 +196,16 @@ def _distance_figure(labels: dict[str, list[Row]]) -> Figure:
     axes.set_ylabel("verb agreement error")
     axes.set_title("How often the wrong number is preferred for a verb\n(bars ± one binomial standard error)")
     figure.legend(loc="outside right center", frameon=False)
-    _plain(axes)
+    plain(axes)
     return figure
 
 
 def _roc_figure(labels: dict[str, list[Row]]) -> Figure:
-    figure = _figure(6.4, 4.6)
+    figure = new_figure(6.4, 4.6)
     axes = figure.subplots()
     # Denser where the curves are steep.
     grid = np.linspace(0, 1, 401) ** 2
-    for label, colour in zip(labels, _colours(len(labels)), strict=True):
+    for label, colour in zip(labels, colours(len(labels)), strict=True):
         rows = labels[label]
         curves = [
             np.interp(grid, row.evaluation.arrays["roc/false_alarm"], row.evaluation.arrays["roc/hit"]) for row in rows
@@ -237,16 +220,16 @@ def _roc_figure(labels: dict[str, list[Row]]) -> Figure:
     axes.set_ylabel("possible word classes recognised")
     axes.set_title("Possible against impossible word classes (ROC)")
     axes.legend(loc="lower right", frameon=False)
-    _plain(axes)
+    plain(axes)
     return figure
 
 
 def _probe_figure(labels: dict[str, list[Row]]) -> Figure:
     shown = list(labels)[:_SHOWN]
-    figure = _figure(2.2 + 2.6 * len(shown), 9.0)
+    figure = new_figure(2.2 + 2.6 * len(shown), 9.0)
     grid = figure.subplots(len(_PROBE), len(shown), sharex=True, sharey=True, squeeze=False)
     at = np.arange(len(VOCABULARY))
-    for column, (label, colour) in enumerate(zip(shown, _colours(len(shown)), strict=True)):
+    for column, (label, colour) in enumerate(zip(shown, colours(len(shown)), strict=True)):
         arrays = labels[label][0].evaluation.arrays
         grid[0, column].set_title(label)
         for row, word in enumerate(_PROBE):
@@ -254,7 +237,7 @@ def _probe_figure(labels: dict[str, list[Row]]) -> Figure:
             exact, output = arrays["probe/probabilities"][row], arrays["probe/outputs"][row]
             exact_bars = axes.bar(at, exact, 0.95, color="0.8")
             output_bars = axes.bar(at, output, 0.5, color=colour)
-            _plain(axes)
+            plain(axes)
             if column == 0:
                 axes.set_ylabel(f"after\n“{word}”", rotation=0, ha="right", va="center", labelpad=14)
                 if row == 0:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.tasks import _elman_report as report
 from reservoir_hw.tasks._elman_corpus import draw, read
 from reservoir_hw.tasks._elman_metrics import SHIFT, as_activation, corpus_evaluation, grammar_evaluation
 from reservoir_hw.tasks._elman_sentences import VOCABULARY, language
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, checked_outputs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -126,19 +126,7 @@ class ElmanGrammar(Task):
 
         Raises `ShapeError` for other shapes and `InputRangeError` for NaN or infinity.
         """
-        outputs = np.asarray(outputs)
-        expected = self.test.targets.shape
-        if outputs.shape != expected:
-            raise ShapeError(
-                f"outputs have shape {outputs.shape}; the test split needs (batch, time, outputs) = {expected}."
-            )
-        broken = outputs.size - np.count_nonzero(np.isfinite(outputs))
-        if broken:
-            raise InputRangeError(
-                f"{broken} of {outputs.size} outputs are not finite, so they cannot be judged. Check the "
-                "states that the readout was given and its regularisation."
-            )
-        values = outputs[0].astype(np.float64)
+        values = checked_outputs(outputs, self.test)[0]
         if self.probabilities is None:
             return corpus_evaluation(values, self._following, scale)
         judged = slice(self._judged)

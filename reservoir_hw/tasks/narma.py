@@ -12,8 +12,8 @@ import numpy as np
 from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.seeds import generator
 from reservoir_hw.tasks import _narma_report as report
-from reservoir_hw.tasks._series import checked_outputs, nmse
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task
+from reservoir_hw.tasks._series import nmse
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, checked_outputs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

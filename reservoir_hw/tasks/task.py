@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from reservoir_hw.configuration import Config
+from reservoir_hw.errors import InputRangeError, ShapeError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -102,3 +103,23 @@ class TaskConfig(Config):
     @abstractmethod
     def build(self) -> Task:
         """Make the data. Heavy imports belong in here."""
+
+
+def checked_outputs(outputs: np.ndarray, split: Split) -> np.ndarray:
+    """The outputs in float64.
+
+    Raises `ShapeError` where their shape is not that of the targets, `InputRangeError` for NaN or infinity.
+    """
+    outputs = np.asarray(outputs)
+    expected = split.targets.shape
+    if outputs.shape != expected:
+        raise ShapeError(
+            f"outputs have shape {outputs.shape}; the test split needs (batch, time, outputs) = {expected}."
+        )
+    broken = outputs.size - np.count_nonzero(np.isfinite(outputs))
+    if broken:
+        raise InputRangeError(
+            f"{broken} of {outputs.size} outputs are not finite, so they cannot be judged. Check the "
+            "states that the readout was given and its regularisation."
+        )
+    return outputs.astype(np.float64)

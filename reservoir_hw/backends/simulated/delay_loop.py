@@ -330,6 +330,4 @@ class _LoopEngine:
         if loop is None:
             nothing = np.zeros((1, 1, 1), self._dtype)
             return False, number(np.inf), nothing[0, 0], nothing[0, 0], nothing, number(0), number(0)
-        return (
-            True, number(loop.saturation), loop.keep, loop.gain, loop.additive, number(loop.lsb), number(loop.limit),
-        )  # fmt: skip
+        return (True, *loop)

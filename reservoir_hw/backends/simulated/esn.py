@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from reservoir_hw.arrays import import_torch
+from reservoir_hw.backends.simulated.engines import NumbaEngine, TorchEngine, check_device
 from reservoir_hw.backends.simulated.nonidealities import IDEAL, Nonidealities
 from reservoir_hw.backends.simulated.rounding import rounded, to_bits, to_float16
 from reservoir_hw.backends.simulated.simulated import SimulatedConfig, SimulatedReservoir, have_numba
@@ -19,7 +19,6 @@ from reservoir_hw.reservoir import OutOfRange
 from reservoir_hw.spec import DType, Identity, ReservoirSpec
 
 if TYPE_CHECKING:
-    from reservoir_hw.backends.simulated.imperfections import LoopTerms
     from reservoir_hw.backends.simulated.weights import EsnWeights
 
 Activation = Literal["tanh", "relu", "identity"]
@@ -166,7 +165,6 @@ class Esn(SimulatedReservoir):
         self._weight_storage = weight_storage
         self._loop_config = nonidealities.loop
         torch_is_needed = device != "cpu" or gradients or not have_numba()
-        self._make_engine = _TorchEngine if torch_is_needed else _NumbaEngine
         if torch_is_needed:
             self.native = "torch"
             self.device = device
@@ -192,8 +190,23 @@ class Esn(SimulatedReservoir):
             weights = rounded(weights, lambda values: to_bits(values, bits, limit))
         return weights if self._weight_storage is None else rounded(weights, to_float16)
 
-    def _new_engine(self) -> _NumbaEngine | _TorchEngine:
-        return self._make_engine(self.weights, self.activation, self._dtype, self.device, self._weight_storage)
+    def _new_engine(self) -> NumbaEngine | TorchEngine:
+        if self.native == "torch":
+            check_device(self.device)
+            from reservoir_hw.backends.simulated import torch_loop
+
+            tensors = torch_loop.prepare(self.weights, self._dtype, self.device)
+            return TorchEngine(
+                lambda u, state, loop: torch_loop.run(tensors, u, state, self.activation, loop),
+                self.weights.nodes, self._dtype, self.device,
+            )  # fmt: skip
+        from reservoir_hw.backends.simulated import kernels
+
+        prepared = kernels.prepare(self.weights, self._dtype, storage=self._weight_storage)
+        return NumbaEngine(
+            lambda u, state, out, loop: kernels.run(prepared, u, state, self.activation, out, loop),
+            self.weights.nodes, self._dtype,
+        )  # fmt: skip
 
     def _identity(self) -> Identity:
         content = f"{self.activation} {self.weights.digest()}"
@@ -216,74 +229,6 @@ class Esn(SimulatedReservoir):
 
     def _settings(self) -> dict[str, Any]:
         return {**super()._settings(), "spectral_scale": self.weights.spectral_scale}
-
-
-class _NumbaEngine:
-    name = "numba"
-
-    def __init__(
-        self, weights: EsnWeights, activation: Activation, dtype: DType, device: str, storage: str | None
-    ) -> None:
-        from reservoir_hw.backends.simulated import kernels
-
-        del device
-        self._kernels = kernels
-        self._prepared = kernels.prepare(weights, dtype, storage=storage)
-        self._activation: Activation = activation
-
-    def reset(self, batch: int) -> None:
-        self._state = np.zeros((batch, self._prepared.nodes), self._prepared.dtype)
-
-    def run(self, u: np.ndarray, out: np.ndarray | None, loop: LoopTerms | None) -> np.ndarray:
-        return self._kernels.run(self._prepared, u, self._state, self._activation, out, loop)
-
-    def transition(self, u: np.ndarray, states: np.ndarray, loop: LoopTerms | None) -> np.ndarray:
-        given = states.copy()
-        self._kernels.run(self._prepared, np.ascontiguousarray(u[:, None]), given, self._activation, loop=loop)
-        return given
-
-    def get_state(self) -> dict[str, np.ndarray]:
-        return {"state": self._state.copy()}
-
-    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        self._state = np.array(state["state"], self._prepared.dtype, order="C")
-
-
-class _TorchEngine:
-    name = "torch"
-
-    def __init__(
-        self, weights: EsnWeights, activation: Activation, dtype: DType, device: str, storage: str | None
-    ) -> None:
-        del storage
-        torch = import_torch("a simulated esn with gradients, on a GPU, or without numba")
-        if device != "cpu" and not torch.cuda.is_available():
-            raise ConfigurationError(f"reservoir.device is {device}, but torch finds no CUDA device here; use cpu")
-        from reservoir_hw.backends.simulated import torch_loop
-
-        self._torch, self._loop = torch, torch_loop
-        self._weights = torch_loop.prepare(weights, dtype, device)
-        self._activation: Activation = activation
-        self._nodes, self._dtype, self._device = weights.nodes, getattr(torch, dtype), device
-
-    def reset(self, batch: int) -> None:
-        self._state = self._torch.zeros((batch, self._nodes), dtype=self._dtype, device=self._device)
-
-    def run(self, u: Any, out: Any, loop: LoopTerms | None) -> Any:
-        del out
-        states, last = self._loop.run(self._weights, u, self._state, self._activation, loop)
-        # A graph that grew over calls would be held for ever: gradients reach back to the start of a call.
-        self._state = last.detach()
-        return states
-
-    def transition(self, u: Any, states: Any, loop: LoopTerms | None) -> Any:
-        return self._loop.run(self._weights, u[:, None], states, self._activation, loop)[1]
-
-    def get_state(self) -> dict[str, np.ndarray]:
-        return {"state": self._state.cpu().numpy().copy()}
-
-    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        self._state = self._torch.tensor(state["state"], dtype=self._dtype, device=self._device)
 
 
 def _import_weights() -> Any:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
-from reservoir_hw.arrays import import_torch, to_numpy
+from reservoir_hw.arrays import to_numpy
+from reservoir_hw.backends.simulated.engines import NumbaEngine, TorchEngine, check_device
 from reservoir_hw.backends.simulated.esn import Distribution, Probability
 from reservoir_hw.backends.simulated.nonidealities import IDEAL, Nonidealities
 from reservoir_hw.backends.simulated.rounding import rounded, to_bits
@@ -22,7 +23,6 @@ from reservoir_hw.spec import DType, Identity, ReservoirSpec
 
 if TYPE_CHECKING:
     from reservoir_hw.backends.simulated.gated_weights import GatedWeights
-    from reservoir_hw.backends.simulated.imperfections import LoopTerms
 
 # Gate activations that are computed at once.
 _CHUNK = 1 << 20
@@ -174,7 +174,6 @@ class GatedEsn(SimulatedReservoir):
         self._dtype: DType = dtype
         self._loop_config = nonidealities.loop
         torch_is_needed = device != "cpu" or gradients or not have_numba()
-        self._make_engine = _TorchEngine if torch_is_needed else _NumbaEngine
         if torch_is_needed:
             self.native = "torch"
             self.device = device
@@ -229,8 +228,17 @@ class GatedEsn(SimulatedReservoir):
         rounding = partial(to_bits, bits=bits, limit=limit)
         return type(weights)(**{name: rounded(part, rounding) for name, part in weights.parts().items()})
 
-    def _new_engine(self) -> _NumbaEngine | _TorchEngine:
-        return self._make_engine(self.weights, self._dtype, self.device)
+    def _new_engine(self) -> NumbaEngine | TorchEngine:
+        if self.native == "torch":
+            check_device(self.device)
+            from reservoir_hw.backends.simulated import gated_torch_loop
+
+            tensors = gated_torch_loop.prepare(self.weights, self._dtype, self.device)
+            return TorchEngine(partial(gated_torch_loop.run, tensors), self.weights.nodes, self._dtype, self.device)
+        from reservoir_hw.backends.simulated import gated_kernels
+
+        prepared = gated_kernels.prepare(self.weights, self._dtype)
+        return NumbaEngine(partial(gated_kernels.run, prepared), self.weights.nodes, self._dtype)
 
     def _identity(self) -> Identity:
         return Identity(vendor="reservoir_hw", model="gated_esn", simulated=True, content=self.weights.digest())
@@ -266,67 +274,6 @@ class _Activity:
     def result(self) -> GateActivity:
         mean = self._sum / self._count
         return GateActivity(mean=mean, std=max(0.0, self._squares / self._count - mean**2) ** 0.5, max=self._max)
-
-
-class _NumbaEngine:
-    name = "numba"
-
-    def __init__(self, weights: GatedWeights, dtype: DType, device: str) -> None:
-        from reservoir_hw.backends.simulated import gated_kernels
-
-        del device
-        self._kernels = gated_kernels
-        self._prepared = gated_kernels.prepare(weights, dtype)
-
-    def reset(self, batch: int) -> None:
-        self._state = np.zeros((batch, self._prepared.nodes), self._prepared.dtype)
-
-    def run(self, u: np.ndarray, out: np.ndarray | None, loop: LoopTerms | None) -> np.ndarray:
-        return self._kernels.run(self._prepared, u, self._state, out, loop)
-
-    def transition(self, u: np.ndarray, states: np.ndarray, loop: LoopTerms | None) -> np.ndarray:
-        given = states.copy()
-        self._kernels.run(self._prepared, np.ascontiguousarray(u[:, None]), given, loop=loop)
-        return given
-
-    def get_state(self) -> dict[str, np.ndarray]:
-        return {"state": self._state.copy()}
-
-    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        self._state = np.array(state["state"], self._prepared.dtype, order="C")
-
-
-class _TorchEngine:
-    name = "torch"
-
-    def __init__(self, weights: GatedWeights, dtype: DType, device: str) -> None:
-        torch = import_torch("a simulated gated_esn with gradients, on a GPU, or without numba")
-        if device != "cpu" and not torch.cuda.is_available():
-            raise ConfigurationError(f"reservoir.device is {device}, but torch finds no CUDA device here; use cpu")
-        from reservoir_hw.backends.simulated import gated_torch_loop
-
-        self._torch, self._loop = torch, gated_torch_loop
-        self._weights = gated_torch_loop.prepare(weights, dtype, device)
-        self._nodes, self._dtype, self._device = weights.nodes, getattr(torch, dtype), device
-
-    def reset(self, batch: int) -> None:
-        self._state = self._torch.zeros((batch, self._nodes), dtype=self._dtype, device=self._device)
-
-    def run(self, u: Any, out: Any, loop: LoopTerms | None) -> Any:
-        del out
-        states, last = self._loop.run(self._weights, u, self._state, loop)
-        # A graph that grew over calls would be held for ever: gradients reach back to the start of a call.
-        self._state = last.detach()
-        return states
-
-    def transition(self, u: Any, states: Any, loop: LoopTerms | None) -> Any:
-        return self._loop.run(self._weights, u[:, None], states, loop)[1]
-
-    def get_state(self) -> dict[str, np.ndarray]:
-        return {"state": self._state.cpu().numpy().copy()}
-
-    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        self._state = self._torch.tensor(state["state"], dtype=self._dtype, device=self._device)
 
 
 def _import_weights() -> Any:

@@ -113,9 +113,6 @@ def run(
     if not u.shape[1]:
         return out
     code = activation_code("tanh", prepared.dtype)
-    if loop is not None:
-        kind = prepared.dtype.type
-        loop = loop._replace(saturation=kind(loop.saturation), lsb=kind(loop.lsb), limit=kind(loop.limit))
     if isinstance(prepared, DenseWeights) and len(u) >= MATRIX_BATCH:
         _run_batch(prepared, u, state, out, code, loop)
         return out

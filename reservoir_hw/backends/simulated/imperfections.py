@@ -70,7 +70,7 @@ class Imperfections:
         """
         if self._loop_is_ideal:
             return None
-        loop = self.config.loop
+        loop, kind = self.config.loop, self._dtype.type
         additive = np.zeros((len(sequences), steps, self._nodes))
         if loop.noise:
             for row, sequence in zip(additive, sequences, strict=True):
@@ -80,12 +80,12 @@ class Imperfections:
             additive += self._drift * np.sin(turn[:, None] + self._drift_phase)
         additive *= self._alive
         return LoopTerms(
-            saturation=float("inf") if loop.saturation is None else loop.saturation,
+            saturation=kind(np.inf if loop.saturation is None else loop.saturation),
             keep=self._keep,
             gain=self._gain,
             additive=additive.astype(self._dtype),
-            lsb=0.0 if loop.bits is None else 2 * loop.limit / 2**loop.bits,
-            limit=loop.limit,
+            lsb=kind(0.0 if loop.bits is None else 2 * loop.limit / 2**loop.bits),
+            limit=kind(loop.limit),
         )
 
     def at_the_end(self, states: Any) -> int:

@@ -1,0 +1,95 @@
+"""The engines of the simulated networks: a time loop, compiled or in torch, and the state that it goes on from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.arrays import import_torch
+from reservoir_hw.backends.simulated.imperfections import LoopTerms
+from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.spec import DType
+
+
+class NumbaEngine:
+    """Drives a network on the CPU.
+
+    `loop(u, state, out, terms)` takes inputs (batch, time, inputs) and the state (batch, nodes), which it brings up to
+    date in place, and returns the states (batch, time, nodes).
+    """
+
+    name = "numba"
+
+    def __init__(self, loop: Callable[[Any, Any, Any, LoopTerms | None], Any], nodes: int, dtype: DType) -> None:
+        self._loop, self._nodes, self._dtype = loop, nodes, np.dtype(dtype)
+
+    def reset(self, batch: int) -> None:
+        """To rest, for so many sequences."""
+        self._state = np.zeros((batch, self._nodes), self._dtype)
+
+    def run(self, u: np.ndarray, out: np.ndarray | None, loop: LoopTerms | None) -> np.ndarray:
+        """(batch, time, inputs) -> (batch, time, nodes)."""
+        return self._loop(u, self._state, out, loop)
+
+    def transition(self, u: np.ndarray, states: np.ndarray, loop: LoopTerms | None) -> np.ndarray:
+        """One step from given states."""
+        given = states.copy()
+        self._loop(np.ascontiguousarray(u[:, None]), given, None, loop)
+        return given
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        """A copy of the state."""
+        return {"state": self._state.copy()}
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Continue from what `get_state` gave."""
+        self._state = np.array(state["state"], self._dtype, order="C")
+
+
+class TorchEngine:
+    """Drives a network with torch: for gradients, on a GPU, or without numba.
+
+    `loop(u, state, terms)` returns the states and the last of them, and writes nothing in place.
+    """
+
+    name = "torch"
+
+    def __init__(
+        self, loop: Callable[[Any, Any, LoopTerms | None], tuple[Any, Any]], nodes: int, dtype: DType, device: str
+    ) -> None:
+        self._torch = import_torch("a simulated network with gradients, on a GPU, or without numba")
+        self._loop, self._nodes = loop, nodes
+        self._options = {"dtype": getattr(self._torch, dtype), "device": device}
+
+    def reset(self, batch: int) -> None:
+        """To rest, for so many sequences."""
+        self._state = self._torch.zeros((batch, self._nodes), **self._options)
+
+    def run(self, u: Any, out: Any, loop: LoopTerms | None) -> Any:
+        """(batch, time, inputs) -> (batch, time, nodes)."""
+        del out
+        states, last = self._loop(u, self._state, loop)
+        # A graph that grew over calls would be held for ever: gradients reach back to the start of a call.
+        self._state = last.detach()
+        return states
+
+    def transition(self, u: Any, states: Any, loop: LoopTerms | None) -> Any:
+        """One step from given states."""
+        return self._loop(u[:, None], states, loop)[1]
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        """A copy of the state."""
+        return {"state": self._state.cpu().numpy().copy()}
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Continue from what `get_state` gave."""
+        self._state = self._torch.tensor(state["state"], **self._options)
+
+
+def check_device(device: str) -> None:
+    """Raise `ConfigurationError` where torch cannot reach the device, `MissingExtra` where there is no torch."""
+    torch = import_torch("a simulated network with gradients, on a GPU, or without numba")
+    if device != "cpu" and not torch.cuda.is_available():
+        raise ConfigurationError(f"reservoir.device is {device}, but torch finds no CUDA device here; use cpu")

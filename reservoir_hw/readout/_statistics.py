@@ -116,8 +116,9 @@ class Accumulator:
         filled[:, 0] = 1.0
         if self._shift is None:
             sample = filled[:: -(-count // SHIFT_ROWS)]
-            mean = sample.mean(axis=0)
-            self._shift = np.where(mean**2 > (sample**2).mean(axis=0) / 2, mean, 0.0)
+            mean = sample.sum(axis=0) / sample.shape[0]
+            power = np.einsum("ij,ij->j", sample, sample) / sample.shape[0]
+            self._shift = np.where(mean**2 > power / 2, mean, 0.0)
             self._shift[0] = 0.0
         if self._shift.any():
             # Whole rows, the first column too: numpy subtracts twice as fast in contiguous memory.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -427,7 +428,7 @@ class RidgeReadout:
             scaled_weights, self._spectrum = direct
         self.alpha_, self.alphas_, self.scores_ = cast(float | Array, alpha), alphas, scores
         self.n_samples_, self._report = total.rows, None
-        self._store(scaled_weights / design.scale[:, None], design.keep, design.centre + accumulator.shift, widths)
+        self._store(scaled_weights / design.scale[:, None], design.columns, design.centre + accumulator.shift, widths)
         if direct is None and self.condition_ > self._largest_condition:
             warnings.warn(self.report_["notes"][-1], IllConditionedWarning, stacklevel=3)
         return self
@@ -469,11 +470,11 @@ class RidgeReadout:
             f"Try one of these: {'; '.join(remedies)}."
         )
 
-    def _store(self, kept_weights: Array, keep: npt.NDArray[np.intp], centre: Array, widths: Widths) -> None:
+    def _store(self, kept_weights: Array, kept: npt.NDArray[np.intp] | slice, centre: Array, widths: Widths) -> None:
         weights = np.zeros((widths.outputs, widths.features))
-        weights[:, keep] = kept_weights.T
+        weights[:, kept] = kept_weights.T
         constant = np.ones(widths.features, dtype=bool)
-        constant[keep] = False
+        constant[kept] = False
         dead = np.flatnonzero(constant)
         self._nodes = widths.nodes
         self.weights_ = weights
@@ -567,6 +568,8 @@ def _checked_alpha(alpha: Any) -> float | Array | Search:
                 f'alpha must be a number, an array (outputs,), "gcv", "kfold" or "loo", not {alpha!r}'
             )
         return alpha  # type: ignore[return-value]
+    if isinstance(alpha, float) and 0 <= alpha < math.inf:
+        return alpha
     values = _real_numbers("alpha", alpha)
     if values.ndim > 1 or values.size == 0 or not np.all(np.isfinite(values) & (values >= 0)):
         raise ConfigurationError(f"alpha must be ≥ 0 and finite, one number or one per output, not {alpha!r}")

@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 
@@ -33,6 +33,16 @@ from reservoir_hw.spec import Counters, Identity, Latency, ReservoirSpec
 OutOfRange = Literal["error", "clip"]
 
 
+class Observer(Protocol):
+    """What is told about every drive."""
+
+    def was_reset(self) -> None:
+        """New sequences begin: a reset, or a snapshot that was restored."""
+
+    def was_driven(self, inputs: np.ndarray, states: np.ndarray, seconds: float) -> None:
+        """(batch, time, inputs) gave (batch, time, nodes) within so many seconds. The arrays are the caller's."""
+
+
 class Reservoir(ABC):
     """A driven dynamical system that nobody trains.
 
@@ -54,6 +64,8 @@ class Reservoir(ABC):
 
     native: Literal["numpy", "torch"] = "numpy"
     device: str = "cpu"
+    observer: Observer | None = None
+    """Is told what crosses the contract, for instance a recorder."""
 
     def __init__(
         self,
@@ -187,6 +199,8 @@ class Reservoir(ABC):
         self._to_rest(min(self._batch, spec.max_batch or self._batch))
         self.reset_duration_s = time.perf_counter() - started
         self._lost = None
+        if self.observer is not None:
+            self.observer.was_reset()
 
     def step(self, u: Array) -> Array:
         """One step of a closed loop: inputs (batch, inputs) -> states (batch, nodes)."""
@@ -212,13 +226,13 @@ class Reservoir(ABC):
         native = self._shaped(u)
         self._check_out(out, native.shape)
         self._check_continuation()
-        native = self._in_range(native)
+        given, native = native, self._in_range(native)
         if native.shape[1] == 0:
             empty = native.new_empty if arrays.is_tensor(native) else np.empty
             states = empty((*native.shape[:2], self.spec.nodes), dtype=native.dtype)
         else:
             direct = self._is_native(out) and self.spec.continuity != "replayed" and not _overlap(out, native)
-            states = self._guarded(native, out if direct else None)
+            states = self._observed(given, native, out if direct else None)
         if out is None:
             return arrays.like(states, u)
         if states is not out:
@@ -318,6 +332,8 @@ class Reservoir(ABC):
         self._steps = int(np.max(state["contract.steps"]))
         self._fresh = False
         self._lost = None
+        if self.observer is not None:
+            self.observer.was_reset()
 
     def transition(self, u: Array, states: Array) -> Array:
         """One step from *given* node states: (batch, inputs), (batch, nodes) -> (batch, nodes).
@@ -562,6 +578,21 @@ class Reservoir(ABC):
                 "so it cannot go on with all of them: put each whole sequence into one run()"
             )
 
+    def _observed(self, given: Any, u: Any, out: Any) -> Any:
+        if self.observer is None:
+            return self._guarded(u, out)
+        inputs, started = _numpy(given), time.perf_counter()
+        try:
+            states = self._guarded(u, out)
+        except DeviceError as fault:
+            if fault.states is not None and fault.steps_done:
+                self.observer.was_driven(
+                    inputs[:, : fault.steps_done], _numpy(fault.states), time.perf_counter() - started
+                )
+            raise
+        self.observer.was_driven(inputs, _numpy(states), time.perf_counter() - started)
+        return states
+
     def _guarded(self, u: Any, out: Any) -> Any:
         """Drive, and after any failure forbid going on as if nothing had happened."""
         reason: str | None = "the last run was interrupted"
@@ -725,15 +756,16 @@ class Reservoir(ABC):
             yield self.run(chunk)
 
     def _streaming(self, chunks: Iterable[Any], epoch: int) -> Iterator[Any]:
-        given: deque[tuple[Any, int]] = deque()
+        given: deque[tuple[Any, int, Any]] = deque()
 
         def prepared() -> Iterator[Any]:
             for chunk in chunks:
-                native = self._in_range(self._shaped(chunk))
+                shaped = self._shaped(chunk)
+                native = self._in_range(shaped)
                 if arrays.share_memory(native, chunk):
                     # The device may read ahead, and the caller may use the buffer of the chunk again.
                     native = native.clone() if arrays.is_tensor(native) else native.copy()
-                given.append((chunk, native.shape[1]))
+                given.append((chunk, native.shape[1], None if self.observer is None else _numpy(shaped).copy()))
                 # From here on the device may be moving, whatever becomes of the stream.
                 self._steps += native.shape[1]
                 yield native
@@ -746,10 +778,14 @@ class Reservoir(ABC):
         try:
             for states in self._stream(prepared()):
                 self._check_epoch(epoch)
-                chunk, steps = given.popleft()
-                self.latency.record(time.perf_counter() - started)
+                chunk, steps, inputs = given.popleft()
+                seconds = time.perf_counter() - started
+                self.latency.record(seconds)
                 self.counters.steps += self._batch * steps
-                yield arrays.like(self._checked(states, (self._batch, steps)), chunk)
+                states = self._checked(states, (self._batch, steps))
+                if self.observer is not None and inputs is not None:
+                    self.observer.was_driven(inputs, _numpy(states), seconds)
+                yield arrays.like(states, chunk)
                 self._check_epoch(epoch)
                 started = time.perf_counter()
             if given:

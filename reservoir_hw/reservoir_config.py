@@ -48,7 +48,7 @@ class ReservoirConfig(Config):
         if isinstance(inputs, bool) or not isinstance(inputs, int) or inputs < 1:
             raise ConfigurationError(f"inputs must be a whole number of channels, at least 1, not {inputs!r}")
         if self.input_mask is not None:
-            self.input_mask.check_inputs(inputs)
+            self.input_mask.check_inputs(inputs, "input_mask")
             masked = self.model_copy()
             masked._channels = inputs
             return masked

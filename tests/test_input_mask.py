@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import torch
 from toys import SnapshotToy, Toy
 
 from reservoir_hw import open_reservoir
+from reservoir_hw.configuration import Document
 from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.reservoir_config import parse_reservoir
 from reservoir_hw.reset import ResetByWaveform
 from reservoir_hw.signal import MaskConfig
 
@@ -119,7 +122,7 @@ def test_widths_are_those_of_the_device_behind_a_mask() -> None:
     config = {"kind": "esn", "nodes": 6, "inputs": 2, "input_scaling": [1.0, 0.5], "input_mask": {}}
     with open_reservoir(config, inputs=5) as esn:
         assert esn.spec.inputs == 5
-    with pytest.raises(ConfigurationError, match="scaling has 2 numbers for 5"):
+    with pytest.raises(ConfigurationError, match=r"^input_mask\.scaling has 2 numbers for 5"):
         open_reservoir({**config, "input_mask": {"scaling": [1.0, 2.0]}}, inputs=5)
 
 
@@ -151,3 +154,18 @@ def test_gate_statistics_meet_the_mask_once() -> None:
         gated.reset(1)
         gated.run(inputs())
         np.testing.assert_array_equal(gated.snapshot()["device.state"], after)
+
+
+@pytest.mark.parametrize("kind", ["esn", "gated_esn", "delay_loop"])
+def test_a_device_that_does_not_tell_its_inputs_is_found_without_it(kind: str) -> None:
+    config = parse_reservoir(Document.from_mapping({"kind": kind, "nodes": 6, "input_mask": {}}, "here"))
+    with pytest.raises(ConfigurationError, match="how many has the device"):
+        config.for_inputs(5)
+
+
+def test_saved_weights_tell_the_inputs_behind_a_mask(tmp_path: Path) -> None:
+    with open_reservoir({"kind": "esn", "nodes": 6, "inputs": 2}) as esn:
+        esn.weights.save(tmp_path / "w.safetensors")  # pyright: ignore[reportAttributeAccessIssue]
+    saved = {"kind": "esn", "weights": str(tmp_path / "w.safetensors"), "input_mask": {}}
+    with open_reservoir(saved, inputs=5) as esn:
+        assert esn.run(inputs()).shape == (1, 6, 6)

@@ -63,6 +63,9 @@ def test_quantiser_refuses_where_it_shall_and_says_where() -> None:
     x[1, 2] = -1.2
     with pytest.raises(InputRangeError, match=r"value at \(1, 2\) is -1\.2, beyond the range \[-1, 1\]"):
         Quantiser(bits=8, out_of_range="error").apply(x)
+    with pytest.raises(InputRangeError, match=r"the value is 2, beyond the range \[-1, 1\]"):
+        Quantiser(bits=8, out_of_range="error").apply(np.float64(2))
+    assert Quantiser(bits=2).apply(np.float64(0.6)) == (0.5, 0)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -92,6 +95,7 @@ def test_mask_is_a_linear_map_with_a_bias() -> None:
     u = random(2, 5, 3)
     np.testing.assert_allclose(mask.apply(u), u @ mask.matrix.T + mask.bias, atol=1e-15)
     assert (mask.nodes, mask.inputs) == (7, 3)
+    assert not np.signbit(MaskConfig().build(7, 3).bias).any()
     assert mask.apply(u.astype(np.float32)).dtype == np.float32
     np.testing.assert_array_equal(Mask([[1, 2]]).apply([3, 4]), [11])
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import pairwise
@@ -58,6 +59,15 @@ def _readable(problem: Any, model: type[Config]) -> InitErrorDetails:
     return InitErrorDetails(type=kind, loc=problem["loc"], input=problem["input"])
 
 
+@contextmanager
+def _placed(place: str) -> Iterator[None]:
+    """Say where in the configuration it is wrong."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{place}{error}") from None
+
+
 class DeviceConfig(Config):
     """One of the reservoirs, and what it is driven with."""
 
@@ -72,10 +82,16 @@ class DeviceConfig(Config):
 
     def for_inputs(self, inputs: int) -> Self:
         """This device for a task with `inputs` channels."""
-        if self.channels is not None and max(self.channels) >= inputs:
-            raise ConfigurationError(f"channels {self.channels}: there are {inputs} input channels, 0 to {inputs - 1}")
-        width = inputs if self.channels is None else len(self.channels)
-        return self.model_copy(update={"reservoir": self.reservoir.for_inputs(width)})
+        if self.channels is None:
+            width = inputs
+        elif max(self.channels) < inputs:
+            width = len(self.channels)
+        else:
+            raise ConfigurationError(
+                f"channels: {self.channels}, but there are {inputs} input channels, 0 to {inputs - 1}"
+            )
+        with _placed(f"reservoir ({self.reservoir.label}): "):
+            return self.model_copy(update={"reservoir": self.reservoir.for_inputs(width)})
 
 
 class ParallelConfig(ReservoirConfig):
@@ -115,20 +131,19 @@ class ParallelConfig(ReservoirConfig):
         inputs = self.required_inputs()
         devices = []
         for index, device in enumerate(self.devices):
-            try:
+            with _placed(f"devices.{index}."):
                 devices.append(device.for_inputs(inputs))
-            except ConfigurationError as error:
-                raise ConfigurationError(f"devices.{index} ({device.reservoir.label}): {error}") from None
         return devices
 
     def build(self) -> Parallel:
         """Build every device; none is opened."""
         parts = []
-        for device in self._devices():
+        for index, device in enumerate(self._devices()):
             config = device.reservoir
             if self.out_of_range == "clip":
                 config = config.model_copy(update={"out_of_range": "clip"})
-            parts.append(Part(build_reservoir(config), device.channels, config.label))
+            with _placed(f"devices.{index}.reservoir ({config.label}): "):
+                parts.append(Part(build_reservoir(config), device.channels, config.label))
         return Parallel(parts, self.required_inputs())
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 import typer
 
 from reservoir_hw.cli.options import ExperimentFile, JsonOption, ReservoirOption, SetOption
-from reservoir_hw.cli.show import own_stdout, print_json, print_tables
+from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress_bar
 
 
 def run(
@@ -22,22 +21,13 @@ def run(
     Prints an estimate first, then progress, then tables. The run folder holds the resolved configuration,
     provenance, metrics, the readout, figures and a self-contained report.html.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
     from reservoir_hw.experiment import Experiment
 
-    console = Console(stderr=True, highlight=False)
-    columns: list[Any] = [BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn()]
-    columns += [TimeRemainingColumn(), TextColumn("{task.description}", markup=False)]
     with own_stdout() if json else contextlib.nullcontext():
         experiment = Experiment.from_file(file, reservoir=reservoir, set=set_ or [])
-        console.print(f"{experiment.config.title or experiment.name}: {experiment.estimate()}", markup=False)
-        with Progress(*columns, console=console, transient=True) as bar:
-            work = bar.add_task("", total=None)
-            result = experiment.run(
-                lambda what, done, total: bar.update(work, description=what, completed=done, total=total)
-            )
+        typer.echo(f"{experiment.config.title or experiment.name}: {experiment.estimate()}", err=True)
+        with progress_bar() as progress:
+            result = experiment.run(progress)
     if json:
         print_json(result.metrics)
     else:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -30,6 +31,29 @@ def own_stdout() -> Iterator[None]:
         sys.stdout.flush()
         os.dup2(kept, 1)
         os.close(kept)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on standard error: call what this yields with (what is being done, steps done, steps in all)."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        """Steps per second and the time that is left."""
+
+        def render(self, task: Task) -> Text:
+            """As far as it can be known."""
+            rate, left = task.finished_speed or task.speed, task.time_remaining
+            text = "" if rate is None else f"{rate:,.3g} steps/s"
+            return Text(text + ("" if left is None else f", {timedelta(seconds=round(left))} left"))
+
+    columns = [BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(), Rate()]
+    console = Console(stderr=True, highlight=False)
+    with Progress(*columns, TextColumn("{task.description}", markup=False), console=console, transient=True) as bar:
+        work = bar.add_task("", total=None)
+        yield lambda what, done, total: bar.update(work, description=what, completed=done, total=total)
 
 
 def print_json(value: Any) -> None:

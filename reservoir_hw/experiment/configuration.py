@@ -32,6 +32,16 @@ class TrainingConfig(Config):
     test_warmup_steps: NonNegativeInt = Field(
         default=200, description="last training inputs that are driven, unjudged, before the test"
     )
+    continuous: bool = Field(
+        default=False, description="the test goes on where the training ended: no reset and no warm-up between them"
+    )
+    repetitions: PositiveInt = Field(
+        default=1, description="drive everything so many times from rest, and learn and test on the mean states"
+    )
+    guard_steps: NonNegativeInt | None = Field(
+        default=None,
+        description="drive all sequences in one burst, so many rest inputs (0) between them; null: a reset before each",
+    )
 
 
 class RunConfig(Config):
@@ -40,6 +50,10 @@ class RunConfig(Config):
     folder: str = Field(default="runs", description="each run makes a folder of its own in here")
     name: str | None = Field(default=None, description="first part of that folder's name")
     chunk_steps: PositiveInt = Field(default=4096, description="time steps driven, learned and forgotten at once")
+    states: str | None = Field(
+        default="states", description="where harvested states lie; `run` takes those of the same configuration"
+    )
+    record: str | None = Field(default=None, description="write inputs and states of the run there, as a trace")
     sample: str = Field(default="", description="free text: the sample on the bench")
     operator: str = Field(default="", description="free text: who ran it")
     notes: str = ""

@@ -1,72 +1,52 @@
-"""Driving a reservoir through a task: settle, learn, judge, in chunks of bounded memory."""
+"""Driving a reservoir through a plan, and what its states are for: learning and judging, in bounded memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from reservoir_hw.errors import NotSupported
-from reservoir_hw.experiment.configuration import TrainingConfig
+from reservoir_hw.experiment.plan import Burst, Leg
 from reservoir_hw.readout.configuration import Readout
 from reservoir_hw.reservoir import Reservoir
 from reservoir_hw.tasks.task import Task
 
-OnSteps = Callable[[int], None]
+OnSteps: TypeAlias = Callable[[int], None]
 
 
-def steps_needed(task: Task, training: TrainingConfig) -> int:
-    """Time steps that `train` and `judge` drive, summed over the sequences."""
-    learned = task.train.inputs.shape[1] * (training.settle_passes + 1)
-    warmup = min(training.test_warmup_steps, task.train.inputs.shape[1])
-    return task.train.inputs.shape[0] * learned + task.test.inputs.shape[0] * (warmup + task.test.inputs.shape[1])
+def driven(
+    reservoir: Reservoir, bursts: Sequence[Burst], on_steps: OnSteps, *, repetitions: int = 1
+) -> Iterator[tuple[Leg, np.ndarray]]:
+    """Every leg with its states (batch, time, nodes), as they come.
 
-
-def train(
-    reservoir: Reservoir, readout: Readout, task: Task, training: TrainingConfig, chunk_steps: int, on_steps: OnSteps
-) -> None:
-    """Settle the reservoir on the training inputs, then fit the readout to one more pass over them."""
-    inputs, targets = task.train.inputs, task.train.targets
-    slices = _slices(inputs.shape[1], chunk_steps)
-    plan = slices * (training.settle_passes + 1)
-    reservoir.reset(inputs.shape[0])
-    for index, states in enumerate(_states(reservoir, [inputs[:, part] for part in plan])):
-        if index >= len(plan) - len(slices):
-            part = plan[index]
-            readout.partial_fit(states, targets[:, part], inputs[:, part] if readout.input_connection else None)
-        on_steps(states.shape[0] * states.shape[1])
-    readout.solve()
-
-
-def judge(
-    reservoir: Reservoir, readout: Readout, task: Task, training: TrainingConfig, chunk_steps: int, on_steps: OnSteps
-) -> np.ndarray:
-    """The readout's outputs for the test split: (batch, time, outputs).
-
-    The reservoir starts from rest and is first driven with the end of the training inputs, which works for
-    every class of continuity; how the training left it does not matter.
+    Of several repetitions the mean is given, once all are there: a burst is then held in memory.
     """
-    inputs = task.test.inputs
-    warmup = min(training.test_warmup_steps, task.train.inputs.shape[1])
-    before = task.train.inputs[:, task.train.inputs.shape[1] - warmup :]
-    if before.shape[0] != inputs.shape[0]:
-        before = np.repeat(before[:1], inputs.shape[0], axis=0)
-    driven = np.concatenate([before, inputs], axis=1)
-    outputs = np.empty((*inputs.shape[:2], task.outputs), dtype=np.float32)
-    reservoir.reset(inputs.shape[0])
-    slices = _slices(driven.shape[1], chunk_steps)
-    for part, states in zip(slices, _states(reservoir, [driven[:, p] for p in slices]), strict=True):
-        skip = max(0, warmup - part.start)
-        if skip < states.shape[1]:
-            at = slice(part.start + skip - warmup, part.stop - warmup)
-            u = driven[:, part][:, skip:] if readout.input_connection else None
-            outputs[:, at] = readout.predict(states[:, skip:], u)
-        on_steps(states.shape[0] * states.shape[1])
-    return outputs
+    for first in range(0, len(bursts), repetitions):
+        sums: list[np.ndarray] = []
+        for burst in bursts[first : first + repetitions]:
+            reservoir.reset(burst.batch)
+            for number, (leg, states) in enumerate(zip(burst.legs, states_of(reservoir, burst.legs), strict=True)):
+                on_steps(leg.steps)
+                if repetitions == 1:
+                    yield leg, states
+                elif leg.repetition == 0:
+                    sums.append(np.zeros(0) if leg.place is None else states.astype(np.float64))
+                elif leg.place is not None:
+                    sums[number] += states
+        for leg, total in zip(bursts[first].legs, sums, strict=False):
+            yield leg, mean_of(total, repetitions, reservoir.spec.dtype)
 
 
-def _states(reservoir: Reservoir, chunks: Sequence[np.ndarray]) -> Iterator[Any]:
+def mean_of(total: np.ndarray, repetitions: int, dtype: str) -> np.ndarray:
+    """The mean states from their sum in float64."""
+    return (total / repetitions).astype(dtype)
+
+
+def states_of(reservoir: Reservoir, legs: Sequence[Leg]) -> Iterator[Any]:
+    """The states of consecutive legs, the reservoir being where the first one starts."""
+    chunks = [leg.inputs for leg in legs]
     try:
         stream = reservoir.stream(iter(chunks))
     except NotSupported:
@@ -77,5 +57,23 @@ def _states(reservoir: Reservoir, chunks: Sequence[np.ndarray]) -> Iterator[Any]
     yield from stream
 
 
-def _slices(length: int, size: int) -> list[slice]:
-    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+def learn(readout: Readout, task: Task, leg: Leg, states: np.ndarray) -> None:
+    """Hand the states of a training leg to the readout, with the targets that belong to them."""
+    place, split = leg.place, task.train
+    if place is None:
+        return
+    targets = split.targets[place.rows, place.start : place.stop]
+    inputs = leg.inputs if readout.input_connection else None
+    if split.lengths is None:
+        readout.partial_fit(states, targets, inputs, new_sequence=place.start == 0)
+        return
+    for row, length in enumerate(split.lengths[place.rows]):
+        given = None if inputs is None else inputs[row : row + 1, :length]
+        readout.partial_fit(states[row : row + 1, :length], targets[row : row + 1, :length], given, new_sequence=True)
+
+
+def judge(readout: Readout, leg: Leg, states: np.ndarray, outputs: np.ndarray) -> None:
+    """Put the readout's answers to a test leg where they belong in `outputs` (batch, time, outputs)."""
+    if leg.place is not None:
+        answers = readout.predict(states, leg.inputs if readout.input_connection else None)
+        outputs[leg.place.rows, leg.place.start : leg.place.stop] = answers

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from reservoir_hw.experiment.configuration import Point
-from reservoir_hw.experiment.drive import steps_needed
+from reservoir_hw.experiment.plan import plan_of, steps_needed
 from reservoir_hw.tasks.task import Task
 
 
@@ -20,6 +20,7 @@ class Estimate:
     chunks: int
     state_bytes: int | None
     hours: float | None
+    kept: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, for `--json`."""
@@ -28,50 +29,55 @@ class Estimate:
     def __str__(self) -> str:
         size = "unknown size" if self.state_bytes is None else _bytes(self.state_bytes)
         time = "" if self.hours is None else f", {self.hours:.2g} h of device time"
-        runs = "1 run" if self.runs == 1 else f"{self.runs} runs"
+        what = "harvest" if self.kept else "run"
+        runs = f"1 {what}" if self.runs == 1 else f"{self.runs} {what}s"
         return (
             f"{runs}, {self.device_steps:,} device steps in {self.chunks:,} chunks, "
-            f"{size} of states (streamed, not kept){time}"
+            f"{size} of states ({'kept on disk' if self.kept else 'streamed, not kept'}){time}"
         )
 
 
-def estimate(points: Sequence[Point], tasks: Sequence[Task]) -> Estimate:
-    """From the tasks' lengths and what the configurations say of nodes and step period; opens nothing."""
-    steps = [
-        steps_needed(task, p.config.training) + _steps_for_rest(p, task) for p, task in zip(points, tasks, strict=True)
-    ]
-    chunks = sum(-(-n // p.config.run.chunk_steps) for n, p in zip(steps, points, strict=True))
+def estimate(points: Sequence[tuple[Point, Task]], *, kept: bool = False) -> Estimate:
+    """From the tasks' lengths and what the configurations say of nodes and step period; opens nothing.
+
+    `kept` is for a harvest: only states that are kept count as bytes, and no forecast is made.
+    """
+    steps = chunks = 0
     sizes: list[int] = []
     periods: list[float] = []
-    for n, point in zip(steps, points, strict=True):
+    for point, task in points:
         reservoir = point.config.reservoir
+        legs = [leg for burst in plan_of(point, task) for leg in burst.legs]
+        here = sum(leg.steps for leg in legs) if kept else steps_needed(point, task)
+        here += _steps_for_rest(point, task)
+        steps, chunks = steps + here, chunks + len(legs)
         nodes, period = getattr(reservoir, "nodes", None), getattr(reservoir, "step_period_s", None)
         if nodes is not None:
-            sizes.append(n * nodes * (8 if getattr(reservoir, "dtype", "float32") == "float64" else 4))
+            written = sum(leg.steps for leg in legs if leg.place is not None) if kept else here
+            sizes.append(written * nodes * (8 if getattr(reservoir, "dtype", "float32") == "float64" else 4))
         if period is not None:
-            periods.append(n * period / 3600)
+            periods.append(here * period / 3600)
     return Estimate(
         runs=len(points),
-        device_steps=sum(steps),
+        device_steps=steps,
         chunks=chunks,
         state_bytes=sum(sizes) if len(sizes) == len(points) else None,
         hours=sum(periods) if len(periods) == len(points) else None,
+        kept=kept,
     )
 
 
 def _steps_for_rest(point: Point, task: Task) -> int:
     """Steps of replays, and of the washout or waveform of each reset, as far as the configuration tells them."""
-    reservoir, chunk = point.config.reservoir, point.config.run.chunk_steps
+    reservoir = point.config.reservoir
     replayed = getattr(reservoir, "memory_steps", 0) if getattr(reservoir, "continuity", "") == "replayed" else 0
     policy = getattr(reservoir, "reset", None)
     rest = getattr(policy, "steps", 0) or len(getattr(policy, "values", ()))
-    passes = point.config.training.settle_passes + 1
     total = 0
-    for split, times in ((task.train, passes), (task.test, 1)):
-        sequences, length = split.inputs.shape[:2]
-        bursts = times * -(-length // chunk)
-        resets = bursts if replayed else 1
-        total += sequences * ((bursts - 1) * replayed + resets * rest)
+    for burst in plan_of(point, task):
+        calls = len(burst.legs)
+        resets = calls if replayed else 1
+        total += burst.batch * ((calls - 1) * replayed + resets * rest)
     return total
 
 

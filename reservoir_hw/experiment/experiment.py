@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
+
+import numpy as np
 
 from reservoir_hw import provenance
 from reservoir_hw.configuration import Document
 from reservoir_hw.errors import ConfigurationError, MissingExtra, ReservoirError
 from reservoir_hw.experiment.configuration import ExperimentConfig, Point, grid, parse_experiment
-from reservoir_hw.experiment.drive import judge, steps_needed, train
+from reservoir_hw.experiment.drive import driven, judge, learn
 from reservoir_hw.experiment.estimate import Estimate, estimate
 from reservoir_hw.experiment.files import new_run_folder, write_yaml
+from reservoir_hw.experiment.forecast import forecast
+from reservoir_hw.experiment.harvest import (
+    device_of,
+    find_states,
+    harvest,
+    harvest_plan,
+    open_store,
+    store_path,
+    stored,
+)
+from reservoir_hw.experiment.plan import Leg, plan_of, steps_needed
+from reservoir_hw.experiment.record import Recorder
 from reservoir_hw.experiment.report import write_report
 from reservoir_hw.experiment.result import Result
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.readout.configuration import Readout
+from reservoir_hw.reservoir import Reservoir
 from reservoir_hw.reservoir_config import build_reservoir
+from reservoir_hw.store import StateStore
 from reservoir_hw.tasks.task import Evaluation, Row, Task
 
 Progress = Callable[[str, int, int], None]
@@ -61,9 +77,12 @@ class Experiment:
         """The whole configuration, defaults included."""
         return self.config.model_dump(mode="json", serialize_as_any=True)
 
-    def estimate(self) -> Estimate:
-        """What a run will cost. Makes the task's data; opens no device."""
-        return estimate(self.points, [task for _, task in self._checked_points()])
+    def estimate(self, *, harvest: bool = False) -> Estimate:
+        """What a run, or a harvest, will cost. Makes the task's data; opens no device."""
+        points = self._checked_points()
+        if harvest:
+            points = list({store_path(point, task): (point, task) for point, task in points}.values())
+        return estimate(points, kept=harvest)
 
     def run(self, progress: Progress | None = None) -> Result:
         """Run every point and baseline; write the run folder as it goes.
@@ -79,7 +98,7 @@ class Experiment:
         result = Result(self.config.title or self.name, points[0][1], folder, record)
         write_yaml(folder / "experiment.yaml", resolved)
         result.save()
-        counter = _Counter(progress, sum(steps_needed(task, point.config.training) for point, task in points))
+        counter = _Counter(progress, sum(steps_needed(point, task) for point, task in points))
         try:
             baselines_done: set[int] = set()
             for point, task in points:
@@ -117,23 +136,68 @@ class Experiment:
                     raise ConfigurationError(f"{self._document.origin((section,))}: {section}: {error}") from None
         return points
 
-    def _run_point(self, point: Point, task: Task, result: Result, counter: _Counter) -> None:
-        config = point.config
-        at = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in point.values.items())
-        name = f"{config.reservoir.label}" + (f" [{at}]" if at else "")
-        readout = config.readout.build()
-        counter.say(f"{name}: opening")
-        with build_reservoir(config.reservoir.for_inputs(task.inputs)) as reservoir:
+    def harvest(self, progress: Progress | None = None) -> list[StateStore]:
+        """Drive the reservoir of every point for its states alone, into the stores that `run` takes them from.
+
+        What an earlier harvest has is kept, whatever ended it; points that share their states share a store.
+        """
+        points = self._checked_points()
+        plans = {store_path(point, task): (point, task) for point, task in points}
+        if self.config.run.states is None:
+            raise ConfigurationError("run.states is null: give the folder in which harvested states are to lie")
+        counter = _Counter(progress, sum(steps_needed(point, task) for point, task in plans.values()))
+        stores: list[StateStore] = []
+        for path, (point, task) in plans.items():
+            found = find_states(point, task)
+            if found is not None and found.complete:
+                stores.append(found)
+                continue
+            counter.say(f"{point.config.reservoir.label}: opening")
+            with self._opened(point, task) as reservoir:
+                store = open_store(point, task, reservoir)
+                there = f" ({store.committed} chunks are there already)" if store.committed else ""
+                counter.say(f"{point.config.reservoir.label}: harvesting into {path}{there}")
+                harvest(reservoir, task, harvest_plan(point, task, store), store, counter.add)
+            stores.append(store)
+        return stores
+
+    @contextlib.contextmanager
+    def _opened(self, point: Point, task: Task) -> Iterator[Reservoir]:
+        with build_reservoir(point.config.reservoir.for_inputs(task.inputs)) as reservoir:
             if reservoir.spec.inputs != task.inputs:
                 raise ConfigurationError(
                     f"the task has {task.inputs} input channels, but the device takes {reservoir.spec.inputs}"
                 )
-            steps = config.run.chunk_steps
+            yield reservoir
+
+    def _run_point(self, point: Point, task: Task, result: Result, counter: _Counter) -> None:
+        config = point.config
+        at = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in point.values.items())
+        name = f"{config.reservoir.label}" + (f" [{at}]" if at else "")
+        repetitions = config.training.repetitions
+        store = self._harvested(point, task, result)
+        if store is not None and not task.closed_loop:
+            counter.say(f"{name}: training and testing on {store.path}")
+            trained = self._train(
+                point, task, stored(store, harvest_plan(point, task, store), counter.add, repetitions=repetitions)
+            )
+            self._keep(point, task.evaluate(trained[1], "scores"), trained[0], device_of(store), result)
+            return
+        counter.say(f"{name}: opening")
+        with self._opened(point, task) as reservoir:
             try:
-                counter.say(f"{name}: training")
-                train(reservoir, readout, task, config.training, steps, counter.add)
-                counter.say(f"{name}: testing")
-                outputs = judge(reservoir, readout, task, config.training, steps, counter.add)
+                with self._recorded(point, reservoir, len(result.provenance["rows"])):
+                    counter.say(f"{name}: training and testing")
+                    if store is not None:
+                        states = stored(store, harvest_plan(point, task, store), counter.add, repetitions=repetitions)
+                    else:
+                        bursts = plan_of(point, task, max_batch=reservoir.spec.max_batch)
+                        states = driven(reservoir, bursts, counter.add, repetitions=repetitions)
+                    readout, outputs = self._train(point, task, states)
+                    if task.closed_loop:
+                        counter.say(f"{name}: forecasting")
+                        horizon = task.test.targets.shape[1]
+                        outputs = forecast(reservoir, readout, task.test.inputs, horizon, counter.add)
             except BaseException as error:
                 unfinished = {"label": point.label, "point": dict(point.values)}
                 try:
@@ -143,6 +207,51 @@ class Experiment:
                     error.add_note(f"its settings could not be read back: {reading}")
                 raise
             self._keep(point, task.evaluate(outputs, "scores"), readout, reservoir.provenance(), result)
+
+    def _train(self, point: Point, task: Task, states: Iterable[tuple[Leg, np.ndarray]]) -> tuple[Readout, np.ndarray]:
+        """A readout trained on the training legs, and its outputs for the test legs."""
+        readout = point.config.readout.build()
+        readout.repetitions_ = point.config.training.repetitions
+        outputs = np.zeros(task.test.targets.shape, dtype=np.float32)
+        solved = False
+        for leg, answer in states:
+            if leg.split == "train":
+                learn(readout, task, leg, answer)
+                continue
+            if not solved:
+                readout.solve()
+                solved = True
+            judge(readout, leg, answer, outputs)
+        if not solved:
+            readout.solve()
+        return readout, outputs
+
+    def _harvested(self, point: Point, task: Task, result: Result) -> StateStore | None:
+        """The states of an earlier harvest, if they are whole; whoever reads the result is told."""
+        if point.config.run.states is None or point.config.run.record is not None:
+            return None
+        store = find_states(point, task)
+        if store is None:
+            return None
+        if not store.complete:
+            result.notes.append(
+                f"{store.path} is an unfinished harvest of this experiment and was not used: "
+                "`reservoir-hw harvest` goes on with it"
+            )
+            return None
+        result.notes.append(
+            f"states were read from {store.path}, harvested {store.facts['provenance']['time']}; the device was "
+            "not driven (run.states=null drives it)"
+        )
+        return store
+
+    def _recorded(self, point: Point, reservoir: Reservoir, number: int) -> contextlib.AbstractContextManager[Any]:
+        path = point.config.run.record
+        if path is None:
+            return contextlib.nullcontext()
+        if len(self.points) > 1:
+            path = f"{path}/{number:03d}"
+        return Recorder(reservoir, path, chunk_steps=point.config.run.chunk_steps)
 
     def _keep(
         self, point: Point, evaluation: Evaluation, readout: Readout, device: dict[str, Any], result: Result

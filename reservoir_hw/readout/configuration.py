@@ -17,14 +17,15 @@ class Readout(Protocol):
     """What an experiment asks of a readout. States are (batch, time, nodes), targets (batch, time, outputs)."""
 
     input_connection: bool
+    repetitions_: int
 
     @property
     def report_(self) -> dict[str, Any]:
         """What to know about the last fit, for the provenance."""
         ...
 
-    def partial_fit(self, states: Any, targets: Any, inputs: Any = None) -> Any:
-        """Learn from one more chunk of the same sequences; `inputs` are given if `input_connection`."""
+    def partial_fit(self, states: Any, targets: Any, inputs: Any = None, *, new_sequence: bool = False) -> Any:
+        """Learn from one more chunk, of the same sequences or of new ones; `inputs` come if `input_connection`."""
 
     def solve(self) -> Any:
         """Finish learning."""

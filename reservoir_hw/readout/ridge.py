@@ -105,6 +105,7 @@ class RidgeReadout:
         n_samples_: Rows learned from.
         report_: All of these figures and what is remarkable about them (`notes`), ready for JSON.
         node_names_: None, or names of the nodes, set by the caller; saved with the weights.
+        repetitions_: Drives that each state was the mean of, set by the caller; saved with the weights.
 
     `rank_`, `condition_` and `report_` take a decomposition. For one given alpha that surely conditions the
     problem well, the weights do without, and the decomposition waits until one of the three is asked for.
@@ -149,6 +150,7 @@ class RidgeReadout:
         self.folds = _whole_number("folds", folds, least=2)
         self.block_steps = _whole_number("block_steps", block_steps, least=1)
         self.node_names_: tuple[str, ...] | None = None
+        self.repetitions_ = 1
         self.reset()
 
     # ---- learning
@@ -297,6 +299,7 @@ class RidgeReadout:
             "report": self.report_,
             "nodes": self._nodes,
             "node_names": None if names is None else list(names),
+            "repetitions": self.repetitions_,
         }
         write_readout(path, arrays, facts)
 
@@ -319,6 +322,7 @@ class RidgeReadout:
             readout._nodes = int(facts["nodes"])
             names = facts["node_names"]
             readout.node_names_ = None if names is None else tuple(names)
+            readout.repetitions_ = int(facts.get("repetitions", 1))
             outputs, features = readout.weights_.shape
             consistent = (
                 readout.bias_.shape == (outputs,)

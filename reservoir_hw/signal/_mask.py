@@ -38,6 +38,8 @@ class Mask:
         self.bias = np.zeros(self.nodes) if bias is None else _numbers("the bias of a mask", bias)
         if self.bias.shape != (self.nodes,):
             raise ConfigurationError(f"the bias of a mask must be ({self.nodes},), its shape is {self.bias.shape}")
+        # A -0 would keep its sign where an input of 0 is left out, and lose it where its 0 is added.
+        self.matrix, self.bias = self.matrix + 0.0, self.bias + 0.0
         self.matrix.setflags(write=False)
         self.bias.setflags(write=False)
 
@@ -80,8 +82,7 @@ class Mask:
         """sha256 over the numbers, 64 hexadecimal digits; the same on every machine."""
         content = hashlib.sha256(f"{self.nodes} {self.inputs}".encode())
         for array in (self.matrix, self.bias):
-            # Adding 0 makes -0 and 0, which are the same mask, the same bytes.
-            content.update((array + 0.0).astype("<f8").tobytes())
+            content.update(array.astype("<f8").tobytes())
         return content.hexdigest()
 
     def save(self, path: str | Path) -> None:
@@ -129,17 +130,18 @@ class MaskConfig(Config):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        given = sorted(self.model_fields_set - {"file"})
+        fields = type(self).model_fields
+        given = sorted(name for name in fields.keys() - {"file"} if getattr(self, name) != fields[name].default)
         if self.file is not None and given:
             raise ValueError(f"the mask in `file` decides about {', '.join(given)}; remove them")
         if self.chirp_cycles is not None and self.kind != "chirp":
             raise ValueError(f"chirp_cycles means nothing to a mask of kind {self.kind}")
         return self
 
-    def check_inputs(self, inputs: int) -> None:
-        """Raise `ConfigurationError` unless `scaling` fits so many input channels."""
+    def check_inputs(self, inputs: int, section: str = "mask") -> None:
+        """Raise `ConfigurationError` unless `scaling` of this section fits so many input channels."""
         if isinstance(self.scaling, list) and len(self.scaling) != inputs:
-            raise ConfigurationError(f"mask.scaling has {len(self.scaling)} numbers for {inputs} input channels")
+            raise ConfigurationError(f"{section}.scaling has {len(self.scaling)} numbers for {inputs} input channels")
 
     def build(self, nodes: int, inputs: int, *, seed: int = 0) -> Mask:
         """The mask from `inputs` channels to `nodes` virtual nodes (or inputs of a device).

@@ -47,9 +47,10 @@ class Quantiser(Config):
         outside = (values < low) | (values > high)
         count = int(outside.sum())
         if count and self.out_of_range == "error":
-            where = tuple(int(axis[0]) for axis in np.nonzero(np.asarray(outside)))
+            where = tuple(int(place) for place in np.argwhere(np.asarray(outside))[0])
+            at = f" at {where}" if where else ""
             raise InputRangeError(
-                f"the value at {where} is {float(values[where]):g}, beyond the range [{low:g}, {high:g}] of a "
+                f"the value{at} is {float(values[where]):g}, beyond the range [{low:g}, {high:g}] of a "
                 f"converter ({count} values are): scale the signal, widen the range, or set out_of_range: clip"
             )
         # In float64: float32 cannot tell which of two levels of many bits is nearer.

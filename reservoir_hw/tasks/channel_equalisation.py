@@ -11,8 +11,9 @@ import numpy as np
 from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.seeds import generator
 from reservoir_hw.tasks import _channel_report as report
-from reservoir_hw.tasks._series import nmse
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, checked_outputs
+from reservoir_hw.tasks._classification import error_metrics
+from reservoir_hw.tasks._series import at_least, nmse, one_sequence
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Table, Task, checked_outputs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -96,15 +97,13 @@ class ChannelEqualisation(Task):
     ) -> None:
         if not math.isfinite(snr_db):
             raise ConfigurationError(f"snr_db is {snr_db}; it must be a finite number.")
-        for name, value, least in (
-            ("dataset", dataset, 0),
-            ("seed", seed, 0),
-            ("target_delay", target_delay, 0),
-            ("train_steps", train_steps, 1),
-            ("test_steps", test_steps, 100),
-        ):
-            if value < least:
-                raise ConfigurationError(f"{name} is {value}; it must be at least {least}.")
+        at_least(
+            dataset=(dataset, 0),
+            seed=(seed, 0),
+            target_delay=(target_delay, 0),
+            train_steps=(train_steps, 1),
+            test_steps=(test_steps, 100),
+        )
         self.snr_db = snr_db
         steps = train_steps + test_steps
         before = max(target_delay, len(TAPS) - 1 - AHEAD)
@@ -114,8 +113,8 @@ class ChannelEqualisation(Task):
         noise = generator(seed, f"channel_equalisation/{dataset}/noise").standard_normal(steps)
         inputs = received + noise * math.sqrt(signal_variance() * 10 ** (-snr_db / 10))
         wanted = sent[before - target_delay :][:steps]
-        self.train = _split(inputs[:train_steps], wanted[:train_steps])
-        self.test = _split(inputs[train_steps:], wanted[train_steps:])
+        self.train = one_sequence(inputs[:train_steps], LEVELS[wanted[:train_steps]])
+        self.test = one_sequence(inputs[train_steps:], LEVELS[wanted[train_steps:]])
         self._sent = wanted[train_steps:]
 
     def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
@@ -128,14 +127,9 @@ class ChannelEqualisation(Task):
         del scale
         outputs = checked_outputs(outputs, self.test)
         errors = int(np.count_nonzero(np.digitize(outputs[0, :, 0], _THRESHOLDS) != self._sent))
-        low, high = report.wilson_interval(errors, len(self._sent))
+        rates = error_metrics("symbol_error_rate", errors, len(self._sent))
         return Evaluation(
-            {
-                "symbol_error_rate": errors / len(self._sent),
-                "symbol_error_rate/low": low,
-                "symbol_error_rate/high": high,
-                "nmse": nmse(outputs, self.test.targets),
-            },
+            {**rates, "nmse": nmse(outputs, self.test.targets)},
             {"errors": np.array(errors), "symbols": np.array(len(self._sent))},
         )
 
@@ -146,7 +140,3 @@ class ChannelEqualisation(Task):
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """Symbol error rate against signal-to-noise ratio, one curve for each model."""
         return report.figures(rows, self.snr_db)
-
-
-def _split(inputs: np.ndarray, wanted: np.ndarray) -> Split:
-    return Split(inputs[None, :, None].astype(np.float32), LEVELS.astype(np.float32)[wanted][None, :, None])

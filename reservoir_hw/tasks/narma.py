@@ -12,8 +12,9 @@ import numpy as np
 from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.seeds import generator
 from reservoir_hw.tasks import _narma_report as report
-from reservoir_hw.tasks._series import nmse
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, checked_outputs
+from reservoir_hw.tasks._prediction_report import PIECE
+from reservoir_hw.tasks._series import at_least, nmse, one_sequence
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Table, Task, checked_outputs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,7 +27,6 @@ ORDERS = (3, 20)
 # No sequence of 8 million steps that stayed finite ever went above 1.3.
 _DIVERGED = 2.0
 _ATTEMPTS = 100
-_PIECE = 200
 
 
 def narma_series(inputs: np.ndarray, order: int = 10) -> np.ndarray:
@@ -89,20 +89,18 @@ class Narma(Task):
                 f"order is {order}; it lies between {ORDERS[0]} and {ORDERS[1]}. Order 2 of the literature is another "
                 "equation, and above 20 the system saturates."
             )
-        for name, value, least in (
-            ("dataset", dataset, 0),
-            ("seed", seed, 0),
-            ("washout_steps", washout_steps, 0),
-            ("train_steps", train_steps, 1),
-            ("test_steps", test_steps, 2),
-        ):
-            if value < least:
-                raise ConfigurationError(f"{name} is {value}; it must be at least {least}.")
+        at_least(
+            dataset=(dataset, 0),
+            seed=(seed, 0),
+            washout_steps=(washout_steps, 0),
+            train_steps=(train_steps, 1),
+            test_steps=(test_steps, 2),
+        )
         self.order = order
         steps = washout_steps + train_steps + test_steps
         inputs, targets = self._draw(seed, dataset, steps)
-        self.train = _split(inputs, targets, slice(washout_steps, washout_steps + train_steps))
-        self.test = _split(inputs, targets, slice(washout_steps + train_steps, steps))
+        train, test = slice(washout_steps, steps - test_steps), slice(steps - test_steps, steps)
+        self.train, self.test = (one_sequence(inputs[part], targets[part]) for part in (train, test))
 
     def _draw(self, seed: int, dataset: int, steps: int) -> tuple[np.ndarray, np.ndarray]:
         for attempt in range(_ATTEMPTS):
@@ -134,7 +132,7 @@ class Narma(Task):
         del scale
         outputs = checked_outputs(outputs, self.test)
         error = nmse(outputs, self.test.targets)
-        piece = slice(_PIECE)
+        piece = slice(PIECE)
         return Evaluation(
             {"nrmse": math.sqrt(error), "nmse": error},
             {
@@ -151,7 +149,3 @@ class Narma(Task):
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """Outputs beside targets with their error, and the NMSE of every run."""
         return report.figures(rows, self.order)
-
-
-def _split(inputs: np.ndarray, targets: np.ndarray, part: slice) -> Split:
-    return Split(inputs[None, part, None], targets[None, part, None].astype(np.float32))

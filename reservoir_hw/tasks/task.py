@@ -24,11 +24,22 @@ class Split:
 
     `inputs` is (batch, time, inputs) and `targets` (batch, time, outputs), both float32.
     `symbols` (batch, time) holds the token numbers of symbolic tasks: symbol t is what inputs[:, t] encode.
+    `lengths` (batch,) are the steps of each sequence where they differ: what lies beyond is padding, neither
+    learned from nor judged.
     """
 
     inputs: np.ndarray
     targets: np.ndarray
     symbols: np.ndarray | None = None
+    lengths: np.ndarray | None = None
+
+    @property
+    def valid(self) -> np.ndarray:
+        """(batch, time), True where there is no padding."""
+        batch, steps = self.targets.shape[:2]
+        if self.lengths is None:
+            return np.ones((batch, steps), dtype=bool)
+        return np.arange(steps) < np.asarray(self.lengths)[:, None]
 
 
 @dataclass(frozen=True)
@@ -62,10 +73,16 @@ class Table:
 
 
 class Task(ABC):
-    """A train and a test split and the measures of success."""
+    """A train and a test split and the measures of success.
+
+    In a task with `closed_loop` the readout learns to say the next inputs, u(t + 1) from u(t), and is then fed with
+    its own answers: `test.inputs` (starts, warmup, inputs) are the true series up to each start, and `test.targets`
+    (starts, steps, outputs) how it truly goes on.
+    """
 
     train: Split
     test: Split
+    closed_loop: bool = False
 
     @property
     def inputs(self) -> int:
@@ -106,20 +123,27 @@ class TaskConfig(Config):
 
 
 def checked_outputs(outputs: np.ndarray, split: Split) -> np.ndarray:
-    """The outputs in float64.
+    """The outputs in float64, with 0 where the split is padded.
 
     Raises `ShapeError` where their shape is not that of the targets, `InputRangeError` for NaN or infinity.
     """
-    outputs = np.asarray(outputs)
-    expected = split.targets.shape
-    if outputs.shape != expected:
-        raise ShapeError(
-            f"outputs have shape {outputs.shape}; the test split needs (batch, time, outputs) = {expected}."
-        )
+    outputs = shaped_outputs(outputs, split)
+    outputs[~split.valid] = 0.0
     broken = outputs.size - np.count_nonzero(np.isfinite(outputs))
     if broken:
         raise InputRangeError(
             f"{broken} of {outputs.size} outputs are not finite, so they cannot be judged. Check the "
             "states that the readout was given and its regularisation."
+        )
+    return outputs
+
+
+def shaped_outputs(outputs: np.ndarray, split: Split) -> np.ndarray:
+    """The outputs in float64, as a copy; raises `ShapeError` where their shape is not that of the targets."""
+    outputs = np.asarray(outputs)
+    expected = split.targets.shape
+    if outputs.shape != expected:
+        raise ShapeError(
+            f"outputs have shape {outputs.shape}; the test split needs (batch, time, outputs) = {expected}."
         )
     return outputs.astype(np.float64)

@@ -256,6 +256,26 @@ def test_beyond_the_range_of_the_dac() -> None:
         assert loop.counters.clipped == np.count_nonzero(outside) + np.count_nonzero(outside[:, 0])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("width", [1, 3, 24])
+def test_the_loop_masks_as_the_mask_does_to_the_bit(dtype: str, width: int) -> None:
+    """Driven by what `Mask.apply` makes of the inputs, one input for each node, it does the same."""
+    u = inputs(1, 400, width).astype(dtype)
+    u[:, ::3, 0] = 0
+    mask = MaskConfig(bias_scaling=0.3, seed=4).build(50, width)
+    masked = mask.apply(u)
+    for batch in (1, 3):
+        states = []
+        for drive, matrix in ((u, mask), (masked, Mask(np.eye(50)))):
+            with DelayLoop(matrix, Ikeda(), dtype=dtype) as loop:  # pyright: ignore[reportArgumentType]
+                loop.reset(batch)
+                states.append(np.asarray(loop.run(np.repeat(drive, batch, axis=0))))
+        np.testing.assert_array_equal(states[0], states[1])
+    with DelayLoop(mask, Ikeda(), dtype=dtype) as loop:  # pyright: ignore[reportArgumentType]
+        bits = np.dtype(f"u{masked.itemsize}")
+        np.testing.assert_array_equal(loop._loop._masked(u, None).view(bits), masked.view(bits))
+
+
 def test_one_hot_inputs_pick_columns_of_the_mask() -> None:
     open_loop = {"kind": "paquot", "feedback_gain": 0.0, "input_gain": 1.0}
     u = np.eye(24)[np.random.default_rng(0).integers(0, 24, 50)][None]
@@ -304,6 +324,11 @@ def test_the_seed_of_the_mask_goes_before_that_of_the_loop() -> None:
         ({"tau": 0.01}, "must be a multiple of it, such as 0.2"),
         ({"theta": 0}, "theta = 0: input should be greater than or equal to"),
         ({"mask": {"kind": "random"}}, r"mask\.kind = 'random'"),
+        (
+            {"physics": {"kind": "paquot", "input_gain": 1e39}},
+            r"physics\.input_gain = 1e\+39 is more than float32 holds",
+        ),
+        ({"physics": {"kind": "mackey_glass", "exponent": 1e39}}, r"physics\.exponent = 1e\+39 is more than float32"),
     ],
 )
 def test_a_wrong_configuration_is_refused(over: dict[str, Any], message: str) -> None:
@@ -320,6 +345,11 @@ def test_refused_when_it_is_built_or_meets_its_task() -> None:
         config.build()
     with pytest.raises(ConfigurationError, match="a delay loop has no weights"):
         DelayLoop(Mask([[1.0]]), Ikeda(), nonidealities=Nonidealities.model_validate("fixed_point_fpga"))
+    with pytest.raises(ConfigurationError, match=r"physics\.feedback_gain = -1e\+39 is more than float32 holds"):
+        DelayLoop(Mask([[1.0]]), Ikeda(feedback_gain=-1e39))
+    with pytest.raises(ConfigurationError, match=r"mask reaches 1e\+39, more than float32 holds"):
+        DelayLoop(Mask([[1.0], [-1e39]]), Ikeda())
+    DelayLoop(Mask([[1e39]]), Ikeda(input_gain=1e39), dtype="float64")
     with pytest.raises(ConfigurationError, match="a delay and a theta above 0"):
         DelayLoop(Mask([[1.0]]), Ikeda(), delay_nodes=0)
 

@@ -444,3 +444,11 @@ def test_cuda_agrees_with_the_kernels(storage: str) -> None:
             gated.reset(4)
             states.append(np.asarray(gated.run(inputs(4, 100))))
     np.testing.assert_allclose(states[0], states[1], rtol=0, atol=1e-5)
+
+
+def test_gate_statistics_count_what_they_clip_once() -> None:
+    over = {"nonidealities": {"drive": {"bits": 8}}, "out_of_range": "clip"}
+    u = 2 * inputs()
+    with open_gated(**over) as gated:
+        gated.gate_statistics(u)
+        assert gated.counters.clipped == np.count_nonzero(np.abs(u) > 1) > 0

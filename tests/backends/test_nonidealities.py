@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from reservoir_hw import open_reservoir
+from reservoir_hw import Experiment, open_reservoir
 from reservoir_hw.backends.simulated.esn import Esn
-from reservoir_hw.backends.simulated.nonidealities import Nonidealities
+from reservoir_hw.backends.simulated.nonidealities import (
+    DriveNonidealities,
+    LoopNonidealities,
+    Nonidealities,
+    ReadoutNonidealities,
+)
 from reservoir_hw.backends.simulated.presets import PRESETS
+from reservoir_hw.backends.simulated.simulated import _marked
 from reservoir_hw.backends.simulated.weights import EsnWeights
 from reservoir_hw.configuration import Document
 from reservoir_hw.errors import ConfigurationError, InputRangeError, NotSupported
 from reservoir_hw.reservoir import Reservoir
 from reservoir_hw.reservoir_config import parse_reservoir
+from reservoir_hw.spec import Identity
 
 NODES = 400
 EVERYTHING: dict[str, Any] = {
@@ -449,8 +462,215 @@ def test_gradients_reach_back_to_the_start_of_a_call(monkeypatch: pytest.MonkeyP
     assert bool(u.grad[0, 0].any())
 
 
-def test_another_preset_over_given_values_is_an_error() -> None:
-    resolved = Nonidealities.model_validate("memristive_film").model_dump()
-    assert Nonidealities.model_validate(resolved) == Nonidealities.model_validate("memristive_film")
-    with pytest.raises(ValueError, match="nothing is left of preset 'photonic_delay_loop'"):
-        Nonidealities.model_validate({**resolved, "preset": "photonic_delay_loop"})
+def some_value(field: Any) -> st.SearchStrategy[Any]:
+    """What a field of a section accepts: whole numbers for bits and periods, a rising pair for a range, else shares."""
+    if "int" in str(field.annotation):
+        return st.integers(2, 24)
+    if "tuple" in str(field.annotation):
+        return st.tuples(st.floats(-3, -0.01), st.floats(0.01, 3)).map(list)
+    return st.floats(0.001, 0.999)
+
+
+@st.composite
+def changed_presets(draw: st.DrawFn) -> dict[str, Any]:
+    """A preset with up to three fields given otherwise, with nothing or with what it sets itself."""
+    name = draw(st.sampled_from(sorted(PRESETS)))
+    given: dict[str, Any] = {"preset": name}
+    sections = {"drive": DriveNonidealities, "loop": LoopNonidealities, "readout": ReadoutNonidealities}
+    fields = [(section, field) for section, model in sections.items() for field in model.model_fields]
+    for section, field in draw(st.lists(st.sampled_from(fields), max_size=3)):
+        info = sections[section].model_fields[field]
+        preset = PRESETS[name].values.get(section, {}).get(field, info.default)
+        given.setdefault(section, {})[field] = draw(st.one_of(some_value(info), st.just(info.default), st.just(preset)))
+    if draw(st.booleans()):
+        given["seed"] = draw(st.integers(0, 9))
+    return given
+
+
+@settings(max_examples=300, deadline=None)
+@given(given=changed_presets())
+def test_a_resolved_configuration_is_the_same_device(given: dict[str, Any]) -> None:
+    device = Identity(vendor="tests", model="toy", simulated=True)
+    read = Nonidealities.model_validate(given)
+    for section, fields in given.items():
+        if isinstance(fields, dict):
+            kept = json.loads(read.model_dump_json())[section]
+            assert all(kept[name] == value for name, value in json.loads(json.dumps(fields)).items())
+    again = Nonidealities.model_validate(read.model_dump())
+    from_file = Nonidealities.model_validate_json(read.model_dump_json(), strict=True)
+    assert again == from_file == read
+    assert _marked(device, again) == _marked(device, from_file) == _marked(device, read)
+    assert again.label == read.label
+
+
+@pytest.mark.parametrize(
+    ("nonidealities", "more"),
+    [
+        ({"preset": "photonic_delay_loop", "loop": {"noise": 0.02}}, {}),
+        ({"preset": "memristive_film", "loop": {"noise": 0.02}, "readout": {"bits": 10}, "seed": 7}, {}),
+        ({}, {"reservoir.nonidealities.preset": "photonic_delay_loop", "reservoir.nonidealities.loop.noise": 0}),
+        ({"preset": "photonic_delay_loop"}, {"vary": {"reservoir.nonidealities.loop.noise": [0, 0.1]}}),
+    ],
+)
+def test_the_configuration_that_a_run_leaves_can_be_run(
+    nonidealities: dict[str, Any], more: dict[str, Any], tmp_path: Path
+) -> None:
+    document = Document.from_mapping(
+        {
+            "task": {"kind": "narma", "train_steps": 150, "test_steps": 50},
+            "reservoir": {"kind": "esn", "nodes": 10, "nonidealities": nonidealities},
+            "readout": {"kind": "ridge"},
+            "run": {"folder": str(tmp_path)},
+        },
+        "here",
+    )
+    for key, value in more.items():
+        document.set(key, value, "there")
+    first = Experiment(document).run()
+    second = Experiment.from_file(first.folder / "experiment.yaml").run()
+    found = [
+        [(row["label"], row["reservoir"]["identity"]["fingerprint"]) for row in result.provenance["rows"]]
+        for result in (first, second)
+    ]
+    assert found[0] == found[1]
+    assert [row.evaluation.metrics for row in first.rows] == [row.evaluation.metrics for row in second.rows]
+
+
+def test_a_resolved_configuration_can_be_read_whatever_made_the_weights() -> None:
+    for config in (
+        {"kind": "esn", "nodes": 10, "topology": "delay_line"},
+        {"kind": "esn", "weights": "saved.safetensors"},
+        {"kind": "gated_esn", "weights": "saved.safetensors"},
+        {"kind": "delay_loop", "nodes": 4, "mask": {"file": "saved.safetensors"}},
+        {"kind": "esn", "nodes": 10, "inputs": 2, "input_mask": {"file": "saved.safetensors"}},
+    ):
+        read = parse_reservoir(Document.from_mapping(config, "here"))
+        assert parse_reservoir(Document.from_mapping(read.model_dump(mode="json"), "there")) == read
+
+
+def test_what_nothing_uses_makes_no_other_device() -> None:
+    def fingerprint(**nonidealities: Any) -> str:
+        with feedforward(**nonidealities) as esn:
+            return esn.spec.identity.fingerprint
+
+    idle = {"drive": {"range": [-3, 3]}, "loop": {"limit": 2, "weight_limit": 9, "drift_period_steps": 5}}
+    assert fingerprint(**idle, readout={"range": [0, 1]}) == fingerprint()
+    assert Nonidealities.model_validate({**idle, "readout": {"range": [0, 1]}}).ideal
+    for section, used, unused in (
+        ("drive", {"bits": 8}, {"range": [-3, 3]}), ("loop", {"bits": 8}, {"limit": 2}),
+        ("loop", {"weight_bits": 8}, {"weight_limit": 3}), ("loop", {"drift": 0.1}, {"drift_period_steps": 5}),
+        ("readout", {"bits": 8}, {"range": [0, 1]}), ("readout", {"stuck_nodes": 0.5}, {"range": [0, 1]}),
+    ):  # fmt: skip
+        assert fingerprint(**{section: used}) != fingerprint(**{section: {**used, **unused}})
+
+
+@pytest.mark.parametrize(
+    ("nonidealities", "label"),
+    [
+        ({}, "ESN(9)"),
+        ({"loop": {"noise": 0.1}}, "ESN(9)"),
+        ("memristive_film", "ESN(9) memristive_film"),
+        ({"preset": "memristive_film", "seed": 3, "drive": {"range": [-2, 2]}}, "ESN(9) memristive_film"),
+        ({"preset": "memristive_film", "loop": {"noise": 0.02}}, "ESN(9) memristive_film (changed)"),
+        (
+            {**Nonidealities.model_validate("fixed_point_fpga").model_dump(mode="json"), "preset": "memristive_film"},
+            "ESN(9) memristive_film (changed)",
+        ),
+    ],
+)
+def test_the_label_tells_the_preset(nonidealities: Any, label: str) -> None:
+    config = {"kind": "esn", "nodes": 9, "inputs": 1, "nonidealities": nonidealities}
+    assert parse_reservoir(Document.from_mapping(config, "here")).label == label
+
+
+LIMITS = [0.05, 0.1, 0.3, 0.37, 0.7, 0.9, 1.0, 1.1, 1.3, 1.7, 2.3, 3.9]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["esn", "esn sparse", "esn torch", "gated_esn", "gated_esn torch", "delay_loop"])
+def test_both_ends_of_the_loops_range_are_counted_whatever_its_limit(
+    kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, _, more = kind.partition(" ")
+    config: dict[str, Any] = {"kind": name, "inputs": 2, "nodes": 60, "dtype": dtype}
+    if name == "delay_loop":
+        config["physics"] = {"kind": "paquot", "feedback_gain": 1.2, "input_gain": 8.0}
+    else:
+        config["input_scaling"] = 60.0
+    if more == "sparse":
+        config["connections_per_node"] = 3
+    if more == "torch":
+        # With gradients rounding is refused; without numba torch rounds too.
+        find = importlib.util.find_spec
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "numba" else find(name))
+    u = inputs(2, 30).astype(dtype)
+    for limit in LIMITS:
+        for bits in (2, 8, 13, 24):
+            with open_reservoir(
+                {**config, "nonidealities": {"loop": {"bits": bits, "limit": limit, "noise": 0.5 * limit}}}
+            ) as device:
+                assert device.native == ("torch" if more == "torch" else "numpy")
+                device.reset(2)
+                states = np.asarray(device.run(u))
+                low, high = states.min(), states.max()
+                assert low == -np.dtype(dtype).type(limit)
+                assert high == pytest.approx(limit - 2 * limit / 2**bits, rel=1e-6)
+                assert device.counters.saturations == np.count_nonzero((states == low) | (states == high))
+
+
+def test_the_sequences_after_a_restore_are_numbered_as_in_the_undisturbed_run() -> None:
+    u = inputs(2).astype(np.float64)
+
+    def after(disturb: Callable[[Reservoir], None]) -> list[np.ndarray]:
+        with feedforward(loop={"noise": 0.1}, readout={"noise": 0.1}) as device:
+            device.reset(2)
+            device.run(u)
+            disturb(device)
+            states = [np.asarray(device.run(u))]
+            for _ in range(2):
+                device.reset(2)
+                states.append(np.asarray(device.run(u)))
+            return states
+
+    def elsewhere(device: Reservoir) -> None:
+        frozen = device.snapshot()
+        for batch in (1, 5, 2):
+            device.reset(batch)
+            device.run(inputs(batch).astype(np.float64))
+        device.restore(frozen)
+
+    def in_a_new_process(device: Reservoir) -> None:
+        frozen = device.snapshot()
+        device.close()
+        device.open()
+        device.restore(frozen)
+
+    undisturbed = after(lambda device: None)
+    for disturb in (elsewhere, in_a_new_process):
+        for ours, theirs in zip(after(disturb), undisturbed, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_noise_that_drowns_the_states_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    loop = {"kind": "delay_loop", "nodes": 50, "inputs": 1, "nonidealities": "photonic_delay_loop"}
+    u = np.random.default_rng(0).uniform(0, 0.5, (1, 500, 1))
+    for physics, warnings in (("mackey_glass", 1), ("ikeda", 1), ("paquot", 0)):
+        caplog.clear()
+        with open_reservoir({**loop, "physics": physics}) as device:
+            for _ in range(3):
+                device.reset(1)
+                device.run(u)
+        assert len(caplog.records) == warnings, physics
+        assert all("with a loop noise of 0.01 the states spread by no more than" in m for m in caplog.messages)
+    # Who measures the noise itself drives with nothing.
+    with open_reservoir(loop) as device:
+        device.run(np.zeros_like(u))
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("kind", ["esn", "gated_esn"])
+def test_weights_beyond_their_limit_are_found_without_a_device(kind: str) -> None:
+    few = {"kind": kind, "nodes": 20, "nonidealities": {"loop": {"weight_bits": 8, "weight_limit": 0.1}}}
+    config = parse_reservoir(Document.from_mapping(few, "here"))
+    with pytest.raises(ConfigurationError, match=r"beyond nonidealities\.loop\.weight_limit 0\.1"):
+        config.for_inputs(1)

@@ -612,14 +612,38 @@ def test_all_problems_come_at_once(tmp_path: Path) -> None:
 
 def test_what_the_task_does_not_have_is_refused() -> None:
     two = parallel(ESN, {"reservoir": OTHER, "channels": [0, 2]})
-    with pytest.raises(ConfigurationError, match=r"devices\.1 \(ESN\(20\)\): channels \[0, 2\]: there are 2 input"):
+    with pytest.raises(ConfigurationError, match=r"devices\.1\.channels: \[0, 2\], but there are 2 input"):
         open_reservoir(two, inputs=2)
-    with pytest.raises(ConfigurationError, match=r"devices\.1 \(ESN\(20\)\): the task has 2 .*\.inputs is 3"):
+    with pytest.raises(ConfigurationError, match=r"devices\.1\.reservoir \(ESN\(20\)\): the task has 2 .*inputs is 3"):
         open_reservoir(parallel(ESN, {**OTHER, "inputs": 3}), inputs=2)
     with pytest.raises(ConfigurationError, match="'parallel' needs `inputs` when no task gives it"):
         open_reservoir(parallel(ESN))
     with open_reservoir(parallel(ESN, inputs=3)) as one:
         assert one.spec.inputs == 3
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ({"input_mask": {}}, r"`input_mask:` needs to know `inputs`"),
+        ({"inputs": 3, "input_mask": {"scaling": [1, 2, 3]}}, r"input_mask\.scaling has 3 numbers for 2 input"),
+        ({"nonidealities": {"loop": {"weight_bits": 8, "weight_limit": 0.1}}}, r"weights reach .*weight_limit 0\.1"),
+    ],
+)
+def test_what_no_device_is_needed_to_find_names_the_device(device: dict[str, Any], message: str) -> None:
+    config = parse_reservoir(Document.from_mapping(parallel(ESN, {**OTHER, **device}), "here"))
+    with pytest.raises(ConfigurationError, match=r"^devices\.1\.reservoir \(ESN\(20\)\): .*" + message):
+        config.for_inputs(2)
+
+
+def test_what_only_building_finds_names_the_device() -> None:
+    missing = {"kind": "delay_loop", "nodes": 5, "mask": {"file": "nowhere.safetensors"}}
+    nested = parallel(OTHER, parallel(ESN, missing))
+    with pytest.raises(
+        ConfigurationError,
+        match=r"^devices\.1\.reservoir \(.*\): devices\.1\.reservoir \(mackey_glass\(5\)\): there is no mask file",
+    ):
+        open_reservoir(nested, inputs=2)
 
 
 def test_in_an_experiment_file_all_of_it_is_kept() -> None:

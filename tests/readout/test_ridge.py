@@ -681,6 +681,7 @@ def test_save_and_load(tmp_path: Any) -> None:
     readout.fit(np.hstack([states, np.ones((700, 1))]), targets, inputs)
     readout.node_names_ = tuple(f"node {i}" for i in range(13))
     path = tmp_path / "readout.safetensors"
+    readout.repetitions_ = 16
     path.write_text("something older")
     readout.save(path)
     assert os.listdir(tmp_path) == ["readout.safetensors"]
@@ -688,7 +689,17 @@ def test_save_and_load(tmp_path: Any) -> None:
     x = np.hstack([states, np.ones((700, 1))])
     assert np.array_equal(loaded.predict(x, inputs), readout.predict(x, inputs))
     assert repr(loaded) == repr(readout)
-    for name in ("alpha_", "alphas_", "scores_", "dead_nodes_", "dead_inputs_", "rank_", "condition_", "n_samples_"):
+    for name in (
+        "alpha_",
+        "alphas_",
+        "scores_",
+        "dead_nodes_",
+        "dead_inputs_",
+        "rank_",
+        "condition_",
+        "n_samples_",
+        "repetitions_",
+    ):
         assert np.array_equal(getattr(loaded, name), getattr(readout, name)), name
     assert loaded.report_ == readout.report_
     assert json.dumps(loaded.report_)

@@ -205,3 +205,62 @@ def test_one_noise_level_needs_no_vary() -> None:
     assert [cells[1] for cells in table.rows] == ["28", "28"]
     (axes,) = one.figures(rows)["symbol_error_rate"].axes
     assert axes.get_yscale() == "log"
+
+
+BITS = "reservoir.nonidealities.readout.bits"
+
+
+def drawn(points: list[tuple[str, dict[str, Any], float]]) -> Any:
+    """The axes of the figure for models at points, and the words of its legend."""
+    one = ChannelEqualisation(test_steps=1000)
+    rows = []
+    for label, point, share in points:
+        outputs = one.test.targets.copy()
+        outputs[0, : int(1000 * share)] *= -1
+        rows.append(Row(label, point, one.evaluate(outputs)))
+    figure = one.figures(rows)["symbol_error_rate"]
+    (axes,), (legend,) = figure.axes, figure.legends
+    return axes, [text.get_text() for text in legend.get_texts()]
+
+
+def test_over_the_noise_the_legend_has_the_order_of_the_curves() -> None:
+    points = [
+        (label, {"task.snr_db": snr}, share)
+        for label, shares in {"fir(13)": (0.3, 0.2), "best": (0.1, 0.0), "worst": (0.5, 0.4)}.items()
+        for snr, share in zip((12, 24), shares, strict=True)
+    ]
+    axes, legend = drawn(points)
+    assert axes.get_xlabel() == "signal-to-noise ratio (dB)"
+    assert legend == ["worst", "baseline fir(13)", "best", "no error seen:\nupper end of the interval"]
+    styles = [container.lines[0].get_linestyle() for container in axes.containers]
+    assert styles == ["-", "--", "-"]
+
+
+@pytest.mark.parametrize("noises", [[28], [12, 24]])
+def test_what_varies_most_is_on_the_axis_and_in_the_title(noises: list[int]) -> None:
+    points: list[Any] = [("fir(13)", {"task.snr_db": snr}, 0.2) for snr in noises]
+    points += [
+        (f"loop bits={bits}", {BITS: bits, "reservoir.seed": seed, "task.snr_db": snr}, share)
+        for bits, share in ((None, 0.01), (12, 0.1), (8, 0.3))
+        for seed in (0, 1)
+        for snr in noises
+    ]
+    axes, legend = drawn(points)
+    assert axes.get_xlabel() == "readout.bits"
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["none", "12", "8"]
+    assert "by readout.bits" in axes.get_title()
+    if len(noises) == 1:
+        assert "at 28 dB" in axes.get_title()
+        assert legend == ["reservoir", "baseline fir(13)"]
+    else:
+        assert legend == ["reservoir, 12 dB", "baseline fir(13), 12 dB", "reservoir, 24 dB", "baseline fir(13), 24 dB"]
+
+
+def test_models_at_one_noise_stand_side_by_side() -> None:
+    axes, legend = drawn([("fir(13)", {}, 0.2), ("ESN(30)", {"reservoir.leak_rate": 1, BITS: 8}, 0.1),
+                          ("ESN(40)", {"reservoir.leak_rate": 0.5, BITS: 9}, 0.3)])  # fmt: skip
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["ESN(30)", "ESN(40)"]
+    assert axes.get_xlabel() == "model"
+    assert legend == ["reservoir", "baseline fir(13)"]
+    alone, _ = drawn([("fir(13)", {}, 0.2)])
+    assert alone.get_xlabel() == "signal-to-noise ratio (dB)"

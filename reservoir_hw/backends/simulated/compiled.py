@@ -28,6 +28,8 @@ IDENTITY, RELU, TANH, RATIONAL_TANH = range(4)
 REORDERED = frozenset({"reassoc", "contract", "nsz"})
 # Everything else keeps its order: the error bound of the activation was measured in that order.
 ORDERED = frozenset({"contract"})
+# Each product and sum is rounded, as numpy does.
+EXACT: frozenset[str] = frozenset()
 
 # Rows per scratch block of the sparse kernels: the block's states stay in the first-level cache.
 _BLOCK = 1024

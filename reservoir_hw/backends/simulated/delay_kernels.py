@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 # numba by way of `compiled`, which says how to install it.
-from reservoir_hw.backends.simulated.compiled import ORDERED, impaired_value, jit, numba
+from reservoir_hw.backends.simulated.compiled import EXACT, ORDERED, impaired_value, jit, numba
 
 Array = NDArray[Any]
 
@@ -54,9 +54,12 @@ def sine(x):
     return sign * (r - r * q * p)
 
 
-@jit(ORDERED)
+@jit(EXACT)
 def mask_inputs(columns, bias, u, out):
-    """out (time, nodes) = mask · u (time, inputs) + bias; `columns` are the mask's, (inputs, nodes)."""
+    """out (time, nodes) = mask · u (time, inputs) + bias, to the bit what `Mask.apply` makes of it.
+
+    `columns` are the mask's, (inputs, nodes).
+    """
     for t in range(u.shape[0]):
         row = out[t]
         for i in range(row.shape[0]):

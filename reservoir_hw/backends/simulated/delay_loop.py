@@ -106,6 +106,7 @@ class DelayLoopConfig(SimulatedConfig):
             raise ValueError(f"tau holds {delay} virtual nodes; {_LONGEST} are the most that are simulated")
         if self.nonidealities.loop.weight_bits is not None:
             raise ValueError("nonidealities.loop.weight_bits is for networks: a delay loop has no weights")
+        _check_precision(self.physics, self.dtype)
         return self
 
     @property
@@ -116,14 +117,14 @@ class DelayLoopConfig(SimulatedConfig):
         return round(self.tau / self.theta)
 
     @property
-    def label(self) -> str:
+    def ideal_label(self) -> str:
         """physics(nodes)."""
         return f"{self.physics.kind}({self.nodes})"
 
     def for_inputs(self, inputs: int) -> Self:
         """This configuration for a task with `inputs` channels; the scaling of the mask must fit too."""
         if self.input_mask is None:
-            self.mask.check_inputs(inputs)
+            self.mask.check_inputs(inputs, "mask")
         return super().for_inputs(inputs)
 
     def build(self) -> DelayLoop:
@@ -137,6 +138,13 @@ class DelayLoopConfig(SimulatedConfig):
             nonidealities=self.seeded_nonidealities(),
             out_of_range=self.out_of_range,
         )
+
+
+def _check_precision(physics: MackeyGlass | Ikeda | Paquot, dtype: DType) -> None:
+    """Raise `ConfigurationError` for a number that is infinite in this precision."""
+    for name, value in physics.model_dump(exclude={"kind"}).items():
+        if abs(value) > float(np.finfo(dtype).max):
+            raise ConfigurationError(f"physics.{name} = {value:g} is more than {dtype} holds")
 
 
 class DelayLoop(SimulatedReservoir):
@@ -173,6 +181,10 @@ class DelayLoop(SimulatedReservoir):
             raise ConfigurationError(f"a loop needs a delay and a theta above 0, not {delay_nodes} and {theta}")
         if nonidealities.loop.weight_bits is not None:
             raise ConfigurationError("nonidealities.loop.weight_bits is for networks: a delay loop has no weights")
+        _check_precision(physics, dtype)
+        largest = max(np.abs(mask.matrix).max(), np.abs(mask.bias).max())
+        if largest > float(np.finfo(dtype).max):
+            raise ConfigurationError(f"the mask reaches {largest:g}, more than {dtype} holds: lower its scaling")
         self.mask, self.physics = mask, physics
         self._delay_nodes, self._theta = delay_nodes, theta
         drive = nonidealities.drive

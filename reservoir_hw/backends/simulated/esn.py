@@ -11,7 +11,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from reservoir_hw.backends.simulated.engines import NumbaEngine, TorchEngine, check_device
 from reservoir_hw.backends.simulated.nonidealities import IDEAL, Nonidealities
-from reservoir_hw.backends.simulated.rounding import rounded, to_bits, to_float16
+from reservoir_hw.backends.simulated.rounding import rounded, to_float16, to_weight_bits
 from reservoir_hw.backends.simulated.simulated import SimulatedConfig, SimulatedReservoir, have_numba
 from reservoir_hw.backends.simulated.topologies import Random, Topology
 from reservoir_hw.errors import ConfigurationError, MissingExtra
@@ -63,12 +63,16 @@ class EsnConfig(SimulatedConfig):
             "nodes", "topology", "spectral_radius", "connectivity", "connections_per_node", "weight_distribution",
             "leak_rate", "input_connectivity", "input_distribution", "input_scaling", "bias_scaling", "seed",
         }  # fmt: skip
-        given = sorted(drawing & self.model_fields_set)
+        fields = type(self).model_fields
+        given = sorted(name for name in drawing if getattr(self, name) != fields[name].default)
         if self.weights is not None and given:
             raise ValueError(f"the file in `weights` decides about {', '.join(given)}; remove them")
         if self.weights is None and self.nodes is None:
             raise ValueError("nodes is missing: how many nodes shall the network have?")
         self.topology.check(self.nodes, {name: getattr(self, name) for name in self.model_fields_set})
+        if self.topology.radius == 0:
+            # There is nothing to scale: a resolved configuration that said otherwise would be refused.
+            object.__setattr__(self, "spectral_radius", None)
         if isinstance(self.leak_rate, tuple) and self.leak_rate[0] > self.leak_rate[1]:
             raise ValueError(f"leak_rate {list(self.leak_rate)} must be [lowest, highest]")
         if self.nodes and self.connections_per_node and self.connections_per_node > self.nodes:
@@ -82,17 +86,20 @@ class EsnConfig(SimulatedConfig):
         return self
 
     @property
-    def label(self) -> str:
+    def ideal_label(self) -> str:
         """ESN(nodes)."""
         return f"ESN({self.nodes})" if self.nodes else f"ESN({Path(self.weights or '').stem})"
 
     def for_inputs(self, inputs: int) -> Self:
-        """This configuration for a task with `inputs` channels; `input_scaling` must fit too."""
+        """This configuration for a task with `inputs` channels; `input_scaling` and the weights must fit too."""
         if self.input_mask is None and isinstance(self.input_scaling, list) and len(self.input_scaling) != inputs:
             raise ConfigurationError(
                 f"input_scaling has {len(self.input_scaling)} numbers, the task has {inputs} input channels"
             )
-        return super().for_inputs(inputs)
+        config = super().for_inputs(inputs)
+        if config.nonidealities.loop.weight_bits is not None:
+            to_weight_bits(config._weights(), config.nonidealities.loop)
+        return config
 
     def build(self) -> Esn:
         """Draw or load the weights and lay them out."""
@@ -122,7 +129,7 @@ class EsnConfig(SimulatedConfig):
             self.required_inputs(),
             seed=self.seed,
             topology=self.topology,
-            spectral_radius=None if self.topology.radius == 0 else self.spectral_radius,
+            spectral_radius=self.spectral_radius,
             connectivity=self.connectivity,
             connections_per_node=self.connections_per_node,
             distribution=self.weight_distribution,
@@ -185,9 +192,7 @@ class Esn(SimulatedReservoir):
 
     def _stored(self, weights: EsnWeights) -> EsnWeights:
         """The weights as the device holds them."""
-        bits, limit = self._loop_config.weight_bits, self._loop_config.weight_limit
-        if bits is not None:
-            weights = rounded(weights, lambda values: to_bits(values, bits, limit))
+        weights = to_weight_bits(weights, self._loop_config)
         return weights if self._weight_storage is None else rounded(weights, to_float16)
 
     def _new_engine(self) -> NumbaEngine | TorchEngine:

@@ -14,8 +14,8 @@ from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 from reservoir_hw.arrays import to_numpy
 from reservoir_hw.backends.simulated.engines import NumbaEngine, TorchEngine, check_device
 from reservoir_hw.backends.simulated.esn import Distribution, Probability
-from reservoir_hw.backends.simulated.nonidealities import IDEAL, Nonidealities
-from reservoir_hw.backends.simulated.rounding import rounded, to_bits
+from reservoir_hw.backends.simulated.nonidealities import IDEAL, LoopNonidealities, Nonidealities
+from reservoir_hw.backends.simulated.rounding import to_weight_bits
 from reservoir_hw.backends.simulated.simulated import SimulatedConfig, SimulatedReservoir, have_numba
 from reservoir_hw.errors import ConfigurationError, MissingExtra, NotSupported, ShapeError
 from reservoir_hw.reservoir import OutOfRange
@@ -62,7 +62,8 @@ class GatedEsnConfig(SimulatedConfig):
 
     @model_validator(mode="after")
     def _one_source_of_weights(self) -> Self:
-        given = sorted((_DRAWING | {"nodes", "seed"}) & self.model_fields_set)
+        fields = type(self).model_fields
+        given = sorted(name for name in _DRAWING | {"nodes", "seed"} if getattr(self, name) != fields[name].default)
         if self.weights is not None and given:
             raise ValueError(f"the file in `weights` decides about {', '.join(given)}; remove them")
         if self.weights is None and self.nodes is None:
@@ -76,17 +77,20 @@ class GatedEsnConfig(SimulatedConfig):
         return self
 
     @property
-    def label(self) -> str:
+    def ideal_label(self) -> str:
         """Gated ESN(nodes)."""
         return f"Gated ESN({self.nodes or Path(self.weights or '').stem})"
 
     def for_inputs(self, inputs: int) -> Self:
-        """This configuration for a task with `inputs` channels; the input scalings must fit too."""
+        """This configuration for a task with `inputs` channels; the input scalings and the weights must fit too."""
         for name in ("input_scaling", "reset_input_scaling", "update_input_scaling"):
             scaling = getattr(self, name)
             if self.input_mask is None and isinstance(scaling, list) and len(scaling) != inputs:
                 raise ConfigurationError(f"{name} has {len(scaling)} numbers, the task has {inputs} input channels")
-        return super().for_inputs(inputs)
+        config = super().for_inputs(inputs)
+        if config.nonidealities.loop.weight_bits is not None:
+            _to_weight_bits(config._weights(), config.nonidealities.loop)
+        return config
 
     def build(self) -> GatedEsn:
         """Draw or load the weights and lay them out."""
@@ -209,7 +213,9 @@ class GatedEsn(SimulatedReservoir):
             raise ShapeError(f"gate_statistics takes inputs (batch, time, inputs), not {tuple(given.shape)}")
         self.reset(len(given))
         states = to_numpy(self.run(given), self.spec.numpy_dtype, "states")
+        counted = self.counters.clipped
         given = self._in_range(given)
+        self.counters.clipped = counted
         given = to_numpy(self._converted(given), self.spec.numpy_dtype, "inputs")
         before = np.concatenate([np.zeros_like(states[:, :1]), states[:, :-1]], axis=1)
         r, z = _Activity(), _Activity()
@@ -222,11 +228,7 @@ class GatedEsn(SimulatedReservoir):
 
     def _stored(self, weights: GatedWeights) -> GatedWeights:
         """The weights as the device holds them."""
-        bits, limit = self._loop_config.weight_bits, self._loop_config.weight_limit
-        if bits is None:
-            return weights
-        rounding = partial(to_bits, bits=bits, limit=limit)
-        return type(weights)(**{name: rounded(part, rounding) for name, part in weights.parts().items()})
+        return _to_weight_bits(weights, self._loop_config)
 
     def _new_engine(self) -> NumbaEngine | TorchEngine:
         if self.native == "torch":
@@ -257,6 +259,10 @@ class GatedEsn(SimulatedReservoir):
     def _settings(self) -> dict[str, Any]:
         scales = {name: part.spectral_scale for name, part in self.weights.parts().items()}
         return {**super()._settings(), "spectral_scale": scales}
+
+
+def _to_weight_bits(weights: GatedWeights, loop: LoopNonidealities) -> GatedWeights:
+    return type(weights)(**{name: to_weight_bits(part, loop) for name, part in weights.parts().items()})
 
 
 class _Activity:

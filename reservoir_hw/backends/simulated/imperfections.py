@@ -41,7 +41,7 @@ class Imperfections:
     """What `nonidealities:` says, for a device of so many nodes."""
 
     def __init__(self, config: Nonidealities, nodes: int, dtype: np.dtype[Any]) -> None:
-        self.config = config
+        self.config = config = config.effective
         self._nodes, self._dtype = nodes, dtype
         self._seed = config.seed or 0
 
@@ -59,6 +59,9 @@ class Imperfections:
         self._stuck_at = generator(self._seed, "stuck values").uniform(*readout.range, self._stuck.size).astype(dtype)
         self.dac = None if config.drive.bits is None else Quantiser(bits=config.drive.bits, range=config.drive.range)
         self._adc = None if readout.bits is None else Quantiser(bits=readout.bits, range=readout.range)
+        # In the precision of the engine, which rounds with them.
+        self._lsb = dtype.type(0.0 if loop.bits is None else 2 * loop.limit / 2**loop.bits)
+        self._limit = dtype.type(loop.limit)
         self._loop_is_ideal = loop == type(loop)()
         self._readout_is_ideal = readout == type(readout)()
 
@@ -84,17 +87,15 @@ class Imperfections:
             keep=self._keep,
             gain=self._gain,
             additive=additive.astype(self._dtype),
-            lsb=kind(0.0 if loop.bits is None else 2 * loop.limit / 2**loop.bits),
-            limit=kind(loop.limit),
+            lsb=self._lsb,
+            limit=self._limit,
         )
 
     def at_the_end(self, states: Any) -> int:
         """How many of the fed-back states the loop's rounding holds at an end of its range."""
-        loop = self.config.loop
-        if loop.bits is None:
+        if not self._lsb:
             return 0
-        lsb = 2 * loop.limit / 2**loop.bits
-        return int(((states <= -loop.limit) | (states >= loop.limit - lsb)).sum())
+        return int(((states <= float(-self._limit)) | (states >= float(self._limit - self._lsb))).sum())
 
     def measure(self, states: Any, sequences: Array, first: int) -> tuple[Any, int, int]:
         """What is read of the states (batch, time, nodes), and how many samples saturated and were lost.

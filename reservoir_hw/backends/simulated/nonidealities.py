@@ -6,6 +6,7 @@ new state before it is fed back, `readout` on what is measured alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -118,18 +119,36 @@ class Nonidealities(Config):
         name = data["preset"]
         if not isinstance(name, str) or name not in PRESETS:
             raise ValueError(f"unknown preset {name!r}: choose one of {', '.join(PRESETS)}")
-        expanded, used, changed = dict(data), False, False
+        # What is given stands, all of it too: a resolved configuration names every field.
+        expanded = dict(data)
         for section, values in PRESETS[name].values.items():
             given = data.get(section, {})
             if isinstance(given, dict):
                 expanded[section] = {**values, **given}
-                used |= not values.keys() <= given.keys()
-                changed |= any(given.get(key, value) != value for key, value in values.items())
-        if changed and not used:
-            raise ValueError(
-                f"nothing is left of preset {name!r}: all that it sets is given otherwise; remove it, or those values"
-            )
         return expanded
+
+    @property
+    def label(self) -> str:
+        """The preset, and whether something in it was changed; empty where there is none."""
+        if self.preset is None:
+            return ""
+        as_it_is = Nonidealities.model_validate({"preset": self.preset, "seed": self.seed})
+        return self.preset if self.effective == as_it_is.effective else f"{self.preset} (changed)"
+
+    @property
+    def effective(self) -> Nonidealities:
+        """The same, with the default for every range, limit and period that nothing uses."""
+        drive, loop, readout = self.drive, self.loop, self.readout
+        idle = {
+            "drive": () if drive.bits else ("range",),
+            "loop": (
+                *(() if loop.bits else ("limit",)),
+                *(() if loop.weight_bits else ("weight_limit",)),
+                *(() if loop.drift else ("drift_period_steps",)),
+            ),
+            "readout": () if readout.bits or readout.stuck_nodes else ("range",),
+        }
+        return self.model_copy(update={name: _with_defaults(getattr(self, name), idle[name]) for name in idle})
 
     @property
     def varies(self) -> bool:
@@ -144,7 +163,13 @@ class Nonidealities(Config):
     @property
     def ideal(self) -> bool:
         """Whether nothing departs from the equations."""
-        return (self.drive, self.loop, self.readout) == (IDEAL.drive, IDEAL.loop, IDEAL.readout)
+        effective = self.effective
+        return (effective.drive, effective.loop, effective.readout) == (IDEAL.drive, IDEAL.loop, IDEAL.readout)
+
+
+def _with_defaults(section: Config, names: Iterable[str]) -> Config:
+    fields = type(section).model_fields
+    return section.model_copy(update={name: fields[name].default for name in names})
 
 
 IDEAL = Nonidealities()

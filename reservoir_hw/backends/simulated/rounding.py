@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from reservoir_hw.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from reservoir_hw.backends.simulated.nonidealities import LoopNonidealities
     from reservoir_hw.backends.simulated.weights import EsnWeights
 
 Array = NDArray[Any]
@@ -25,6 +27,13 @@ def to_float16(weights: Array) -> Array:
             f"weights reach {np.abs(weights).max():g}, float16 ends at 65504: remove weight_storage, or scale down"
         )
     return rounded.astype(np.float64)
+
+
+def to_weight_bits(weights: EsnWeights, loop: LoopNonidealities) -> EsnWeights:
+    """The weights with every number rounded to `weight_bits`, where the device has them; as `to_bits` otherwise."""
+    if loop.weight_bits is None:
+        return weights
+    return rounded(weights, partial(to_bits, bits=loop.weight_bits, limit=loop.weight_limit))
 
 
 def to_bits(weights: Array, bits: int, limit: float) -> Array:

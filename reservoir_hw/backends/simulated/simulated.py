@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from pydantic import Field, NonNegativeInt
@@ -18,6 +19,10 @@ from reservoir_hw.spec import Identity, ReservoirSpec
 
 # Numbers in one array of noise: bounds the memory that a long run needs beyond its states.
 _CHUNK = 1 << 20
+# Steps from which on the spread of the states is worth comparing with the noise, and the ratio that is worth a word.
+_COMPARED, _DROWNED = 100, 3
+
+log = logging.getLogger(__name__)
 
 
 class SimulatedConfig(ReservoirConfig):
@@ -27,6 +32,22 @@ class SimulatedConfig(ReservoirConfig):
         default=IDEAL, description="how the device departs from its equations; by default not at all"
     )
     seed: NonNegativeInt = 0
+
+    @property
+    def ideal_label(self) -> str:
+        """A short name for the kind and its size."""
+        return super().label
+
+    @property
+    def label(self) -> str:
+        """That of the ideal device and the preset of its non-idealities, for tables and figures."""
+        return f"{self.ideal_label} {self.nonidealities.label}".strip()
+
+    def for_inputs(self, inputs: int) -> Self:
+        """This configuration for a task with `inputs` channels."""
+        if self.input_mask is not None and getattr(self, "weights", None) is None:
+            self.required_inputs()
+        return super().for_inputs(inputs)
 
     def seeded_nonidealities(self) -> Nonidealities:
         """The non-idealities, drawn by the seed of the device unless they have one of their own."""
@@ -111,6 +132,7 @@ class SimulatedReservoir(Reservoir):
     def _open(self) -> None:
         self._next_sequence = 0
         self._age = 0
+        self._noise_was_compared = False
 
     def _reset(self, batch: int) -> None:
         self._engine.reset(batch)
@@ -144,7 +166,22 @@ class SimulatedReservoir(Reservoir):
         self.counters.lost += lost
         self._position += steps
         self._age += steps
+        if self._nonidealities.loop.noise and not self._noise_was_compared and steps >= _COMPARED:
+            self._compare_noise(u, states)
         return states
+
+    def _compare_noise(self, u: Any, states: Any) -> None:
+        """Say so, once, where the inputs hardly show in the states for noise."""
+        self._noise_was_compared = True
+        noise = self._nonidealities.loop.noise
+        u, states = (array.detach().cpu().numpy() if arrays.is_tensor(array) else array for array in (u, states))
+        spread = float(np.sqrt(states.var(axis=1, dtype=np.float64).mean()))
+        if u.var(axis=1).any() and spread < _DROWNED * noise:
+            log.warning(
+                "%s: with a loop noise of %g the states spread by no more than %.2g over time (standard deviation), "
+                "noise included: lower nonidealities.loop.noise, which is in units of the states, or drive it harder",
+                self._name(), noise, spread,
+            )  # fmt: skip
 
     def _converted(self, u: Any) -> Any:
         """What the DAC makes of inputs that are within its range."""
@@ -178,6 +215,7 @@ class SimulatedReservoir(Reservoir):
             state["noise.sequence"] = self._sequences.copy()
             state["noise.step"] = np.full(len(self._sequences), self._position)
             state["noise.age"] = np.full(len(self._sequences), self._age)
+            state["noise.next"] = np.full(len(self._sequences), self._next_sequence)
         return state
 
     def _restore(self, state: Mapping[str, np.ndarray]) -> None:
@@ -201,7 +239,7 @@ class SimulatedReservoir(Reservoir):
         if self._imperfect is not None:
             self._sequences = np.array(state["noise.sequence"])
             self._position, self._age = int(state["noise.step"][0]), int(state["noise.age"][0])
-            self._next_sequence = max(self._next_sequence, int(self._sequences.max()) + 1)
+            self._next_sequence = int(state["noise.next"][0])
 
     def _with_identity(self, identity: Identity) -> ReservoirSpec:
         """The spec after an upload."""
@@ -218,7 +256,7 @@ class SimulatedReservoir(Reservoir):
 
 def _marked(identity: Identity, nonidealities: Nonidealities) -> Identity:
     """The identity of a device with these non-idealities: another fingerprint."""
-    content = f"{identity.content} {nonidealities.model_dump_json(exclude={'preset'})}"
+    content = f"{identity.content} {nonidealities.effective.model_dump_json(exclude={'preset'})}"
     return Identity(**identity.model_dump(exclude={"fingerprint", "content"}), content=content)
 
 

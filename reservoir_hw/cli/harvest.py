@@ -1,0 +1,39 @@
+"""`reservoir-hw harvest`."""
+
+from __future__ import annotations
+
+import contextlib
+
+import typer
+
+from reservoir_hw.cli.options import ExperimentFile, JsonOption, ReservoirOption, SetOption
+from reservoir_hw.cli.show import own_stdout, print_json, progress_bar
+
+
+def harvest(
+    file: ExperimentFile,
+    reservoir: ReservoirOption = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Drive the reservoir for its states alone and keep them; `run` then takes them from there.
+
+    Whatever ends it (Ctrl-C, a device fault, a full disk, a power failure): the same command goes on.
+    """
+    from reservoir_hw.experiment import Experiment
+
+    with own_stdout() if json else contextlib.nullcontext():
+        experiment = Experiment.from_file(file, reservoir=reservoir, set=set_ or [])
+        cost = experiment.estimate(harvest=True)
+        typer.echo(f"{experiment.config.title or experiment.name}: {cost}", err=True)
+        with progress_bar() as progress:
+            stores = experiment.harvest(progress)
+    found = [{"path": store.path, "segments": store.segments} for store in stores]
+    if json:
+        print_json({"stores": found})
+        return
+    for store in stores:
+        seams = [segment["seam"] for segment in store.segments if segment["seam"]]
+        whole = "in one piece" if len(store.segments) == 1 else f"in {len(store.segments)} pieces"
+        typer.echo(f"States are in {store.path}, harvested {whole}" + (f", {len(seams)} seams" if seams else ""))
+    typer.echo(f"Now: reservoir-hw run {file}")

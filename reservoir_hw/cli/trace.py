@@ -1,0 +1,125 @@
+"""`reservoir-hw trace`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from reservoir_hw.cli.options import JsonOption
+from reservoir_hw.cli.show import print_json, print_tables, progress_bar
+from reservoir_hw.errors import ConfigurationError
+
+app = typer.Typer(
+    help="States of a device on disk: what is in them, import, comparison, a picture.", no_args_is_help=True
+)
+
+TracePath: TypeAlias = Annotated[str, typer.Argument(metavar="TRACE", help="A recorded, harvested or imported trace.")]
+
+
+@app.command("info")
+def info(trace: TracePath, json: JsonOption = False) -> None:
+    """Say what is in a trace: device, data sets, how far it is, where it comes from."""
+    from reservoir_hw.experiment.traces.information import describe, facts, table
+    from reservoir_hw.store import StateStore
+
+    about = describe(StateStore.open(trace))
+    if json:
+        print_json(about)
+        return
+    _print_facts(facts(about))
+    print_tables([table(about)])
+
+
+@app.command("import")
+def import_(
+    mapping: Annotated[Path, typer.Argument(metavar="MAPPING", help="Mapping file (YAML or JSON): docs/traces.md.")],
+    out: Annotated[str, typer.Option("-o", "--out", metavar="TRACE", help="The trace that is made.")],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILE", help="In the place of the mapping's file; each becomes a data set."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Convert measured data (npy, npz, HDF5, csv, txt; packed or not) into a trace."""
+    from reservoir_hw.experiment.traces.importing import import_trace
+    from reservoir_hw.experiment.traces.information import describe, facts, table
+
+    with progress_bar() as progress:
+        imported = import_trace(mapping, out, files or [], progress)
+    about = describe(imported.store)
+    if json:
+        print_json(about)
+        return
+    _print_facts(facts(about))
+    print_tables([table(about)])
+
+
+@app.command("diff")
+def diff(
+    a: Annotated[str, typer.Argument(metavar="A", help="The reference.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The trace that is compared with it.")],
+    tolerance: Annotated[
+        float | None,
+        typer.Option(min=0, help="Exit with 1 if the NRMSE of any node is above; in standard deviations of the node."),
+    ] = None,
+    washout: Annotated[int, typer.Option(min=0, help="Leading steps of every sequence that are left out.")] = 0,
+    input_tolerance: Annotated[
+        float,
+        typer.Option("--input-tolerance", min=0, help="By how much inputs may differ and still count as the same."),
+    ] = 0.0,
+    json: JsonOption = False,
+) -> None:
+    """Compare two traces wherever both devices were driven with the same inputs."""
+    from reservoir_hw.experiment.traces.difference import compare
+    from reservoir_hw.store import StateStore
+
+    with progress_bar() as progress:
+        found = compare(
+            StateStore.open(a),
+            StateStore.open(b),
+            tolerance=tolerance or 0.0,
+            washout=washout,
+            input_tolerance=input_tolerance,
+            progress=progress,
+        )
+    if json:
+        print_json(found.as_dict())
+    else:
+        _print_facts(found.facts())
+        if not found.identical:
+            print_tables([found.table()])
+    if tolerance is not None and not found.within_tolerance:
+        above = int((found.nrmse > tolerance).sum())
+        typer.echo(f"{above} of {len(found.nodes)} nodes are above the tolerance of {tolerance:g}", err=True)
+        raise typer.Exit(1)
+
+
+@app.command("plot")
+def plot(
+    trace: TracePath,
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The picture: .png, .pdf or .svg.")],
+    data_set: Annotated[str | None, typer.Option("--data-set", help="By default the first.")] = None,
+    sequence: Annotated[int, typer.Option(min=0, help="Row of the data set.")] = 0,
+    start: Annotated[int, typer.Option(min=0, help="First step that is shown.")] = 0,
+    steps: Annotated[int, typer.Option(min=2, help="How many are shown.")] = 300,
+) -> None:
+    """Draw inputs, node traces and an image of all states, and what the nodes have of past inputs."""
+    from reservoir_hw.experiment.traces import figure
+    from reservoir_hw.store import StateStore
+
+    picture = figure.plot(StateStore.open(trace), dataset=data_set, sequence=sequence, start=start, steps=steps)
+    try:
+        picture.savefig(out, dpi=150)
+    except ValueError as error:
+        raise ConfigurationError(f"{out}: {error}") from error
+    typer.echo(f"{out} is written")
+
+
+def _print_facts(facts: Iterable[tuple[str, str]]) -> None:
+    facts = list(facts)
+    width = max(len(name) for name, _ in facts)
+    for name, text in facts:
+        typer.echo(f"{name:<{width}}  {text}")

@@ -1,0 +1,129 @@
+"""What is in a trace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.store import Dataset, StateStore
+from reservoir_hw.tasks.task import Table
+
+
+def describe(store: StateStore) -> dict[str, Any]:
+    """All that is known about a trace without reading its states, ready for JSON.
+
+    `written_steps` of a data set counts steps of one sequence, averaged over its sequences; `driven_s` is the time
+    that the device was driven for, `started` when that began, both None where it is not known (an import).
+    """
+    recorded = store.facts
+    spec = recorded["spec"]
+    period = spec["step_period_s"]
+    return {
+        "path": store.path,
+        "made_by": recorded["made_by"],
+        "complete": store.complete,
+        "committed_chunks": store.committed,
+        "hardware": not spec["identity"]["simulated"],
+        "spec": spec,
+        "datasets": {name: _describe(dataset, store, period) for name, dataset in store.datasets.items()},
+        "segments": store.segments,
+        "provenance": recorded["provenance"],
+    }
+
+
+def facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What `describe` found about the trace as a whole, for people."""
+    spec, identity, provenance = about["spec"], about["spec"]["identity"], about["provenance"]
+    names = " ".join(filter(None, (identity["vendor"], identity["model"], identity["serial"])))
+    seams = [segment["seam"] for segment in about["segments"] if segment.get("seam")]
+    shown = [f"{seam['kind']} at chunk {seam['place']} of {seam['split']}" for seam in seams]
+    period = spec["step_period_s"]
+    return [
+        ("trace", about["path"]),
+        ("device", f"{'hardware' if about['hardware'] else 'simulation'}: {names}"),
+        ("fingerprint", identity["fingerprint"][:12]),
+        ("made by", f"{about['made_by']}{', ' + provenance['time'] if 'time' in provenance else ''}"),
+        ("state", "complete" if about["complete"] else f"unfinished, {about['committed_chunks']} chunks are valid"),
+        ("inputs", _channels(spec["inputs"], spec["input_names"], spec["input_unit"])),
+        ("nodes", _channels(spec["nodes"], spec["node_names"], spec["state_unit"])),
+        ("step period", "unknown" if period is None else f"{period:.4g} s"),
+        ("seams", "; ".join(shown) or "none"),
+        *((key, provenance[key]) for key in ("sample", "operator", "notes") if provenance.get(key)),
+        *(("on import", note) for note in provenance.get("notes_on_import", ())),
+        *(("from", f"{file['file']}, sha256 {file['sha256'][:12]}") for file in provenance.get("files", ())),
+    ]
+
+
+def table(about: Mapping[str, Any]) -> Table:
+    """The data sets, for people."""
+    header = ["data set", "sequences", "steps", "written", "chunk", "dtype", "size", "duration", "driven", "rate"]
+    body = [
+        [
+            name,
+            f"{d['sequences']:,}",
+            f"{d['steps']:,}",
+            "all" if d["written_steps"] == d["steps"] else f"{d['written_steps']:,.10g}",
+            f"{d['chunk'][0]} × {d['chunk'][1]:,}",
+            d["dtype"],
+            _size(d["bytes"]),
+            _seconds(d["duration_s"]),
+            _seconds(d["driven_s"]),
+            "" if not d["driven_s"] else f"{d['sequences'] * d['written_steps'] / d['driven_s']:,.3g} steps/s",
+        ]
+        for name, d in about["datasets"].items()
+    ]
+    note = "chunk: sequences × steps in one file. duration: of one sequence. driven: time that driving took."
+    return Table("Data sets", header, body, note)
+
+
+def _describe(dataset: Dataset, store: StateStore, period: float | None) -> dict[str, Any]:
+    starts, durations = np.moveaxis(dataset.timing, -1, 0)
+    known = np.isfinite(starts)
+    steps = dataset.steps
+    return {
+        "sequences": dataset.sequences,
+        "steps": steps,
+        "written_steps": steps if store.complete else _written(dataset, known),
+        "chunk": [dataset.group, dataset.chunk_steps],
+        "dtype": str(dataset.states.dtype),
+        "bytes": dataset.states.nbytes + dataset.inputs.nbytes,
+        "duration_s": None if period is None else steps * period,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(starts[known].min())) if known.any() else None,
+        "driven_s": float(durations[known].sum()) if known.any() else None,
+        "facts": dataset.facts,
+    }
+
+
+def _written(dataset: Dataset, known: np.ndarray) -> float:
+    """Steps that a sequence has on average."""
+    steps = 0
+    for place in dataset.places():
+        if known[place.rows.start // dataset.group, place.start // dataset.chunk_steps]:
+            steps += (place.rows.stop - place.rows.start) * (place.stop - place.start)
+    return steps / dataset.sequences
+
+
+def _channels(count: int, names: list[str], unit: str) -> str:
+    shown = ", ".join(names[:4]) + (
+        f", ... {names[-1]}" if len(names) > 5 else ", " + names[4] if len(names) == 5 else ""
+    )
+    return f"{count:,}{f' ({shown})' if names else ''}{f', unit {unit}' if unit != '1' else ''}"
+
+
+def _size(number: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:.3g} TB"
+
+
+def _seconds(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"

@@ -1,0 +1,339 @@
+"""States on disk: what a harvest gathered, a run recorded or an import converted, as a Zarr v3 group.
+
+    STORE/                       attributes: format, version, what wrote it, spec, provenance
+      journal/                   attributes: how much is valid, which snapshot goes with it, segments
+      snapshots/a, b             the last two states of the device, safetensors in a row of bytes
+      NAME/inputs                (sequences, time, inputs)
+      NAME/states                (sequences, time, nodes), row t the response to row t of the inputs
+      NAME/timing                (groups, chunks, 2): when a chunk was driven (seconds since 1970) and for how long
+
+Any Zarr reader understands the arrays. A step that was never written reads as NaN.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from reservoir_hw.errors import ConfigurationError, MissingExtra, ShapeError
+
+FORMAT = "reservoir_hw.states"
+VERSION = 1
+
+_RESERVED = {"journal", "snapshots"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Some consecutive steps of some sequences: `rows` start..stop of the sequences, steps start..stop."""
+
+    rows: slice
+    start: int
+    stop: int
+
+
+class Dataset:
+    """Sequences that were driven alike: inputs and states side by side.
+
+    `inputs` and `states` are Zarr arrays (sequences, time, ·): slices of them are read from the disk as numpy
+    arrays. States are written in chunks of `chunk_steps` steps of `group` sequences.
+    """
+
+    def __init__(self, group: Any, store: StateStore) -> None:
+        self._group = group
+        self._store = store
+        self.inputs: Any = group["inputs"]
+        self.states: Any = group["states"]
+        self._timing: Any = group["timing"]
+
+    @property
+    def name(self) -> str:
+        """Its name in the store."""
+        return self._group.basename
+
+    @property
+    def sequences(self) -> int:
+        """How many sequences."""
+        return self.states.shape[0]
+
+    @property
+    def steps(self) -> int:
+        """Length in time."""
+        return self.states.shape[1]
+
+    @property
+    def group(self) -> int:
+        """Sequences in one chunk."""
+        return self.states.chunks[0]
+
+    @property
+    def chunk_steps(self) -> int:
+        """Steps in one chunk."""
+        return self.states.chunks[1]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What was noted about this data set when it was made."""
+        return dict(self._group.attrs)
+
+    @property
+    def timing(self) -> np.ndarray:
+        """(groups, chunks, 2): start in seconds since 1970, duration in seconds; NaN where it is not known."""
+        return self._timing[:]
+
+    def places(self) -> Iterator[Place]:
+        """All chunks, group after group."""
+        for first in range(0, self.sequences, self.group):
+            rows = slice(first, min(first + self.group, self.sequences))
+            for start in range(0, self.steps, self.chunk_steps):
+                yield Place(rows, start, min(start + self.chunk_steps, self.steps))
+
+    def read(self, place: Place) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and states there.
+
+        Raises `ConfigurationError` where they were never written, or the file is damaged.
+        """
+        at = (place.rows, slice(place.start, place.stop))
+        try:
+            inputs, states = self.inputs[at], self.states[at]
+        except (ValueError, RuntimeError, OSError) as error:
+            raise ConfigurationError(
+                f"{self._store.path}: {self.name}, steps {place.start} to {place.stop - 1} of sequence "
+                f"{place.rows.start}: cannot be read ({error}). Is the file damaged?"
+            ) from error
+        if states.size and np.isnan(states[:, -1, -1]).any():
+            raise ConfigurationError(
+                f"{self._store.path}: {self.name}, steps {place.start} to {place.stop - 1} of sequence "
+                f"{place.rows.start} were never harvested"
+            )
+        return inputs, states
+
+    def write(self, place: Place, inputs: np.ndarray, states: np.ndarray, *, timing: tuple[float, float]) -> None:
+        """Write one chunk, the time axis growing if need be.
+
+        `timing` is when it was driven, in seconds since 1970, and for how long. Counts once it is committed.
+        Raises `OSError` if the disk is full.
+        """
+        if place.start % self.chunk_steps or place.stop - place.start > self.chunk_steps:
+            raise ShapeError(f"steps {place.start} to {place.stop} are not one chunk of {self.chunk_steps} steps")
+        if place.stop > self.steps:
+            for array in (self.inputs, self.states):
+                array.resize((array.shape[0], place.stop, array.shape[2]))
+            self._timing.resize((self._timing.shape[0], -(-place.stop // self.chunk_steps), 2))
+        at = (place.rows, slice(place.start, place.stop))
+        self.inputs[at] = inputs
+        self.states[at] = states
+        group, chunk = place.rows.start // self.group, place.start // self.chunk_steps
+        self._timing[group, chunk] = timing
+        for array in (self.inputs, self.states):
+            self._store.settle(f"{self.name}/{array.basename}/c/{group}/{chunk}/0")
+
+
+class StateStore:
+    """A folder (or any address that fsspec knows) with states that outlive the process that gathered them.
+
+    Written chunk by chunk; what `commit` has counted is whole and stays valid whatever happens afterwards, and
+    can be read meanwhile by others. Make one with `create`, open one with `open`.
+    """
+
+    def __init__(self, path: str, root: Any) -> None:
+        self.path = path
+        self._root = root
+        self._journal = root["journal"]
+        self._local = None if "://" in path else Path(path)
+
+    @classmethod
+    def create(cls, path: str | Path, facts: Mapping[str, Any]) -> Self:
+        """A new, empty store; `facts` (ready for JSON) are kept as its attributes.
+
+        Raises `ConfigurationError` if there is something at `path` already, or nothing can be made there.
+        """
+        zarr = _zarr()
+        if cls.exists(path) or ("://" not in str(path) and Path(path).exists()):
+            raise ConfigurationError(f"{path} exists already; name another place, or remove it first")
+        try:
+            root = zarr.create_group(
+                str(path), zarr_format=3, attributes={**facts, "format": FORMAT, "version": VERSION}
+            )
+            root.create_group("journal", attributes={"places": 0, "complete": False, "snapshot": None, "segments": []})
+            root.create_group("snapshots")
+        except OSError as error:
+            raise ConfigurationError(f"{path} cannot be written: {error.strerror or error}") from error
+        return cls(str(path), root)
+
+    @classmethod
+    def open(cls, path: str | Path, *, writable: bool = False) -> Self:
+        """An existing store. Raises `ConfigurationError` for anything else."""
+        zarr = _zarr()
+        try:
+            root = zarr.open_group(str(path), mode="r+" if writable else "r", zarr_format=3)
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"{path} is not a store of states (no Zarr group there)") from error
+        if root.attrs.get("format") != FORMAT:
+            raise ConfigurationError(f"{path} is a Zarr group, but not a store of states")
+        if root.attrs.get("version") != VERSION:
+            raise ConfigurationError(
+                f"{path} has the format version {root.attrs.get('version')}, this program reads version {VERSION}"
+            )
+        try:
+            return cls(str(path), root)
+        except KeyError as error:
+            raise ConfigurationError(f"{path} was never finished: {error} is missing; remove it") from error
+
+    @staticmethod
+    def exists(path: str | Path) -> bool:
+        """Whether there is a store at `path`."""
+        zarr = _zarr()
+        try:
+            return zarr.open_group(str(path), mode="r", zarr_format=3).attrs.get("format") == FORMAT
+        except (OSError, ValueError):
+            return False
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What `create` was given, with `format` and `version`."""
+        return dict(self._root.attrs)
+
+    @property
+    def datasets(self) -> dict[str, Dataset]:
+        """All data sets by name, in the order of their names."""
+        names = sorted(name for name, _ in self._root.groups() if name not in _RESERVED)
+        return {name: Dataset(self._root[name], self) for name in names}
+
+    def dataset(self, name: str) -> Dataset:
+        """One of them, or a `ConfigurationError` that lists what there is."""
+        datasets = self.datasets
+        if name not in datasets:
+            raise ConfigurationError(f"{self.path} has no data set {name!r}; there are: {', '.join(datasets)}")
+        return datasets[name]
+
+    def add(
+        self,
+        name: str,
+        *,
+        sequences: int,
+        inputs: int,
+        nodes: int,
+        chunk_steps: int,
+        steps: int = 0,
+        group: int | None = None,
+        dtype: Literal["float32", "float64"] = "float32",
+        facts: Mapping[str, Any] | None = None,
+    ) -> Dataset:
+        """A new data set; its time axis has `steps` steps and grows when more is written."""
+        from zarr.codecs import BloscCodec, Crc32cCodec
+
+        if name in _RESERVED or "/" in name:
+            raise ConfigurationError(f"{name!r} cannot be the name of a data set")
+        group = group or sequences
+        # The checksum makes a damaged file an error instead of wrong states.
+        codecs = [BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()]
+        made = self._root.create_group(name, attributes=dict(facts or {}))
+        for array, width in (("inputs", inputs), ("states", nodes)):
+            made.create_array(
+                array,
+                shape=(sequences, steps, width),
+                chunks=(group, chunk_steps, width),
+                dtype=dtype,
+                fill_value=float("nan"),
+                compressors=codecs,
+                dimension_names=("sequence", "step", "channel" if array == "inputs" else "node"),
+            )
+        made.create_array(
+            "timing",
+            shape=(-(-sequences // group), -(-steps // chunk_steps), 2),
+            chunks=(1, 1024, 2),
+            dtype="float64",
+            fill_value=float("nan"),
+        )
+        return Dataset(made, self)
+
+    # ---- how far it is
+
+    @property
+    def committed(self) -> int:
+        """How many places of the plan that fills the store are valid."""
+        return int(self._journal.attrs["places"])
+
+    @property
+    def complete(self) -> bool:
+        """Whether the whole plan is."""
+        return bool(self._journal.attrs["complete"])
+
+    @property
+    def segments(self) -> list[dict[str, Any]]:
+        """One record for each process that wrote, in order; a seam in the data is noted in the later one."""
+        return list(self._journal.attrs["segments"])
+
+    def commit(
+        self,
+        places: int,
+        *,
+        snapshot: Mapping[str, np.ndarray] | None = None,
+        segments: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Count what was written so far as valid, with the state of the device there.
+
+        A crash leaves either what counted before or what counts now.
+        """
+        changes: dict[str, Any] = {"places": places, "complete": False, "snapshot": None}
+        if snapshot is not None:
+            slot = "b" if self._journal.attrs["snapshot"] == "a" else "a"
+            self._write_snapshot(slot, snapshot)
+            changes["snapshot"] = slot
+        if segments is not None:
+            changes["segments"] = list(segments)
+        self._note(changes)
+
+    def close_segment(self, segments: Sequence[Mapping[str, Any]], *, complete: bool) -> None:
+        """Note how a process ended, and whether the whole plan is there."""
+        self._note({"segments": list(segments), "complete": complete})
+
+    def snapshot(self) -> dict[str, np.ndarray] | None:
+        """The state of the device at the last commit, or None where it could not tell."""
+        from safetensors.numpy import load
+
+        slot = self._journal.attrs["snapshot"]
+        return None if slot is None else load(self._root[f"snapshots/{slot}"][:].tobytes())
+
+    def refresh(self) -> None:
+        """See what another process has committed since."""
+        self._journal = self._root["journal"]
+
+    def remove_leftovers(self) -> None:
+        """Remove half-written files of a process that died; only while nobody else writes."""
+        if self._local is not None:
+            for leftover in self._local.rglob("*.partial"):
+                leftover.unlink(missing_ok=True)
+
+    def settle(self, name: str) -> None:
+        """Wait until a file of the store is on the disk, so that a power failure cannot take it."""
+        if self._local is None:
+            return
+        with (self._local / name).open("rb") as file:
+            os.fsync(file.fileno())
+
+    def _note(self, changes: Mapping[str, Any]) -> None:
+        # Not attrs.update, which writes the file once for each key: a crash would find half of the changes.
+        self._journal.update_attributes(dict(changes))
+        self.settle("journal/zarr.json")
+
+    def _write_snapshot(self, slot: str, snapshot: Mapping[str, np.ndarray]) -> None:
+        from safetensors.numpy import save
+
+        data = np.frombuffer(save({name: np.ascontiguousarray(array) for name, array in snapshot.items()}), np.uint8)
+        self._root["snapshots"].create_array(slot, data=data, overwrite=True, compressors=None)
+        self.settle(f"snapshots/{slot}/c/0")
+
+
+def _zarr() -> Any:
+    try:
+        import zarr
+    except ImportError as error:
+        raise MissingExtra("stores of states need zarr: pip install 'reservoir-hw[store]'") from error
+    return zarr

@@ -1,0 +1,75 @@
+"""Outputs beside the series that they follow, as tables and figures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reservoir_hw.tasks._figures import colours, new_figure, plain
+from reservoir_hw.tasks._series import Models, mean_and_spread
+from reservoir_hw.tasks.task import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PIECE = 200
+"""Steps of the test that the figure shows: the arrays `piece/targets` and `piece/outputs` (steps,)."""
+
+_SHOWN = 4
+
+
+def table(models: Models, title: str, note: str = "") -> Table:
+    """NRMSE and NMSE by model, over the runs."""
+    body = [
+        [
+            name,
+            str(len(runs)),
+            *(mean_and_spread((run.evaluation.metrics[m] for run in runs), digits=4) for m in ("nrmse", "nmse")),
+        ]
+        for name, runs in models.items()
+    ]
+    return Table(title, ["model", "runs", "NRMSE", "NMSE"], body, f"Mean ± standard deviation over the runs. {note}")
+
+
+def figures(models: Models) -> dict[str, Figure]:
+    """`series`: outputs beside targets with their error; `nmse`: the error of every run."""
+    return {"series": _series_figure(models), "nmse": _error_figure(models)}
+
+
+def _series_figure(models: Models) -> Figure:
+    shown = list(models.items())[-_SHOWN:]
+    figure = new_figure(9.0, 1.4 + 1.5 * len(shown))
+    grid = figure.subplots(len(shown), 2, sharex=True, sharey="col", squeeze=False)
+    for (above, below), (name, runs), colour in zip(grid, shown, colours(len(shown)), strict=True):
+        arrays = runs[0].evaluation.arrays
+        steps = np.arange(len(arrays["piece/targets"]))
+        above.plot(steps, arrays["piece/targets"], color="0.6", linewidth=2.5, label="target")
+        above.plot(steps, arrays["piece/outputs"], color=colour, linewidth=1, label="output")
+        above.set_title(name, fontsize=10, loc="left")
+        below.axhline(0, color="0.6", linewidth=1)
+        below.plot(steps, arrays["piece/outputs"] - arrays["piece/targets"], color=colour, linewidth=1)
+        below.set_title("output - target", fontsize=10, loc="left")
+        plain(above)
+        plain(below)
+    grid[0, 0].legend(frameon=False, ncols=2, fontsize=8)
+    for axes in grid[-1]:
+        axes.set_xlabel("step of the test")
+    figure.suptitle("The first steps of the test, of the first data set")
+    return figure
+
+
+def _error_figure(models: Models) -> Figure:
+    figure = new_figure(7.5, 1.6 + 0.35 * len(models))
+    axes = figure.subplots()
+    at = np.arange(len(models))
+    for height, runs, colour in zip(at, models.values(), colours(len(models)), strict=True):
+        errors = np.array([run.evaluation.metrics["nmse"] for run in runs])
+        axes.plot(errors, np.full(len(errors), height), "o", color=colour, markersize=4, alpha=0.6)
+        axes.plot(errors.mean(), height, "|", color="black", markersize=14)
+    axes.set_yticks(at, models)
+    axes.set_ylim(len(models) - 0.5, -0.5)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("NMSE (dots: runs, bar: their mean)")
+    plain(axes)
+    return figure

@@ -1,0 +1,424 @@
+"""Harvests that are killed, cut and resumed, in processes of their own and with toys."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from toys import Toy
+
+from reservoir_hw import Experiment
+from reservoir_hw.backends.simulated.esn import Esn
+from reservoir_hw.errors import ConfigurationError, DeviceBusy, DeviceFault
+from reservoir_hw.experiment.configuration import TrainingConfig
+from reservoir_hw.experiment.drive import driven
+from reservoir_hw.experiment.harvest import harvest, stored
+from reservoir_hw.experiment.plan import Burst, plan
+from reservoir_hw.store import StateStore
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Split, Task
+
+STEPS, TEST_STEPS, CHUNK = 3000, 1000, 100
+
+EXPERIMENT = f"""\
+task: {{kind: narma, train_steps: {STEPS}, test_steps: {TEST_STEPS}}}
+reservoir: {{kind: esn, nodes: 40, nonidealities: {{loop: {{noise: NOISE}}, readout: {{noise: NOISE}}}}}}
+readout: {{kind: ridge, washout: 100}}
+training: {{settle_passes: 1}}
+run: {{chunk_steps: {CHUNK}, states: states, folder: runs}}
+"""
+
+
+def quiet(_: int) -> None:
+    pass
+
+
+def states_of(folder: Path) -> dict[str, str]:
+    """Every chunk of states and inputs with its digest."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for name in ("states", "inputs")
+        for path in sorted(folder.glob(f"*/{name}/c/**/*"))
+        if path.is_file()
+    }
+
+
+def start(folder: Path, *, limit: int | None = None) -> subprocess.Popen[str]:
+    def limited() -> None:
+        if limit is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    return subprocess.Popen(
+        [sys.executable, "-m", "reservoir_hw.cli", "harvest", "experiment.yaml", "--json"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=limited,
+    )
+
+
+def prepared(folder: Path, noise: float) -> Path:
+    folder.mkdir()
+    (folder / "experiment.yaml").write_text(EXPERIMENT.replace("NOISE", str(noise)))
+    return folder
+
+
+def undisturbed(folder: Path) -> dict[str, str]:
+    process = start(folder)
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    return states_of(next((folder / "states").iterdir()))
+
+
+def committed(folder: Path) -> int:
+    journals = list((folder / "states").glob("*/journal/zarr.json"))
+    return json.loads(journals[0].read_text())["attributes"]["places"] if journals else -1
+
+
+def kill_and_resume(folder: Path, kills: int, seed: int) -> int:
+    """Kill a harvest `kills` times at random, each time after it got on, and let it finish; returns the segments."""
+    chance = random.Random(seed)
+    for left in range(kills, 0, -1):
+        before = committed(folder)
+        room = (STEPS + TEST_STEPS) // CHUNK - 1 - max(before, 0)
+        wanted = max(before, 0) + chance.randint(0, max(1, room // left))
+        process = start(folder)
+        while committed(folder) < wanted:
+            if process.poll() is not None:
+                break
+            time.sleep(0.002)
+        time.sleep(chance.uniform(0, 0.03))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    process = start(folder)
+    output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    return len(json.loads(output)["stores"][0]["segments"])
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01], ids=["deterministic", "noisy"])
+def test_a_harvest_that_is_killed_three_times_ends_with_the_same_bytes(tmp_path: Path, noise: float) -> None:
+    whole = undisturbed(prepared(tmp_path / "whole", noise))
+    assert len(whole) == 2 * (STEPS + TEST_STEPS) // CHUNK
+    folder = prepared(tmp_path / "killed", noise)
+    assert kill_and_resume(folder, kills=3, seed=1) >= 2
+    assert states_of(next((folder / "states").iterdir())) == whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [0.0, 0.01], ids=["deterministic", "noisy"])
+def test_a_harvest_that_is_killed_twenty_times_ends_with_the_same_bytes(tmp_path: Path, noise: float) -> None:
+    whole = undisturbed(prepared(tmp_path / "whole", noise))
+    folder = prepared(tmp_path / "killed", noise)
+    assert kill_and_resume(folder, kills=20, seed=2) >= 10
+    assert states_of(next((folder / "states").iterdir())) == whole
+
+
+def test_a_full_disk_keeps_what_was_harvested(tmp_path: Path) -> None:
+    whole = undisturbed(prepared(tmp_path / "whole", 0.01))
+    folder = prepared(tmp_path / "full", 0.01)
+    # No file may grow beyond this: the chunks of states do.
+    process = start(folder, limit=10_000)
+    _, errors = process.communicate()
+    assert process.returncode == 1
+    assert "File too large" in errors
+    assert "Traceback" not in errors
+    process = start(folder)
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert states_of(next((folder / "states").iterdir())) == whole
+
+
+def experiment(folder: Path, **sections: Any) -> Experiment:
+    document: dict[str, Any] = {
+        "task": {"kind": "narma", "train_steps": 500, "test_steps": 300},
+        "reservoir": {"kind": "esn", "nodes": 30, "nonidealities": {"loop": {"noise": 0.01}}},
+        "readout": {"kind": "ridge", "washout": 50},
+        "run": {"folder": str(folder / "runs"), "states": str(folder / "states"), "chunk_steps": 100},
+    }
+    for section, values in sections.items():
+        document[section] = {**document.get(section, {}), **values}
+    return Experiment(document)
+
+
+def test_a_run_takes_the_states_of_a_harvest_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driven = experiment(tmp_path).run()
+    assert not driven.notes
+    stores = experiment(tmp_path).harvest()
+    assert [store.complete for store in stores] == [True]
+    # The device is not touched again: not by the runs, nor by a second harvest.
+    monkeypatch.setattr(Esn, "_run", None)
+    harvested = experiment(tmp_path).run()
+    assert harvested.metrics["rows"] == driven.metrics["rows"]
+    assert "states were read from" in harvested.notes[0]
+    assert harvested.provenance["rows"][0]["reservoir"]["states"] == stores[0].path
+    assert harvested.provenance["rows"][0]["reservoir"]["identity"]["model"]
+    # Another readout is another experiment on the same states.
+    other = experiment(tmp_path, readout={"alpha": 1e-2}).run()
+    assert other.metrics["rows"] != driven.metrics["rows"]
+    assert experiment(tmp_path).harvest()[0].path == stores[0].path
+
+
+def test_points_that_share_their_states_share_a_store(tmp_path: Path) -> None:
+    both = experiment(tmp_path, vary={"readout.alpha": [1e-6, 1e-2], "reservoir.nodes": [20, 30]})
+    assert len(both.harvest()) == 2
+    assert both.estimate(harvest=True).runs == 2
+    assert "kept on disk" in str(both.estimate(harvest=True))
+    assert len(both.run().notes) == 4
+
+
+def test_states_of_other_settings_are_never_taken(tmp_path: Path) -> None:
+    experiment(tmp_path).harvest()
+    for sections in (
+        {"reservoir": {"nodes": 31}},
+        {"task": {"seed": 1}},
+        {"training": {"settle_passes": 1}},
+        {"run": {"states": None}},
+    ):
+        assert not experiment(tmp_path, **sections).run().notes
+
+
+def test_an_unfinished_harvest_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+    run = Esn._run
+
+    def failing(self: Esn, u: Any, out: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise DeviceFault("cable pulled", steps_done=0)
+        return run(self, u, out)
+
+    monkeypatch.setattr(Esn, "_run", failing)
+    with pytest.raises(DeviceFault, match="cable pulled"):
+        experiment(tmp_path).harvest()
+    store = StateStore.open(next((tmp_path / "states").iterdir()))
+    assert (store.committed, store.complete) == (3, False)
+    assert store.segments[0]["status"] == "failed: DeviceFault: cable pulled"
+    assert store.segments[0]["reservoir"]["counters"]["faults"] == 1
+    result = experiment(tmp_path).run()
+    assert "unfinished harvest" in result.notes[0]
+    experiment(tmp_path).harvest()
+    assert experiment(tmp_path).run().metrics["rows"] == result.metrics["rows"]
+
+
+def test_a_store_of_another_device_or_of_other_data_is_refused(tmp_path: Path) -> None:
+    path = Path(experiment(tmp_path).harvest()[0].path)
+    attributes = json.loads((path / "zarr.json").read_text())
+    attributes["attributes"]["spec"]["identity"]["fingerprint"] = "0" * 64
+    (path / "zarr.json").write_text(json.dumps(attributes))
+    journal = json.loads((path / "journal" / "zarr.json").read_text())
+    journal["attributes"] |= {"complete": False, "places": 2}
+    (path / "journal" / "zarr.json").write_text(json.dumps(journal))
+    with pytest.raises(ConfigurationError, match="was begun on another device"):
+        experiment(tmp_path).harvest()
+    group = json.loads((path / "train" / "zarr.json").read_text())
+    group["attributes"]["inputs_sha256"] = "0" * 64
+    (path / "train" / "zarr.json").write_text(json.dumps(group))
+    with pytest.raises(ConfigurationError, match="other train inputs"):
+        experiment(tmp_path).run()
+
+
+def test_a_damaged_chunk_is_an_error_and_not_a_state(tmp_path: Path) -> None:
+    path = Path(experiment(tmp_path).harvest()[0].path)
+    chunk = path / "train" / "states" / "c" / "0" / "2" / "0"
+    data = bytearray(chunk.read_bytes())
+    data[len(data) // 2] ^= 1
+    chunk.write_bytes(data)
+    with pytest.raises(ConfigurationError, match="steps 200 to 299 of sequence 0: cannot be read"):
+        experiment(tmp_path).run()
+    chunk.unlink()
+    with pytest.raises(ConfigurationError, match="never harvested"):
+        experiment(tmp_path).run()
+
+
+class Sequences(Task):
+    """Noise in, the same noise out: what is driven matters, not how well it is done."""
+
+    def __init__(self, sequences: int, steps: int, tests: int = 1) -> None:
+        rng = np.random.default_rng(0)
+        self.train, self.test = (
+            Split(u, u[..., :1].copy())
+            for u in (rng.uniform(-1, 1, (n, steps, 2)).astype(np.float32) for n in (sequences, tests))
+        )
+
+    def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
+        del scale
+        return Evaluation({"error": float(np.mean((outputs - self.test.targets) ** 2))})
+
+
+class Failing(Toy):
+    """Fails in the call or chunk of the given number."""
+
+    def __init__(self, fails_in: int | None = None, **declared: Any) -> None:
+        super().__init__(**declared)
+        self.left = fails_in
+
+    def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise DeviceFault("cut", steps_done=0)
+        return super()._run(u, out)
+
+
+class FreeRunning(Failing):
+    """Goes on between two chunks if it is not fed: can only be streamed."""
+
+    def __init__(self, fails_in: int | None = None) -> None:
+        super().__init__(fails_in, continuity="free_running", max_batch=1)
+
+    def _stream(self, chunks: Iterator[Any]) -> Iterator[Any]:
+        for chunk in chunks:
+            yield self._run(chunk, None)
+
+
+def bursts_of(task: Task, max_batch: int | None = None, guard: int | None = None) -> list[Burst]:
+    return plan(task, TrainingConfig(guard_steps=guard), chunk_steps=20, max_batch=max_batch)
+
+
+def store_of(path: Path, task: Task, toy: Toy, bursts: list[Burst]) -> StateStore:
+    store = StateStore.create(path, {"spec": toy.spec.model_dump(mode="json")})
+    harvest(toy, task, bursts, store, quiet)
+    return store
+
+
+def resumed(path: Path, task: Task, broken: Toy, whole: Toy, bursts: list[Burst]) -> StateStore:
+    with broken, pytest.raises(DeviceFault):
+        store_of(path, task, broken, bursts)
+    store = StateStore.open(path, writable=True)
+    with whole:
+        harvest(whole, task, bursts, store, quiet)
+    return store
+
+
+def test_a_free_running_device_starts_again_with_the_sequence_that_was_cut(tmp_path: Path) -> None:
+    task = Sequences(3, 100)
+    bursts = bursts_of(task, max_batch=1)
+    with FreeRunning() as toy:
+        undisturbed = store_of(tmp_path / "whole", task, toy, bursts)
+    # Cut in the third chunk of the second sequence.
+    store = resumed(tmp_path / "cut", task, FreeRunning(fails_in=7), FreeRunning(), bursts)
+    first, second = store.segments
+    assert (first["status"], first["places"], first["seam"]) == ("failed: DeviceFault: cut", 7, None)
+    assert second["seam"] == {"kind": "started again", "steps": 0, "dataset": "train", "place": 5}
+    assert (second["first_place"], second["places"]) == (5, 15)
+    assert store.complete
+    assert store.committed == 20
+    assert states_of(tmp_path / "cut") == states_of(tmp_path / "whole")
+    # What is read counts every step once.
+    seen = [leg.place for leg, _ in stored(store, bursts, quiet) if leg.split == "train"]
+    assert len(seen) == 15
+    assert sum(place.stop - place.start for place in seen if place) == 300
+    assert undisturbed.segments[0]["places"] == 20
+
+
+def test_a_device_that_declares_its_memory_is_driven_with_it_again(tmp_path: Path) -> None:
+    task = Sequences(1, 200)
+    bursts = bursts_of(task)
+    with Toy() as toy:
+        store_of(tmp_path / "whole", task, toy, bursts)
+    store = resumed(tmp_path / "cut", task, Failing(4, memory_steps=60), Failing(memory_steps=60), bursts)
+    assert store.segments[1]["seam"] == {"kind": "driven again", "steps": 60, "dataset": "train", "place": 4}
+    whole = StateStore.open(tmp_path / "whole").dataset("train").states[:]
+    np.testing.assert_allclose(store.dataset("train").states[:], whole, atol=1e-15)
+
+
+def test_a_device_without_memory_or_snapshot_starts_the_sequence_again(tmp_path: Path) -> None:
+    task = Sequences(1, 200)
+    store = resumed(tmp_path / "cut", task, Failing(4), Failing(), bursts_of(task))
+    assert store.segments[1]["seam"]["kind"] == "started again"
+    assert store.segments[1]["first_place"] == 0
+    assert store.complete
+
+
+def test_repetitions_are_kept_and_their_mean_is_learned_from(tmp_path: Path) -> None:
+    once = experiment(tmp_path).run()
+    live = experiment(tmp_path, training={"repetitions": 4}).run()
+    assert live.metrics["rows"][0]["metrics"]["nmse"] < 0.9 * once.metrics["rows"][0]["metrics"]["nmse"]
+    store = experiment(tmp_path, training={"repetitions": 4}).harvest()[0]
+    assert sorted(store.datasets) == sorted(f"{s}{n}" for s in ("test", "train") for n in ("", ".1", ".2", ".3"))
+    assert not np.array_equal(store.dataset("train").states[:], store.dataset("train.1").states[:])
+    harvested = experiment(tmp_path, training={"repetitions": 4}).run()
+    assert harvested.notes
+    assert harvested.metrics["rows"] == live.metrics["rows"]
+
+
+def test_one_process_at_a_time_writes(tmp_path: Path) -> None:
+    task = Sequences(1, 40)
+    bursts = bursts_of(task)
+
+    class Nosy(Toy):
+        def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+            with pytest.raises(DeviceBusy, match="in use by"), Toy() as other:
+                harvest(other, task, bursts, StateStore.open(tmp_path / "store", writable=True), quiet)
+            return super()._run(u, out)
+
+    with Nosy() as toy:
+        assert store_of(tmp_path / "store", task, toy, bursts).complete
+
+
+def test_a_store_is_readable_while_it_is_written(tmp_path: Path) -> None:
+    task = Sequences(1, 100)
+    bursts = bursts_of(task)
+    seen: list[int] = []
+
+    class Watched(Toy):
+        def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+            reader = StateStore.open(tmp_path / "store")
+            seen.append(reader.committed)
+            for number, place in enumerate(reader.dataset("train").places()):
+                if number < reader.committed:
+                    assert np.isfinite(reader.dataset("train").read(place)[1]).all()
+            return super()._run(u, out)
+
+    with Watched() as toy:
+        store_of(tmp_path / "store", task, toy, bursts)
+    assert seen == [0, 1, 2, 3, 4, 5, 5, 5, 5, 5, 5, 6, 7, 8, 9][: len(seen)]
+
+
+def test_packed_and_separate_sequences_agree() -> None:
+    """Sixty halvings of the state lie between two sequences of the burst."""
+    task = Sequences(4, 50)
+
+    def states(guard: int | None) -> tuple[np.ndarray, int]:
+        found = np.full((4, 50, 2), np.nan)
+        with Toy(max_batch=1) as toy:
+            for leg, answer in driven(toy, bursts_of(task, max_batch=1, guard=guard), quiet):
+                if leg.place is not None and leg.split == "train":
+                    found[leg.place.rows, leg.place.start : leg.place.stop] = answer
+            return found, len(toy.resets)
+
+    separate, many_resets = states(None)
+    packed, few_resets = states(60)
+    np.testing.assert_allclose(packed, separate, atol=1e-15)
+    assert np.isfinite(separate).all()
+    # One burst for each split; the first reset is that of open().
+    assert (many_resets, few_resets) == (1 + 4 + 1, 1 + 2)
+
+
+def test_a_continuous_test_goes_on_where_the_training_ended(tmp_path: Path) -> None:
+    task = Sequences(1, 100)
+    training = TrainingConfig(continuous=True, settle_passes=1)
+    legs = [leg for burst in plan(task, training, chunk_steps=30) for leg in burst.legs]
+    assert len(plan(task, training, chunk_steps=30)) == 1
+    joined = np.concatenate([leg.inputs for leg in legs], axis=1)
+    np.testing.assert_array_equal(
+        joined, np.concatenate([task.train.inputs, task.train.inputs, task.test.inputs], axis=1)
+    )
+    with pytest.raises(ConfigurationError, match="3 sequences to train with and 1 to test"):
+        plan(Sequences(3, 10), training, chunk_steps=30)
+    result = experiment(tmp_path, training={"continuous": True}).run()
+    separate = experiment(tmp_path).run()
+    assert result.metrics["rows"][0]["metrics"] == pytest.approx(separate.metrics["rows"][0]["metrics"], rel=0.2)

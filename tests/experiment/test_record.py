@@ -1,0 +1,127 @@
+"""Recording what a device is driven with, and experiments on the recording."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from toys import Toy
+
+from reservoir_hw import Experiment, open_reservoir
+from reservoir_hw.errors import ConfigurationError, DeviceFault
+from reservoir_hw.experiment.record import Recorder
+from reservoir_hw.store import StateStore
+
+RNG = np.random.default_rng(0)
+
+
+def drive(batch: int, steps: int) -> np.ndarray:
+    return RNG.uniform(-1, 1, (batch, steps, 2))
+
+
+def test_every_reset_begins_a_data_set(tmp_path: Path) -> None:
+    with Toy() as toy:
+        with Recorder(toy, tmp_path / "trace", chunk_steps=10):
+            first = [drive(1, 7), drive(1, 20)]
+            given = [toy.run(u) for u in first]
+            toy.reset(3)
+            toy.reset(3)
+            second = drive(3, 5)
+            answer = toy.run(second)
+            stepped = toy.step(second[:, 0])
+        toy.run(drive(3, 4))
+    store = StateStore.open(tmp_path / "trace")
+    assert list(store.datasets) == ["000", "001"]
+    np.testing.assert_array_equal(store.dataset("000").inputs[:], np.concatenate(first, axis=1))
+    np.testing.assert_array_equal(store.dataset("000").states[:], np.concatenate(given, axis=1))
+    np.testing.assert_array_equal(store.dataset("001").states[:, :5], answer)
+    np.testing.assert_array_equal(store.dataset("001").states[:, 5], stepped)
+    assert store.complete
+    assert store.facts["spec"]["nodes"] == 2
+    assert store.segments[0]["status"] == "complete"
+    assert store.segments[0]["reservoir"]["counters"]["steps"] == 27 + 18
+    assert np.isfinite(store.dataset("000").timing[0, :, 0]).all()
+
+
+def test_streams_torch_and_masks_are_recorded_as_they_cross_the_contract(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    esn: dict[str, Any] = {"kind": "esn", "nodes": 8, "inputs": 2, "input_mask": {"kind": "uniform"}}
+    u = RNG.uniform(-1, 1, (1, 30, 1)).astype(np.float32)
+    with open_reservoir(esn, inputs=1) as reservoir, Recorder(reservoir, tmp_path / "trace", chunk_steps=8):
+        chunks = [torch.from_numpy(u[:, :10].copy()), torch.from_numpy(u[:, 10:].copy())]
+        states = torch.cat(list(reservoir.stream(iter(chunks))), dim=1)
+    recorded = StateStore.open(tmp_path / "trace").dataset("000")
+    np.testing.assert_array_equal(recorded.inputs[:], u)
+    np.testing.assert_array_equal(recorded.states[:], states.numpy())
+
+
+def test_buffers_may_be_used_again(tmp_path: Path) -> None:
+    with Toy() as toy, Recorder(toy, tmp_path / "trace", chunk_steps=100):
+        buffer, out = np.empty((1, 5, 2)), np.empty((1, 5, 2))
+        kept = []
+        for value in (1.0, 2.0, 3.0):
+            buffer[:] = value
+            kept.append(np.array(toy.run(buffer, out=out)))
+    recorded = StateStore.open(tmp_path / "trace").dataset("000")
+    np.testing.assert_array_equal(recorded.states[:], np.concatenate(kept, axis=1))
+    np.testing.assert_array_equal(recorded.inputs[0, ::5, 0], [1.0, 2.0, 3.0])
+
+
+def test_what_was_driven_before_a_fault_is_kept(tmp_path: Path) -> None:
+    u = drive(1, 20)
+    with pytest.raises(DeviceFault, match="toy fault"), Toy(fails_at=13) as toy, Recorder(toy, tmp_path / "trace"):
+        toy.run(u)
+    store = StateStore.open(tmp_path / "trace")
+    np.testing.assert_array_equal(store.dataset("000").inputs[:], u[:, :13])
+    assert store.segments[0]["status"] == "failed: DeviceFault: toy fault at step 13"
+
+
+def experiment(folder: Path, **over: Any) -> Experiment:
+    document: dict[str, Any] = {
+        "task": {"kind": "narma", "train_steps": 400, "test_steps": 300},
+        "reservoir": {"kind": "esn", "nodes": 30, "nonidealities": {"loop": {"noise": 0.01}}},
+        "readout": {"kind": "ridge", "washout": 50},
+        "run": {"folder": str(folder / "runs"), "states": str(folder / "states"), "chunk_steps": 90},
+    }
+    return Experiment({**document, **{key: {**document.get(key, {}), **value} for key, value in over.items()}})
+
+
+def test_the_same_experiment_on_a_recording_gives_the_same_result(tmp_path: Path) -> None:
+    trace = str(tmp_path / "trace")
+    simulated = experiment(tmp_path, run={"record": trace}).run()
+    document = experiment(tmp_path).resolved()
+    replayed = Experiment({**document, "reservoir": {"kind": "replay", "trace": trace}}).run()
+    assert replayed.metrics["rows"][0]["metrics"] == simulated.metrics["rows"][0]["metrics"]
+    ours, theirs = (load_file(r.folder / "readout" / "000.safetensors") for r in (simulated, replayed))
+    assert ours["weights"].tobytes() == theirs["weights"].tobytes()
+    ours, theirs = (r.provenance["rows"][0]["reservoir"]["identity"] for r in (simulated, replayed))
+    assert ours["fingerprint"] == theirs["fingerprint"]
+    assert "replayed" in theirs["model"]
+
+
+def test_a_harvest_can_be_replayed_too(tmp_path: Path) -> None:
+    """With settling passes it cannot: they were driven and not kept."""
+    store = experiment(tmp_path, training={"test_warmup_steps": 0}).harvest()[0]
+    document = experiment(tmp_path, training={"test_warmup_steps": 0}).resolved()
+    replayed = Experiment({**document, "reservoir": {"kind": "replay", "trace": store.path}}).run()
+    harvested = experiment(tmp_path, training={"test_warmup_steps": 0}).run()
+    assert replayed.metrics["rows"][0]["metrics"] == harvested.metrics["rows"][0]["metrics"]
+
+
+def test_a_grid_records_a_trace_for_each_point_and_drives_the_device(tmp_path: Path) -> None:
+    experiment(tmp_path).harvest()
+    result = experiment(tmp_path, run={"record": str(tmp_path / "traces")}, vary={"reservoir.nodes": [20, 30]}).run()
+    assert not result.notes
+    assert [StateStore.open(tmp_path / "traces" / f"{n:03d}").facts["spec"]["nodes"] for n in (0, 1)] == [20, 30]
+
+
+def test_a_recording_is_never_overwritten(tmp_path: Path) -> None:
+    experiment(tmp_path, run={"record": str(tmp_path / "trace")}).run()
+    with pytest.raises(ConfigurationError, match="exists already"):
+        experiment(tmp_path, run={"record": str(tmp_path / "trace")}).run()
+    folders = sorted((tmp_path / "runs").iterdir())
+    assert json.loads((folders[-1] / "metrics.json").read_text())["status"] == "failed"

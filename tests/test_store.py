@@ -1,0 +1,176 @@
+"""The format on disk, read by others and larger than memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from reservoir_hw.errors import ConfigurationError, MissingExtra, ShapeError
+from reservoir_hw.store import Place, StateStore
+
+RNG = np.random.default_rng(0)
+
+
+def block(sequences: int, steps: int, width: int) -> np.ndarray:
+    return RNG.standard_normal((sequences, steps, width)).astype(np.float32)
+
+
+def filled(path: Path) -> tuple[StateStore, np.ndarray, np.ndarray]:
+    """Three sequences in groups of two, 50 steps in chunks of 20."""
+    store = StateStore.create(path, {"made_by": "tests"})
+    dataset = store.add("train", sequences=3, inputs=1, nodes=4, chunk_steps=20, group=2, steps=50)
+    inputs, states = block(3, 50, 1), block(3, 50, 4)
+    for number, place in enumerate(dataset.places()):
+        at = (place.rows, slice(place.start, place.stop))
+        dataset.write(place, inputs[at], states[at], timing=(time.time(), 0.5))
+        store.commit(number + 1, snapshot={"x": states[place.rows, place.stop - 1]})
+    return store, inputs, states
+
+
+def test_what_was_written_is_read_again_by_us_and_by_plain_zarr(tmp_path: Path) -> None:
+    _, inputs, states = filled(tmp_path / "store")
+    store = StateStore.open(tmp_path / "store")
+    dataset = store.dataset("train")
+    assert (dataset.sequences, dataset.steps, dataset.group, dataset.chunk_steps) == (3, 50, 2, 20)
+    assert len(list(dataset.places())) == 6
+    read = np.empty_like(states)
+    for place in dataset.places():
+        read[place.rows, place.start : place.stop] = dataset.read(place)[1]
+    np.testing.assert_array_equal(read, states)
+    plain: Any = zarr.open_group(tmp_path / "store", mode="r")
+    np.testing.assert_array_equal(plain["train/inputs"][:], inputs)
+    assert plain["train/states"].metadata.dimension_names == ("sequence", "step", "node")
+    assert dataset.timing.shape == (2, 3, 2)
+    np.testing.assert_array_equal(dataset.timing[..., 1], 0.5)
+
+
+def test_the_last_snapshot_belongs_to_the_last_commit(tmp_path: Path) -> None:
+    store, _, states = filled(tmp_path / "store")
+    snapshot = StateStore.open(tmp_path / "store").snapshot()
+    assert snapshot is not None
+    np.testing.assert_array_equal(snapshot["x"], states[2:, 49])
+    store.commit(6)
+    assert store.snapshot() is None
+
+
+def test_each_commit_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several would leave, after a crash between them, the count of one commit with the snapshot of another."""
+    store, _, _ = filled(tmp_path / "store")
+    journal = tmp_path / "store" / "journal" / "zarr.json"
+    seen: list[str] = []
+    replace = Path.replace
+
+    def watching(self: Path, target: Path) -> Path:
+        if Path(target) == journal:
+            seen.append(self.read_text())
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", watching)
+    store.commit(7, snapshot={"x": np.zeros(1)}, segments=[{"status": "running"}])
+    assert len(seen) == 1
+
+
+def test_the_time_axis_grows(tmp_path: Path) -> None:
+    store = StateStore.create(tmp_path / "store", {})
+    dataset = store.add("000", sequences=2, inputs=1, nodes=3, chunk_steps=10)
+    states = block(2, 25, 3)
+    for start in (0, 10, 20):
+        stop = min(start + 10, 25)
+        place = Place(slice(0, 2), start, stop)
+        dataset.write(place, block(2, stop - start, 1), states[:, start:stop], timing=(0.0, 0.0))
+    np.testing.assert_array_equal(StateStore.open(tmp_path / "store").dataset("000").states[:], states)
+    with pytest.raises(ShapeError, match="not one chunk of 10 steps"):
+        dataset.write(Place(slice(0, 2), 25, 30), block(2, 5, 1), block(2, 5, 3), timing=(0.0, 0.0))
+
+
+def test_a_store_can_lie_wherever_fsspec_reaches() -> None:
+    store = StateStore.create("memory://tests/store", {"made_by": "tests"})
+    dataset = store.add("000", sequences=1, inputs=1, nodes=2, chunk_steps=10)
+    states = block(1, 10, 2)
+    dataset.write(Place(slice(0, 1), 0, 10), block(1, 10, 1), states, timing=(0.0, 0.0))
+    store.commit(1, snapshot={"x": np.arange(3)})
+    again = StateStore.open("memory://tests/store")
+    np.testing.assert_array_equal(again.dataset("000").states[:], states)
+    assert again.committed == 1
+    assert StateStore.exists("memory://tests/store")
+
+
+def test_what_is_no_store_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match="is not a store of states"):
+        StateStore.open(tmp_path / "nothing")
+    assert not StateStore.exists(tmp_path / "nothing")
+    zarr.create_group(tmp_path / "other", zarr_format=3)
+    with pytest.raises(ConfigurationError, match="not a store of states"):
+        StateStore.open(tmp_path / "other")
+    store, _, _ = filled(tmp_path / "store")
+    with pytest.raises(ConfigurationError, match="exists already"):
+        StateStore.create(tmp_path / "store", {})
+    with pytest.raises(ConfigurationError, match="no data set 'tran'; there are: train"):
+        store.dataset("tran")
+    with pytest.raises(ConfigurationError, match="cannot be the name"):
+        store.add("journal", sequences=1, inputs=1, nodes=1, chunk_steps=1)
+    store._root.attrs["version"] = 99
+    with pytest.raises(ConfigurationError, match="format version 99"):
+        StateStore.open(tmp_path / "store")
+    monkeypatch.setitem(sys.modules, "zarr", None)
+    with pytest.raises(MissingExtra, match=r"reservoir-hw\[store\]"):
+        StateStore.open(tmp_path / "store")
+
+
+LEARN = """
+import resource, sys
+import numpy as np
+from reservoir_hw.readout import RidgeReadout
+from reservoir_hw.store import StateStore
+
+dataset = StateStore.open(sys.argv[1]).dataset("train")
+
+def chunks():
+    for place in dataset.places():
+        inputs, states = dataset.read(place)
+        yield states, inputs, None, place.start == 0
+
+readout = RidgeReadout(1e-6).fit(chunks)
+print(readout.n_samples_, float(np.abs(readout.weights_).max()))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+def test_a_readout_learns_from_twenty_gigabytes_within_one(tmp_path: Path) -> None:
+    """Every chunk is a link to the first one, so the states are sparse on the disk and whole for who reads them."""
+    nodes, chunk, chunks = 100, 1 << 16, 763
+    store = StateStore.create(tmp_path / "store", {})
+    dataset = store.add("train", sequences=1, inputs=1, nodes=nodes, chunk_steps=chunk, steps=chunk * chunks)
+    states = block(1, chunk, nodes)
+    targets = states @ np.linspace(-1, 1, nodes, dtype=np.float32)[:, None]
+    dataset.write(Place(slice(0, 1), 0, chunk), targets, states, timing=(0.0, 0.0))
+    for name in ("inputs", "states"):
+        first = tmp_path / "store" / "train" / name / "c" / "0" / "0" / "0"
+        for number in range(1, chunks):
+            link = first.parents[1] / str(number) / "0"
+            link.parent.mkdir()
+            os.link(first, link)
+    store.commit(chunks)
+    assert chunk * chunks * nodes * 4 > 20e9
+    # Threads of small matrix products wait for each other on busy cores, up to a hundred times the product itself.
+    done = subprocess.run(
+        [sys.executable, "-c", LEARN, tmp_path / "store"],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    learned, memory_kb = done.stdout.splitlines()
+    rows, largest = learned.split()
+    assert int(rows) == chunk * chunks
+    assert float(largest) == pytest.approx(1.0, abs=1e-3)
+    assert int(memory_kb) < 1e6

@@ -98,20 +98,27 @@ class Dataset:
 
         Raises `ConfigurationError` where they were never written, or the file is damaged.
         """
-        at = (place.rows, slice(place.start, place.stop))
-        try:
-            inputs, states = self.inputs[at], self.states[at]
-        except (ValueError, RuntimeError, OSError) as error:
-            raise ConfigurationError(
-                f"{self._store.path}: {self.name}, steps {place.start} to {place.stop - 1} of sequence "
-                f"{place.rows.start}: cannot be read ({error}). Is the file damaged?"
-            ) from error
+        inputs = self.read_inputs(place.rows, place.start, place.stop)
+        states = self._read(self.states, place.rows, place.start, place.stop)
         if states.size and np.isnan(states[:, -1, -1]).any():
             raise ConfigurationError(
                 f"{self._store.path}: {self.name}, steps {place.start} to {place.stop - 1} of sequence "
                 f"{place.rows.start} were never harvested"
             )
         return inputs, states
+
+    def read_inputs(self, rows: slice, start: int, stop: int) -> np.ndarray:
+        """Inputs alone, NaN where nothing was written. Raises `ConfigurationError` if the file is damaged."""
+        return self._read(self.inputs, rows, start, stop)
+
+    def _read(self, array: Any, rows: slice, start: int, stop: int) -> np.ndarray:
+        try:
+            return array[rows, start:stop]
+        except (ValueError, RuntimeError, OSError) as error:
+            raise ConfigurationError(
+                f"{self._store.path}: {array.basename} of {self.name}, steps {start} to {stop - 1} of sequence "
+                f"{rows.start}: cannot be read ({error}). Is the file damaged?"
+            ) from error
 
     def write(self, place: Place, inputs: np.ndarray, states: np.ndarray, *, timing: tuple[float, float]) -> None:
         """Write one chunk, the time axis growing if need be.
@@ -201,8 +208,9 @@ class StateStore:
 
     @property
     def datasets(self) -> dict[str, Dataset]:
-        """All data sets by name, in the order of their names."""
-        names = sorted(name for name, _ in self._root.groups() if name not in _RESERVED)
+        """All data sets by name, in the order of their names, numbers by their value."""
+        names = [name for name, _ in self._root.groups() if name not in _RESERVED]
+        names.sort(key=lambda name: [(len(part), part) if part.isdigit() else (0, part) for part in name.split(".")])
         return {name: Dataset(self._root[name], self) for name in names}
 
     def dataset(self, name: str) -> Dataset:

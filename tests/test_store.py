@@ -91,6 +91,14 @@ def test_the_time_axis_grows(tmp_path: Path) -> None:
         dataset.write(Place(slice(0, 2), 25, 30), block(2, 5, 1), block(2, 5, 3), timing=(0.0, 0.0))
 
 
+def test_data_sets_come_in_the_order_in_which_they_were_numbered(tmp_path: Path) -> None:
+    store = StateStore.create(tmp_path / "store", {})
+    names = ["test", "train", "train.2", "train.10", "999", "1000"]
+    for name in names[::-1]:
+        store.add(name, sequences=1, inputs=1, nodes=1, chunk_steps=1)
+    assert list(StateStore.open(tmp_path / "store").datasets) == names
+
+
 def test_a_store_can_lie_wherever_fsspec_reaches() -> None:
     store = StateStore.create("memory://tests/store", {"made_by": "tests"})
     dataset = store.add("000", sequences=1, inputs=1, nodes=2, chunk_steps=10)

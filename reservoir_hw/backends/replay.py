@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -18,6 +18,7 @@ from reservoir_hw.spec import Identity, ReservoirSpec
 from reservoir_hw.store import Dataset, Place, StateStore
 
 _REPLAYED = " (replayed)"
+_KEPT_INPUTS = 4
 
 
 class ReplayConfig(ReservoirConfig):
@@ -161,9 +162,9 @@ class _Block:
     rows: slice
     first: int
     path: str
-    # The last chunk of each array: a replay step by step would read it again for every step.
-    _inputs: tuple[int, Any] = (-1, None)
-    _states: tuple[int, Any] = (-1, None)
+    # The last chunks by number: a replay step by step, or of many sequences, would read them again and again.
+    _inputs: dict[int, np.ndarray] = field(default_factory=dict)
+    _states: dict[int, np.ndarray] = field(default_factory=dict)
 
     def pieces(self, start: int, stop: int) -> Iterator[tuple[int, slice, slice]]:
         """Chunk, where in it, and where in start..stop, as far as the recording goes."""
@@ -177,30 +178,31 @@ class _Block:
 
     def inputs(self, chunk: int) -> np.ndarray:
         """(sequences, time, inputs); NaN where nothing was recorded."""
-        if self._inputs[0] != chunk:
+        if chunk not in self._inputs:
             place = self._place(chunk)
-            self._inputs = chunk, self.read_inputs(place.start, place.stop)
-        return self._inputs[1]
+            _keep(self._inputs, chunk, self.read_inputs(place.start, place.stop), _KEPT_INPUTS)
+        return self._inputs[chunk]
 
     def read_inputs(self, start: int, stop: int) -> np.ndarray:
         """As `inputs`, of any steps; nothing is kept."""
-        try:
-            return self.dataset.inputs[self.rows, start:stop]
-        except (ValueError, RuntimeError, OSError) as error:
-            raise ConfigurationError(
-                f"{self.path}: {self.dataset.name}, inputs from step {start} on cannot be read ({error}). "
-                "Is the file damaged?"
-            ) from error
+        return self.dataset.read_inputs(self.rows, start, stop)
 
     def states(self, chunk: int) -> np.ndarray:
         """(sequences, time, nodes)."""
-        if self._states[0] != chunk:
-            self._states = chunk, self.dataset.read(self._place(chunk))[1]
-        return self._states[1]
+        if chunk not in self._states:
+            _keep(self._states, chunk, self.dataset.read(self._place(chunk))[1], 1)
+        return self._states[chunk]
 
     def _place(self, chunk: int) -> Place:
         size = self.dataset.chunk_steps
         return Place(self.rows, chunk * size, min((chunk + 1) * size, self.dataset.steps))
+
+
+def _keep(kept: dict[int, np.ndarray], chunk: int, array: np.ndarray, most: int) -> None:
+    """Add one, and forget the oldest if there are too many."""
+    if len(kept) == most:
+        del kept[next(iter(kept))]
+    kept[chunk] = array
 
 
 class Tape:

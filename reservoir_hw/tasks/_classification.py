@@ -83,20 +83,24 @@ def table(found: Models, title: str, trials: str, further: Sequence[str] = ()) -
 
 
 def figure(found: Models, trials: str, guessing: float) -> Figure:
-    """Error rates with their intervals by model, beside the rate of guessing."""
+    """Error rates with their intervals by model, beside the rate of guessing where that is not far away."""
     drawn = new_figure(7.5, 1.8 + 0.35 * len(found))
     axes = drawn.subplots()
+    largest = 0.0
     for height, (runs, colour) in enumerate(zip(found.values(), colours(len(found)), strict=True)):
         errors, total = pooled(runs)
-        rate, (low, high) = errors / total, wilson_interval(errors, total)
+        rate, (low, high) = 100 * errors / total, 100 * np.array(wilson_interval(errors, total))
         axes.errorbar(rate, height, xerr=[[rate - low], [high - rate]], fmt="o", color=colour, capsize=3)
-        axes.annotate(f"{rate:.2%}", (rate, height), xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8)
-    axes.axvline(guessing, color="0.5", linewidth=1, linestyle="--")
-    axes.annotate("guessing ", (guessing, -0.45), color="0.4", fontsize=9, ha="right", va="top")
+        axes.annotate(f"{rate:.2f}", (rate, height), xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8)
+        largest = max(largest, high)
+    if 100 * guessing < 3 * largest:
+        axes.axvline(100 * guessing, color="0.5", linewidth=1, linestyle="--")
+        axes.annotate("guessing ", (100 * guessing, -0.55), color="0.4", fontsize=9, ha="right", va="top")
     axes.set_yticks(range(len(found)), found)
     axes.set_ylim(len(found) - 0.5, -0.6)
-    axes.set_xlim(left=min(0.0, -0.01 * guessing))
-    axes.set_xlabel(f"error rate of {trials} (95 % interval)")
+    # A little to the left, so that a point at 0 is seen whole.
+    axes.set_xlim(left=-0.04 * largest)
+    axes.set_xlabel(f"{trials} with the wrong answer (%, with 95 % interval; guessing: {100 * guessing:.0f} %)")
     plain(axes)
     return drawn
 
@@ -115,7 +119,9 @@ def curves(rows: Sequence[Row], parameter: str, trials: str, guessing: float) ->
         tried = [pooled(group) for group in groups.values() if group]
         rates = np.array([errors / total for errors, total in tried])
         low, high = np.array([wilson_interval(*numbers) for numbers in tried]).T
-        axes.errorbar(x, rates, (rates - low, high - rates), fmt="o-", color=colour, markersize=4, capsize=3, label=name)
+        axes.errorbar(
+            x, rates, (rates - low, high - rates), fmt="o-", color=colour, markersize=4, capsize=3, label=name
+        )
     axes.axhline(guessing, color="0.5", linewidth=1, linestyle="--", label="guessing")
     axes.set_xticks(values)
     axes.set_ylim(-0.01, 1.08 * guessing)

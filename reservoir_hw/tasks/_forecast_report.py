@@ -101,7 +101,9 @@ def _forecast_figure(models: Models, lyapunov_per_step: float | None, channel_na
             plain(axes)
         part.suptitle(f"{name}: valid for {_times(valid, lyapunov_per_step)} (line)", fontsize=10, x=0.02, ha="left")
         grid[-1].set_xlabel("steps after the last true input")
-    parts[0].legend(*parts[0].axes[0].get_legend_handles_labels(), loc="upper right", ncols=2, fontsize=8, frameon=False)
+    parts[0].legend(
+        *parts[0].axes[0].get_legend_handles_labels(), loc="upper right", ncols=2, fontsize=8, frameon=False
+    )
     figure.suptitle("The start with the median valid time: nothing but its own answers is fed back")
     return figure
 

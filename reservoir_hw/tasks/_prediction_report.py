@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from reservoir_hw.tasks._figures import colours, new_figure, plain
-from reservoir_hw.tasks._series import Models, mean_and_spread
-from reservoir_hw.tasks.task import Table
+from reservoir_hw.tasks._series import Models
+from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,19 +18,20 @@ PIECE = 200
 """Steps of the test that the figure shows: the arrays `piece/targets` and `piece/outputs` (steps,)."""
 
 _SHOWN = 4
+# From this ratio of the largest to the smallest error on, a linear axis would hide the small ones.
+_LOGARITHMIC = 20
 
 
-def table(models: Models, title: str, note: str = "") -> Table:
+def table(models: Models, title: str) -> Table:
     """NRMSE and NMSE by model, over the runs."""
-    body = [
-        [
-            name,
-            str(len(runs)),
-            *(mean_and_spread((run.evaluation.metrics[m] for run in runs), digits=4) for m in ("nrmse", "nmse")),
-        ]
-        for name, runs in models.items()
-    ]
-    return Table(title, ["model", "runs", "NRMSE", "NMSE"], body, f"Mean ± standard deviation over the runs. {note}")
+    body = [[name, str(len(runs)), *(_spread(runs, m) for m in ("nrmse", "nmse"))] for name, runs in models.items()]
+    return Table(title, ["model", "runs", "NRMSE", "NMSE"], body, "Mean ± standard deviation over the runs.")
+
+
+def _spread(runs: Sequence[Row], metric: str) -> str:
+    values = [run.evaluation.metrics[metric] for run in runs]
+    spread = f" ± {np.std(values, ddof=1):.2g}" if len(values) > 1 else ""
+    return f"{np.mean(values):.3g}{spread}"
 
 
 def figures(models: Models) -> dict[str, Figure]:
@@ -55,21 +57,25 @@ def _series_figure(models: Models) -> Figure:
     grid[0, 0].legend(frameon=False, ncols=2, fontsize=8)
     for axes in grid[-1]:
         axes.set_xlabel("step of the test")
-    figure.suptitle("The first steps of the test, of the first data set")
+    figure.suptitle("The first steps of the test, of the first run")
     return figure
 
 
 def _error_figure(models: Models) -> Figure:
     figure = new_figure(7.5, 1.6 + 0.35 * len(models))
     axes = figure.subplots()
-    at = np.arange(len(models))
-    for height, runs, colour in zip(at, models.values(), colours(len(models)), strict=True):
-        errors = np.array([run.evaluation.metrics["nmse"] for run in runs])
+    found = [np.array([run.evaluation.metrics["nmse"] for run in runs]) for runs in models.values()]
+    for height, (errors, colour) in enumerate(zip(found, colours(len(found)), strict=True)):
         axes.plot(errors, np.full(len(errors), height), "o", color=colour, markersize=4, alpha=0.6)
         axes.plot(errors.mean(), height, "|", color="black", markersize=14)
-    axes.set_yticks(at, models)
+    axes.set_yticks(range(len(models)), models)
     axes.set_ylim(len(models) - 0.5, -0.5)
-    axes.set_xlim(left=0)
+    everything = np.concatenate(found)
+    if 0 < _LOGARITHMIC * everything.min() < everything.max():
+        axes.set_xscale("log")
+        axes.grid(axis="x", color="0.92")
+    else:
+        axes.set_xlim(left=0)
     axes.set_xlabel("NMSE (dots: runs, bar: their mean)")
     plain(axes)
     return figure

@@ -13,7 +13,7 @@ from reservoir_hw.tasks.task import Table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_COLUMNS = 12
+_COLUMNS = 8
 
 
 def table(models: Models) -> Table:
@@ -35,7 +35,7 @@ def table(models: Models) -> Table:
 
 def figure(models: Models) -> Figure:
     """r² against delay: mean and range over the runs."""
-    drawn = new_figure(7.5, 4.2)
+    drawn = new_figure(7.5, 3.8 + 0.13 * len(models))
     axes = drawn.subplots()
     for (name, runs), colour in zip(models.items(), colours(len(models)), strict=True):
         delays = runs[0].evaluation.arrays["delays"]
@@ -50,7 +50,8 @@ def figure(models: Models) -> Figure:
     axes.set_xlabel("delay k in steps")
     axes.set_ylabel("r² of output and u(t - k)")
     axes.set_title("How well the input of k steps ago is recalled (1: exactly, 0: not at all)", fontsize=11)
-    axes.legend(frameon=False)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    drawn.legend(loc="outside lower center", ncols=2, frameon=False)
     axes.grid(axis="y", color="0.92")
     axes.set_axisbelow(True)
     plain(axes)

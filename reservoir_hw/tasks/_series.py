@@ -12,6 +12,8 @@ from reservoir_hw.tasks.task import Row, Split
 Models = Mapping[str, Sequence[Row]]
 """Runs by the name of the model."""
 
+_REPETITIONS = ("dataset", "seed", "first_step")
+
 
 def at_least(**limits: tuple[int, int]) -> None:
     """Check `name=(value, least)`; raise `ConfigurationError` for the first that is smaller."""
@@ -38,12 +40,13 @@ def nmse(outputs: np.ndarray, targets: np.ndarray) -> float:
 def models(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """The rows by model, each named after its label and what else of the task varies.
 
-    Rows that differ in `task.dataset` or `task.seed` alone are repetitions, and stay together.
+    Rows that differ in which data they had (`task.dataset`, `task.seed`, `task.first_step`) are repetitions, and stay
+    together.
     """
     found: dict[str, list[Row]] = {}
     for row in rows:
         varied = {key.removeprefix("task."): value for key, value in row.point.items() if key.startswith("task.")}
-        name = ", ".join([row.label, *(f"{k} {v}" for k, v in varied.items() if k not in ("dataset", "seed"))])
+        name = ", ".join([row.label, *(f"{k} {v}" for k, v in varied.items() if k not in _REPETITIONS)])
         found.setdefault(name, []).append(row)
     return found
 

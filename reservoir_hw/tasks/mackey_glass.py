@@ -84,7 +84,9 @@ class MackeyGlass(Prediction):
     - "none": between about 0.2 and 1.4 with the usual parameters.
 
     The series begins with a random constant history, after 60 delays in which the system reaches its attractor.
-    `dataset` numbers repetitions: each is a series of its own. With τ = 17 the system is weakly chaotic.
+    `dataset` numbers repetitions: each is a series of its own. With τ = 17 the system is weakly chaotic; where the C
+    library's power function rounds differently, the series parts from that of other machines after some thousand
+    steps.
 
     In a closed loop there is also `nrmse/84`, where `forecast_steps` reach that far: the root over the starts of the
     mean squared error 84 units of time after the start, relative to the standard deviation (Jaeger & Haas 2004).

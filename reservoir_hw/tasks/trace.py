@@ -129,12 +129,7 @@ class TraceTask(Task):
 
 def _inputs(dataset: Dataset, sequence: int, trace: str) -> np.ndarray:
     """What the sequence was driven with, as far as it was recorded: (time, inputs)."""
-    try:
-        u = dataset.inputs[sequence]
-    except (ValueError, RuntimeError, OSError) as error:
-        raise ConfigurationError(
-            f"{trace}: the inputs of {dataset.name} cannot be read ({error}). Is the file damaged?"
-        ) from error
+    u = dataset.read_inputs(slice(sequence, sequence + 1), 0, dataset.steps)[0]
     missing = np.isnan(u).any(axis=1)
     return u[: int(missing.argmax())] if missing.any() else u
 

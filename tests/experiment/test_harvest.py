@@ -236,7 +236,7 @@ def test_a_damaged_chunk_is_an_error_and_not_a_state(tmp_path: Path) -> None:
     data = bytearray(chunk.read_bytes())
     data[len(data) // 2] ^= 1
     chunk.write_bytes(data)
-    with pytest.raises(ConfigurationError, match="steps 200 to 299 of sequence 0: cannot be read"):
+    with pytest.raises(ConfigurationError, match="states of train, steps 200 to 299 of sequence 0: cannot be read"):
         experiment(tmp_path).run()
     chunk.unlink()
     with pytest.raises(ConfigurationError, match="never harvested"):

@@ -64,7 +64,7 @@ def test_info(tmp_path: Path) -> None:
     assert shown["device"] == "hardware: lab film"
     assert shown["nodes"] == "4 (a, b, c, d)"
     assert shown["state"] == "unfinished, 5 chunks are valid"
-    assert shown["seams"] == "driven again at chunk 1 of train"
+    assert shown["seams"] == "driven again (place 1, split train)"
     assert shown["operator"] == "ada"
     assert table(about).rows[1][3] == "32"
 

@@ -70,6 +70,7 @@ def import_trace(
         driver = None
         if config.inputs.file is not None:
             driver = stack.enter_context(opened(resolve(config.inputs.file, folder), config.text))
+        used = [*sources, *([driver] if driver else [])]
         parts = [_Part.of(source, driver or source, config) for source in sources]
         done, total = 0, 2 * sum(part.steps for part in parts)
 
@@ -81,21 +82,21 @@ def import_trace(
 
         for part in parts:
             part.look(on_steps)
-        notes = [note for source in [*sources, *([driver] if driver else [])] for note in source.notes]
+        notes = [note for source in used for note in source.notes]
         parts = _without_dropped(parts, config, notes)
         scale = _Scale.of(config, parts)
         clock = _clock(parts, config, notes)
         _check_overlap(parts[0], notes)
         record = {
             **provenance.collect(config.model_dump(mode="json")),
-            "files": [{"file": s.path.name, "bytes": s.size, "sha256": s.sha256} for s in _distinct(sources, driver)],
+            "files": [{"file": s.path.name, "bytes": s.size, "sha256": s.sha256} for s in used],
             "notes_on_import": list(notes),
             "sample": config.sample,
             "operator": config.operator,
             "notes": config.notes,
             "step_period": clock,
         }
-        spec = _spec(config, parts[0], _distinct(sources, driver), scale, clock)
+        spec = _spec(config, parts[0], used, scale, clock)
         store = StateStore.create(
             out, {"made_by": "import", "spec": spec.model_dump(mode="json"), "provenance": record}
         )
@@ -176,10 +177,6 @@ def _named_file(config: MappingConfig, folder: Path) -> Path:
     if config.file is None:
         raise ConfigurationError("the mapping names no `file`; name one, or several, on the command line")
     return resolve(config.file, folder)
-
-
-def _distinct(sources: Sequence[Source], driver: Source | None) -> list[Source]:
-    return [*sources, *([driver] if driver is not None else [])]
 
 
 def _broken(columns: Columns, row: int, column: int, what: str) -> str:

@@ -39,13 +39,15 @@ def facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
     spec, identity, provenance = about["spec"], about["spec"]["identity"], about["provenance"]
     names = " ".join(filter(None, (identity["vendor"], identity["model"], identity["serial"])))
     seams = [segment["seam"] for segment in about["segments"] if segment.get("seam")]
-    shown = [f"{seam['kind']} at chunk {seam['place']} of {seam['split']}" for seam in seams]
+    shown = [f"{s['kind']} ({', '.join(f'{k} {v}' for k, v in s.items() if k != 'kind')})" for s in seams]
     period = spec["step_period_s"]
+    started = min((d["started"] for d in about["datasets"].values() if d["started"]), default=None)
     return [
         ("trace", about["path"]),
         ("device", f"{'hardware' if about['hardware'] else 'simulation'}: {names}"),
         ("fingerprint", identity["fingerprint"][:12]),
         ("made by", f"{about['made_by']}{', ' + provenance['time'] if 'time' in provenance else ''}"),
+        *([] if started is None else [("driven from", started)]),
         ("state", "complete" if about["complete"] else f"unfinished, {about['committed_chunks']} chunks are valid"),
         ("inputs", _channels(spec["inputs"], spec["input_names"], spec["input_unit"])),
         ("nodes", _channels(spec["nodes"], spec["node_names"], spec["state_unit"])),

@@ -1,0 +1,73 @@
+"""`reservoir-hw trace` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from reservoir_hw.cli import trace
+from reservoir_hw.cli.errors import CommandGroup
+from reservoir_hw.seeds import generator
+
+MAPPING = """\
+device: {vendor: lab, model: film, simulated: false}
+inputs: {array: u}
+states: {array: x}
+"""
+
+app = typer.Typer(cls=CommandGroup)
+app.add_typer(trace.app, name="trace")
+
+
+@app.callback()
+def _parent() -> None:
+    """Stands for the program itself."""
+
+
+def call(*arguments: object, code: int = 0) -> str:
+    done = CliRunner().invoke(app, ["trace", *map(str, arguments)])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    random = generator(1, "cli")
+    u, x = random.uniform(-1, 1, 50), random.standard_normal((50, 3))
+    (tmp_path / "mapping.yaml").write_text(MAPPING)
+    np.savez(tmp_path / "a.npz", u=u, x=x)
+    np.savez(tmp_path / "b.npz", u=u, x=x + 0.01 * random.standard_normal((50, 3)))
+    return tmp_path
+
+
+def test_import_info_diff_plot(files: Path) -> None:
+    for name in "ab":
+        said = call("import", files / "mapping.yaml", files / f"{name}.npz", "-o", files / name)
+        assert "hardware: lab film" in said
+    about = json.loads(call("info", files / "a", "--json"))
+    assert about["datasets"]["000"]["steps"] == 50
+    assert "complete" in call("info", files / "a")
+    assert "0, identical" in call("diff", files / "a", files / "a", "--tolerance", "0")
+    said = call("diff", files / "a", files / "b", "--tolerance", "1e-3", code=1)
+    assert "Worst nodes" in said
+    assert "3 of 3 nodes are above the tolerance of 0.001" in said
+    call("diff", files / "a", files / "b", "--tolerance", "0.1")
+    call("diff", files / "a", files / "b")
+    assert json.loads(call("diff", files / "a", files / "b", "--json"))["nrmse"] < 0.1
+    call("plot", files / "a", "-o", files / "a.png", "--steps", "20")
+    assert (files / "a.png").stat().st_size > 10_000
+
+
+def test_mistakes_are_one_message(files: Path) -> None:
+    assert "error: " in call("info", files, code=2)
+    (files / "wrong.yaml").write_text(MAPPING.replace("array: x", "array: y"))
+    said = call("import", files / "wrong.yaml", files / "a.npz", "-o", files / "t", code=2)
+    assert "no array 'y'" in said
+    call("import", files / "mapping.yaml", files / "a.npz", "-o", files / "t")
+    assert "not supported" in call("plot", files / "t", "-o", files / "t.gifx", code=2)
+    assert "exists already" in call("import", files / "mapping.yaml", files / "a.npz", "-o", files / "t", code=2)

@@ -13,6 +13,16 @@ from typing import Any
 PACKAGES = ("reservoir-hw", "numpy", "torch", "numba", "scipy", "pydantic")
 
 
+def plain(value: Any) -> Any:
+    """Numbers, texts, lists and mappings only, ready for JSON (`as_plain`)."""
+    return json.loads(json.dumps(value, default=as_plain))
+
+
+def as_plain(value: Any) -> Any:
+    """What JSON does not know: numpy's numbers become plain ones, the rest becomes text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
 def configuration_hash(resolved: Any) -> str:
     """sha256 of a resolved configuration, independent of the order of its keys."""
     return hashlib.sha256(json.dumps(resolved, sort_keys=True, default=str).encode()).hexdigest()

@@ -36,8 +36,8 @@ OutOfRange = Literal["error", "clip"]
 class Observer(Protocol):
     """What is told about every drive."""
 
-    def was_reset(self) -> None:
-        """New sequences begin: a reset, or a snapshot that was restored."""
+    def was_reset(self, *, from_rest: bool) -> None:
+        """New sequences begin: at rest, or where a restored snapshot was taken."""
 
     def was_driven(self, inputs: np.ndarray, states: np.ndarray, seconds: float) -> None:
         """(batch, time, inputs) gave (batch, time, nodes) within so many seconds. The arrays are the caller's."""
@@ -117,6 +117,11 @@ class Reservoir(ABC):
         if self.is_open:
             raise ConfigurationError("spread_inputs must be called before open()")
         self._mask_config = (mask, channels, seed)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing was driven since the last reset."""
+        return self._steps == 0
 
     @property
     def is_open(self) -> bool:
@@ -200,7 +205,7 @@ class Reservoir(ABC):
         self.reset_duration_s = time.perf_counter() - started
         self._lost = None
         if self.observer is not None:
-            self.observer.was_reset()
+            self.observer.was_reset(from_rest=True)
 
     def step(self, u: Array) -> Array:
         """One step of a closed loop: inputs (batch, inputs) -> states (batch, nodes)."""
@@ -333,7 +338,7 @@ class Reservoir(ABC):
         self._fresh = False
         self._lost = None
         if self.observer is not None:
-            self.observer.was_reset()
+            self.observer.was_reset(from_rest=False)
 
     def transition(self, u: Array, states: Array) -> Array:
         """One step from *given* node states: (batch, inputs), (batch, nodes) -> (batch, nodes).
@@ -585,13 +590,15 @@ class Reservoir(ABC):
         try:
             states = self._guarded(u, out)
         except DeviceError as fault:
-            if fault.states is not None and fault.steps_done:
-                self.observer.was_driven(
-                    inputs[:, : fault.steps_done], _numpy(fault.states), time.perf_counter() - started
-                )
+            self._observe_fault(inputs, fault, time.perf_counter() - started)
             raise
         self.observer.was_driven(inputs, _numpy(states), time.perf_counter() - started)
         return states
+
+    def _observe_fault(self, inputs: np.ndarray, fault: DeviceError, seconds: float) -> None:
+        """Tell the observer what was harvested before a fault, if anything was."""
+        if self.observer is not None and fault.states is not None and fault.states.shape[1]:
+            self.observer.was_driven(inputs[:, : fault.states.shape[1]], _numpy(fault.states), seconds)
 
     def _guarded(self, u: Any, out: Any) -> Any:
         """Drive, and after any failure forbid going on as if nothing had happened."""
@@ -790,8 +797,10 @@ class Reservoir(ABC):
                 started = time.perf_counter()
             if given:
                 raise DeviceFault(f"{self._name()} returned no states for the last {len(given)} chunks")
-        except DeviceError:
+        except DeviceError as fault:
             self.counters.faults += 1
+            if given and given[0][2] is not None:
+                self._observe_fault(given[0][2], fault, time.perf_counter() - started)
             raise
         self._lost = None
 

@@ -13,6 +13,7 @@ Any Zarr reader understands the arrays. A step that was never written reads as N
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from reservoir_hw.errors import ConfigurationError, MissingExtra, ShapeError
+from reservoir_hw.provenance import plain
 
 FORMAT = "reservoir_hw.states"
 VERSION = 1
@@ -98,14 +100,17 @@ class Dataset:
 
         Raises `ConfigurationError` where they were never written, or the file is damaged.
         """
-        inputs = self.read_inputs(place.rows, place.start, place.stop)
+        return self.read_inputs(place.rows, place.start, place.stop), self.read_states(place)
+
+    def read_states(self, place: Place) -> np.ndarray:
+        """As `read`, the states alone."""
         states = self._read(self.states, place.rows, place.start, place.stop)
         if states.size and np.isnan(states[:, -1, -1]).any():
             raise ConfigurationError(
                 f"{self._store.path}: {self.name}, steps {place.start} to {place.stop - 1} of sequence "
                 f"{place.rows.start} were never harvested"
             )
-        return inputs, states
+        return states
 
     def read_inputs(self, rows: slice, start: int, stop: int) -> np.ndarray:
         """Inputs alone, NaN where nothing was written. Raises `ConfigurationError` if the file is damaged."""
@@ -155,32 +160,50 @@ class StateStore:
         self._local = None if "://" in path else Path(path)
 
     @classmethod
-    def create(cls, path: str | Path, facts: Mapping[str, Any]) -> Self:
-        """A new, empty store; `facts` (ready for JSON) are kept as its attributes.
+    def create(
+        cls, path: str | Path, facts: Mapping[str, Any], datasets: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> Self:
+        """A new store with these data sets, each described as for `add`; `facts` are kept as its attributes.
 
-        Raises `ConfigurationError` if there is something at `path` already, or nothing can be made there.
+        It appears at `path` as a whole, or not at all. Raises `ConfigurationError` if there is something at `path`
+        already, or nothing can be made there.
         """
-        zarr = _zarr()
-        if cls.exists(path) or ("://" not in str(path) and Path(path).exists()):
+        path = str(path).removeprefix("file://")
+        local = None if "://" in path else Path(path)
+        if cls.exists(path) or (local is not None and local.exists()):
             raise ConfigurationError(f"{path} exists already; name another place, or remove it first")
+        place = path if local is None else f"{local}.new"
         try:
-            root = zarr.create_group(
-                str(path), zarr_format=3, attributes={**facts, "format": FORMAT, "version": VERSION}
+            if local is not None:
+                # What a process that died while it made the same store has left.
+                shutil.rmtree(place, ignore_errors=True)
+            root = _zarr().create_group(
+                place, zarr_format=3, attributes=plain({**facts, "format": FORMAT, "version": VERSION})
             )
             root.create_group("journal", attributes={"places": 0, "complete": False, "snapshot": None, "segments": []})
             root.create_group("snapshots")
-        except OSError as error:
-            raise ConfigurationError(f"{path} cannot be written: {error.strerror or error}") from error
-        return cls(str(path), root)
+            store = cls(place, root)
+            for name, layout in (datasets or {}).items():
+                store.add(name, **layout)
+            if local is None:
+                return store
+            os.rename(place, local)
+            _settle(local.parent)
+        except (OSError, ImportError) as error:
+            raise ConfigurationError(
+                f"{path} cannot be written: {getattr(error, 'strerror', None) or error}"
+            ) from error
+        return cls.open(path, writable=True)
 
     @classmethod
     def open(cls, path: str | Path, *, writable: bool = False) -> Self:
         """An existing store. Raises `ConfigurationError` for anything else."""
+        path = str(path).removeprefix("file://")
         zarr = _zarr()
         try:
-            root = zarr.open_group(str(path), mode="r+" if writable else "r", zarr_format=3)
-        except (OSError, ValueError) as error:
-            raise ConfigurationError(f"{path} is not a store of states (no Zarr group there)") from error
+            root = zarr.open_group(path, mode="r+" if writable else "r", zarr_format=3)
+        except (OSError, ValueError, ImportError) as error:
+            raise ConfigurationError(f"{path} is not a store of states: {error}") from error
         if root.attrs.get("format") != FORMAT:
             raise ConfigurationError(f"{path} is a Zarr group, but not a store of states")
         if root.attrs.get("version") != VERSION:
@@ -188,18 +211,22 @@ class StateStore:
                 f"{path} has the format version {root.attrs.get('version')}, this program reads version {VERSION}"
             )
         try:
-            return cls(str(path), root)
-        except KeyError as error:
-            raise ConfigurationError(f"{path} was never finished: {error} is missing; remove it") from error
+            store = cls(path, root)
+            if not {"places", "complete", "snapshot", "segments"} <= set(store._journal.attrs):
+                raise KeyError("journal")
+        except (KeyError, ValueError, OSError) as error:
+            raise ConfigurationError(f"{path} is damaged: its journal cannot be read ({error!r})") from error
+        return store
 
     @staticmethod
     def exists(path: str | Path) -> bool:
-        """Whether there is a store at `path`."""
+        """Whether there is a store at `path`, damaged or not."""
+        path = str(path).removeprefix("file://")
         zarr = _zarr()
         try:
-            return zarr.open_group(str(path), mode="r", zarr_format=3).attrs.get("format") == FORMAT
-        except (OSError, ValueError):
-            return False
+            return zarr.open_group(path, mode="r", zarr_format=3).attrs.get("format") == FORMAT
+        except (OSError, ValueError, ImportError):
+            return (Path(path) / "journal").exists()
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -209,9 +236,15 @@ class StateStore:
     @property
     def datasets(self) -> dict[str, Dataset]:
         """All data sets by name, in the order of their names, numbers by their value."""
-        names = [name for name, _ in self._root.groups() if name not in _RESERVED]
+        try:
+            names = [name for name, _ in self._root.groups() if name not in _RESERVED]
+        except (KeyError, ValueError, OSError) as error:
+            raise ConfigurationError(f"{self.path} is damaged: a data set cannot be read ({error!r})") from error
         names.sort(key=lambda name: [(len(part), part) if part.isdigit() else (0, part) for part in name.split(".")])
-        return {name: Dataset(self._root[name], self) for name in names}
+        try:
+            return {name: Dataset(self._root[name], self) for name in names}
+        except (KeyError, ValueError, OSError) as error:
+            raise ConfigurationError(f"{self.path} is damaged: a data set cannot be read ({error!r})") from error
 
     def dataset(self, name: str) -> Dataset:
         """One of them, or a `ConfigurationError` that lists what there is."""
@@ -233,7 +266,10 @@ class StateStore:
         dtype: Literal["float32", "float64"] = "float32",
         facts: Mapping[str, Any] | None = None,
     ) -> Dataset:
-        """A new data set; its time axis has `steps` steps and grows when more is written."""
+        """A new data set; its time axis has `steps` steps and grows when more is written.
+
+        `facts` are kept as its attributes; `from_rest: false` says that its sequences do not begin at rest.
+        """
         from zarr.codecs import BloscCodec, Crc32cCodec
 
         if name in _RESERVED or "/" in name:
@@ -241,7 +277,7 @@ class StateStore:
         group = group or sequences
         # The checksum makes a damaged file an error instead of wrong states.
         codecs = [BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()]
-        made = self._root.create_group(name, attributes=dict(facts or {}))
+        made = self._root.create_group(name, attributes=plain(facts or {}))
         for array, width in (("inputs", inputs), ("states", nodes)):
             made.create_array(
                 array,
@@ -303,15 +339,20 @@ class StateStore:
         self._note({"segments": list(segments), "complete": complete})
 
     def snapshot(self) -> dict[str, np.ndarray] | None:
-        """The state of the device at the last commit, or None where it could not tell."""
+        """The state of the device at the last commit, or None where it could not tell.
+
+        Raises `ConfigurationError` if it is damaged.
+        """
+        from safetensors import SafetensorError
         from safetensors.numpy import load
 
         slot = self._journal.attrs["snapshot"]
-        return None if slot is None else load(self._root[f"snapshots/{slot}"][:].tobytes())
-
-    def refresh(self) -> None:
-        """See what another process has committed since."""
-        self._journal = self._root["journal"]
+        if slot is None:
+            return None
+        try:
+            return load(self._root[f"snapshots/{slot}"][:].tobytes())
+        except (KeyError, ValueError, RuntimeError, OSError, SafetensorError) as error:
+            raise ConfigurationError(f"{self.path}: the last snapshot is damaged ({error!r})") from error
 
     def remove_leftovers(self) -> None:
         """Remove half-written files of a process that died; only while nobody else writes."""
@@ -321,22 +362,33 @@ class StateStore:
 
     def settle(self, name: str) -> None:
         """Wait until a file of the store is on the disk, so that a power failure cannot take it."""
-        if self._local is None:
-            return
-        with (self._local / name).open("rb") as file:
-            os.fsync(file.fileno())
+        if self._local is not None:
+            _settle(self._local / name)
+            _settle((self._local / name).parent)
 
     def _note(self, changes: Mapping[str, Any]) -> None:
         # Not attrs.update, which writes the file once for each key: a crash would find half of the changes.
-        self._journal.update_attributes(dict(changes))
+        self._journal.update_attributes(plain(changes))
         self.settle("journal/zarr.json")
 
     def _write_snapshot(self, slot: str, snapshot: Mapping[str, np.ndarray]) -> None:
         from safetensors.numpy import save
+        from zarr.codecs import Crc32cCodec
 
         data = np.frombuffer(save({name: np.ascontiguousarray(array) for name, array in snapshot.items()}), np.uint8)
-        self._root["snapshots"].create_array(slot, data=data, overwrite=True, compressors=None)
+        self._root["snapshots"].create_array(slot, data=data, overwrite=True, compressors=[Crc32cCodec()])
         self.settle(f"snapshots/{slot}/c/0")
+
+
+def _settle(path: Path) -> None:
+    """Of a file its content, of a folder its entries (which Windows keeps by itself)."""
+    if os.name == "nt" and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _zarr() -> Any:

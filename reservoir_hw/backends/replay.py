@@ -73,7 +73,7 @@ class Replay(Reservoir):
 
     def _open(self) -> ReservoirSpec:
         self._store = StateStore.open(self._path)
-        self._tape = Tape(self._store)
+        self._tape = Tape(self._store, from_rest=True)
         self._plays = np.zeros(self._tape.sequences, np.int64)
         return _replayed_spec(recorded_spec(self._store))
 
@@ -150,7 +150,7 @@ class Replay(Reservoir):
         return (
             f"{self._path}: sequence {sequence}, {differs}. A replay needs the inputs of the recording from a reset "
             "on: the same task, seeds, lengths and training (a test without a reset before it: "
-            "`training: {continuous: true}`)"
+            "`training: {continuous: true}`)" + (f". {self._tape.reason_left_out}" if self._tape.left_out else "")
         )
 
 
@@ -208,20 +208,33 @@ def _keep(kept: dict[int, np.ndarray], chunk: int, array: np.ndarray, most: int)
 class Tape:
     """All sequences of a store, numbered in the order of data sets and rows; read chunk by chunk.
 
+    With `from_rest` those alone that begin at rest; what is `left_out` has a past that nobody recorded.
+
     Raises `ConfigurationError` where there are none, or where a file is damaged.
     """
 
-    def __init__(self, store: StateStore) -> None:
+    def __init__(self, store: StateStore, *, from_rest: bool = False) -> None:
         self._blocks: list[_Block] = []
         self.sequences = 0
-        for dataset in (dataset for dataset in store.datasets.values() if dataset.steps):
+        written = [dataset for dataset in store.datasets.values() if dataset.steps]
+        self.left_out = [dataset.name for dataset in written if from_rest and not dataset.facts.get("from_rest", True)]
+        for dataset in (dataset for dataset in written if dataset.name not in self.left_out):
             for first in range(0, dataset.sequences, dataset.group):
                 rows = slice(first, min(first + dataset.group, dataset.sequences))
                 self._blocks.append(_Block(dataset, rows, self.sequences, store.path))
                 self.sequences += rows.stop - rows.start
         if not self._blocks:
-            raise ConfigurationError(f"{store.path} holds no states yet")
+            why = f": {self.reason_left_out}" if self.left_out else ""
+            raise ConfigurationError(f"{store.path} holds no states yet{why}")
         self._firsts = np.array([block.first for block in self._blocks])
+
+    @property
+    def reason_left_out(self) -> str:
+        """A sentence about the data sets that do not begin at rest."""
+        return (
+            f"data set {', '.join(self.left_out)} does not begin at rest, and what came before it was not kept (a "
+            "warm-up, a settling pass, a snapshot that was restored); record the whole drive with run.record"
+        )
 
     @cached_property
     def first_inputs(self) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
 from typing import Annotated
 
@@ -62,4 +63,6 @@ def main() -> None:
         # A terminal without Unicode shows a question mark instead of ending the program.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    # A batch system that ends the job: devices are left in their safe state, as after Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     app()

@@ -17,21 +17,25 @@ class CommandGroup(TyperGroup):
         """Run a command."""
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            _say("interrupted: what was finished is kept")
+        except KeyboardInterrupt as stop:
+            _say("interrupted: what was finished is kept", *getattr(stop, "__notes__", []))
             raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
             from reservoir_hw.errors import DeviceError, ReservoirError, StateLost
 
             if isinstance(error, DeviceError | StateLost):
-                done = f" ({error.steps_done} steps of this call were done)" if isinstance(error, DeviceError) else ""
+                steps = error.steps_done if isinstance(error, DeviceError) else 0
+                done = f" ({steps} steps of this call were done)" if steps else ""
                 _say(f"device: {error}{done}", *getattr(error, "__notes__", []))
                 raise typer.Exit(DEVICE) from error
             if isinstance(error, ReservoirError):
                 _say(f"error: {error}")
                 raise typer.Exit(CONFIGURATION) from error
             if isinstance(error, OSError):
-                _say(f"error: {error.strerror or error}; what was finished before is kept")
+                _say(
+                    f"error: {error.strerror or error}; what was finished before is kept",
+                    *getattr(error, "__notes__", []),
+                )
                 raise typer.Exit(OTHER) from error
             if isinstance(error, MemoryError):
                 _say(f"error: not enough memory on this machine: {error}; choose smaller sizes")

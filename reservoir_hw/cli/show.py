@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -13,6 +14,8 @@ import typer
 
 if TYPE_CHECKING:
     from reservoir_hw.tasks.task import Table
+
+LINE_EVERY_S = 30.0
 
 
 @contextmanager
@@ -49,11 +52,28 @@ def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
             text = "" if rate is None else f"{rate:,.3g} steps/s"
             return Text(text + ("" if left is None else f", {timedelta(seconds=round(left))} left"))
 
-    columns = [BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(), Rate()]
     console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield _Lines()
+        return
+    columns = [BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(), Rate()]
     with Progress(*columns, TextColumn("{task.description}", markup=False), console=console, transient=True) as bar:
         work = bar.add_task("", total=None)
         yield lambda what, done, total: bar.update(work, description=what, completed=done, total=total)
+
+
+class _Lines:
+    """Progress for a file or a job log: a line now and then instead of a bar."""
+
+    def __init__(self) -> None:
+        self._said = self._began = time.monotonic()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._said < LINE_EVERY_S:
+            return
+        self._said = now
+        typer.echo(f"{done:,} of {total:,} steps after {timedelta(seconds=round(now - self._began))}: {what}", err=True)
 
 
 def print_json(value: Any) -> None:

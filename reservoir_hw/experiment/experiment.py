@@ -21,12 +21,13 @@ from reservoir_hw.experiment.harvest import (
     device_of,
     find_states,
     harvest,
+    harvest_lock,
     harvest_plan,
     open_store,
     store_path,
     stored,
 )
-from reservoir_hw.experiment.plan import Leg, plan_of, steps_needed
+from reservoir_hw.experiment.plan import Leg, plan_of, steps_needed, steps_of
 from reservoir_hw.experiment.record import Recorder
 from reservoir_hw.experiment.report import write_report
 from reservoir_hw.experiment.result import Result
@@ -145,19 +146,22 @@ class Experiment:
         plans = {store_path(point, task): (point, task) for point, task in points}
         if self.config.run.states is None:
             raise ConfigurationError("run.states is null: give the folder in which harvested states are to lie")
-        counter = _Counter(progress, sum(steps_needed(point, task) for point, task in plans.values()))
+        sizes = {path: steps_of(plan_of(point, task)) for path, (point, task) in plans.items()}
+        counter = _Counter(progress, sum(sizes.values()))
         stores: list[StateStore] = []
         for path, (point, task) in plans.items():
-            found = find_states(point, task)
-            if found is not None and found.complete:
-                stores.append(found)
-                continue
-            counter.say(f"{point.config.reservoir.label}: opening")
-            with self._opened(point, task) as reservoir:
-                store = open_store(point, task, reservoir)
-                there = f" ({store.committed} chunks are there already)" if store.committed else ""
-                counter.say(f"{point.config.reservoir.label}: harvesting into {path}{there}")
-                harvest(reservoir, task, harvest_plan(point, task, store), store, counter.add)
+            name = point.config.reservoir.label
+            with harvest_lock(point, task):
+                store = find_states(point, task)
+                if store is not None and store.complete:
+                    counter.add(sizes[path])
+                else:
+                    counter.say(f"{name}: opening")
+                    with self._opened(point, task) as reservoir:
+                        store = open_store(point, task, reservoir)
+                        there = f" ({store.committed} chunks are there already)" if store.committed else ""
+                        counter.say(f"{name}: harvesting into {path}{there}")
+                        harvest(reservoir, harvest_plan(point, task, store), store, counter.add)
             stores.append(store)
         return stores
 
@@ -213,17 +217,21 @@ class Experiment:
         readout = point.config.readout.build()
         readout.repetitions_ = point.config.training.repetitions
         outputs = np.zeros(task.test.targets.shape, dtype=np.float32)
-        solved = False
+        left = len(task.train.inputs) * task.train.inputs.shape[1]
+        waiting: list[tuple[Leg, np.ndarray]] = []
         for leg, answer in states:
             if leg.split == "train":
                 learn(readout, task, leg, answer)
-                continue
-            if not solved:
-                readout.solve()
-                solved = True
+                left -= leg.steps if leg.place is not None else 0
+                if left == 0:
+                    readout.solve()
+            elif left:
+                # Groups of sequences that are tested in one go with their training: more training is to come.
+                waiting.append((leg, answer))
+            else:
+                judge(readout, leg, answer, outputs)
+        for leg, answer in waiting:
             judge(readout, leg, answer, outputs)
-        if not solved:
-            readout.solve()
         return readout, outputs
 
     def _harvested(self, point: Point, task: Task, result: Result) -> StateStore | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.provenance import as_plain
 
 
 def new_run_folder(parent: str | Path, name: str) -> Path:
@@ -51,7 +52,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def to_json(value: Any) -> str:
     """Indented JSON; numpy numbers become plain ones, what JSON does not know becomes text."""
-    return json.dumps(value, indent=2, default=_plain)
+    return json.dumps(value, indent=2, default=as_plain)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -66,7 +67,3 @@ def write_yaml(path: Path, value: dict[str, Any]) -> None:
     text = io.StringIO()
     YAML().dump(value, text)
     write_text(path, text.getvalue())
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else str(value)

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import importlib.util
+import logging
 import os
 import platform
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from reservoir_hw import provenance
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.errors import ConfigurationError, DeviceBusy
 from reservoir_hw.experiment.configuration import Point
 from reservoir_hw.experiment.drive import OnSteps, mean_of, states_of
 from reservoir_hw.experiment.plan import Burst, Leg, plan_of
 from reservoir_hw.hostlock import HostLock
 from reservoir_hw.reservoir import Reservoir
+from reservoir_hw.spec import ReservoirSpec
 from reservoir_hw.store import StateStore
 from reservoir_hw.tasks.task import Task
+
+log = logging.getLogger(__name__)
 
 
 def store_path(point: Point, task: Task) -> str:
@@ -32,26 +40,37 @@ def store_path(point: Point, task: Task) -> str:
 def find_states(point: Point, task: Task) -> StateStore | None:
     """The store of a whole or unfinished harvest of this point, or None.
 
-    Raises `ConfigurationError` if it was driven with other inputs than the task has now.
+    Raises `ConfigurationError` if it is damaged, or was driven with other inputs than the task has now.
     """
-    if point.config.run.states is None or not StateStore.exists(store_path(point, task)):
+    path = store_path(point, task)
+    if point.config.run.states is None or not StateStore.exists(path):
         return None
-    store = StateStore.open(store_path(point, task))
-    for name, dataset in store.datasets.items():
-        if dataset.facts["inputs_sha256"] != _digest(_split(task, name).inputs):
-            raise ConfigurationError(
-                f"{store.path}: the task makes other {name} inputs now than when these states were harvested; "
-                "remove the store and harvest again, or set run.states=null"
-            )
-    return store
+    try:
+        return _checked(StateStore.open(path), task)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{error}; remove {path} and harvest again, or set run.states=null") from error
+
+
+@contextlib.contextmanager
+def harvest_lock(point: Point, task: Task) -> Iterator[None]:
+    """While this process alone may fill the point's store."""
+    path = store_path(point, task)
+    lock = HostLock(f"store {os.path.realpath(path)}")
+    try:
+        lock.acquire()
+    except DeviceBusy as busy:
+        raise ConfigurationError(f"{path} is being filled by another harvest: {busy}") from busy
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def open_store(point: Point, task: Task, reservoir: Reservoir) -> StateStore:
     """The point's store, made if it is not there; the device must be the one that began it."""
     path, spec = store_path(point, task), reservoir.spec
     if StateStore.exists(path):
-        find_states(point, task)
-        store = StateStore.open(path, writable=True)
+        store = _checked(StateStore.open(path, writable=True), task)
         began = store.facts["spec"]["identity"]
         if began["fingerprint"] != spec.identity.fingerprint:
             raise ConfigurationError(
@@ -59,14 +78,15 @@ def open_store(point: Point, task: Task, reservoir: Reservoir) -> StateStore:
                 f"fingerprint {began['fingerprint'][:12]}); this one has {spec.identity.fingerprint[:12]}"
             )
         return store
+    decisive = _decisive(point, task)
     facts = {
         "made_by": "harvest",
         "spec": spec.model_dump(mode="json"),
         "chunk_steps": point.config.run.chunk_steps,
-        "configuration": _decisive(point, task),
-        "provenance": {**provenance.collect(_decisive(point, task)), "reservoir": reservoir.provenance()},
+        "configuration": decisive,
+        "provenance": {**provenance.collect(decisive), "reservoir": reservoir.provenance()},
     }
-    return StateStore.create(path, facts)
+    return StateStore.create(path, facts, layout(plan_of(point, task, max_batch=spec.max_batch), spec, task))
 
 
 def harvest_plan(point: Point, task: Task, store: StateStore) -> list[Burst]:
@@ -75,7 +95,36 @@ def harvest_plan(point: Point, task: Task, store: StateStore) -> list[Burst]:
     return plan_of(point, task, chunk_steps=facts["chunk_steps"], max_batch=facts["spec"]["max_batch"])
 
 
-def harvest(reservoir: Reservoir, task: Task, bursts: Sequence[Burst], store: StateStore, on_steps: OnSteps) -> None:
+def layout(bursts: Sequence[Burst], spec: ReservoirSpec, task: Task) -> dict[str, dict[str, Any]]:
+    """The data sets that keep the states of a plan, as `StateStore.create` takes them."""
+    datasets: dict[str, dict[str, Any]] = {}
+    for burst in bursts:
+        for number, leg in enumerate(burst.legs):
+            if leg.place is None:
+                continue
+            split = _split(task, leg.dataset)
+            steps, rows = leg.place.stop - leg.place.start, leg.place.rows.stop - leg.place.rows.start
+            made = datasets.setdefault(
+                leg.dataset,
+                {
+                    "sequences": split.inputs.shape[0],
+                    "inputs": spec.inputs,
+                    "nodes": spec.nodes,
+                    "steps": split.inputs.shape[1],
+                    "chunk_steps": steps,
+                    "group": rows,
+                    "dtype": spec.dtype,
+                    "facts": {"inputs_sha256": _digest(split.inputs), "from_rest": True},
+                },
+            )
+            made["chunk_steps"], made["group"] = max(made["chunk_steps"], steps), max(made["group"], rows)
+            if leg.place.start == 0 and number > 0:
+                # Something was driven between the reset and the first step that is kept.
+                made["facts"]["from_rest"] = False
+    return datasets
+
+
+def harvest(reservoir: Reservoir, bursts: Sequence[Burst], store: StateStore, on_steps: OnSteps) -> None:
     """Fill the store, going on where it ends.
 
     Only whole chunks count, each with a snapshot where the device has one. A device that can be frozen goes on from
@@ -83,12 +132,43 @@ def harvest(reservoir: Reservoir, task: Task, bursts: Sequence[Burst], store: St
     inputs again; any other, and one that runs freely, starts again with the burst that was cut, whose chunks
     are written anew. The last two leave a seam, which `store.segments` tells.
     """
-    lock = HostLock(f"store {os.path.abspath(store.path)}")
-    lock.acquire()
+    store.remove_leftovers()
+    kept = [(b, i) for b, burst in enumerate(bursts) for i, leg in enumerate(burst.legs) if leg.place is not None]
+    done, (b, i), seam = _take_up(reservoir, bursts, kept, store)
+    on_steps(_steps_before(bursts, b, i))
+    segment = {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "host": platform.node(),
+        "versions": provenance.versions(),
+        "first_place": done,
+        "seam": seam,
+        "status": "running",
+    }
+    segments = [*store.segments, segment]
+    store.commit(done, snapshot=None if done == 0 or seam else store.snapshot(), segments=segments)
+    datasets = store.datasets
     try:
-        _harvest(reservoir, task, bursts, store, on_steps)
+        for number in range(b, len(bursts)):
+            legs = bursts[number].legs[i:]
+            if i == 0:
+                reservoir.reset(bursts[number].batch)
+            i = 0
+            for leg, states, timing in _timed(reservoir, legs):
+                if leg.place is not None:
+                    datasets[leg.dataset].write(leg.place, leg.inputs, states, timing=timing)
+                    snapshot = reservoir.snapshot() if reservoir.spec.snapshot else None
+                    store.commit(done + 1, snapshot=snapshot)
+                    done += 1
+                on_steps(leg.steps)
+        segment |= {"status": "complete"}
+    except BaseException as error:
+        stopped = isinstance(error, KeyboardInterrupt)
+        segment |= {"status": "interrupted" if stopped else f"failed: {type(error).__name__}: {error}"}
+        error.add_note(f"{done} of {len(kept)} chunks are safe in {store.path}; the same command goes on from there")
+        raise
     finally:
-        lock.release()
+        segment |= {"places": done - segment["first_place"], "reservoir": _read_back(reservoir)}
+        store.close_segment(segments, complete=done == len(kept))
 
 
 def stored(
@@ -100,11 +180,11 @@ def stored(
         for leg in burst.legs:
             if leg.place is None:
                 continue
-            states = datasets[leg.split].read(leg.place)[1]
+            states = datasets[leg.split].read_states(leg.place)
             if repetitions > 1:
                 total = states.astype(np.float64)
                 for number in range(1, repetitions):
-                    total += datasets[replace(leg, repetition=number).dataset].read(leg.place)[1]
+                    total += datasets[replace(leg, repetition=number).dataset].read_states(leg.place)
                 states = mean_of(total, repetitions, str(states.dtype))
             on_steps(leg.steps * repetitions)
             yield leg, states
@@ -113,46 +193,6 @@ def stored(
 def device_of(store: StateStore) -> dict[str, Any]:
     """The record of the device that the states came from, and where they lie."""
     return {**store.facts["provenance"]["reservoir"], "states": store.path, "segments": store.segments}
-
-
-def _harvest(reservoir: Reservoir, task: Task, bursts: Sequence[Burst], store: StateStore, on_steps: OnSteps) -> None:
-    store.remove_leftovers()
-    kept = [(b, i) for b, burst in enumerate(bursts) for i, leg in enumerate(burst.legs) if leg.place is not None]
-    _make_datasets(store, reservoir, task, bursts)
-    first, (b, i), seam = _take_up(reservoir, bursts, kept, store)
-    on_steps(_steps_before(bursts, b, i))
-    segment = {
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "host": platform.node(),
-        "versions": provenance.versions(),
-        "first_place": first,
-        "seam": seam,
-        "status": "running",
-    }
-    segments = [*store.segments, segment]
-    store.commit(first, snapshot=store.snapshot() if seam is None else None, segments=segments)
-    done = first
-    try:
-        for number in range(b, len(bursts)):
-            legs = bursts[number].legs[i:]
-            if i == 0:
-                reservoir.reset(bursts[number].batch)
-            i = 0
-            for leg, states, timing in _timed(reservoir, legs):
-                if leg.place is not None:
-                    store.dataset(leg.dataset).write(leg.place, leg.inputs, states, timing=timing)
-                    done += 1
-                    snapshot = reservoir.snapshot() if reservoir.spec.snapshot else None
-                    store.commit(done, snapshot=snapshot)
-                on_steps(leg.steps)
-        segment |= {"status": "complete"}
-    except BaseException as error:
-        stopped = isinstance(error, KeyboardInterrupt)
-        segment |= {"status": "interrupted" if stopped else f"failed: {type(error).__name__}: {error}"}
-        raise
-    finally:
-        segment |= {"places": done - first, "reservoir": _read_back(reservoir)}
-        store.close_segment(segments, complete=done == len(kept))
 
 
 def _timed(reservoir: Reservoir, legs: Sequence[Leg]) -> Iterator[tuple[Leg, np.ndarray, tuple[float, float]]]:
@@ -183,48 +223,35 @@ def _take_up(
     if done == 0:
         return 0, (0, 0), None
     b, i = kept[done - 1]
-    snapshot = store.snapshot() if spec.snapshot else None
+    at = {"dataset": bursts[b].legs[i].dataset, "place": done}
+    snapshot, seam = None, None
+    if spec.snapshot:
+        try:
+            snapshot = store.snapshot()
+        except ConfigurationError as damage:
+            log.warning("%s: going on without it", damage)
+            seam = {"kind": "the snapshot was damaged", "steps": 0, **at}
     if snapshot is not None:
         reservoir.restore(snapshot)
-    if done < len(kept) and kept[done][0] != b:
+    if done == len(kept):
+        return done, (len(bursts), 0), seam
+    if kept[done][0] != b:
         # The next one begins with a reset; the snapshot has told the noise where it is.
-        return done, (kept[done][0], 0), None
+        return done, (kept[done][0], 0), seam
     if snapshot is not None:
         return done, (b, i + 1), None
-    at = {"dataset": bursts[b].legs[i].dataset, "place": done}
     if spec.memory_steps and spec.continuity != "free_running":
         reservoir.reset(bursts[b].batch)
         past = np.concatenate([leg.inputs for leg in bursts[b].legs[: i + 1]], axis=1)[:, -spec.memory_steps :]
         reservoir.run(past)
         return done, (b, i + 1), {"kind": "driven again", "steps": past.shape[1], **at}
     begin = next(number for number, (burst, _) in enumerate(kept) if burst == b)
-    if begin == done:
-        return done, (b, 0), None
     return begin, (b, 0), {"kind": "started again", "steps": 0, **at, "place": begin}
 
 
-def _make_datasets(store: StateStore, reservoir: Reservoir, task: Task, bursts: Sequence[Burst]) -> None:
-    spec = reservoir.spec
-    for name in dict.fromkeys(leg.dataset for burst in bursts for leg in burst.legs if leg.place is not None):
-        if name in store.datasets:
-            continue
-        split = _split(task, name)
-        places = [leg.place for burst in bursts for leg in burst.legs if leg.place is not None and leg.dataset == name]
-        store.add(
-            name,
-            sequences=split.inputs.shape[0],
-            inputs=spec.inputs,
-            nodes=spec.nodes,
-            steps=split.inputs.shape[1],
-            chunk_steps=max(place.stop - place.start for place in places),
-            group=max(place.rows.stop - place.rows.start for place in places),
-            dtype=spec.dtype,
-            facts={"inputs_sha256": _digest(split.inputs)},
-        )
-
-
 def _steps_before(bursts: Sequence[Burst], b: int, i: int) -> int:
-    return sum(leg.steps for burst in bursts[:b] for leg in burst.legs) + sum(leg.steps for leg in bursts[b].legs[:i])
+    begun = bursts[b].legs[:i] if i else ()
+    return sum(leg.steps for burst in bursts[:b] for leg in burst.legs) + sum(leg.steps for leg in begun)
 
 
 def _read_back(reservoir: Reservoir) -> dict[str, Any]:
@@ -233,6 +260,15 @@ def _read_back(reservoir: Reservoir) -> dict[str, Any]:
     except Exception as error:
         # A dead device cannot be read back; why it died is what counts.
         return {"unknown": f"{type(error).__name__}: {error}"}
+
+
+def _checked(store: StateStore, task: Task) -> StateStore:
+    for name, dataset in store.datasets.items():
+        if dataset.facts.get("inputs_sha256") != _digest(_split(task, name).inputs):
+            raise ConfigurationError(
+                f"{store.path}: the task makes other {name} inputs now than when these states were harvested"
+            )
+    return store
 
 
 def _split(task: Task, name: str) -> Any:
@@ -244,13 +280,37 @@ def _digest(inputs: np.ndarray) -> str:
 
 
 def _decisive(point: Point, task: Task) -> dict[str, Any]:
-    """What decides about the states: task, reservoir, and how it is driven."""
+    """What decides about the states: task, reservoir, how it is driven, and the content of files that are named."""
     config = point.config
-    return {
+    decisive = {
         "task": config.task.model_dump(mode="json"),
         "reservoir": config.reservoir.for_inputs(task.inputs).model_dump(mode="json"),
         "training": config.training.model_dump(mode="json"),
     }
+    return {**decisive, "files": dict(_contents(decisive))}
+
+
+def _contents(value: Any) -> Iterator[tuple[str, str]]:
+    """Every text that names a file, a store or a function (module:name), with a digest of what is behind it now."""
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _contents(item)
+    elif isinstance(value, str):
+        for path in _files_of(value):
+            yield value, hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _files_of(text: str) -> Iterator[Path]:
+    with contextlib.suppress(OSError, ValueError, ImportError):
+        if re.fullmatch(r"[\w.]+:\w+", text):
+            found = importlib.util.find_spec(text.partition(":")[0])
+            if found is not None and found.origin is not None and Path(found.origin).is_file():
+                yield Path(found.origin)
+        elif Path(text).is_file():
+            yield Path(text)
+        elif (Path(text) / "zarr.json").is_file():
+            # A store: its attributes name what it came from, and when.
+            yield Path(text) / "zarr.json"
 
 
 def _key(point: Point, task: Task) -> str:

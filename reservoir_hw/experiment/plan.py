@@ -118,7 +118,12 @@ def steps_needed(point: Point, task: Task) -> int:
     if task.closed_loop:
         starts, warmup = task.test.inputs.shape[:2]
         forecast = starts * (warmup + task.test.targets.shape[1])
-    return sum(leg.steps for burst in plan_of(point, task) for leg in burst.legs) + forecast
+    return steps_of(plan_of(point, task)) + forecast
+
+
+def steps_of(bursts: Sequence[Burst]) -> int:
+    """Device steps of a plan."""
+    return sum(leg.steps for burst in bursts for leg in burst.legs)
 
 
 def _legs(

@@ -20,10 +20,10 @@ from toys import Toy
 
 from reservoir_hw import Experiment
 from reservoir_hw.backends.simulated.esn import Esn
-from reservoir_hw.errors import ConfigurationError, DeviceBusy, DeviceFault
+from reservoir_hw.errors import ConfigurationError, DeviceFault
 from reservoir_hw.experiment.configuration import TrainingConfig
 from reservoir_hw.experiment.drive import driven
-from reservoir_hw.experiment.harvest import harvest, stored
+from reservoir_hw.experiment.harvest import harvest, layout, stored
 from reservoir_hw.experiment.plan import Burst, plan
 from reservoir_hw.store import StateStore
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Split, Task
@@ -289,8 +289,9 @@ def bursts_of(task: Task, max_batch: int | None = None, guard: int | None = None
 
 
 def store_of(path: Path, task: Task, toy: Toy, bursts: list[Burst]) -> StateStore:
-    store = StateStore.create(path, {"spec": toy.spec.model_dump(mode="json")})
-    harvest(toy, task, bursts, store, quiet)
+    facts = {"spec": toy.spec.model_dump(mode="json")}
+    store = StateStore.create(path, facts, layout(bursts, toy.spec, task))
+    harvest(toy, bursts, store, quiet)
     return store
 
 
@@ -299,7 +300,7 @@ def resumed(path: Path, task: Task, broken: Toy, whole: Toy, bursts: list[Burst]
         store_of(path, task, broken, bursts)
     store = StateStore.open(path, writable=True)
     with whole:
-        harvest(whole, task, bursts, store, quiet)
+        harvest(whole, bursts, store, quiet)
     return store
 
 
@@ -355,18 +356,124 @@ def test_repetitions_are_kept_and_their_mean_is_learned_from(tmp_path: Path) -> 
     assert harvested.metrics["rows"] == live.metrics["rows"]
 
 
-def test_one_process_at_a_time_writes(tmp_path: Path) -> None:
-    task = Sequences(1, 40)
-    bursts = bursts_of(task)
+def test_one_process_at_a_time_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Esn._run
 
-    class Nosy(Toy):
-        def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-            with pytest.raises(DeviceBusy, match="in use by"), Toy() as other:
-                harvest(other, task, bursts, StateStore.open(tmp_path / "store", writable=True), quiet)
-            return super()._run(u, out)
+    def nosy(self: Esn, u: Any, out: Any) -> Any:
+        with pytest.raises(ConfigurationError, match="is being filled by another harvest"):
+            experiment(tmp_path).harvest()
+        return run(self, u, out)
 
-    with Nosy() as toy:
-        assert store_of(tmp_path / "store", task, toy, bursts).complete
+    monkeypatch.setattr(Esn, "_run", nosy)
+    assert experiment(tmp_path).harvest()[0].complete
+
+
+def test_several_groups_that_are_tested_with_their_training_are_all_learned_from() -> None:
+    task = Sequences(3, 200, tests=3)
+    samples, errors = [], []
+    for max_batch, guard in ((None, None), (1, None), (2, None), (None, 60)):
+        training = TrainingConfig(continuous=True, guard_steps=guard)
+        with Toy() as toy:
+            bursts = plan(task, training, chunk_steps=30, max_batch=max_batch)
+            experiment = Experiment(
+                {
+                    "task": {"kind": "narma"},
+                    "reservoir": {"kind": "esn", "nodes": 2},
+                    "readout": {"kind": "ridge", "washout": 10},
+                }
+            )
+            readout, outputs = experiment._train(experiment.points[0], task, driven(toy, bursts, quiet))
+            samples.append(readout.report_["samples"])
+            errors.append(task.evaluate(outputs).metrics["error"])
+    assert samples == [3 * 190] * 4
+    assert errors == pytest.approx([errors[0]] * 4, rel=1e-6)
+
+
+DYING = """
+import os, sys
+from pathlib import Path
+
+left, replace = int(sys.argv[1]), Path.replace
+
+def dying(self, target):
+    global left
+    left -= 1
+    if left == 0:
+        os._exit(9)
+    return replace(self, target)
+
+Path.replace = dying
+from reservoir_hw import Experiment
+Experiment.from_file("experiment.yaml").harvest()
+"""
+
+
+@pytest.mark.parametrize("files", [1, 4, 9, 20, 22])
+def test_a_store_appears_whole_or_not_at_all(tmp_path: Path, files: int) -> None:
+    """A process that dies at its n-th file, while it makes a store, leaves nothing that the next one stumbles over."""
+    whole = undisturbed(prepared(tmp_path / "whole", 0.01))
+    folder = prepared(tmp_path / "cut", 0.01)
+    died = subprocess.run([sys.executable, "-c", DYING, str(files)], cwd=folder, check=False)
+    assert died.returncode == 9
+    assert undisturbed(folder) == whole
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
+def test_a_damaged_snapshot_is_never_gone_on_from(tmp_path: Path, damage: str) -> None:
+    whole = Path(experiment(tmp_path / "whole").harvest()[0].path)
+    path = Path(experiment(tmp_path).harvest()[0].path)
+    journal = json.loads((path / "journal" / "zarr.json").read_text())
+    journal["attributes"] |= {"complete": False, "places": 3}
+    (path / "journal" / "zarr.json").write_text(json.dumps(journal))
+    chunk = path / "snapshots" / journal["attributes"]["snapshot"] / "c" / "0"
+    data = bytearray(chunk.read_bytes())
+    data[len(data) // 2] ^= 1
+    chunk.write_bytes(data if damage == "flipped" else data[: len(data) // 2])
+    if damage == "gone":
+        chunk.unlink()
+    store = experiment(tmp_path).harvest()[0]
+    assert store.complete
+    assert store.segments[-1]["seam"]["kind"] == "started again"
+    # Other noise, as after any reset, but a whole harvest.
+    assert states_of(path).keys() == states_of(whole).keys()
+
+
+def test_a_file_that_changed_is_another_experiment(tmp_path: Path) -> None:
+    from reservoir_hw.backends.simulated import EsnWeights
+
+    def weights(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        drawn = EsnWeights.from_arrays(rng.normal(0, 0.1, (30, 30)), rng.normal(0, 1, (30, 1)))
+        drawn.save(tmp_path / "w.safetensors")
+
+    reservoir = {"kind": "esn", "weights": str(tmp_path / "w.safetensors")}
+    document = {**experiment(tmp_path).resolved(), "reservoir": reservoir}
+    weights(0)
+    Experiment(document).harvest()
+    assert Experiment(document).run().notes
+    weights(1)
+    assert not Experiment(document).run().notes
+
+
+def test_provenance_may_hold_what_instruments_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        Esn, "_settings", lambda _: {"gain": np.float32(0.5), "calibrated": Path("/lab"), "n": np.arange(2)}
+    )
+    store = experiment(tmp_path).harvest()[0]
+    assert store.facts["provenance"]["reservoir"]["gain"] == 0.5
+    assert store.segments[0]["reservoir"]["n"] == [0, 1]
+
+
+def test_what_was_whole_is_not_driven_again(tmp_path: Path) -> None:
+    """A process may die after its last chunk and before it notes the end."""
+    task = Sequences(2, 40)
+    bursts = bursts_of(task, max_batch=1)
+    with FreeRunning() as toy:
+        store = store_of(tmp_path / "store", task, toy, bursts)
+    store.close_segment(store.segments, complete=False)
+    with FreeRunning(fails_in=0) as untouchable:
+        harvest(untouchable, bursts, StateStore.open(tmp_path / "store", writable=True), quiet)
+    assert StateStore.open(tmp_path / "store").complete
 
 
 def test_a_store_is_readable_while_it_is_written(tmp_path: Path) -> None:

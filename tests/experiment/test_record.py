@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from toys import Toy
+from toys import SnapshotToy, Toy
 
 from reservoir_hw import Experiment, open_reservoir
-from reservoir_hw.errors import ConfigurationError, DeviceFault
+from reservoir_hw.errors import ConfigurationError, DeviceFault, InputRangeError
 from reservoir_hw.experiment.record import Recorder
 from reservoir_hw.store import StateStore
 
@@ -78,6 +78,66 @@ def test_what_was_driven_before_a_fault_is_kept(tmp_path: Path) -> None:
     store = StateStore.open(tmp_path / "trace")
     np.testing.assert_array_equal(store.dataset("000").inputs[:], u[:, :13])
     assert store.segments[0]["status"] == "failed: DeviceFault: toy fault at step 13"
+
+
+def test_what_a_device_driven_in_turn_gave_before_a_fault_is_kept(tmp_path: Path) -> None:
+    class FailsInTheThird(Toy):
+        calls = 0
+
+        def _run(self, u: np.ndarray, out: Any) -> np.ndarray:
+            self.calls += 1
+            self.fails_at = 5 if self.calls == 3 else None
+            return super()._run(u, out)
+
+    with FailsInTheThird(max_batch=1) as toy:
+        toy.reset(3)
+        with pytest.raises(DeviceFault), Recorder(toy, tmp_path / "trace"):
+            toy.run(drive(3, 20))
+    states = StateStore.open(tmp_path / "trace").dataset("000").states[:]
+    assert np.isfinite(states[:2]).all()
+    assert np.isfinite(states[2, :5]).all()
+    assert np.isnan(states[2, 5:]).all()
+
+
+def test_what_does_not_begin_at_rest_says_so_and_is_not_replayed(tmp_path: Path) -> None:
+    with SnapshotToy() as toy:
+        toy.run(drive(1, 5))
+        with Recorder(toy, tmp_path / "trace", chunk_steps=10):
+            middle = drive(1, 20)
+            toy.run(middle)
+            snapshot = toy.snapshot()
+            toy.reset(1)
+            toy.run(whole := drive(1, 20))
+            toy.restore(snapshot)
+            toy.run(drive(1, 20))
+            with pytest.raises(ConfigurationError, match="being recorded already"), Recorder(toy, tmp_path / "second"):
+                pass
+    store = StateStore.open(tmp_path / "trace")
+    assert [d.facts["from_rest"] for d in store.datasets.values()] == [False, True, False]
+    with open_reservoir({"kind": "replay", "trace": str(tmp_path / "trace")}) as replay:
+        replay.run(whole)
+        replay.reset(1)
+        with pytest.raises(InputRangeError, match="data set 000, 002 does not begin at rest"):
+            replay.run(middle)
+
+
+def test_a_harvest_with_a_warm_up_is_no_recording_of_its_test(tmp_path: Path) -> None:
+    store = experiment(tmp_path).harvest()[0]
+    assert [d.facts["from_rest"] for d in store.datasets.values()] == [False, True]
+    document = experiment(tmp_path, training={"test_warmup_steps": 0}).resolved()
+    with pytest.raises(InputRangeError, match="data set test does not begin at rest"):
+        Experiment({**document, "reservoir": {"kind": "replay", "trace": store.path}}).run()
+
+
+def test_recording_a_closed_loop_costs_little_for_each_step(tmp_path: Path) -> None:
+    """Not quadratic in the length of a chunk: what waits is added up once."""
+    with Toy() as toy, Recorder(toy, tmp_path / "trace", chunk_steps=4000) as recorder:
+        for _ in range(4000):
+            toy.step(np.zeros((1, 2)))
+        assert recorder.store.committed == 1
+    timing = recorder.store.dataset("000").timing
+    assert timing.shape == (1, 1, 2)
+    assert 0 < timing[0, 0, 1] < 60
 
 
 def experiment(folder: Path, **over: Any) -> Experiment:

@@ -1,0 +1,44 @@
+"""What a reservoir is worth: measures on arrays, on recordings and on live devices."""
+
+from reservoir_hw.measures._consistency import Consistency, consistency
+from reservoir_hw.measures._dimension import EffectiveDimension, effective_dimension
+from reservoir_hw.measures._drift import Drift, drift
+from reservoir_hw.measures._echo_index import EchoStateIndex, echo_state_index
+from reservoir_hw.measures._live import Live
+from reservoir_hw.measures._lyapunov import LyapunovExponent, lyapunov_from_replicas, lyapunov_from_transition
+from reservoir_hw.measures._measured import Interval, Measured
+from reservoir_hw.measures._memory import MemoryCapacity, memory_capacity
+from reservoir_hw.measures._processing import ProcessingCapacity, information_processing_capacity
+from reservoir_hw.measures._rank import Rank, generalisation_rank, kernel_rank
+from reservoir_hw.measures._recorded import Recorded
+from reservoir_hw.measures._signal_to_noise import SignalToNoise, signal_to_noise
+from reservoir_hw.measures._source import MEASURES, Source
+
+__all__ = [
+    "MEASURES",
+    "Consistency",
+    "Drift",
+    "EchoStateIndex",
+    "EffectiveDimension",
+    "Interval",
+    "Live",
+    "LyapunovExponent",
+    "Measured",
+    "MemoryCapacity",
+    "ProcessingCapacity",
+    "Rank",
+    "Recorded",
+    "SignalToNoise",
+    "Source",
+    "consistency",
+    "drift",
+    "echo_state_index",
+    "effective_dimension",
+    "generalisation_rank",
+    "information_processing_capacity",
+    "kernel_rank",
+    "lyapunov_from_replicas",
+    "lyapunov_from_transition",
+    "memory_capacity",
+    "signal_to_noise",
+]

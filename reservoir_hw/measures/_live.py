@@ -1,0 +1,203 @@
+"""Measures of a device that answers: it is driven with what each of them needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.measures._lyapunov import LyapunovExponent, lyapunov_from_replicas, lyapunov_from_transition
+from reservoir_hw.measures._rank import Streams
+from reservoir_hw.measures._source import Source
+from reservoir_hw.reservoir import Reservoir
+from reservoir_hw.seeds import generator
+
+_CHUNK = 4096
+_SETS = 3
+_INITIAL_STATES = 16
+_DRIVES = 8
+_TRIALS = 4
+
+# Last steps in which similar streams agree, as in Büsing et al. 2010.
+_SHARED_STEPS = 3
+
+OnSteps = Callable[[int], None]
+
+
+class Live(Source):
+    """An open reservoir, driven with inputs drawn uniformly over its range.
+
+    Each measure drives the device as it needs, and those that need the same share it. A repeated drive is a reset, a
+    past of its own, and the same inputs again: what differs is noise (a simulated device meets new noise after each
+    reset), chaos, or memory longer than the washout.
+
+    Parameters
+    ----------
+    reservoir
+        Open, and left at rest for one sequence at the end of each drive.
+    steps
+        Steps of the one long drive. The repeats have as many in all, the short drives a tenth.
+    washout
+        Steps before each drive that do not count: more than the device remembers. Different pasts and input
+        streams are as long.
+    repeats
+        How often the same drive is repeated.
+    streams
+        Input streams of each rank; by default as many as nodes.
+    max_delay
+        Longest delay of the capacities; by default twice the number of nodes.
+    input_range
+        Lowest and highest input; by default the range that the device declares, or else from -1 to 1.
+    seed
+        Of all inputs.
+    on_steps
+        Is called with the number of steps done.
+    """
+
+    distribution = "uniform"
+
+    def __init__(
+        self,
+        reservoir: Reservoir,
+        *,
+        steps: int = 20_000,
+        washout: int = 200,
+        repeats: int = 10,
+        streams: int | None = None,
+        max_delay: int | None = None,
+        input_range: tuple[float, float] | None = None,
+        seed: int = 0,
+        on_steps: OnSteps | None = None,
+    ) -> None:
+        for name, value, least in (
+            ("steps", steps, 1),
+            ("washout", washout, _SHARED_STEPS + 1),
+            ("repeats", repeats, 2),
+        ):
+            if value < least:
+                raise ConfigurationError(f"{name} is {value}; it must be at least {least}")
+        spec = reservoir.spec
+        self.reservoir = reservoir
+        self.nodes, self.channels = spec.nodes, spec.inputs
+        self.washout, self.max_delay = washout, max_delay
+        self._low, self._high = self.input_range = input_range or spec.input_range or (-1.0, 1.0)
+        if not self._low < self._high:
+            raise ConfigurationError(f"input_range is {self.input_range}; it must be (lowest, highest)")
+        self._steps, self._repeats = steps, repeats
+        self._repeat_steps = max(steps // repeats, 100)
+        self._short = max(steps // 10, 200)
+        self._streams = streams or self.nodes
+        self._seed = seed
+        self._on_steps = on_steps
+
+    def planned_steps(self, names: Collection[str]) -> int:
+        """Steps that the measures `names` (of `MEASURES`) will drive, summed over the sequences."""
+        spec = self.reservoir.spec
+        ranks = _SETS + (not spec.deterministic)
+        short = self.washout + self._short
+        drives = (
+            ({"memory_capacity", "processing_capacity", "effective_dimension"}, self.washout + self._steps),
+            ({"consistency", "signal_to_noise", "drift"}, self._repeats * (2 * self.washout + self._repeat_steps)),
+            ({"kernel_rank"}, ranks * self._streams * self.washout),
+            ({"generalisation_rank"}, ranks * self._streams * self.washout),
+            ({"echo_state_index"}, (_INITIAL_STATES + 1) * short),
+            ({"lyapunov_exponent"}, _TRIALS * (short + self._short) if spec.settable else 2 * _DRIVES * short),
+        )
+        return sum(steps for served, steps in drives if served & set(names))
+
+    def recording(self) -> tuple[np.ndarray, np.ndarray]:
+        """One long drive."""
+        return self._recording
+
+    def repeats(self) -> np.ndarray:
+        """Drives with the same inputs after different pasts, one after the other: their order is that of time."""
+        return self._repeated
+
+    def replicas(self) -> tuple[np.ndarray, float]:
+        """Responses to one drive after pasts of the highest input, the lowest input, and random ones."""
+        states = self._after_pasts(1, _INITIAL_STATES + 1, "echo-state index")[0]
+        if self.reservoir.spec.deterministic:
+            return states[:-1], 0.0
+        # The last past was the first one again: what is left between these two is noise.
+        last = slice(-self._short // 4, None)
+        return states[:-1], float(np.sqrt(np.mean((states[-1, last] - states[0, last]) ** 2)))
+
+    def streams(self, kind: Streams) -> tuple[np.ndarray, np.ndarray | None]:
+        """The ends of random streams; similar ones agree in their last three steps."""
+        inputs = self._draw(f"{kind} streams", _SETS * self._streams, self.washout)
+        inputs = inputs.reshape(_SETS, self._streams, self.washout, self.channels)
+        if kind == "similar":
+            inputs[:, :, -_SHARED_STEPS:] = inputs[:, :1, -_SHARED_STEPS:]
+        ends = np.stack([self._drive(of_set)[:, -1] for of_set in inputs])
+        if self.reservoir.spec.deterministic:
+            return ends, None
+        again = self._drive(inputs[0])[:, -1]
+        return ends, np.sqrt(np.mean((again.astype(np.float64) - ends[0]) ** 2, axis=0) / 2)
+
+    def lyapunov_exponent(self) -> LyapunovExponent:
+        """By setting the state where the device allows that, else from drives after different pasts."""
+        if not self.reservoir.spec.settable:
+            return self.lyapunov_from_replicas()
+        inputs = self._draw("trials", _TRIALS, self.washout + self._short)
+        begin = self._drive(inputs[:, : self.washout])[:, -1]
+
+        def transition(u: np.ndarray, x: np.ndarray) -> np.ndarray:
+            self._done(len(u))
+            return np.asarray(self.reservoir.transition(u, x))
+
+        return lyapunov_from_transition(transition, inputs[:, self.washout :], begin, settle=self._short // 10)
+
+    def lyapunov_from_replicas(self) -> LyapunovExponent:
+        """From pairs of drives with the same inputs, after a past of the highest and one of the lowest input."""
+        return lyapunov_from_replicas(self._after_pasts(_DRIVES, 2, "replicas"))
+
+    @cached_property
+    def _recording(self) -> tuple[np.ndarray, np.ndarray]:
+        inputs = self._draw("long drive", 1, self.washout + self._steps)
+        return inputs, self._drive(inputs)
+
+    @cached_property
+    def _repeated(self) -> np.ndarray:
+        drive = self._draw("repeated drive", 1, self.washout + self._repeat_steps)
+        pasts = self._draw("pasts of the repeats", self._repeats, self.washout)
+        driven = [self._drive(np.concatenate([past[None], drive], axis=1)) for past in pasts]
+        return np.concatenate(driven)[:, self.washout :]
+
+    def _after_pasts(self, drives: int, pasts: int, name: str) -> np.ndarray:
+        """States (drives, pasts, time, nodes) of short drives, the same for all pasts."""
+        inputs = self._draw(name, drives * pasts, self.washout + self._short)
+        inputs = inputs.reshape(drives, pasts, -1, self.channels)
+        inputs[:, 0, : self.washout], inputs[:, 1, : self.washout] = self._high, self._low
+        if pasts > 2:
+            inputs[:, -1] = inputs[:, 0]
+        inputs[:, :, self.washout :] = inputs[:, :1, self.washout :]
+        states = self._drive(inputs.reshape(drives * pasts, -1, self.channels))[:, self.washout :]
+        return states.reshape(drives, pasts, self._short, self.nodes)
+
+    def _draw(self, name: str, sequences: int, steps: int) -> np.ndarray:
+        """Inputs (sequences, steps, channels)."""
+        shape = (sequences, steps, self.channels)
+        return generator(self._seed, f"measures/{name}").uniform(self._low, self._high, shape)
+
+    def _drive(self, inputs: np.ndarray) -> np.ndarray:
+        """States (sequences, time, nodes), from rest."""
+        sequences, steps = inputs.shape[:2]
+        inputs = inputs.astype(self.reservoir.spec.numpy_dtype)
+        self.reservoir.reset(sequences)
+        # A device that keeps its state between calls is driven in pieces, so that progress can be seen.
+        together = self.reservoir.spec.max_batch is None or sequences <= self.reservoir.spec.max_batch
+        chunk = _CHUNK if self.reservoir.spec.continuity == "held" and together else steps
+        states = np.empty((sequences, steps, self.nodes), self.reservoir.spec.numpy_dtype)
+        for begin in range(0, steps, chunk):
+            piece: Any = self.reservoir.run(inputs[:, begin : begin + chunk])
+            states[:, begin : begin + chunk] = piece
+            self._done(sequences * piece.shape[1])
+        self.reservoir.reset(1)
+        return states
+
+    def _done(self, steps: int) -> None:
+        if self._on_steps is not None:
+            self._on_steps(steps)

@@ -1,0 +1,218 @@
+"""Conditional Lyapunov exponent: how fast the difference between two responses to one drive shrinks or grows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.measures._arrays import checked
+from reservoir_hw.measures._measured import Interval, Measured
+from reservoir_hw.measures._statistics import BATCHES, batch_means, check_confidence, t_interval
+from reservoir_hw.seeds import generator
+
+Transition: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+# The noise in a distance of three times the noise floor is small beside it.
+_ABOVE_FLOOR = math.log(3)
+_FEWEST_STEPS = 4
+# A floor so many times the precision of the states is noise of the device.
+_NOISE = 100.0
+_PIECES = 5
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LyapunovExponent(Measured):
+    """`value` is per time step, in natural logarithms: negative where the device forgets its past.
+
+    `log_distance` (time,) is the mean logarithm of the distance between two responses, counted from its start; between
+    the steps `first` and `last` it was read. `floor` is where the noise of the device hides it, on the same scale.
+    `trials` (trials,) has an exponent for each pair of responses.
+    """
+
+    log_distance: np.ndarray
+    first: int
+    last: int
+    floor: float
+    trials: np.ndarray
+
+
+def lyapunov_from_transition(
+    transition: Transition,
+    inputs: Any,
+    states: Any,
+    *,
+    settle: int = 100,
+    size: float | None = None,
+    seed: int = 0,
+    confidence: float = 0.95,
+) -> LyapunovExponent:
+    """Largest conditional Lyapunov exponent of a device whose state can be set (Benettin et al. 1980).
+
+    Beside each trajectory runs a second one at a small distance, which is brought back to that distance after every
+    step; the mean logarithm of what a step made of it is the exponent.
+
+    Parameters
+    ----------
+    transition
+        One step from given states: (batch, inputs), (batch, nodes) -> (batch, nodes), as `Reservoir.transition`.
+    inputs
+        (batch, time, inputs); each sequence is a trial of its own.
+    states
+        (batch, nodes), where the trials begin: states that the device can have.
+    settle
+        First steps, which turn the difference into the direction that grows most, and do not count.
+    size
+        The distance, relative to the size of the state; by default the square root of the precision of `states`.
+
+    The interval is that of batch means over time of the mean over the trials. The exponent is minus infinity where
+    nothing is left of a difference, as in a delay line. Raises `ShapeError`, `InputRangeError`, `ConfigurationError`.
+    """
+    check_confidence(confidence)
+    u = checked(inputs, ("batch", "time", "inputs"), "inputs")
+    given = np.asarray(states)
+    x = checked(given, ("batch", "nodes"))
+    if len(x) != len(u):
+        raise ShapeError(f"there are inputs for {len(u)} trials and states for {len(x)}")
+    if not 0 <= settle < u.shape[1]:
+        raise ConfigurationError(f"settle is {settle}, but the inputs have {u.shape[1]} steps")
+    precision = np.finfo(given.dtype if given.dtype.kind == "f" else np.float64).eps
+    relative = float(precision**0.5) if size is None else size
+    if not relative > 0:
+        raise ConfigurationError(f"size is {size}; it must be more than 0")
+    direction = generator(seed, "measures/lyapunov").standard_normal(x.shape)
+    direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+    growth = np.empty(u.shape[:2])
+    for t in range(u.shape[1]):
+        distance = relative * np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-3)
+        beside = x + distance * direction
+        # What was set is not exactly what was asked for: the device rounds.
+        distance = np.linalg.norm(beside.astype(given.dtype) - x.astype(given.dtype), axis=1, keepdims=True)
+        after = transition(np.concatenate([u[:, t], u[:, t]]), np.concatenate([x, beside])).astype(np.float64)
+        x, apart = after[: len(u)], after[len(u) :] - after[: len(u)]
+        length = np.linalg.norm(apart, axis=1, keepdims=True)
+        if not length.all():
+            return _vanished(t + 1, confidence)
+        growth[:, t] = np.log(length / distance)[:, 0]
+        direction = apart / length
+    counted = growth[:, settle:]
+    value, error = batch_means(counted.mean(axis=0))
+    return LyapunovExponent(
+        value=value,
+        interval=t_interval(value, error, BATCHES - 1, confidence, f"{BATCHES} batch means over time, Student's t"),
+        note=f"From {len(u)} trials of {u.shape[1]} set steps (Benettin's method).",
+        log_distance=np.cumsum(growth.mean(axis=0)),
+        first=settle,
+        last=u.shape[1] - 1,
+        floor=-math.inf,
+        trials=counted.mean(axis=1),
+    )
+
+
+def lyapunov_from_replicas(
+    states: Any, *, floor: float | None = None, first: int | None = None, confidence: float = 0.95
+) -> LyapunovExponent:
+    """Largest conditional Lyapunov exponent of any device, from responses to one drive after different pasts.
+
+    `states` is (pasts, time, nodes), or (drives, pasts, time, nodes) with a drive for each group of pasts; step 0 is
+    the first that they have in common. Responses 0 and 1, 2 and 3, ... make pairs. The exponent is the slope of the
+    mean logarithm of their distance (the replica, or auxiliary system, approach: Abarbanel, Rulkov & Sushchik 1996),
+    from step `first` until the distance comes within a factor three of its `floor`. By default `first` is half of
+    that, since at the beginning all directions fade, and later only the slowest; `floor` is the median distance of the
+    last quarter of the steps, and at least the precision of the states. The mean square of the floor is taken off.
+
+    The exponent is minus infinity where nothing is left of a difference long before its fall would reach the precision
+    of the states. Such pairs show how a device forgets; one that does not, because it is chaotic or has several
+    responses, is refused with `InputRangeError`, as are pasts that make no difference and a fall too fast to read.
+
+    Where the floor is noise and not rounding, the slope is a lower bound: directions that fade more slowly than what
+    was read may lie below the noise, and the interval reaches up to 0.
+
+    The interval is Student's over the drives, or over the pairs of one drive; for fewer than three of these, over
+    pieces of the fall. Raises `ShapeError` and `ConfigurationError` besides.
+    """
+    check_confidence(confidence)
+    given = np.asarray(states)
+    x = checked(given[None] if given.ndim == 3 else given, ("drives", "pasts", "time", "nodes"))
+    pairs = x.shape[1] // 2
+    if pairs < 1:
+        raise ShapeError("an exponent from replicas needs responses after at least 2 different pasts")
+    distance = np.linalg.norm(x[:, 0 : 2 * pairs : 2] - x[:, 1 : 2 * pairs : 2], axis=3)
+    precision = np.finfo(given.dtype if given.dtype.kind == "f" else np.float64).eps
+    finest = float(precision) * math.sqrt(np.mean((x**2).sum(axis=3)))
+    if floor is None:
+        tail = np.median(distance[:, :, -max(1, x.shape[2] // 4) :], axis=2)
+        floor = math.sqrt(np.mean(tail**2))
+    floor = max(floor, finest, np.finfo(np.float64).tiny)
+    logarithm = np.log(np.maximum(distance**2 - floor**2, (floor / 10) ** 2)) / 2
+    curve = logarithm.mean(axis=(0, 1))
+    seen = np.log(np.maximum(distance, floor / 10)).mean(axis=(0, 1))
+    hidden = np.flatnonzero(curve < math.log(floor) + _ABOVE_FLOOR)
+    last = int(hidden[0]) if len(hidden) else len(curve)
+    if last == 0:
+        raise InputRangeError(
+            "the responses do not come closer to each other under the same drive: their pasts make no difference "
+            "beyond the noise, or the exponent is not negative (chaos, or several responses). Consistency and "
+            "echo-state index tell which"
+        )
+    if (distance[:, :, last:] == 0).all() and curve[last - 1] - math.log(floor) > (curve[0] - math.log(floor)) / 2:
+        return _vanished(last, confidence)
+    start = last // 2 if first is None and last >= 2 * _FEWEST_STEPS else first or 0
+    if last - start < _FEWEST_STEPS:
+        raise InputRangeError(
+            f"the difference between the responses falls into the noise within {last} steps, too fast for a slope; "
+            "average repeated drives, or take a faster input"
+        )
+    time = np.arange(start, last) - (start + last - 1) / 2
+    trials = logarithm[:, :, start:last] @ time / (time @ time)
+    interval = _interval(trials, curve[start:last], confidence)
+    note = f"From {trials.size} pairs of responses, read over {last - start} steps before the noise floor."
+    if floor > _NOISE * finest:
+        interval = replace(
+            interval,
+            high=max(interval.high, 0.0),
+            method=f"lower end: {interval.method}; upper end: 0, since noise may hide what fades more slowly",
+        )
+        note += " At least this: noise may hide directions that fade more slowly."
+    return LyapunovExponent(
+        value=float(trials.mean()),
+        interval=interval,
+        note=note,
+        log_distance=seen - seen[0],
+        first=start,
+        last=last - 1,
+        floor=math.log(floor) - float(seen[0]),
+        trials=trials.ravel(),
+    )
+
+
+def _vanished(steps: int, confidence: float) -> LyapunovExponent:
+    method = "exact: nothing was left of a difference"
+    return LyapunovExponent(
+        value=-math.inf,
+        interval=Interval(-math.inf, -math.inf, confidence, method),
+        note=f"Nothing is left of a difference after {steps} steps.",
+        log_distance=np.zeros(0),
+        first=0,
+        last=0,
+        floor=-math.inf,
+        trials=np.zeros(0),
+    )
+
+
+def _interval(trials: np.ndarray, curve: np.ndarray, confidence: float) -> Interval:
+    """Of the mean of `trials` (drives, pairs); `curve` is the mean log distance where it was read."""
+    value = float(trials.mean())
+    independent = trials.mean(axis=1) if len(trials) > 1 else trials[0]
+    what = "drives" if len(trials) > 1 else "pairs under one drive"
+    if len(independent) < 3:
+        growth = np.diff(curve)
+        pieces = min(_PIECES, len(growth))
+        independent = np.array([piece.mean() for piece in np.array_split(growth, pieces)])
+        what = "pieces of the fall"
+    error = float(independent.std(ddof=1) / len(independent) ** 0.5)
+    return t_interval(value, error, len(independent) - 1, confidence, f"{len(independent)} {what}, Student's t")

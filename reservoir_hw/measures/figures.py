@@ -1,0 +1,277 @@
+"""Figures of the measures. They need the `report` extra."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reservoir_hw.measures._consistency import Consistency
+from reservoir_hw.measures._dimension import EffectiveDimension
+from reservoir_hw.measures._drift import Drift
+from reservoir_hw.measures._echo_index import EchoStateIndex
+from reservoir_hw.measures._lyapunov import LyapunovExponent
+from reservoir_hw.measures._measured import Measured
+from reservoir_hw.measures._memory import MemoryCapacity
+from reservoir_hw.measures._processing import ProcessingCapacity
+from reservoir_hw.measures._rank import Rank
+from reservoir_hw.measures._signal_to_noise import SignalToNoise
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MAIN, _SECOND, _QUIET = "#26547c", "#d1495b", "0.6"
+_SHOWN_NODES = 5
+_NAMED = 4
+
+
+def figures(results: Mapping[str, Measured]) -> dict[str, Figure]:
+    """A figure for each result, under its name; one without anything to draw has none."""
+    return {name: _DRAW[type(result)](result) for name, result in results.items() if _has_picture(result)}
+
+
+def memory_figure(result: MemoryCapacity) -> Figure:
+    """What is remembered of each delay."""
+    figure = _new_figure(8.0, 3.6)
+    axes = figure.subplots()
+    delays = np.arange(result.recall.shape[1])
+    for channel, (recall, colour) in enumerate(zip(result.recall, _colours(len(result.recall)), strict=True)):
+        label = "recall" if len(result.recall) == 1 else f"recall of input {channel}"
+        axes.plot(delays, recall, "o-", color=colour, markersize=3, linewidth=1, label=label)
+    chance = result.threshold.max(axis=0)
+    axes.fill_between(delays, chance, color=_QUIET, alpha=0.5, linewidth=0, label="chance")
+    remembered = np.flatnonzero(result.capacities.any(axis=0))
+    axes.set_xlim(-0.5, min(len(delays) - 0.5, 1.15 * (remembered[-1] if len(remembered) else 0) + 5))
+    axes.set_ylim(0, 1.05)
+    axes.set_xlabel("delay (steps)")
+    axes.set_ylabel("squared correlation r²\nof the best linear readout")
+    axes.set_title(f"Linear memory capacity {result.value:.3g}; at most {result.rank}", loc="left")
+    axes.legend(frameon=False)
+    _plain(axes)
+    return figure
+
+
+def processing_figure(result: ProcessingCapacity) -> Figure:
+    """Capacity by degree, and by the longest delay."""
+    figure = _new_figure(9.0, 4.0)
+    whole, parts = figure.subplots(1, 2, width_ratios=[1, 3])
+    colours = _colours(len(result.by_degree))
+    longest = np.flatnonzero(result.by_delay.any(axis=0))
+    delays = np.arange((longest[-1] if len(longest) else 0) + 1)
+    bottom, below = 0.0, np.zeros(len(delays))
+    for degree, (capacity, by_delay, colour) in enumerate(
+        zip(result.by_degree, result.by_delay[:, : len(delays)], colours, strict=True), 1
+    ):
+        whole.bar(0, capacity, 0.6, bottom=bottom, color=colour)
+        if capacity > 0.04 * result.rank:
+            name = f"degree {degree}: {capacity:.3g}"
+            lightness = "white" if sum(colour[:3]) < 1.5 else "black"
+            whole.text(0, bottom + capacity / 2, name, ha="center", va="center", fontsize=8, color=lightness)
+        label = "degree 1: linear memory" if degree == 1 else f"degree {degree}" if capacity > 0 else None
+        parts.bar(delays, by_delay, 0.9, bottom=below, color=colour, label=label)
+        bottom, below = bottom + capacity, below + by_delay
+    whole.axhline(result.rank, color="black", linestyle="--", linewidth=1)
+    whole.text(0, result.rank, f"at most {result.rank}", ha="center", va="bottom", fontsize=9)
+    whole.set_ylim(0, 1.1 * result.rank)
+    whole.set_xlim(-0.5, 0.5)
+    whole.set_xticks([])
+    whole.set_ylabel("capacity")
+    whole.set_title(f"Total {result.value:.3g}", loc="left")
+    parts.set_xlabel("longest delay in the function (steps)")
+    parts.set_ylabel("capacity")
+    parts.set_title("Which functions of past inputs the states compute", loc="left")
+    parts.legend(frameon=False, fontsize=9)
+    _plain(whole)
+    _plain(parts)
+    return figure
+
+
+def rank_figure(result: Rank) -> Figure:
+    """The singular values with their threshold."""
+    figure = _new_figure(7.0, 3.6)
+    axes = figure.subplots()
+    at = np.arange(1, result.singular_values.shape[1] + 1)
+    positive = np.maximum(result.singular_values, np.finfo(np.float64).tiny)
+    for values in positive:
+        axes.semilogy(at, values, "o-", color=_MAIN, markersize=3, linewidth=0.8, alpha=0.7)
+    axes.axhline(result.threshold, color=_SECOND, linestyle="--", linewidth=1, label="below: noise or rounding")
+    axes.legend(frameon=False, fontsize=9)
+    axes.set_ylim(bottom=min(result.threshold, max(positive.min(), result.threshold * 1e-4)) / 5)
+    axes.set_xlabel("number of the singular value")
+    axes.set_ylabel("singular value\n(units of the state)")
+    what = "Kernel" if result.streams == "different" else "Generalisation"
+    axes.set_title(f"{what} rank {result.value:.3g}: states at the ends of {result.streams} input streams", loc="left")
+    _plain(axes)
+    return figure
+
+
+def consistency_figure(result: Consistency) -> Figure:
+    """Consistency of each node, and of the directions of the states."""
+    figure = _new_figure(9.0, 3.6)
+    nodes, profile = figure.subplots(1, 2, sharey=True)
+    nodes.plot(np.arange(len(result.nodes)), result.nodes, "o", color=_MAIN, markersize=4)
+    nodes.axhline(result.value, color=_SECOND, linewidth=1)
+    nodes.set_xlabel("node")
+    nodes.set_ylabel("consistency\n(1: fully reproduced, 0: unrelated)")
+    nodes.set_title(f"Nodes, mean {result.value:.3g} (line)", loc="left")
+    profile.plot(np.arange(1, len(result.profile) + 1), result.profile, "o-", color=_MAIN, markersize=3, linewidth=1)
+    profile.fill_between(np.arange(1, len(result.profile) + 1), result.profile, color=_MAIN, alpha=0.15, linewidth=0)
+    profile.set_xlabel("direction of the states, most consistent first")
+    profile.set_title(f"Directions, capacity {result.capacity:.3g} of {len(result.profile)}", loc="left")
+    low = float(np.nanmin(np.concatenate([result.nodes, result.profile])))
+    nodes.set_ylim(min(0.0, low) - 0.03, 1.05)
+    _plain(nodes)
+    _plain(profile)
+    return figure
+
+
+def signal_to_noise_figure(result: SignalToNoise) -> Figure:
+    """Signal-to-noise ratio of each node."""
+    figure = _new_figure(8.0, 3.4)
+    axes = figure.subplots()
+    at = np.flatnonzero(np.isfinite(result.nodes))
+    axes.vlines(at, 0, result.nodes[at], color=_MAIN, linewidth=1)
+    axes.plot(at, result.nodes[at], "o", color=_MAIN, markersize=4)
+    axes.axhline(0, color=_QUIET, linewidth=1)
+    if np.isfinite(result.value):
+        axes.axhline(result.value, color=_SECOND, linewidth=1)
+    left_out = len(result.nodes) - len(at)
+    axes.set_xlim(-1, len(result.nodes))
+    axes.set_xlabel("node" + (f" ({left_out} without a finite ratio not shown)" if left_out else ""))
+    axes.set_ylabel("signal-to-noise ratio (dB)")
+    axes.set_title(f"Signal to noise, {result.value:.3g} dB over all nodes (line)", loc="left")
+    _plain(axes)
+    return figure
+
+
+def lyapunov_figure(result: LyapunovExponent) -> Figure:
+    """The mean log distance with the fitted line."""
+    figure = _new_figure(7.5, 3.8)
+    axes = figure.subplots()
+    shown = slice(None) if np.isinf(result.floor) else slice(2 * result.last + 20)
+    curve = result.log_distance[shown]
+    axes.plot(np.arange(len(curve)), curve, color=_QUIET, linewidth=2, label="measured, mean over pairs")
+    at = np.arange(result.first, result.last + 1)
+    middle = result.log_distance[at].mean()
+    axes.plot(
+        at, middle + result.value * (at - at.mean()), color=_SECOND, linewidth=2,
+        label=f"slope {result.value:.3g} per step",
+    )  # fmt: skip
+    if np.isfinite(result.floor):
+        axes.axhline(result.floor, color="black", linestyle="--", linewidth=1, label="noise floor")
+    axes.set_xlabel("step of the common drive")
+    axes.set_ylabel("ln (distance / first distance)")
+    what = "forgets its past" if result.value < 0 else "does not forget its past"
+    axes.set_title(f"Lyapunov exponent {result.value:.3g} per step: the device {what}", loc="left")
+    axes.legend(frameon=False)
+    _plain(axes)
+    return figure
+
+
+def echo_index_figure(result: EchoStateIndex) -> Figure:
+    """How the responses from different initial states approach each other, or not."""
+    figure = _new_figure(7.5, 3.8)
+    axes = figure.subplots()
+    steps = np.arange(1, result.approach.shape[1] + 1)
+    lowest = result.tolerance / 100
+    for number, colour in enumerate(_colours(int(result.value))):
+        members = np.flatnonzero(result.response == number)
+        for place, initial in enumerate(members):
+            label = f"response {number + 1}, from {len(members)} of them" if place == 0 and number < _NAMED else None
+            shown = np.maximum(result.approach[initial], lowest)
+            axes.loglog(steps, shown, color=colour, linewidth=1, alpha=0.7, label=label)
+    axes.axhline(result.tolerance, color="black", linestyle="--", linewidth=1, label="below: the same response")
+    axes.set_ylim(bottom=lowest)
+    axes.set_xlabel("step of the common drive (logarithmic)")
+    axes.set_ylabel("distance to the response from\nthe first (in units of the spread)")
+    axes.set_title(f"Echo-state index {result.value:.0f}, from {len(result.response)} initial states", loc="left")
+    axes.legend(frameon=False, fontsize=8, loc="lower left")
+    _plain(axes)
+    return figure
+
+
+def dimension_figure(result: EffectiveDimension) -> Figure:
+    """The share of each principal axis in the variance."""
+    figure = _new_figure(7.0, 3.6)
+    axes = figure.subplots()
+    share = result.variances / result.variances.sum()
+    kept = share > 1e-16
+    axes.semilogy(np.arange(1, len(share) + 1)[kept], share[kept], "o-", color=_MAIN, markersize=3, linewidth=1)
+    axes.axvline(result.value, color=_SECOND, linestyle="--", linewidth=1)
+    axes.annotate(
+        f"effective dimension {result.value:.3g}", (result.value, 1), (4, 0), xycoords=("data", "axes fraction"),
+        textcoords="offset points", va="top", color=_SECOND, fontsize=9,
+    )  # fmt: skip
+    axes.set_xlabel("principal axis of the states")
+    axes.set_ylabel("share of the variance")
+    axes.set_title(f"How the variance of {len(share)} nodes is spread", loc="left")
+    _plain(axes)
+    return figure
+
+
+def drift_figure(result: Drift) -> Figure:
+    """Change of each node, and the course of those that change most."""
+    figure = _new_figure(9.0, 3.8)
+    course, change = figure.subplots(1, 2)
+    most = np.argsort(-np.abs(result.mean_change))[:_SHOWN_NODES]
+    for node, colour in zip(most, _colours(len(most)), strict=True):
+        course.plot(result.means[:, node], "o-", color=colour, markersize=3, linewidth=1, label=f"node {node}")
+    course.axhline(0, color=_QUIET, linewidth=1)
+    course.set_xlabel("segment or repeat, in the order of time")
+    course.set_ylabel("mean of the node\n(in its standard deviations)")
+    course.set_title("Nodes whose mean changes most", loc="left")
+    course.legend(frameon=False, fontsize=8)
+    nodes = np.arange(len(result.mean_change))
+    for significant, colour, label in (
+        (result.mean_significant, _SECOND, "significant"),
+        (~result.mean_significant, _QUIET, "not significant"),
+    ):
+        if significant.any():
+            change.plot(
+                nodes[significant], result.mean_change[significant], "o", color=colour, markersize=4, label=label
+            )
+    change.axhline(0, color=_QUIET, linewidth=1)
+    change.set_xlabel("node")
+    change.set_ylabel("change of the mean from start to end\n(in standard deviations)")
+    change.set_title(f"Largest change {result.value:.3g}", loc="left")
+    change.legend(frameon=False, fontsize=8)
+    _plain(course)
+    _plain(change)
+    return figure
+
+
+_DRAW: Mapping[type[Measured], Callable[[Any], Figure]] = {
+    MemoryCapacity: memory_figure,
+    ProcessingCapacity: processing_figure,
+    Rank: rank_figure,
+    Consistency: consistency_figure,
+    SignalToNoise: signal_to_noise_figure,
+    LyapunovExponent: lyapunov_figure,
+    EchoStateIndex: echo_index_figure,
+    EffectiveDimension: dimension_figure,
+    Drift: drift_figure,
+}
+
+
+def _has_picture(result: Measured) -> bool:
+    if isinstance(result, LyapunovExponent):
+        return len(result.log_distance) > 0
+    return not isinstance(result, SignalToNoise) or bool(np.isfinite(result.nodes).any())
+
+
+def _new_figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _colours(count: int) -> list[tuple[float, ...]]:
+    from matplotlib import colormaps
+
+    return [colormaps["viridis"](at) for at in np.linspace(0.0, 0.88, count)]
+
+
+def _plain(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,73 @@
+"""Effective dimension of states with known variances, and the statistics behind all intervals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from measures.known import correlated, random
+
+from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.measures import effective_dimension
+from reservoir_hw.measures._statistics import batch_means, chi2_quantile, t_interval, t_quantile
+
+VARIANCES = np.array([4.0, 2.0, 1.0, 0.5, 0.25])
+DIMENSION = VARIANCES.sum() ** 2 / (VARIANCES**2).sum()
+
+
+def states(rng: np.random.Generator, steps: int) -> np.ndarray:
+    turn = np.linalg.qr(rng.standard_normal((5, 5)))[0]
+    return (rng.standard_normal((steps, 5)) * np.sqrt(VARIANCES)) @ turn + 10
+
+
+def test_participation_ratio() -> None:
+    found = effective_dimension(states(random(), 50_000))
+    assert found.value == pytest.approx(DIMENSION, rel=0.02)
+    np.testing.assert_allclose(found.variances, VARIANCES, rtol=0.05)
+    rng = random(1)
+    one = rng.standard_normal((5000, 1)) * np.ones(6)
+    assert effective_dimension(one).value == pytest.approx(1)
+    apart = np.concatenate([one[:, :1], 100 * rng.standard_normal((5000, 1)), np.ones((5000, 1))], axis=1)
+    assert effective_dimension(apart).value == pytest.approx(1, abs=0.01)
+    assert effective_dimension(apart, standardise=True).value == pytest.approx(2, abs=0.01)
+    assert effective_dimension(apart.reshape(5, 1000, 3)).value == effective_dimension(apart).value
+
+
+def test_the_interval_holds_what_it_promises() -> None:
+    rng = random(2)
+    found = [effective_dimension(states(rng, 1000)).interval for _ in range(200)]
+    assert 0.9 <= np.mean([interval.low <= DIMENSION <= interval.high for interval in found]) <= 0.99
+
+
+def test_what_cannot_be_measured() -> None:
+    x = states(random(3), 100)
+    with pytest.raises(InputRangeError, match="constant"):
+        effective_dimension(np.ones_like(x))
+    with pytest.raises(InputRangeError, match="not finite"):
+        effective_dimension(np.where(x > 12, np.nan, x))
+    with pytest.raises(ShapeError, match="time, nodes"):
+        effective_dimension(x[0])
+    with pytest.raises(ShapeError, match="one step"):
+        effective_dimension(x[:1])
+    with pytest.raises(ConfigurationError, match="100 steps"):
+        effective_dimension(x, washout=100)
+    assert "too small" in effective_dimension(states(random(3), 40)).note
+
+
+def test_batch_means_of_a_correlated_series() -> None:
+    rng = random(4)
+    hits = []
+    for _ in range(300):
+        mean, error = batch_means(correlated(rng, 1000, 1, 0.8)[:, 0])
+        interval = t_interval(mean, error, 19, 0.95, "")
+        hits.append(interval.low <= 0 <= interval.high)
+    assert 0.9 <= np.mean(hits) <= 0.99
+
+
+def test_quantiles() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    for degrees in (1, 2, 3, 10, 19, 200):
+        for probability in (0.6, 0.975, 1 - 1e-5):
+            exact = stats.t.ppf(probability, degrees)
+            assert t_quantile(probability, degrees) == pytest.approx(exact, rel=1e-4)
+    for degrees in (5, 50, 500):
+        assert chi2_quantile(1 - 1e-4, degrees) == pytest.approx(stats.chi2.ppf(1 - 1e-4, degrees), rel=0.025)

@@ -1,0 +1,177 @@
+"""Echo-state index and Lyapunov exponent of systems with known answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from measures.known import Map, linear, non_normal_matrix, random, random_matrix
+
+from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.measures import Live, echo_state_index, lyapunov_from_replicas, lyapunov_from_transition
+
+RADIUS = 0.9
+MATRICES = {"random": random_matrix(40, RADIUS), "non-normal": non_normal_matrix(30, RADIUS)}
+
+
+def bistable(x: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """Two stable branches, near ±0.96: a small input never leads from one to the other."""
+    return np.tanh(2 * x + 0.1 * u)
+
+
+def contracting(x: np.ndarray, u: np.ndarray) -> np.ndarray:
+    return 0.5 * x + u
+
+
+def chaotic(x: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """Stretches by 1.9 and folds: its exponent is ln 1.9."""
+    return (1.9 * x + 0.1 * u + 0.3) % 1.0
+
+
+def after_pasts(f: Any, pasts: int, steps: int = 400) -> np.ndarray:
+    """States (pasts, steps, 1) from different initial states under one drive."""
+    rng = random(1)
+    x, u = rng.uniform(-1, 1, (pasts, 1)), rng.uniform(-1, 1, steps)
+    states = np.empty((pasts, steps, 1))
+    for t in range(steps):
+        x = states[:, t] = f(x, u[t])
+    return states
+
+
+def test_echo_state_index_counts_the_responses() -> None:
+    one = echo_state_index(after_pasts(contracting, 10))
+    assert one.value == 1
+    assert one.interval.low == 1
+    assert one.interval.high == np.inf
+    two = echo_state_index(after_pasts(bistable, 10))
+    assert two.value == 2
+    branch = after_pasts(bistable, 10)[:, -1, 0] > 0
+    assert ((two.response == two.response[0]) == (branch == branch[0])).all()
+    many = echo_state_index(after_pasts(chaotic, 10))
+    assert many.value == 10
+    assert "chaos" in many.note
+
+
+def test_noise_does_not_split_a_response() -> None:
+    rng = random(2)
+    x = after_pasts(bistable, 10)
+    x += 0.05 * rng.standard_normal(x.shape)
+    assert echo_state_index(x).value == 10
+    assert echo_state_index(x, noise=0.05 * 2**0.5).value == 2
+    with pytest.raises(InputRangeError, match="too noisy"):
+        echo_state_index(x, noise=0.5)
+
+
+@pytest.mark.parametrize(("f", "index"), [(contracting, 1), (bistable, 2)])
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_live_echo_state_index(f: Any, index: int, noise: float) -> None:
+    with Map(f, noise=noise, max_batch=3, continuity="free_running") as device:
+        assert Live(device, steps=2000, washout=20).echo_state_index().value == index
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_exponent_of_a_linear_reservoir_is_the_logarithm_of_its_spectral_radius(name: str) -> None:
+    W = MATRICES[name]
+    assert np.linalg.norm(W, 2) > 1.5
+    with linear(W) as reservoir:
+        live = Live(reservoir, steps=10_000)
+        exact, replicas = live.lyapunov_exponent(), live.lyapunov_from_replicas()
+    assert "set steps" in exact.note
+    assert "pairs" in replicas.note
+    for found in (exact, replicas):
+        assert found.value == pytest.approx(np.log(RADIUS), abs=0.01)
+        assert found.interval.low - 0.01 <= np.log(RADIUS) <= found.interval.high + 0.01
+
+
+def test_float32_and_traces_with_noise() -> None:
+    W = MATRICES["random"]
+    rng = random(3)
+    x = 3 * rng.standard_normal((10, 2, len(W)))
+    u = rng.uniform(-1, 1, (10, 1, 300, len(W)))
+    states = np.empty((10, 2, 300, len(W)))
+    for t in range(300):
+        x = states[:, :, t] = x @ W.T + u[:, :, t]
+    found = lyapunov_from_replicas(states.astype(np.float32))
+    assert found.value == pytest.approx(np.log(RADIUS), abs=0.02)
+    noisy = states + 1e-3 * rng.standard_normal(states.shape)
+    found = lyapunov_from_replicas(noisy)
+    assert found.value == pytest.approx(np.log(RADIUS), abs=0.03)
+    assert found.last < 150
+    single = lyapunov_from_replicas(noisy[0], first=10)
+    assert single.value == pytest.approx(np.log(RADIUS), abs=0.1)
+    assert "pieces of the fall" in single.interval.method
+
+
+def test_chaos_has_a_positive_exponent() -> None:
+    u = random(4).uniform(-1, 1, (3, 2000, 1))
+    found = lyapunov_from_transition(lambda v, x: chaotic(x, v), u, np.full((3, 1), 0.4))
+    # A pair that the fold comes between is one step in a hundred million.
+    assert found.value == pytest.approx(np.log(1.9), abs=0.01)
+    with pytest.raises(InputRangeError, match="do not come closer"):
+        lyapunov_from_replicas(after_pasts(chaotic, 4))
+    with pytest.raises(InputRangeError, match="do not come closer"):
+        lyapunov_from_replicas(np.repeat(after_pasts(contracting, 1), 4, axis=0))
+
+
+def test_a_delay_line_forgets_at_once() -> None:
+    with linear(np.diag(np.ones(5), -1)) as line:
+        live = Live(line, steps=1000, washout=20)
+        found = live.lyapunov_exponent()
+        assert found.value == -np.inf
+        assert "after 6 steps" in found.note
+        found = live.lyapunov_from_replicas()
+        assert found.value == -np.inf
+        assert "after 5 steps" in found.note
+    with pytest.raises(InputRangeError, match="too fast for a slope"):
+        lyapunov_from_replicas(after_pasts(lambda x, u: 0.05 * x + u, 4) + 1e-3 * random().standard_normal((4, 400, 1)))
+
+
+def test_a_device_that_cannot_be_set_is_measured_by_replicas() -> None:
+    with Map(lambda x, u: 0.8 * x + u, noise=1e-3, max_batch=1, continuity="free_running") as device:
+        found = Live(device, steps=2000, washout=50).lyapunov_exponent()
+    assert "pairs" in found.note
+    assert found.value == pytest.approx(np.log(0.8), abs=0.02)
+
+
+def test_intervals_hold_what_they_promise() -> None:
+    # x <- exp(-0.3 + 0.5 u) x + u with u uniform on ±1: the exponent is -0.3.
+    rng = random(5)
+    hits = []
+    for seed in range(120):
+        u = rng.uniform(-1, 1, (2, 400, 1))
+        exact = lyapunov_from_transition(
+            lambda v, x: np.exp(-0.3 + 0.5 * v) * x + v, u, rng.standard_normal((2, 1)), settle=20, seed=seed
+        )
+        u = rng.uniform(-1, 1, (8, 1, 200, 1))
+        x = rng.standard_normal((8, 2, 1))
+        states = np.empty((8, 2, 200, 1))
+        for t in range(200):
+            x = states[:, :, t] = np.exp(-0.3 + 0.5 * u[:, :, t]) * x + u[:, :, t]
+        replicas = lyapunov_from_replicas(states + 1e-6 * rng.standard_normal(states.shape))
+        hits.append([found.interval.low <= -0.3 <= found.interval.high for found in (exact, replicas)])
+    rates = np.mean(hits, axis=0)
+    assert (rates >= 0.88).all()
+    assert (rates <= 0.99).all()
+
+
+def test_what_cannot_be_measured() -> None:
+    x = after_pasts(contracting, 4)
+    for measure in (echo_state_index, lyapunov_from_replicas):
+        with pytest.raises(InputRangeError, match="not finite"):
+            measure(np.where(x > 0.5, np.nan, x))
+        with pytest.raises(ShapeError, match="at least 2"):
+            measure(x[:1])
+    with pytest.raises(ShapeError, match="initial, time, nodes"):
+        echo_state_index(x[0])
+    with pytest.raises(ConfigurationError, match="window"):
+        echo_state_index(x, window=0)
+    with pytest.raises(ConfigurationError, match="negative"):
+        echo_state_index(x, tolerance=-1.0)
+    u = np.zeros((4, 50, 1))
+    with pytest.raises(ShapeError, match="4 trials and states for 2"):
+        lyapunov_from_transition(lambda v, y: y, u, x[:2, 0])
+    with pytest.raises(ConfigurationError, match="settle"):
+        lyapunov_from_transition(lambda v, y: y, u, x[:, 0], settle=50)
+    with pytest.raises(ConfigurationError, match="size"):
+        lyapunov_from_transition(lambda v, y: y, u, x[:, 0], settle=5, size=0.0)

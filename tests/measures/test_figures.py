@@ -1,0 +1,40 @@
+"""Figures of every measure, also of results at the edge."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from measures.known import Map, linear, random
+
+from reservoir_hw.measures import MEASURES, Live, Measured, consistency, echo_state_index, signal_to_noise
+from reservoir_hw.measures.figures import figures
+
+pytest.importorskip("matplotlib")
+
+
+def drawn(results: dict[str, Measured]) -> set[str]:
+    """Names of the figures; drawing must raise no warning."""
+    found = figures(results)
+    for figure in found.values():
+        figure.savefig(io.BytesIO(), format="png", dpi=40)
+    return set(found)
+
+
+def test_every_measure_has_a_figure() -> None:
+    with Map(lambda x, u: np.tanh(0.8 * x + u), noise=1e-2) as device:
+        live = Live(device, steps=2000, washout=50)
+        assert drawn({name: getattr(live, name)() for name in MEASURES}) == set(MEASURES)
+
+
+def test_results_at_the_edge() -> None:
+    with linear(np.diag(np.ones(3), -1)) as line:
+        live = Live(line, steps=1000, washout=20)
+        results = {name: getattr(live, name)() for name in MEASURES}
+    # Nothing is left to be drawn of differences that vanish, and of a noise that is not there.
+    assert drawn(results) == set(MEASURES) - {"lyapunov_exponent", "signal_to_noise"}
+    rng = random()
+    noise = rng.standard_normal((2, 100, 3))
+    noise[:, :, 1] = 2.0
+    assert len(drawn({"a": consistency(noise), "b": signal_to_noise(noise), "c": echo_state_index(noise)})) == 3

@@ -29,7 +29,8 @@ def wilson_interval(errors: float, trials: float) -> tuple[float, float]:
     centre = share + _Z**2 / (2 * trials)
     half = _Z * math.sqrt(share * (1 - share) / trials + _Z**2 / (4 * trials**2))
     scale = 1 + _Z**2 / trials
-    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
+    # The share lies within; rounding could put it a trace outside.
+    return min(share, max(0.0, (centre - half) / scale)), max(share, min(1.0, (centre + half) / scale))
 
 
 def error_metrics(name: str, errors: int, trials: int) -> dict[str, float]:

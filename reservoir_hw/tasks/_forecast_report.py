@@ -21,50 +21,55 @@ _SHOWN = 4
 _TRUTH = "0.65"
 
 
-def table(models: Models, title: str, threshold: float, lyapunov_per_step: float | None) -> Table:
+def table(models: Models, title: str) -> Table:
     """Valid prediction times, over the starts of all runs."""
     counts = ["diverged", "whole"]
     further = list(dict.fromkeys(name for runs in models.values() for run in runs for name in _nrmse(run)))
+    factors = {name: _lyapunov_per_step(runs) for name, runs in models.items()}
     body = []
     for name, runs in models.items():
-        valid = _valid(runs)
+        valid, factor = _valid(runs), factors[name]
         quartiles = np.percentile(valid, [50, 25, 75])
         cells = [name, str(len(runs)), str(len(valid)), "{:g} ({:g} to {:g})".format(*quartiles)]
-        if lyapunov_per_step is not None:
-            cells.append("{:.2f} ({:.2f} to {:.2f})".format(*(quartiles * lyapunov_per_step)))
+        if any(factors.values()):
+            cells.append("{:.2f} ({:.2f} to {:.2f})".format(*(quartiles * factor)) if factor else "–")
         cells += [f"{sum(run.evaluation.metrics[count] for run in runs):g}" for count in counts]
         for metric in further:
             found = [_nrmse(run)[metric] for run in runs if metric in _nrmse(run)]
             cells.append(f"{np.mean(found):.2e}" if found else "–")
         body.append(cells)
     header = ["model", "runs", "starts", "valid steps"]
-    header += ["Lyapunov times"] * (lyapunov_per_step is not None)
+    header += ["Lyapunov times"] * any(factors.values())
     header += [*counts, *(f"NRMSE after {metric.rpartition('/')[2]}" for metric in further)]
+    limits = " or ".join(f"{threshold:g}" for threshold in _thresholds(models))
     note = (
-        f"Valid until the error exceeds {threshold:g} of the series' standard deviation: median over the starts "
+        f"Valid until the error exceeds {limits} of the series' standard deviation: median over the starts "
         "(quartiles). Diverged: starts whose forecast left every bound. Whole: still valid at the end of the forecast."
     )
     return Table(f"{title}, closed loop", header, body, note)
 
 
-def figures(
-    models: Models,
-    threshold: float,
-    lyapunov_per_step: float | None,
-    channel_names: Sequence[str],
-    portrait: Portrait,
-) -> dict[str, Figure]:
+def figures(models: Models, channel_names: Sequence[str], portrait: Portrait) -> dict[str, Figure]:
     """Figures by file stem."""
     return {
-        "forecast": _forecast_figure(models, lyapunov_per_step, channel_names),
-        "forecast_error": _growth_figure(models, threshold, lyapunov_per_step),
-        "valid_steps": _valid_figure(models, lyapunov_per_step),
+        "forecast": _forecast_figure(models, channel_names),
+        "forecast_error": _growth_figure(models),
+        "valid_steps": _valid_figure(models),
         "attractor": _attractor_figure(models, channel_names, portrait),
     }
 
 
 def _nrmse(run: Row) -> dict[str, float]:
     return {name: value for name, value in run.evaluation.metrics.items() if name.startswith("nrmse/")}
+
+
+def _lyapunov_per_step(runs: Sequence[Row]) -> float | None:
+    known = runs[0].evaluation.arrays.get("lyapunov_per_step")
+    return None if known is None else float(known)
+
+
+def _thresholds(models: Models) -> list[float]:
+    return sorted({float(runs[0].evaluation.arrays["threshold"]) for runs in models.values()})
 
 
 def _valid(runs: Sequence[Row]) -> np.ndarray:
@@ -77,7 +82,7 @@ def _typical(runs: Sequence[Row]) -> tuple[Row, int]:
     return runs[0], int(np.argsort(valid, kind="stable")[(len(valid) - 1) // 2])
 
 
-def _forecast_figure(models: Models, lyapunov_per_step: float | None, channel_names: Sequence[str]) -> Figure:
+def _forecast_figure(models: Models, channel_names: Sequence[str]) -> Figure:
     shown = list(models.items())[-_SHOWN:]
     channels = len(channel_names)
     figure = new_figure(9.0, 1.0 + (0.45 + 1.15 * channels) * len(shown))
@@ -99,7 +104,9 @@ def _forecast_figure(models: Models, lyapunov_per_step: float | None, channel_na
             axes.set_ylabel(channel_names[channel])
             axes.set_xlim(0, steps[-1])
             plain(axes)
-        part.suptitle(f"{name}: valid for {_times(valid, lyapunov_per_step)} (line)", fontsize=10, x=0.02, ha="left")
+        part.suptitle(
+            f"{name}: valid for {_times(valid, _lyapunov_per_step(runs))} (line)", fontsize=10, x=0.02, ha="left"
+        )
         grid[-1].set_xlabel("steps after the last true input")
     parts[0].legend(
         *parts[0].axes[0].get_legend_handles_labels(), loc="upper right", ncols=2, fontsize=8, frameon=False
@@ -108,7 +115,7 @@ def _forecast_figure(models: Models, lyapunov_per_step: float | None, channel_na
     return figure
 
 
-def _growth_figure(models: Models, threshold: float, lyapunov_per_step: float | None) -> Figure:
+def _growth_figure(models: Models) -> Figure:
     figure = new_figure(7.5, 4.6)
     axes = figure.subplots()
     last = 1
@@ -120,14 +127,15 @@ def _growth_figure(models: Models, threshold: float, lyapunov_per_step: float | 
         axes.fill_between(steps, low, high, color=colour, alpha=0.25, linewidth=0)
         axes.plot(steps, middle, color=colour, linewidth=1.6, label=name)
         last = max(last, min(errors.shape[1], int(2.5 * np.median(_valid(runs))) + 20))
-    axes.axhline(threshold, color="crimson", linewidth=1)
-    axes.annotate(f" {threshold:g}: no longer valid", (1, threshold), color="crimson", fontsize=9, va="bottom")
+    for threshold in _thresholds(models):
+        axes.axhline(threshold, color="crimson", linewidth=1)
+        axes.annotate(f" {threshold:g}: no longer valid", (1, threshold), color="crimson", fontsize=9, va="bottom")
     axes.set_yscale("log")
     axes.set_xlim(1, last)
-    axes.set_ylim(top=20)
+    axes.set_ylim(top=5)
     axes.set_xlabel("steps after the last true input")
     axes.set_ylabel("error / standard deviation of the series")
-    _lyapunov_axis(axes, lyapunov_per_step)
+    _lyapunov_axis(axes, models)
     axes.set_title("How the error of the forecast grows (median and quartiles of the starts)", fontsize=11)
     axes.legend(loc="lower right", frameon=False)
     axes.grid(axis="y", color="0.92")
@@ -135,7 +143,7 @@ def _growth_figure(models: Models, threshold: float, lyapunov_per_step: float | 
     return figure
 
 
-def _valid_figure(models: Models, lyapunov_per_step: float | None) -> Figure:
+def _valid_figure(models: Models) -> Figure:
     figure = new_figure(7.5, 2.0 + 0.4 * len(models))
     axes = figure.subplots()
     for height, (runs, colour) in enumerate(zip(models.values(), colours(len(models)), strict=True)):
@@ -148,7 +156,7 @@ def _valid_figure(models: Models, lyapunov_per_step: float | None) -> Figure:
     axes.set_ylim(len(models) - 0.5, -0.5)
     axes.set_xlim(left=0)
     axes.set_xlabel("valid steps (dots: starts, band: quartiles, bar: median)")
-    _lyapunov_axis(axes, lyapunov_per_step)
+    _lyapunov_axis(axes, models)
     plain(axes)
     return figure
 
@@ -197,10 +205,13 @@ def _times(steps: int, lyapunov_per_step: float | None) -> str:
     return f"{steps} steps{times}"
 
 
-def _lyapunov_axis(axes: Axes, lyapunov_per_step: float | None) -> None:
-    if lyapunov_per_step is not None:
-        factor = lyapunov_per_step
-        above = axes.secondary_xaxis(
-            "top", functions=(lambda steps: np.multiply(steps, factor), lambda times: np.divide(times, factor))
-        )
-        above.set_xlabel("Lyapunov times")
+def _lyapunov_axis(axes: Axes, models: Models) -> None:
+    """A second axis above, where a Lyapunov time is the same number of steps for all models."""
+    factors = {_lyapunov_per_step(runs) for runs in models.values()}
+    factor = factors.pop()
+    if factor is None or factors:
+        return
+    above = axes.secondary_xaxis(
+        "top", functions=(lambda steps: np.multiply(steps, factor), lambda times: np.divide(times, factor))
+    )
+    above.set_xlabel("Lyapunov times")

@@ -87,7 +87,7 @@ class Prediction(Task):
 
         (1, time, outputs) in an open loop; `arrays` are then `piece/targets` and `piece/outputs`, the first channel in
         the first 200 steps of the test. (starts, steps, outputs) in a closed one; `arrays` are `targets` and `outputs`,
-        `error` E(t) (starts, steps) and `valid_steps` (starts,).
+        `error` E(t) (starts, steps), `valid_steps` (starts,), `threshold` () and, if known, `lyapunov_per_step` ().
 
         Raises `ShapeError` for other shapes and, in an open loop, `InputRangeError` for NaN or infinity.
         """
@@ -115,21 +115,22 @@ class Prediction(Task):
         metrics["whole"] = float(np.count_nonzero(~wrong.any(axis=1)))
         metrics["diverged"] = float(np.count_nonzero(np.isinf(error).any(axis=1)))
         arrays = {"targets": targets, "outputs": outputs, "error": error, "valid_steps": valid}
+        arrays["threshold"] = np.array(loop.threshold)
+        if self.lyapunov_per_step is not None:
+            arrays["lyapunov_per_step"] = np.array(self.lyapunov_per_step)
         return Evaluation(metrics, arrays)
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Errors by model, or valid prediction times over all starts."""
         if self._loop is None:
             return [_prediction_report.table(models(rows), self.title)]
-        return [_forecast_report.table(models(rows), self.title, self._loop.threshold, self.lyapunov_per_step)]
+        return [_forecast_report.table(models(rows), self.title)]
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """Outputs beside the true series and their errors; in a closed loop also the attractor."""
         if self._loop is None:
             return _prediction_report.figures(models(rows))
-        return _forecast_report.figures(
-            models(rows), self._loop.threshold, self.lyapunov_per_step, self.channel_names, self.portrait
-        )
+        return _forecast_report.figures(models(rows), self.channel_names, self.portrait)
 
 
 def _quartiles(name: str, values: np.ndarray) -> dict[str, float]:

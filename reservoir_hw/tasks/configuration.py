@@ -101,9 +101,7 @@ class _IntegratedConfig(_PredictionConfig):
     @model_validator(mode="after")
     def _one_step_in_a_closed_loop(self) -> Self:
         if self.closed_loop is not None and self.ahead_steps != 1:
-            raise ValueError(
-                f"in a closed loop every answer is the next input: ahead_steps is 1, not {self.ahead_steps}"
-            )
+            raise ValueError("in a closed loop every answer is the next input, so ahead_steps must be 1")
         return self
 
 

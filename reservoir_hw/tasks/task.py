@@ -22,7 +22,8 @@ OutputScale = Literal["scores", "probabilities"]
 class Split:
     """Inputs with their targets.
 
-    `inputs` is (batch, time, inputs) and `targets` (batch, time, outputs), both float32 (a recording's inputs: as recorded).
+    `inputs` is (batch, time, inputs) and `targets` (batch, time, outputs), both float32 (a recording's inputs: as
+    recorded).
     `symbols` (batch, time) holds the token numbers of symbolic tasks: symbol t is what inputs[:, t] encode.
     `lengths` (batch,) are the steps of each sequence where they differ: what lies beyond is padding, neither
     learned from nor judged.

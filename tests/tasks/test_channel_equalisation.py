@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 from reservoir_hw import Experiment
 from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.readout.baselines import FirBaseline
-from reservoir_hw.tasks._channel_report import wilson_interval
+from reservoir_hw.tasks._classification import wilson_interval
 from reservoir_hw.tasks.channel_equalisation import LEVELS, ChannelEqualisation, channel, signal_variance
 from reservoir_hw.tasks.task import Row
 

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reservoir_hw import Experiment
+from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.tasks.santa_fe import STEPS, SantaFe, laser_series
+
+
+def test_the_series(shared_data: None) -> None:
+    series = laser_series()
+    assert series.shape == (STEPS,)
+    assert series[:8].tolist() == [86, 141, 95, 41, 22, 21, 32, 72]
+    assert (series.min(), series.max()) == (0, 255)
+
+
+def test_splits(shared_data: None) -> None:
+    one = SantaFe(first_step=100, ahead_steps=2, train_steps=500, test_steps=300)
+    series = laser_series()[100:902]
+    mean, spread = series[:500].mean(), series[:500].std()
+    inputs = np.concatenate([one.train.inputs, one.test.inputs], axis=1)[0, :, 0]
+    targets = np.concatenate([one.train.targets, one.test.targets], axis=1)[0, :, 0]
+    np.testing.assert_allclose(inputs, (series[:800] - mean) / spread, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(targets, (series[2:] - mean) / spread, rtol=1e-5, atol=1e-6)
+    assert SantaFe(first_step=STEPS - 4001).test.inputs.shape == (1, 1000, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"first_step": -1}, "first_step -1"),
+        ({"first_step": 7000}, "do not lie within the 10093 steps"),
+        ({"ahead_steps": 0}, "ahead_steps is 0"),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        SantaFe(**arguments)
+
+
+def test_in_an_experiment(shared_data: None, tmp_path: Any) -> None:
+    document = {
+        "task": {"kind": "santa_fe"},
+        "reservoir": {"kind": "esn", "nodes": 100, "spectral_radius": 0.9, "input_scaling": 0.3, "bias_scaling": 0.3},
+        "readout": {"kind": "ridge", "alpha": 1e-3, "washout": 100},
+        "baselines": [{"kind": "fir", "taps": 40}],
+        "vary": {"task.first_step": [0, 3000]},
+        "run": {"folder": str(tmp_path)},
+    }
+    result = Experiment(document).run()
+    assert {row.label: 0 for row in result.rows}.keys() == {"fir(40)", "ESN(100)"}
+    for row in result.rows:
+        low, high = (0.1, 0.2) if row.label == "fir(40)" else (0.001, 0.03)
+        assert low < row.evaluation.metrics["nmse"] < high
+    # Pieces of the series are repetitions.
+    assert [cells[:2] for cells in result.tables()[0].rows] == [["fir(40)", "2"], ["ESN(100)", "2"]]

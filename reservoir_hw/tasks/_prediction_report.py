@@ -46,18 +46,19 @@ def _series_figure(models: Models) -> Figure:
     for (above, below), (name, runs), colour in zip(grid, shown, colours(len(shown)), strict=True):
         arrays = runs[0].evaluation.arrays
         steps = np.arange(len(arrays["piece/targets"]))
-        above.plot(steps, arrays["piece/targets"], color="0.6", linewidth=2.5, label="target")
-        above.plot(steps, arrays["piece/outputs"], color=colour, linewidth=1, label="output")
+        above.plot(steps, arrays["piece/targets"], color="0.6", linewidth=2.5)
+        above.plot(steps, arrays["piece/outputs"], color=colour, linewidth=1)
         above.set_title(name, fontsize=10, loc="left")
         below.axhline(0, color="0.6", linewidth=1)
         below.plot(steps, arrays["piece/outputs"] - arrays["piece/targets"], color=colour, linewidth=1)
-        below.set_title("output - target", fontsize=10, loc="left")
+        above.set_ylabel("value")
+        below.set_ylabel("output - target")
         plain(above)
         plain(below)
-    grid[0, 0].legend(frameon=False, ncols=2, fontsize=8)
     for axes in grid[-1]:
         axes.set_xlabel("step of the test")
-    figure.suptitle("The first steps of the test, of the first run")
+    which = f"; the last {len(shown)} of {len(models)} models" if len(shown) < len(models) else ""
+    figure.suptitle(f"Outputs (in colour) and target (grey) at the beginning of the test, first run{which}")
     return figure
 
 

@@ -35,6 +35,8 @@ def table(models: Models) -> Table:
 
 def figure(models: Models) -> Figure:
     """r² against delay: mean and range over the runs."""
+    from matplotlib.ticker import MaxNLocator
+
     drawn = new_figure(7.5, 3.8 + 0.13 * len(models))
     axes = drawn.subplots()
     for (name, runs), colour in zip(models.items(), colours(len(models)), strict=True):
@@ -50,7 +52,7 @@ def figure(models: Models) -> Figure:
     axes.set_xlabel("delay k in steps")
     axes.set_ylabel("r² of output and u(t - k)")
     axes.set_title("How well the input of k steps ago is recalled (1: exactly, 0: not at all)", fontsize=11)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     drawn.legend(loc="outside lower center", ncols=2, frameon=False)
     axes.grid(axis="y", color="0.92")
     axes.set_axisbelow(True)

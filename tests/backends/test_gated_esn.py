@@ -452,3 +452,19 @@ def test_gate_statistics_count_what_they_clip_once() -> None:
     with open_gated(**over) as gated:
         gated.gate_statistics(u)
         assert gated.counters.clipped == np.count_nonzero(np.abs(u) > 1) > 0
+
+
+def test_gradients_pass_after_a_run_in_inference_mode() -> None:
+    u = torch.ones((2, 3, 3), requires_grad=True)
+    with torch.inference_mode():
+        esn = open_gated(gradients=True, dtype="float32")
+        esn.reset(2)
+        esn.run(u.detach())
+        frozen = esn.snapshot()
+    with esn:
+        for again in (lambda: None, lambda: esn.restore(frozen)):
+            again()
+            u.grad = None
+            torch.as_tensor(esn.run(u)).sum().backward()
+            assert u.grad is not None
+            assert bool(u.grad.any())

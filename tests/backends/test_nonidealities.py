@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -674,3 +675,117 @@ def test_weights_beyond_their_limit_are_found_without_a_device(kind: str) -> Non
     config = parse_reservoir(Document.from_mapping(few, "here"))
     with pytest.raises(ConfigurationError, match=r"beyond nonidealities\.loop\.weight_limit 0\.1"):
         config.for_inputs(1)
+
+
+SLOW_LOOP = {"kind": "delay_loop", "nodes": 500, "inputs": 1, "nonidealities": "photonic_delay_loop"}
+
+
+@pytest.mark.parametrize(
+    ("over", "batch", "cuts", "leading"),
+    [
+        ({}, 64, [250], 0),
+        ({"nodes": 20_000}, 1, [150], 0),
+        ({}, 1, [50] * 4, 0),
+        ({}, 1, [1] * 120, 0),
+        ({}, 1000, [2], 0),
+        ({}, 1, [200, 300], 200),
+        ({}, 1, [500], 200),
+        ({"nonidealities": {"loop": {"noise": 0.01}, "readout": {"noise": 0.1, "lost_samples": 0.1}}}, 1, [500], 0),
+    ],
+    ids=["batch", "many nodes", "calls", "steps", "short", "zeros, then", "zeros in front", "readout"],
+)
+def test_drowned_states_are_told_however_they_are_driven(
+    over: dict[str, Any], batch: int, cuts: list[int], leading: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    u = np.random.default_rng(0).uniform(-1, 1, (batch, sum(cuts), 1))
+    u[:, :leading] = 0
+    for physics, warnings in (("mackey_glass", 1), ({"kind": "paquot", "input_gain": 1.0}, 0)):
+        caplog.clear()
+        with open_reservoir({**SLOW_LOOP, **over, "physics": physics}) as device:
+            device.reset(batch)
+            for part in np.split(u, np.cumsum(cuts)[:-1], axis=1):
+                device.run(part)
+        assert len(caplog.records) == warnings
+
+
+def test_constant_inputs_and_dead_nodes_are_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
+    u = np.zeros((1, 600, 1))
+    u[:, 200:] = 0.5
+    with open_reservoir(SLOW_LOOP) as device:
+        device.run(u)
+    dead = {"loop": {"noise": 0.05, "dead_nodes": 0.97}}
+    for gradients in (False, True):
+        with open_reservoir(
+            {"kind": "esn", "nodes": 100, "inputs": 2, "nonidealities": dead, "gradients": gradients}
+        ) as device:
+            device.run(inputs())
+    assert not caplog.records
+
+
+def test_a_noisy_run_holds_its_states_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from reservoir_hw.backends.simulated import simulated
+
+    monkeypatch.setattr(simulated, "_CHUNK", 1 << 14)
+    u = np.random.default_rng(0).uniform(-1, 1, (1, 20_000, 1)).astype(np.float32)
+    noisy = {"loop": {"noise": 0.01}, "readout": {"bits": 12}}
+    config = {"kind": "delay_loop", "nodes": 100, "inputs": 1, "physics": "paquot", "nonidealities": noisy}
+    states = np.zeros((1, 20_000, 100), np.float32)
+    with open_reservoir(config) as device:
+        device.run(u[:, :500])
+        tracemalloc.start()
+        try:
+            device.reset(1)
+            assert device.run(u, out=states) is states
+            with_out = tracemalloc.get_traced_memory()[1]
+            tracemalloc.reset_peak()
+            device.run(u)
+            without = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert states.any(axis=2).all()
+    assert with_out < 0.6 * states.nbytes
+    assert without < 1.6 * states.nbytes
+
+
+def test_snapshots_of_different_steps_are_not_joined() -> None:
+    u = inputs().astype(np.float64)
+    with feedforward(loop={"noise": 0.1}) as device:
+        device.reset(1)
+        early = device.snapshot()
+        device.run(u)
+        late = device.snapshot()
+        with pytest.raises(ConfigurationError, match=r"noise\.(step|age) differs between the sequences"):
+            device.restore({name: np.concatenate([early[name], late[name]]) for name in early})
+        device.restore({name: np.concatenate([late[name], late[name]]) for name in late})
+        states = np.asarray(device.run(np.concatenate([u, u])))
+        np.testing.assert_array_equal(states[0], states[1])
+
+
+def test_a_section_given_as_an_object_keeps_what_the_preset_says() -> None:
+    for section in (LoopNonidealities(mismatch=0.02), {"mismatch": 0.02}):
+        given = Nonidealities(preset="photonic_delay_loop", loop=section)  # pyright: ignore[reportArgumentType]
+        assert (given.loop.noise, given.loop.mismatch, given.readout.bits) == (0.01, 0.02, 12)
+    assert Nonidealities(preset="photonic_delay_loop", loop=LoopNonidealities(noise=0.0)).loop.noise == 0
+
+
+def test_a_seed_counts_where_something_is_drawn() -> None:
+    def fingerprint(seed: int, **nonidealities: Any) -> str:
+        with feedforward(seed=seed, **nonidealities) as esn:
+            return esn.spec.identity.fingerprint
+
+    for idle in ({}, {"readout": {"bits": 8}}, {"drive": {"bits": 8}}, {"loop": {"bits": 8, "saturation": 0.5}}):
+        assert fingerprint(1, **idle) == fingerprint(2, **idle)
+    drawing = {
+        "loop": ("noise", "mismatch", "dead_nodes", "drift"),
+        "readout": ("offset", "noise", "stuck_nodes", "lost_samples"),
+    }
+    for section, names in drawing.items():
+        for name in names:
+            assert fingerprint(1, **{section: {name: 0.1}}) != fingerprint(2, **{section: {name: 0.1}})
+
+
+def test_the_converter_of_the_memristive_film_has_the_steps_that_its_source_tells() -> None:
+    readout = Nonidealities.model_validate("memristive_film").readout
+    assert readout.bits is not None
+    low, high = readout.range
+    assert (high - low) / 2**readout.bits == pytest.approx(78e-6 / 0.2, rel=0.01)

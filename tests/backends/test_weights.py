@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("scipy")
 
-from scipy.sparse import coo_array, csr_array
+from scipy.sparse import block_diag, coo_array, csr_array
 
 from reservoir_hw.backends.simulated import weights as module
 from reservoir_hw.backends.simulated.weights import (
@@ -281,3 +281,26 @@ def test_indices_that_point_outside_are_refused(name: str, position: int, value:
     getattr(matrix, name)[position] = value
     with pytest.raises(ConfigurationError, match="not a valid sparse matrix"):
         EsnWeights.from_arrays(matrix, weights.W_in)
+
+
+def ring(weights: np.ndarray) -> csr_array:
+    nodes = len(weights)
+    return csr_array((weights, (np.arange(nodes), np.roll(np.arange(nodes), 1))), shape=(nodes, nodes))
+
+
+def test_eigenvalues_on_one_circle_do_not_keep_arpack_for_minutes():
+    rng = np.random.default_rng(0)
+    uneven = rng.uniform(0.5, 1.5, 4000) * rng.choice([-1, 1], 4000)
+    shortcut = ring(uneven[:1200]).toarray()
+    shortcut[5, 900] = 0.3
+    for W, radius in (
+        (ring(np.ones(1200)), 1.0),
+        (ring(np.ones(1200)).toarray(), 1.0),
+        (ring(uneven), np.exp(np.log(np.abs(uneven)).mean())),
+        (block_diag([ring(np.full(700, 0.5)), ring(np.full(600, 0.7)), np.triu(np.ones((9, 9)), 1)]), 0.7),
+        (np.linalg.qr(rng.normal(size=(1200, 1200)))[0], 1.0),
+        (shortcut, np.abs(np.linalg.eigvals(shortcut)).max()),
+    ):
+        begin = time.perf_counter()
+        assert spectral_radius(W if isinstance(W, np.ndarray) else csr_array(W)) == pytest.approx(radius, rel=2e-4)
+        assert time.perf_counter() - begin < 60

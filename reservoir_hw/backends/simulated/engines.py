@@ -65,14 +65,17 @@ class TorchEngine:
 
     def reset(self, batch: int) -> None:
         """To rest, for so many sequences."""
-        self._state = self._torch.zeros((batch, self._nodes), **self._options)
+        with self._torch.inference_mode(False):
+            self._state = self._torch.zeros((batch, self._nodes), **self._options)
 
     def run(self, u: Any, out: Any, loop: LoopTerms | None) -> Any:
         """(batch, time, inputs) -> (batch, time, nodes)."""
         del out
         states, last = self._loop(u, self._state, loop)
         # A graph that grew over calls would be held for ever: gradients reach back to the start of a call.
-        self._state = last.detach()
+        # A copy outside inference mode: a later run with gradients could not go on from what was made inside.
+        with self._torch.inference_mode(False):
+            self._state = last.detach().clone()
         return states
 
     def transition(self, u: Any, states: Any, loop: LoopTerms | None) -> Any:
@@ -85,7 +88,8 @@ class TorchEngine:
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Continue from what `get_state` gave."""
-        self._state = self._torch.tensor(state["state"], **self._options)
+        with self._torch.inference_mode(False):
+            self._state = self._torch.tensor(state["state"], **self._options)
 
 
 def check_device(device: str) -> None:

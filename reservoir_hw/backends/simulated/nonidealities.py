@@ -123,6 +123,8 @@ class Nonidealities(Config):
         expanded = dict(data)
         for section, values in PRESETS[name].values.items():
             given = data.get(section, {})
+            if isinstance(given, type(cls.model_fields[section].default)):
+                given = {name: getattr(given, name) for name in given.model_fields_set}
             if isinstance(given, dict):
                 expanded[section] = {**values, **given}
         return expanded
@@ -137,7 +139,7 @@ class Nonidealities(Config):
 
     @property
     def effective(self) -> Nonidealities:
-        """The same, with the default for every range, limit and period that nothing uses."""
+        """The same, with the default for every range, limit and period that nothing uses, and for an unused seed."""
         drive, loop, readout = self.drive, self.loop, self.readout
         idle = {
             "drive": () if drive.bits else ("range",),
@@ -148,7 +150,16 @@ class Nonidealities(Config):
             ),
             "readout": () if readout.bits or readout.stuck_nodes else ("range",),
         }
-        return self.model_copy(update={name: _with_defaults(getattr(self, name), idle[name]) for name in idle})
+        update: dict[str, Any] = {name: _with_defaults(getattr(self, name), idle[name]) for name in idle}
+        if not self._draws:
+            update["seed"] = None
+        return self.model_copy(update=update)
+
+    @property
+    def _draws(self) -> bool:
+        """Whether anything comes from the seed."""
+        loop, readout = self.loop, self.readout
+        return self.varies or any((loop.mismatch, loop.dead_nodes, readout.offset, readout.stuck_nodes))
 
     @property
     def varies(self) -> bool:

@@ -31,8 +31,12 @@ PRESETS: dict[str, Preset] = {
     "memristive_film": Preset(
         source="Estimated from the recordings 011 and 074 of memristive nanowire networks that come with RCbench (D. "
         "Pilati 2024), relative to the drive of 0.2 V rms: quiet electrodes show 0.2 mV rms, readings come in steps "
-        "of 78 µV, about one electrode in ten gets less than 1 % of the drive, and what the drive and the other "
-        "electrodes do not explain is 1 % (median over electrodes of recording 011).",
-        values={"loop": {"noise": 0.01, "dead_nodes": 0.1}, "readout": {"noise": 0.001, "bits": 14}},
+        "of 78 µV (3.9e-4: 13 bits within ±1.6), about one electrode in ten, the ground electrode counted, gets less "
+        "than 1 % of the drive, and what the drive and the other electrodes do not explain is 1 % (median over "
+        "electrodes of recording 011).",
+        values={
+            "loop": {"noise": 0.01, "dead_nodes": 0.1},
+            "readout": {"noise": 0.001, "bits": 13, "range": (-1.6, 1.6)},
+        },
     ),
 }

@@ -19,8 +19,9 @@ from reservoir_hw.spec import Identity, ReservoirSpec
 
 # Numbers in one array of noise: bounds the memory that a long run needs beyond its states.
 _CHUNK = 1 << 20
-# Steps from which on the spread of the states is worth comparing with the noise, and the ratio that is worth a word.
-_COMPARED, _DROWNED = 100, 3
+# Steps from which on the spread of the states is worth comparing with the noise, how many of one chunk suffice for it,
+# and the ratio that is worth a word.
+_COMPARED, _SUFFICE, _DROWNED = 100, 1000, 3
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +133,8 @@ class SimulatedReservoir(Reservoir):
     def _open(self) -> None:
         self._next_sequence = 0
         self._age = 0
-        self._noise_was_compared = False
+        # None as soon as it was compared with the noise.
+        self._spread = _Spread() if self._nonidealities.loop.noise else None
 
     def _reset(self, batch: int) -> None:
         self._engine.reset(batch)
@@ -148,35 +150,38 @@ class SimulatedReservoir(Reservoir):
         if self.spec.differentiable:
             # In one piece: gradients reach back to the start of a call. Autograd needs more memory than the noise.
             chunk = steps
-        parts = [
-            self._run_chunk(self._imperfect, arrays.contiguous(u[:, t : t + chunk])) for t in range(0, steps, chunk)
-        ]
-        if arrays.is_tensor(u):
-            states = arrays.import_torch("this reservoir").cat(parts, dim=1)
-        else:
-            states = np.concatenate(parts, axis=1, out=out)
-        return states
+        if steps <= chunk:
+            return self._run_chunk(self._imperfect, u)
+        if out is None:
+            shape = (batch, steps, self.spec.nodes)
+            out = u.new_empty(shape) if arrays.is_tensor(u) else np.empty(shape, self.spec.numpy_dtype)
+        for t in range(0, steps, chunk):
+            part = slice(t, t + chunk)
+            out[:, part] = self._run_chunk(self._imperfect, arrays.contiguous(u[:, part]))
+        return out
 
     def _run_chunk(self, imperfect: Imperfections, u: Any) -> Any:
         steps = u.shape[1]
         loop = imperfect.loop_terms(self._sequences, self._position, self._age, steps)
         states = self._engine.run(self._converted(u), None, loop)
+        self._compare_noise(u, states)
         states, saturated, lost = self._measured(imperfect, states, self._sequences, self._position)
         self.counters.saturations += saturated
         self.counters.lost += lost
         self._position += steps
         self._age += steps
-        if self._nonidealities.loop.noise and not self._noise_was_compared and steps >= _COMPARED:
-            self._compare_noise(u, states)
         return states
 
     def _compare_noise(self, u: Any, states: Any) -> None:
-        """Say so, once, where the inputs hardly show in the states for noise."""
-        self._noise_was_compared = True
-        noise = self._nonidealities.loop.noise
-        u, states = (array.detach().cpu().numpy() if arrays.is_tensor(array) else array for array in (u, states))
-        spread = float(np.sqrt(states.var(axis=1, dtype=np.float64).mean()))
-        if u.var(axis=1).any() and spread < _DROWNED * noise:
+        """Say so, once, where the inputs hardly show in the states of the loop for noise."""
+        if self._spread is None:
+            return
+        self._spread.add(u, states)
+        if self._spread.steps < _COMPARED:
+            return
+        noise, spread = self._nonidealities.loop.noise, self._spread.result()
+        self._spread = None
+        if spread < _DROWNED * noise:
             log.warning(
                 "%s: with a loop noise of %g the states spread by no more than %.2g over time (standard deviation), "
                 "noise included: lower nonidealities.loop.noise, which is in units of the states, or drive it harder",
@@ -235,6 +240,12 @@ class SimulatedReservoir(Reservoir):
                     f"restore: {name} is {np.asarray(state[name]).dtype} in the snapshot, this device computes in "
                     f"{array.dtype}"
                 )
+        for name in set(state) & {"noise.step", "noise.age", "noise.next"}:
+            if len(np.unique(state[name])) > 1:
+                raise ConfigurationError(
+                    f"restore: {name} differs between the sequences of the snapshot; those of a noisy device advance "
+                    "together, so that snapshots taken at different steps cannot be joined"
+                )
         self._engine.set_state({name: array for name, array in state.items() if not name.startswith("noise.")})
         if self._imperfect is not None:
             self._sequences = np.array(state["noise.sequence"])
@@ -252,6 +263,46 @@ class SimulatedReservoir(Reservoir):
         if self._imperfect is not None:
             settings["nonidealities"] = self._nonidealities.model_dump(mode="json")
         return settings
+
+
+class _Spread:
+    """How far the states spread over the steps at which the inputs changed, from chunk to chunk and call to call."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._mean, self._squares = np.zeros(1), np.zeros(1)
+        self._last: np.ndarray | None = None
+
+    def add(self, u: Any, states: Any) -> None:
+        """Look at a chunk of inputs and states (batch, time, ...): at as many sequences as it takes."""
+        steps = u.shape[1]
+        given = _as_numpy(u[: 1 + _COMPARED // max(1, steps)]).reshape(-1, u.shape[2])
+        if not len(given):
+            return
+        before = given[:1] if self._last is None else self._last
+        changed = np.flatnonzero((given != np.concatenate([before, given[:-1]])).any(axis=1))
+        self._last = given[-1:].copy()
+        sequence, step = np.divmod(changed[:: 1 + len(changed) // _SUFFICE], steps)
+        if not len(step):
+            return
+        samples = _as_numpy(states[sequence, step]).astype(np.float64)
+        # Means and squares are merged as in Chan, Golub & LeVeque 1983. A diverging network is refused later on.
+        with np.errstate(invalid="ignore", over="ignore"):
+            total = self.steps + len(samples)
+            mean = samples.mean(axis=0)
+            away = mean - self._mean
+            self._squares = self._squares + ((samples - mean) ** 2).sum(axis=0)
+            self._squares += away**2 * (self.steps * len(samples) / total)
+            self._mean = self._mean + away * (len(samples) / total)
+        self.steps = total
+
+    def result(self) -> float:
+        """The standard deviation, over the nodes that are not dead."""
+        return float(np.sqrt(self._squares.sum() / self.steps / max(1, np.count_nonzero(self._squares))))
+
+
+def _as_numpy(array: Any) -> np.ndarray:
+    return array.detach().cpu().numpy() if arrays.is_tensor(array) else array
 
 
 def _marked(identity: Identity, nonidealities: Nonidealities) -> Identity:

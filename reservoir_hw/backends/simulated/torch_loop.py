@@ -50,6 +50,7 @@ class TorchWeights:
     graphs: dict[tuple[Any, ...], _Graph] = field(default_factory=dict, init=False, repr=False)
 
 
+@torch.inference_mode(False)
 def prepare(weights: EsnWeights, dtype: DTypeLike = "float32", device: torch.device | str = "cpu") -> TorchWeights:
     """Copy the weights to a device, in float32 or float64; CSR stays CSR.
 

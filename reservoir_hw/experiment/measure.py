@@ -238,7 +238,7 @@ def _built(
         config = experiment.reservoir.for_inputs(inputs)
     else:
         config = parse_reservoir(document)
-        if config.inputs is None:
+        if config.inputs is None or config.input_mask is not None:
             config = config.for_inputs(1)
     return Path(path).stem, {"reservoir": config.model_dump(mode="json")}, build_reservoir(config)
 

@@ -13,6 +13,9 @@ from reservoir_hw.measures._statistics import chi2_quantile
 # Targets that are made and projected at once.
 _TARGETS = 512
 
+# Variance of a target below this, relative to its mean square, is rounding.
+_CONSTANT = 1e-12
+
 
 class Targets:
     """Products of polynomials of delayed inputs.
@@ -129,6 +132,8 @@ def _project(recording: Recording, basis: StateBasis, targets: Targets) -> _Fit:
         squares += y.sum(axis=1)
         weighted += y @ basis.leverage[block.rows]
     power = squares - total**2 / recording.rows
+    # A target that is constant over these rows has no capacity.
+    power[power <= _CONSTANT * squares] = np.inf
     return _Fit(products @ basis.weights, total / recording.rows, power, weighted / power)
 
 

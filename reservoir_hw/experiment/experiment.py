@@ -135,6 +135,12 @@ class Experiment:
                         point.config.readout.check_outputs(task.outputs)
                 except ConfigurationError as error:
                     raise ConfigurationError(f"{self._document.origin((section,))}: {section}: {error}") from None
+        for _, task in points:
+            if self.config.baselines and (task.closed_loop or task.train.lengths is not None):
+                what = "in a closed loop" if task.closed_loop else "with sequences of different lengths"
+                raise ConfigurationError(
+                    f"{self._document.origin(('baselines',))}: baselines cannot be run {what}; remove them"
+                )
         return points
 
     def harvest(self, progress: Progress | None = None) -> list[StateStore]:

@@ -117,7 +117,7 @@ def steps_needed(point: Point, task: Task) -> int:
     forecast = 0
     if task.closed_loop:
         starts, warmup = task.test.inputs.shape[:2]
-        forecast = starts * (warmup + task.test.targets.shape[1])
+        forecast = starts * (warmup + task.test.targets.shape[1] - 1)
     return steps_of(plan_of(point, task)) + forecast
 
 

@@ -11,7 +11,7 @@ from reservoir_hw.errors import ShapeError
 from reservoir_hw.measures._arrays import moving_nodes
 from reservoir_hw.measures._measured import Measured
 from reservoir_hw.measures._recording import Rows
-from reservoir_hw.measures._statistics import BATCHES, batch_means, bounded, check_confidence, t_interval
+from reservoir_hw.measures._statistics import BATCHES, bounded, check_confidence, t_interval
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -31,8 +31,9 @@ def effective_dimension(
 
     Only slices are read of the states, so they may lie on disk.
 
-    The interval is that of batch means of the influence of each step. The recording should have many more steps than
-    the result is large: too short a one makes the value too small. Raises `ShapeError`, `InputRangeError` and
+    A finite recording makes the ratio too small; the jackknife (Quenouille 1956) over consecutive pieces takes off the
+    first order of that, and gives the interval. The recording should still have many more steps than the result is
+    large. Raises `ShapeError`, `InputRangeError` and
     `ConfigurationError`.
     """
     check_confidence(confidence)
@@ -48,18 +49,40 @@ def effective_dimension(
     moving = moving_nodes(mean, spread)
     weights = np.where(moving, 1 / np.where(moving & standardise, spread, 1.0), 0.0)
     covariance *= weights[:, None] * weights
-    trace, square = covariance.trace(), (covariance**2).sum()
-    value = float(trace**2 / square)
-    influence = np.empty(rows.rows)
-    for block in rows.blocks():
-        x = (block.states - mean) * weights
-        # The derivative of the ratio with respect to the covariance, along x xᵀ.
-        influence[block.rows] = 2 / square * ((trace * x - value * (x @ covariance)) * x).sum(axis=1)
-    _, error = batch_means(influence)
-    method = f"{BATCHES} batch means of each step's influence, Student's t"
+    value, error = _jackknife(rows, mean, weights, covariance * rows.rows)
+    method = f"jackknife over {BATCHES} pieces of time, Student's t"
     return EffectiveDimension(
         value=value,
         interval=bounded(t_interval(value, error, BATCHES - 1, confidence, method), 1.0, rows.nodes),
         note="" if rows.rows > 20 * value else f"Only {rows.rows} steps: the value may be too small.",
         variances=np.maximum(np.linalg.eigvalsh(covariance)[::-1], 0.0),
     )
+
+
+def _jackknife(rows: Rows, mean: np.ndarray, weights: np.ndarray, products: np.ndarray) -> tuple[float, float]:
+    """The ratio without its bias of first order, and its standard error; `products` is Σ x xᵀ over all rows.
+
+    Leaving out a piece with the sum S_b gives tr(S - S_b)² / tr (S - S_b)², for which three traces are enough.
+    """
+    edges = np.linspace(0, rows.rows, BATCHES + 1).astype(int)
+    if edges[1] < 2:
+        raise ShapeError(f"{rows.rows} steps are too few for an interval: at least {2 * BATCHES} are needed")
+    own, crossed, squared = np.zeros(BATCHES), np.zeros(BATCHES), np.zeros(BATCHES)
+    piece = np.zeros_like(products)
+    for block in rows.blocks():
+        x = (block.states - mean) * weights
+        for number in np.flatnonzero((edges[:-1] < block.rows.stop) & (edges[1:] > block.rows.start)):
+            inside = slice(max(edges[number] - block.rows.start, 0), edges[number + 1] - block.rows.start)
+            part = x[inside]
+            own[number] += (part**2).sum()
+            crossed[number] += ((part @ products) * part).sum()
+            piece += part.T @ part
+            if edges[number + 1] <= block.rows.stop:
+                squared[number] = (piece**2).sum()
+                piece[:] = 0.0
+    trace, square = products.trace(), (products**2).sum()
+    value = trace**2 / square
+    without = (trace - own) ** 2 / (square - 2 * crossed + squared)
+    error = ((BATCHES - 1) / BATCHES * ((without - without.mean()) ** 2).sum()) ** 0.5
+    corrected = BATCHES * value - (BATCHES - 1) * without.mean()
+    return float(np.clip(corrected, 1.0, rows.nodes)), float(error)

@@ -12,11 +12,18 @@ _LAGS = 100
 _SUSPICIOUS = 6.0
 
 
-def strongest_correlation(recording: Recording) -> tuple[int, float] | None:
-    """Lag and value of the largest autocorrelation of an input channel; None where all may be chance."""
+def strongest_correlation(recording: Recording, power: int = 1) -> tuple[int, float] | None:
+    """Lag and value of the largest autocorrelation of an input channel, or of its `power`.
+
+    None where all may be chance. Inputs whose squares are correlated (an amplitude that changes, a pause) are not
+    independent although they are not correlated.
+    """
     worst: tuple[int, float] | None = None
-    for channel in np.moveaxis(recording.inputs, 2, 0):
+    for channel in np.moveaxis(recording.inputs**power, 2, 0):
         moved = channel - channel.mean()
+        if (moved**2).mean() <= 1e-12 * (channel**2).mean():
+            # The squares of ±1.
+            continue
         samples, steps = moved.size, moved.shape[1]
         for lag in range(1, min(_LAGS, steps - 1) + 1):
             value = float((moved[:, lag:] * moved[:, :-lag]).sum() / (moved**2).sum())

@@ -25,6 +25,10 @@ _MOST_TARGETS = 1_000_000
 _REMARKABLE = 0.01
 
 
+# A sum so many standard errors beyond its bound is no chance.
+_IMPOSSIBLE = 5.0
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ProcessingCapacity(Measured):
     """`value` is the total over all functions that were tried, at most `rank`.
@@ -92,12 +96,13 @@ def information_processing_capacity(
         raise ConfigurationError(f"max_delays is {max_delays}; give one delay of at least 0 for each degree")
     check_confidence(confidence)
     recording = Recording(inputs, states, max(washout, *max_delays))
-    found = strongest_correlation(recording)
-    if found is not None:
-        raise InputRangeError(
-            f"the inputs are correlated over time ({found[1]:.2f} at lag {found[0]}), so that functions of different "
-            "delays are not independent; drive the device with inputs drawn anew in each step"
-        )
+    for power, what in ((1, "the inputs"), (2, "the squares of the inputs")):
+        found = strongest_correlation(recording, power)
+        if found is not None:
+            raise InputRangeError(
+                f"{what} are correlated over time ({found[1]:.2f} at lag {found[0]}), so that functions of different "
+                "delays are not independent; drive the device with inputs drawn anew in each step"
+            )
     basis = StateBasis(recording, tolerance)
     degrees = len(max_delays)
     polynomials = np.stack(
@@ -123,6 +128,12 @@ def information_processing_capacity(
         return bounded(t_interval(value, error, BATCHES - 1, confidence, method), 0.0, basis.rank)
 
     total = float(by_degree.sum())
+    _, error = batch_means(measured.influence.sum(axis=0))
+    if total > basis.rank + _IMPOSSIBLE * error + 0.01 * basis.rank:
+        raise InputRangeError(
+            f"the capacities add up to {total:.1f}, more than the {basis.rank} independent states can have: the inputs "
+            "are not independent from step to step, or not distributed as said; draw them anew in each step"
+        )
     return ProcessingCapacity(
         value=min(total, float(basis.rank)),
         interval=interval(total, measured.influence.sum(axis=0)),

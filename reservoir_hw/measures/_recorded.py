@@ -59,7 +59,8 @@ class Recorded(Source):
 
     Two axes stand for one sequence. Only slices are read of the states, so they may lie on disk. Capacities and
     dimension are taken from the largest recording. Sequences of equal length in which at least the last quarter of the
-    inputs is the same are repeated drives, from the step on at which the inputs agree; echo-state index and Lyapunov
+    inputs is the same, and not constant, are repeated drives, from the step on at which the inputs agree; echo-state
+    index and Lyapunov
     exponent mean something only if their pasts, or the states they began in, differed.
 
     `washout` and `max_delay` are as for the measures. Raises `ShapeError` for recordings that do not fit together.
@@ -140,7 +141,10 @@ def _repeated(pairs: list[tuple[np.ndarray, Any]]) -> list[_Repeats]:
     alike: dict[tuple[int, bytes], list[tuple[np.ndarray, _Sequence]]] = {}
     for inputs, states in pairs:
         for number, u in enumerate(inputs):
-            key = len(u), u[-(-3 * len(u) // 4) :].tobytes()
+            tail = u[-(-3 * len(u) // 4) :]
+            # A pause at the end (padding, an input that was switched off) is no drive that was repeated.
+            varies = (tail[len(tail) // 2 :] != tail[-1]).any()
+            key = len(u), tail.tobytes() if varies else f"{id(inputs)}, {number}".encode()
             alike.setdefault(key, []).append((u, _Sequence(states, number)))
     groups = []
     for members in alike.values():

@@ -10,7 +10,7 @@ import pytest
 
 from reservoir_hw import Experiment
 from reservoir_hw.backends.simulated.esn import Esn
-from reservoir_hw.errors import DeviceDisconnected
+from reservoir_hw.errors import ConfigurationError, DeviceDisconnected
 
 
 def experiment(folder: Path) -> Experiment:
@@ -50,3 +50,13 @@ def test_the_cause_survives_a_device_that_cannot_be_read_back(
     metrics = json.loads(next(tmp_path.glob("*/metrics.json")).read_text())
     assert metrics["status"] == ("interrupted" if isinstance(failure, KeyboardInterrupt) else "failed")
     assert "settings" not in metrics["problem"]
+
+
+def test_baselines_say_where_they_cannot_be_run(tmp_path: Path) -> None:
+    document = {
+        **experiment(tmp_path).resolved(),
+        "task": {"kind": "lorenz", "closed_loop": {"starts": 2}},
+        "baselines": ["fir"],
+    }
+    with pytest.raises(ConfigurationError, match="baselines cannot be run in a closed loop"):
+        Experiment(document).estimate()

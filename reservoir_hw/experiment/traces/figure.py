@@ -146,7 +146,10 @@ def _components(axes: Axes, standard: np.ndarray) -> None:
     if len(share) > 50:
         axes.set_xscale("log")
     axes.axvline(effective, color="tab:red", linewidth=1)
-    axes.set(title=f"Variance by principal component\n(effective dimension {effective:.1f}, red)", xlabel="component")
+    axes.set(
+        title=f"Variance by principal component\n(nodes of equal variance: effective dimension {effective:.1f}, red)",
+        xlabel="component",
+    )
     axes.set_ylim(max(share[0] * 1e-8, share.min() / 2), 1.5)
     plain(axes)
 

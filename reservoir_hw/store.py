@@ -220,13 +220,14 @@ class StateStore:
 
     @staticmethod
     def exists(path: str | Path) -> bool:
-        """Whether there is a store at `path`, damaged or not."""
+        """Whether there is a store at `path`, damaged or not. For a folder this does without Zarr."""
         path = str(path).removeprefix("file://")
-        zarr = _zarr()
+        if "://" not in path:
+            return (Path(path) / "journal").is_dir()
         try:
-            return zarr.open_group(path, mode="r", zarr_format=3).attrs.get("format") == FORMAT
-        except (OSError, ValueError, ImportError):
-            return (Path(path) / "journal").exists()
+            return _zarr().open_group(path, mode="r", zarr_format=3).attrs.get("format") == FORMAT
+        except (OSError, ValueError):
+            return False
 
     @property
     def facts(self) -> dict[str, Any]:

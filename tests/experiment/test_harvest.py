@@ -20,7 +20,7 @@ from toys import Toy
 
 from reservoir_hw import Experiment
 from reservoir_hw.backends.simulated.esn import Esn
-from reservoir_hw.errors import ConfigurationError, DeviceFault
+from reservoir_hw.errors import ConfigurationError, DeviceFault, MissingExtra
 from reservoir_hw.experiment.configuration import TrainingConfig
 from reservoir_hw.experiment.drive import driven
 from reservoir_hw.experiment.harvest import harvest, layout, stored
@@ -168,6 +168,13 @@ def test_a_run_takes_the_states_of_a_harvest_and_says_so(tmp_path: Path, monkeyp
     other = experiment(tmp_path, readout={"alpha": 1e-2}).run()
     assert other.metrics["rows"] != driven.metrics["rows"]
     assert experiment(tmp_path).harvest()[0].path == stores[0].path
+
+
+def test_a_run_without_a_harvest_does_without_zarr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zarr", None)
+    assert experiment(tmp_path).run().status == "complete"
+    with pytest.raises(MissingExtra, match=r"reservoir-hw\[store\]"):
+        experiment(tmp_path).harvest()
 
 
 def test_points_that_share_their_states_share_a_store(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ class StateStore:
         It appears at `path` as a whole, or not at all. Raises `ConfigurationError` if there is something at `path`
         already, or nothing can be made there.
         """
-        path = str(path).removeprefix("file://")
+        path, zarr = str(path).removeprefix("file://"), _zarr()
         local = None if "://" in path else Path(path)
         if cls.exists(path) or (local is not None and local.exists()):
             raise ConfigurationError(f"{path} exists already; name another place, or remove it first")
@@ -177,7 +177,7 @@ class StateStore:
             if local is not None:
                 # What a process that died while it made the same store has left.
                 shutil.rmtree(place, ignore_errors=True)
-            root = _zarr().create_group(
+            root = zarr.create_group(
                 place, zarr_format=3, attributes=plain({**facts, "format": FORMAT, "version": VERSION})
             )
             root.create_group("journal", attributes={"places": 0, "complete": False, "snapshot": None, "segments": []})

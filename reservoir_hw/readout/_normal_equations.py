@@ -124,18 +124,20 @@ class _System:
     def weights(self, alpha: float) -> Array | None:
         """(AᵀA + alpha)⁻¹ AᵀY, or None if an eigenvalue of AᵀA + alpha may be as small as rounding errors.
 
-        A matrix has a Cholesky factor if and only if all eigenvalues are positive. So that of the matrix minus τ
-        tells whether they exceed τ, here twice the level of the errors of the sums: the factor's own are less.
-        The Frobenius norm is no smaller than the largest eigenvalue.
+        τ is twice the level of the errors of the sums; the Frobenius norm in it is no smaller than the largest
+        eigenvalue. The eigenvalues of the exact AᵀA are at least 0, those of the summed one at least -τ/2, so an
+        alpha of 2τ keeps them all above τ. For a smaller alpha a factorisation tells: a matrix has a Cholesky factor
+        if and only if all eigenvalues are positive, so that of the matrix minus τ if they exceed τ.
         """
         matrix = self.gram.copy()
         diagonal = np.einsum("ii->i", matrix)
         diagonal += alpha
         threshold = 2 * self.level * np.linalg.norm(matrix)
-        diagonal -= threshold
-        try:
-            np.linalg.cholesky(matrix)
-        except np.linalg.LinAlgError:
-            return None
-        diagonal += threshold
+        if alpha < 2 * threshold:
+            diagonal -= threshold
+            try:
+                np.linalg.cholesky(matrix)
+            except np.linalg.LinAlgError:
+                return None
+            diagonal += threshold
         return cast(Array, np.linalg.solve(matrix, self.cross))

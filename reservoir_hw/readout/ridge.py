@@ -376,12 +376,13 @@ class RidgeReadout:
             self._accumulator.add(columns.rows(lane, start, stop), fold)
 
     def _note_precision(self, columns: Columns) -> None:
-        inputs = () if columns.inputs is None else (columns.inputs,)
-        precision = [
-            np.full(array.shape[2], np.finfo(array.dtype).eps if array.dtype.kind == "f" else EPSILON)
-            for array in (columns.states, *inputs)
-        ]
-        self._precision = np.maximum(self._precision, np.concatenate(precision))
+        start = 0
+        for array in (columns.states, columns.inputs):
+            if array is not None:
+                stop = start + array.shape[2]
+                precision = np.finfo(array.dtype).eps if array.dtype.kind == "f" else EPSILON
+                np.maximum(self._precision[start:stop], precision, out=self._precision[start:stop])
+                start = stop
 
     def _solve(self, source: Callable[[], Iterator[Chunk]] | None) -> Self:
         accumulator, widths = self._accumulator, self._widths
@@ -477,9 +478,7 @@ class RidgeReadout:
     def _store(self, kept_weights: Array, kept: npt.NDArray[np.intp] | slice, centre: Array, widths: Widths) -> None:
         weights = np.zeros((widths.outputs, widths.features))
         weights[:, kept] = kept_weights.T
-        constant = np.ones(widths.features, dtype=bool)
-        constant[kept] = False
-        dead = np.flatnonzero(constant)
+        dead = np.delete(np.arange(widths.features), kept)
         self._nodes = widths.nodes
         self.weights_ = weights
         self.bias_ = centre[widths.features :] - weights @ centre[: widths.features]

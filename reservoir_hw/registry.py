@@ -19,6 +19,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "parallel": "reservoir_hw.backends.parallel:ParallelConfig",
         "python": "reservoir_hw.backends.python:PythonConfig",
         "replay": "reservoir_hw.backends.replay:ReplayConfig",
+        "zmq": "reservoir_hw.backends.zeromq:ZmqConfig",
     },
     "readouts": {"ridge": "reservoir_hw.readout.configuration:RidgeConfig"},
     "tasks": {

@@ -124,6 +124,11 @@ class Reservoir(ABC):
         return self._steps == 0
 
     @property
+    def streams(self) -> bool:
+        """Whether `stream` drives chunks without a pause between them (the backend has a `_stream`)."""
+        return self._has("_stream")
+
+    @property
     def is_open(self) -> bool:
         """Whether the device is connected."""
         return self._spec is not None
@@ -251,7 +256,7 @@ class Reservoir(ABC):
         """
         self._check_continuation()
         spec, in_turn = self.spec, len(self._groups(self._batch)) > 1
-        if spec.continuity == "free_running" and (in_turn or not self._has("_stream")):
+        if spec.continuity == "free_running" and (in_turn or not self.streams):
             raise NotSupported(
                 f"{self._name()} is free running and cannot be fed chunk by chunk without a gap: "
                 "drive it with one run()"
@@ -261,7 +266,7 @@ class Reservoir(ABC):
                 f"{self._name()} drives {self._batch} sequences {spec.max_batch} at a time and cannot snapshot them, "
                 "so it cannot be fed chunk by chunk: drive it with one run()"
             )
-        if spec.continuity == "replayed" or in_turn or not self._has("_stream"):
+        if spec.continuity == "replayed" or in_turn or not self.streams:
             return self._run_each(chunks, self._epoch)
         return self._streaming(chunks, self._epoch)
 

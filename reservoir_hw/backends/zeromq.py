@@ -1,0 +1,338 @@
+"""A device that somebody else serves: everything behind docs/protocol.md."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+
+from reservoir_hw.configuration import Config
+from reservoir_hw.errors import (
+    ConfigurationError,
+    DeviceError,
+    MissingExtra,
+    NotSupported,
+    ProtocolError,
+    ReservoirError,
+    ShapeError,
+    StateLost,
+)
+from reservoir_hw.reservoir import Reservoir
+from reservoir_hw.reservoir_config import ReservoirConfig
+from reservoir_hw.reset import ResetPolicy
+from reservoir_hw.spec import ReservoirSpec
+
+log = logging.getLogger(__name__)
+
+# Inputs and states of one chunk together: large enough to hide the cost of a message, small enough for the cache.
+CHUNK_BYTES = 1 << 19
+
+
+class SecurityConfig(Config):
+    """CURVE keys (`reservoir-hw device keys` makes them)."""
+
+    server_key: str = Field(description="the device's public key: a .key file, or its 40 characters")
+    key: Path = Field(description="our own .key_secret file")
+
+
+class ZmqConfig(ReservoirConfig):
+    """A device behind a socket: what `reservoir-hw serve` offers, or anything that speaks docs/protocol.md."""
+
+    kind: Literal["zmq"]
+    address: str = Field(description="tcp://host:port or ipc://path of the data socket")
+    control: str | None = Field(
+        default=None, description="address of the control socket; by default the next port, or the path + .control"
+    )
+    timeout_s: PositiveFloat = Field(
+        default=5.0, description="wait so long for a sign of life; what a device is busy with may take any time"
+    )
+    credits: PositiveInt | None = Field(
+        default=None, description="chunks under way at once; by default what the device offers"
+    )
+    chunk_steps: PositiveInt | None = Field(
+        default=None, description="time steps in a message; by default about half a megabyte"
+    )
+    security: SecurityConfig | None = Field(default=None, description="keys, where the device asks for them")
+    reset: ResetPolicy | None = Field(default=None, description="in addition to the reset of the device itself")
+
+    @property
+    def label(self) -> str:
+        """A short name for tables and figures."""
+        return f"ZMQ({self.address})"
+
+    @model_validator(mode="after")
+    def _addresses(self) -> Self:
+        from reservoir_hw.drivers.zeromq.addresses import checked_address, control_address
+
+        checked_address(self.control or control_address(self.address))
+        return self
+
+    def build(self) -> ZmqReservoir:
+        """Make the reservoir; nothing is sent before `open()`."""
+        return ZmqReservoir(self)
+
+
+class ZmqReservoir(Reservoir):
+    """A device on the other end of two sockets.
+
+    `set_readout` and `run_outputs` use a readout on the device, where it has one.
+    """
+
+    def __init__(self, config: ZmqConfig) -> None:
+        super().__init__(reset=config.reset, out_of_range=config.out_of_range)
+        self._config = config
+        self._connection: Any = None
+        self._next_step = 0
+        self._untouched = False
+        self._wire_outputs = 0
+        self._last_timing: tuple[int, int, float] | None = None
+
+    # ---- more than the contract -----------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """What the server says about itself: device, holder, counters."""
+        self.spec  # noqa: B018 - raises NotOpen
+        return self._connection.status()
+
+    def set_readout(self, weights: np.ndarray, bias: np.ndarray, *, dtype: Literal["int8", "int16", "float32"]) -> None:
+        """Load a linear readout into the device: y = weights x + bias, (outputs, nodes) and (outputs,).
+
+        Integers are quantised with a scale for each output, so that its largest weight uses the whole range.
+        """
+        weights, bias = np.asarray(weights, np.float64), np.asarray(bias, np.float64)
+        if weights.ndim != 2 or weights.shape[1] != self.spec.nodes or bias.shape != weights.shape[:1]:
+            raise ShapeError(f"a readout needs weights (outputs, {self.spec.nodes}) and bias (outputs,)")
+        if not self._declaration.readout:
+            raise NotSupported(f"{self._name()} has no readout: the device does not declare it")
+        scale = np.ones(len(weights))
+        if dtype != "float32":
+            largest = np.abs(weights).max(axis=1)
+            scale = np.where(largest > 0, largest, 1.0) / np.iinfo(dtype).max
+            weights = np.rint(weights / scale[:, None])
+        self._connection.load_readout(weights.astype(dtype), scale.astype(np.float32), bias.astype(np.float32))
+        self._wire_outputs = len(weights)
+
+    def run_outputs(self, u: np.ndarray) -> np.ndarray:
+        """Drive the device like `run`, but get what its readout makes of the states: (batch, time, outputs) float32."""
+        if not self._wire_outputs:
+            raise NotSupported(f"{self._name()} has no readout loaded: call set_readout first")
+        native = self._in_range(self._shaped(u))
+        self._check_continuation()
+        out = np.empty((*native.shape[:2], self._wire_outputs), np.float32)
+        self._lost = "the last run was interrupted"
+        self._drive_chunks(native, out, outputs=True)
+        self._steps += native.shape[1]
+        self._lost = None
+        return out
+
+    # ---- hooks ----------------------------------------------------------------------------------
+
+    def _open(self) -> ReservoirSpec:
+        try:
+            from reservoir_hw.drivers.zeromq.client import Connection
+            from reservoir_hw.drivers.zeromq.security import read_pair, read_public
+        except ImportError as error:
+            raise MissingExtra("devices over ZeroMQ need pyzmq: pip install 'reservoir-hw[zmq]'") from error
+        config = self._config
+        security = config.security
+        self._connection = Connection(
+            config.address,
+            control=config.control,
+            timeout_s=config.timeout_s,
+            server_key=None if security is None else read_public(security.server_key),
+            keys=None if security is None else read_pair(security.key),
+        )
+        return self._accept(self._connection.attach())
+
+    def _accept(self, declaration: Any) -> ReservoirSpec:
+        self._declaration = declaration
+        self._next_step, self._untouched, self._wire_outputs = 0, True, 0
+        known = {name: value for name, value in declaration.spec.items() if name in ReservoirSpec.model_fields}
+        # The gradient of a simulation does not cross the wire.
+        known["differentiable"] = False
+        try:
+            spec = ReservoirSpec.model_validate(known)
+        except ValidationError as error:
+            problems = "; ".join(f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in error.errors())
+            raise ProtocolError(f"{self._config.address} declares a spec that cannot be used: {problems}") from error
+        wanted = self._config.inputs
+        if wanted is not None and wanted != spec.inputs:
+            raise ConfigurationError(
+                f"{self._config.address} has {spec.inputs} inputs, but {wanted} are wanted; set reservoir.inputs: "
+                f"{spec.inputs} and let `input_mask:` spread the task's channels over them"
+            )
+        return spec
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _reset(self, batch: int) -> None:
+        # ATTACH has left the device at rest for one sequence.
+        if not (self._untouched and batch == 1):
+            self._abandon()
+            self._connection.reset(batch)
+        self._next_step, self._untouched, self._last_timing = 0, False, None
+
+    def _snapshot(self) -> dict[str, np.ndarray]:
+        return self._connection.snapshot()
+
+    def _restore(self, state: Mapping[str, np.ndarray]) -> None:
+        self._abandon()
+        self._connection.restore(len(next(iter(state.values()))), state)
+        self._next_step, self._untouched, self._last_timing = 0, False, None
+
+    def _transition(self, u: Any, states: Any) -> Any:
+        encoding = self._declaration.states
+        rows = encoding.encode(np.concatenate([u, states], axis=1))[:, None]
+        sent = self._connection.send(
+            _operation("TRANSITION"), rows, batch=rows.shape[0], steps=1, width=rows.shape[2], dtype=encoding.dtype,
+            scale=encoding.scale,
+        )  # fmt: skip
+        out = np.empty((len(u), 1, self.spec.nodes), self.spec.numpy_dtype)
+        self._deliver(sent, out)
+        return out[:, 0]
+
+    def _upload(self, weights: Mapping[str, np.ndarray]) -> ReservoirSpec:
+        self._abandon()
+        return self._accept(self._connection.upload(weights))
+
+    def _run(self, u: Any, out: Any) -> Any:
+        if out is None:
+            out = np.empty((*u.shape[:2], self._device().nodes), self.spec.numpy_dtype)
+        self._drive_chunks(u, out, outputs=False)
+        return out
+
+    def _stream(self, chunks: Iterator[Any]) -> Iterator[Any]:
+        """Up to `credits` chunks are under way; each comes out as it went in."""
+        if not self._declaration.chunked:
+            raise NotSupported(f"{self._name()} must have a whole run at once: drive it with one run()")
+        waiting: deque[tuple[Any, np.ndarray]] = deque()
+        ahead = next(chunks, None)
+        while ahead is not None or waiting:
+            while ahead is not None and len(waiting) < self._credits:
+                chunk, ahead = ahead, next(chunks, None)
+                sent = self._send_run(chunk, more=ahead is not None, outputs=False)
+                out = np.empty((*chunk.shape[:2], self._device().nodes), self.spec.numpy_dtype)
+                waiting.append((sent, out))
+            sent, out = waiting.popleft()
+            self._deliver(sent, out)
+            yield out
+
+    def _settings(self) -> dict[str, Any]:
+        timing = self._last_timing
+        return {
+            "address": self._config.address,
+            "server": self._connection.welcome.get("server"),
+            "incidents": vars(self._connection.incidents).copy(),
+            "device_time": None if timing is None else {"step": timing[0], "time_ns": timing[1], "period_s": timing[2]},
+        }
+
+    # ---- how ------------------------------------------------------------------------------------
+
+    @property
+    def _credits(self) -> int:
+        offered = self._connection.credits
+        return offered if self._config.credits is None else min(offered, self._config.credits)
+
+    def _chunk_steps(self, batch: int) -> int:
+        spec = self._device()
+        if self._config.chunk_steps is not None:
+            return self._config.chunk_steps
+        widest = max(spec.inputs, spec.nodes)
+        return max(1, CHUNK_BYTES // (batch * widest * spec.numpy_dtype.itemsize))
+
+    def _drive_chunks(self, u: np.ndarray, out: np.ndarray, *, outputs: bool) -> None:
+        """Fill `out` with the answers to `u`, several chunks under way at once."""
+        steps = u.shape[1]
+        size = self._chunk_steps(u.shape[0]) if self._declaration.chunked else steps
+        waiting: deque[tuple[Any, int, int]] = deque()
+        sent = done = 0
+        try:
+            while done < steps:
+                while sent < steps and len(waiting) < self._credits:
+                    stop = min(sent + size, steps)
+                    header = self._send_run(u[:, sent:stop], more=stop < steps, outputs=outputs)
+                    waiting.append((header, sent, stop))
+                    sent = stop
+                header, start, stop = waiting.popleft()
+                self._deliver(header, out[:, start:stop])
+                done = stop
+        except DeviceError as fault:
+            if not outputs:
+                self._keep(fault, u.shape[0], out, done)
+            raise
+        except StateLost as lost:
+            raise StateLost(f"{lost} (the last good step of this run is {done - 1})" if done else str(lost)) from None
+        except KeyboardInterrupt:
+            with contextlib.suppress(ReservoirError):
+                self._abandon()
+            raise
+
+    def _send_run(self, u: np.ndarray, *, more: bool, outputs: bool) -> Any:
+        encoding = self._declaration.inputs
+        numbers = encoding.encode(u)
+        header = self._connection.send(
+            _operation("RUN"), numbers, flags=int(more) + 2 * int(outputs), step=self._next_step, batch=u.shape[0],
+            steps=u.shape[1], width=u.shape[2], dtype=encoding.dtype, scale=encoding.scale,
+        )  # fmt: skip
+        self._next_step += u.shape[1]
+        self._untouched = False
+        return header
+
+    def _deliver(self, sent: Any, out: np.ndarray) -> None:
+        """Receive the answer to `sent` into `out`, if it is what it must be."""
+        from reservoir_hw.drivers.zeromq.client import states_of
+        from reservoir_hw.drivers.zeromq.frames import checked_encoding
+
+        header, payload = self._connection.receive(sent)
+        if header.shape != out.shape:
+            raise self._connection.broken(f"states {header.shape} came instead of {out.shape}")
+        checked_encoding(header.dtype, header.scale).decode(states_of(header, payload), out)
+        self._check_time(header)
+
+    def _check_time(self, header: Any) -> None:
+        """Chunks of a device with its own clock follow each other without a gap."""
+        before, now = self._last_timing, (header.step, header.time_ns, header.period_s)
+        self._last_timing = now
+        spec = self._device()
+        if spec.continuity != "free_running" or before is None or not header.step or not (before[1] and now[1]):
+            return
+        expected = before[1] + (now[0] - before[0]) * before[2] * 1e9
+        if before[2] and abs(now[1] - expected) > 0.5e9 * before[2]:
+            raise StateLost(
+                f"{self._name()}: discontinuity at step {header.step}: it began {(now[1] - expected) / 1e9:+.6f} s "
+                "from where the step before ended"
+            )
+
+    def _keep(self, fault: DeviceError, batch: int, out: np.ndarray, done: int) -> None:
+        """Put what was harvested before a fault into it."""
+        steps, raw = fault.steps_done, fault.states
+        fault.steps_done, fault.states = done, out[:, :done]
+        if isinstance(raw, bytes) and steps and done + steps <= out.shape[1]:
+            encoding = self._declaration.states
+            try:
+                numbers = np.frombuffer(raw, encoding.number).reshape(batch, steps, out.shape[2])
+            except ValueError:
+                log.warning("the states in the error are not (%d, %d, %d)", batch, steps, out.shape[2])
+                return
+            encoding.decode(numbers, out[:, done : done + steps])
+            fault.steps_done, fault.states = done + steps, out[:, : done + steps]
+
+    def _abandon(self) -> None:
+        """Forget what is under way; the answers are dropped when they come."""
+        if self._connection.unanswered:
+            self._connection.cancel()
+
+
+def _operation(name: str) -> Any:
+    from reservoir_hw.drivers.zeromq.frames import Operation
+
+    return Operation[name]

@@ -1,0 +1,448 @@
+"""The client's side of docs/protocol.md: a session with one device. It raises what went wrong, and never repairs it."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import platform
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zmq
+import zmq.utils.monitor
+
+from reservoir_hw.drivers.zeromq.addresses import checked_address, control_address
+from reservoir_hw.drivers.zeromq.faults import Code, exception_of
+from reservoir_hw.drivers.zeromq.frames import (
+    ERROR,
+    REPLY,
+    VERSION,
+    Encoding,
+    Header,
+    Operation,
+    array_of,
+    check_payload,
+    checked_encoding,
+    pack_arrays,
+    pack_control,
+    pack_header,
+    unpack_arrays,
+    unpack_control,
+    unpack_header,
+    unpack_map,
+)
+from reservoir_hw.drivers.zeromq.security import KeyPair
+from reservoir_hw.errors import (
+    DeviceDisconnected,
+    DeviceError,
+    DeviceTimeout,
+    ProtocolError,
+    ReservoirError,
+)
+
+log = logging.getLogger(__name__)
+
+ZERO_COPY_BYTES = 1 << 16
+# How often a waiting client looks up whether the device is still there.
+LOOK_MS = 100
+SAY_AFTER_S = 2.0
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What a device says about itself (docs/protocol.md). `spec` is not validated here."""
+
+    spec: Mapping[str, Any]
+    inputs: Encoding
+    states: Encoding
+    chunked: bool
+    readout: bool
+
+
+@dataclass
+class Incidents:
+    """What this end saw that should not happen."""
+
+    repeated: int = 0
+    stale: int = 0
+    damaged: int = 0
+
+
+class Connection:
+    """One session with a device.
+
+    Args:
+        address, control: Where the device listens.
+        timeout_s: How long to wait for a sign of life, for a connection, and for a message that must be under way.
+            What a device is busy with may take any time.
+        server_key: The device's public key, with `keys`, our own pair, if it asks for them.
+
+    Raises (all methods): DeviceDisconnected, DeviceTimeout, ProtocolError, DeviceBusy, and what the device
+    answered (`faults.exception_of`). After any of the first three only `close` is possible.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        control: str | None = None,
+        timeout_s: float = 5.0,
+        server_key: bytes | None = None,
+        keys: KeyPair | None = None,
+    ) -> None:
+        self.address = checked_address(address)
+        self.control_address = checked_address(control or control_address(address))
+        self.timeout_s = timeout_s
+        self.incidents = Incidents()
+        self.welcome: dict[str, Any] = {}
+        self._keys = (server_key, keys)
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._control_guard = threading.Lock()
+        self._question = 0
+        self._sent = 0
+        self._answered = 0
+        self._abandoned = 0
+        self._closing = threading.Event()
+        self._dead: str | None = None
+        self._unusable: str | None = None
+        self._heartbeat: threading.Thread | None = None
+        try:
+            self._control = self._socket()
+            self._data = self._socket()
+            self._data.setsockopt(zmq.RCVTIMEO, LOOK_MS)
+            self._connect()
+            self._greet()
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+
+    # ---- a session ------------------------------------------------------------------------------
+
+    @property
+    def credits(self) -> int:
+        """RUN requests that may be unanswered."""
+        return self.welcome["credits"]
+
+    @property
+    def max_frame_bytes(self) -> int:
+        """The largest frame that the device takes."""
+        return self.welcome["max_frame_bytes"]
+
+    def close(self) -> None:
+        """Say goodbye, so that the device goes to its safe state at once. Idempotent."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        if self._heartbeat is not None:
+            self._heartbeat.join()
+        try:
+            if self._dead is None:
+                self.ask("goodbye", session=self._session)
+        except ReservoirError as error:
+            log.info("no goodbye: %s", error)
+        finally:
+            self._context.destroy(linger=0)
+
+    def ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        """One question on the control socket and its answer."""
+        with self._control_guard:
+            self._question += 1
+            number = self._question
+            self._control.send(pack_control({"op": op, "id": number, **fields}))
+            until = time.monotonic() + self.timeout_s
+            while (left := until - time.monotonic()) > 0:
+                if not self._control.poll(max(1, int(1000 * left))):
+                    break
+                try:
+                    reply = unpack_control(self._control.recv())
+                except ProtocolError as error:
+                    self.incidents.damaged += 1
+                    log.warning("a control message was dropped: %s", error)
+                    continue
+                if reply["id"] != number:
+                    self.incidents.stale += 1
+                    continue
+                log.debug("control: %s %s -> %s", op, fields, reply)
+                if reply["op"] == "error":
+                    raise exception_of(reply.get("code", 0), f"{self.address}: {reply.get('text')}")
+                return reply
+        raise DeviceTimeout(
+            f"{self.control_address}: no answer to {op!r} within {self.timeout_s:g} s. Is the server running, and "
+            "the network up?"
+        )
+
+    def status(self) -> dict[str, Any]:
+        """What the device tells everybody about itself."""
+        return self.ask("status")["status"]
+
+    @property
+    def unanswered(self) -> int:
+        """Requests that were sent and not answered yet."""
+        return self._sent - self._answered
+
+    def cancel(self) -> None:
+        """Tell the device that nobody waits for what was asked so far, and forget it."""
+        self._unusable_after_failure()
+        self.ask("cancel", session=self._session, request=self._sent)
+        self._answered = self._abandoned = self._sent
+
+    def broken(self, what: str) -> ProtocolError:
+        """The error for an answer that makes no sense; the connection cannot be used after it."""
+        self._unusable = what
+        return ProtocolError(f"{self.address}: {what}")
+
+    # ---- requests -------------------------------------------------------------------------------
+
+    def attach(self) -> Declaration:
+        """Take the device, at rest for one sequence; what it is."""
+        return _declaration(self._ask_map(Operation.ATTACH))
+
+    def reset(self, batch: int) -> None:
+        """Bring the device to rest for `batch` sequences."""
+        self.send(Operation.RESET, batch=batch)
+        self.receive()
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """The device's state as named arrays."""
+        self.send(Operation.SNAPSHOT)
+        return unpack_arrays(self.receive()[1])
+
+    def restore(self, batch: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Put a state back; the count of steps begins at 0 there."""
+        self.send(Operation.RESTORE, pack_arrays(arrays), batch=batch)
+        self.receive()
+
+    def upload(self, arrays: Mapping[str, np.ndarray]) -> Declaration:
+        """Program the device; what it is then."""
+        return _declaration(self._ask_map(Operation.UPLOAD, pack_arrays(arrays)))
+
+    def load_readout(self, weights: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> None:
+        """Give the device a readout: weights (outputs, nodes), scale and bias (outputs,)."""
+        self.send(Operation.READOUT, pack_arrays({"weights": weights, "scale": scale, "bias": bias}))
+        self.receive()
+
+    def send(self, operation: Operation, payload: Any = b"", **fields: Any) -> Header:
+        """Send a request without waiting for its answer. `fields` are those of the header."""
+        self._unusable_after_failure()
+        header = Header(operation, self._session, self._sent + 1, **fields)
+        packed = pack_header(header, payload)
+        if memoryview(payload).nbytes > self.max_frame_bytes:
+            raise exception_of(
+                Code.TOO_LARGE,
+                f"{memoryview(payload).nbytes} bytes; {self.address} takes {self.max_frame_bytes} at most",
+            )
+        large = memoryview(payload).nbytes >= ZERO_COPY_BYTES
+        self._data.send_multipart([packed, payload], copy=not large)
+        self._sent += 1
+        self._last = header
+        return header
+
+    def receive(self, expected: Header | None = None) -> tuple[Header, memoryview]:
+        """The answer to the oldest unanswered request, checked; `expected` is the header of that request.
+
+        Without `expected`, the last one that was sent.
+        """
+        request = self._answered + 1
+        expected = expected or self._last
+        try:
+            header, payload = self._await(request)
+            if header.operation == ERROR:
+                self._answered = request
+                raise self._error(header, payload)
+            if header.operation != expected.operation | REPLY or header.step != expected.step:
+                raise ProtocolError(
+                    f"{self.address}: request {request} was {Operation(expected.operation).name} at step "
+                    f"{expected.step}; the reply is operation {header.operation:#x} at step {header.step}"
+                )
+            self._answered = request
+            return header, payload
+        except (DeviceDisconnected, DeviceTimeout, ProtocolError) as error:
+            if self._answered != request:
+                self._unusable = str(error)
+            raise
+
+    # ---- how ------------------------------------------------------------------------------------
+
+    def _socket(self) -> zmq.Socket[bytes]:
+        socket = self._context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.SNDTIMEO, int(1000 * self.timeout_s))
+        server_key, keys = self._keys
+        if server_key is not None and keys is not None:
+            socket.curve_serverkey = server_key
+            socket.curve_publickey, socket.curve_secretkey = keys.public, keys.secret
+        return socket
+
+    def _connect(self) -> None:
+        """Connect both sockets; a refused key is told apart from a device that is not there."""
+        monitor = self._control.get_monitor_socket()
+        try:
+            self._control.connect(self.control_address)
+            until = time.monotonic() + self.timeout_s
+            refused = "nobody listens there"
+            while True:
+                left = until - time.monotonic()
+                if left <= 0 or not monitor.poll(max(1, int(1000 * left))):
+                    raise DeviceTimeout(
+                        f"{self.control_address}: no connection within {self.timeout_s:g} s ({refused}). Is the "
+                        "server running, and the address right?"
+                    )
+                event = zmq.utils.monitor.recv_monitor_message(monitor)
+                match event["event"]:
+                    case zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                        break
+                    case zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                        raise DeviceDisconnected(
+                            f"{self.control_address} does not let us in: our public key is not in its list of clients"
+                        )
+                    case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+                        raise DeviceDisconnected(f"{self.control_address}: {self._handshake_failure()}")
+                    case zmq.EVENT_CONNECTED:
+                        refused = f"it accepts connections, but {self._handshake_failure()}"
+        finally:
+            self._control.disable_monitor()
+            monitor.close()
+        self._data.connect(self.address)
+
+    def _handshake_failure(self) -> str:
+        if self._keys[0] is None:
+            return "the handshake failed: it asks for keys (security:), or is no device of this protocol"
+        return "the handshake failed: it is not the device that security.server_key belongs to, or it uses no keys"
+
+    def _greet(self) -> None:
+        reply = self.ask("hello", versions=[VERSION], client=_who(), nonce=os.urandom(16))
+        wanted = {"session": int, "lease_s": float | int, "credits": int, "max_frame_bytes": int}
+        if reply["op"] != "welcome" or not all(isinstance(reply.get(k), t) and reply[k] > 0 for k, t in wanted.items()):
+            raise ProtocolError(f"{self.control_address}: instead of a welcome came {reply}")
+        self.welcome = reply
+        self._session: int = reply["session"]
+        self._heartbeat = threading.Thread(target=self._beat, name="zeromq heartbeat", daemon=True)
+        self._heartbeat.start()
+
+    def _beat(self) -> None:
+        """Keep the lease, and notice when the device has gone."""
+        while not self._closing.wait(min(self.welcome["lease_s"] / 3, self.timeout_s)):
+            try:
+                if not self.ask("ping", session=self._session)["valid"]:
+                    self._dead = (
+                        "it no longer knows this session: it was restarted, or has not heard of us for too long"
+                    )
+            except (ReservoirError, KeyError) as error:
+                self._dead = str(error)
+            if self._dead is not None:
+                return
+
+    def _await(self, request: int) -> tuple[Header, memoryview]:
+        """The reply to `request`. Copies of older ones are dropped."""
+        started = time.monotonic()
+        suspicious_since, said = None, started
+        while True:
+            try:
+                frames = self._data.recv_multipart(copy=False)
+            except zmq.Again:
+                now = time.monotonic()
+                if self._dead is not None:
+                    raise DeviceDisconnected(f"{self.address}: the device has gone: {self._dead}") from None
+                if now - started > self.timeout_s / 2:
+                    pong = self.ask("ping", session=self._session)
+                    busy = pong.get("busy")
+                    if busy or not pong.get("valid"):
+                        suspicious_since = None
+                    elif suspicious_since is None:
+                        suspicious_since = now
+                    elif now - suspicious_since > self.timeout_s / 2:
+                        what = "the reply to it" if pong.get("finished", 0) >= request else "it"
+                        raise DeviceTimeout(
+                            f"{self.address}: request {request} was sent, the device is idle, and {what} was lost on "
+                            "the way"
+                        ) from None
+                    if not pong.get("valid"):
+                        self._dead = "it no longer knows this session"
+                    if busy and now - said > SAY_AFTER_S:
+                        said = now
+                        log.info("%s is busy with %s for %.0f s", self.address, busy["operation"], busy["seconds"])
+                continue
+            reply = self._checked(frames, request)
+            if reply is not None:
+                return reply
+
+    def _checked(self, frames: list[zmq.Frame], request: int) -> tuple[Header, memoryview] | None:
+        try:
+            if len(frames) != 2:
+                raise ProtocolError(f"a reply of {len(frames)} frames")
+            header, crc = unpack_header(frames[0].bytes)
+            payload = frames[1].buffer
+            check_payload(payload, crc)
+        except ProtocolError as error:
+            self.incidents.damaged += 1
+            raise ProtocolError(f"{self.address}: {error}") from error
+        if header.operation == ERROR and header.request == 0:
+            self.incidents.damaged += 1
+            raise self._error(header, payload)
+        if header.session != self._session:
+            raise ProtocolError(f"{self.address}: a reply for session {header.session:x}, ours is {self._session:x}")
+        if header.request < request:
+            if header.request <= self._abandoned:
+                self.incidents.stale += 1
+            else:
+                self.incidents.repeated += 1
+            return None
+        if header.request > request:
+            raise ProtocolError(
+                f"{self.address}: reply {header.request} came, {request} was due: a reply was lost, or overtaken"
+            )
+        return header, payload
+
+    def _error(self, header: Header, payload: memoryview) -> ReservoirError:
+        content = unpack_map(payload)
+        code, text = content.get("code"), content.get("text")
+        if type(code) is not int or not isinstance(text, str):
+            raise ProtocolError(f"{self.address}: an error without code and text")
+        error = exception_of(code, f"{self.address}: {text}")
+        if isinstance(error, DeviceError):
+            done, raw = content.get("steps_done"), content.get("states")
+            error.steps_done = done if type(done) is int else 0
+            error.states = raw if isinstance(raw, bytes) else None
+        return error
+
+    def _unusable_after_failure(self) -> None:
+        reason = self._unusable or self._dead
+        if reason is not None:
+            raise DeviceDisconnected(
+                f"{self.address}: this connection can no longer be used ({reason}); close() and open() make a new one"
+            )
+
+    def _ask_map(self, operation: Operation, payload: bytes = b"") -> dict[str, Any]:
+        self.send(operation, payload)
+        return unpack_map(self.receive()[1])
+
+
+def states_of(header: Header, payload: memoryview) -> np.ndarray:
+    """The numbers of a reply to RUN: (batch, steps, width), in the memory of the message."""
+    return array_of(header, payload)
+
+
+def _declaration(content: dict[str, Any]) -> Declaration:
+    spec, chunked, readout = content.get("spec"), content.get("chunked"), content.get("readout")
+    if not isinstance(spec, dict) or not isinstance(chunked, bool):
+        raise ProtocolError("the declaration of the device lacks spec (a map) or chunked (a truth value)")
+    encodings = []
+    for name in ("inputs", "states"):
+        entry = content.get(name)
+        if not isinstance(entry, list) or len(entry) != 2:
+            raise ProtocolError(f"the declaration of the device lacks {name}: [dtype, scale]")
+        encodings.append(checked_encoding(*entry))
+    return Declaration(spec, *encodings, chunked=chunked, readout=bool(readout))
+
+
+def _who() -> str:
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = "unknown user"
+    return f"{user} on {platform.node()} (process {os.getpid()})"

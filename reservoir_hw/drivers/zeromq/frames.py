@@ -1,0 +1,262 @@
+"""What travels on the two sockets, byte by byte (docs/protocol.md). Nothing is trusted before its checksum is right."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from enum import IntEnum, IntFlag
+from typing import Any, NamedTuple, cast
+
+import google_crc32c
+import msgpack
+import numpy as np
+
+from reservoir_hw.errors import InputRangeError, ProtocolError
+
+VERSION = 1
+HEADER = struct.Struct("<4sBBHQQQIIIB3xdQdI")
+HEADER_BYTES = HEADER.size + 4
+DATA_MAGIC = b"RHWD"
+
+_CONTROL = struct.Struct("<4sB3xI")
+_CONTROL_MAGIC = b"RHWC"
+_CHECKSUM = struct.Struct("<I")
+LARGEST_CONTROL = 1 << 20
+LARGEST_ARRAYS = 4096
+
+
+class Operation(IntEnum):
+    """What a data message asks for; a reply has `REPLY` added."""
+
+    ATTACH = 0x01
+    RESET = 0x02
+    RUN = 0x03
+    SNAPSHOT = 0x04
+    RESTORE = 0x05
+    TRANSITION = 0x06
+    UPLOAD = 0x07
+    READOUT = 0x08
+
+
+REPLY = 0x80
+ERROR = 0xFF
+
+
+class Flag(IntFlag):
+    """Of a RUN."""
+
+    MORE = 1
+    OUTPUTS = 2
+
+
+class Header(NamedTuple):
+    """The fields in front of a payload, without magic, version and checksums."""
+
+    operation: int
+    session: int
+    request: int
+    flags: int = 0
+    step: int = 0
+    batch: int = 0
+    steps: int = 0
+    width: int = 0
+    dtype: int = 0
+    scale: float = 1.0
+    time_ns: int = 0
+    period_s: float = 0.0
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(batch, steps, width)."""
+        return self.batch, self.steps, self.width
+
+
+class Encoding(NamedTuple):
+    """How an array is written: dtype number and scale; value = number × scale."""
+
+    dtype: int
+    scale: float = 1.0
+
+    @property
+    def number(self) -> np.dtype[Any]:
+        """The numpy dtype of the numbers on the wire."""
+        return _DTYPES[self.dtype]
+
+    def encode(self, values: np.ndarray) -> np.ndarray:
+        """Numbers for the wire, C-contiguous. `InputRangeError` for what integers cannot hold."""
+        number = self.number
+        if number.kind == "f":
+            return np.ascontiguousarray(values, number)
+        counts = np.rint(np.divide(values, self.scale, dtype=np.float64))
+        limits = np.iinfo(number)
+        if counts.size and not (limits.min <= counts.min() and counts.max() <= limits.max):
+            raise InputRangeError(
+                f"values from {values.min():g} to {values.max():g} do not fit {number} with a scale of {self.scale:g}: "
+                f"the largest is {limits.max * self.scale:g}"
+            )
+        return counts.astype(number)
+
+    def decode(self, numbers: np.ndarray, out: np.ndarray) -> None:
+        """Fill `out` with the values."""
+        if self.scale == 1.0:
+            out[...] = numbers
+        else:
+            np.multiply(numbers, self.scale, out=out, dtype=np.float64, casting="same_kind")
+
+
+_DTYPES = {
+    1: np.dtype("<f4"),
+    2: np.dtype("<f8"),
+    3: np.dtype("<i2"),
+    4: np.dtype("<i4"),
+    5: np.dtype("<i1"),
+}
+_NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
+_ARRAY_DTYPES = {
+    name: np.dtype("?" if name == "b1" else f"<{name}")
+    for name in ("f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1")
+}
+
+
+def encoding_of(dtype: Any, scale: float = 1.0) -> Encoding:
+    """The encoding of a numpy dtype; `ProtocolError` if the wire knows none."""
+    number = _NUMBERS.get(np.dtype(dtype))
+    if number is None:
+        raise ProtocolError(f"{np.dtype(dtype)} does not travel; there are {', '.join(map(str, _NUMBERS))}")
+    return checked_encoding(number, scale)
+
+
+def checked_encoding(dtype: Any, scale: Any) -> Encoding:
+    """The encoding that a declaration names, or `ProtocolError`."""
+    if type(dtype) is not int or dtype not in _DTYPES:
+        raise ProtocolError(f"there is no dtype number {dtype!r}")
+    if not isinstance(scale, int | float) or not (math.isfinite(scale) and scale > 0):
+        raise ProtocolError(f"a scale of {scale!r} is not a positive number")
+    if _DTYPES[dtype].kind == "f" and scale != 1:
+        raise ProtocolError("floating point numbers have no scale")
+    return Encoding(dtype, float(scale))
+
+
+def checksum(payload: Any) -> int:
+    """CRC-32C of bytes or of a C-contiguous array, which is not copied."""
+    if isinstance(payload, bytes):
+        return google_crc32c.value(payload)
+    # The library takes read-only memory alone.
+    view = np.frombuffer(payload, np.uint8)
+    view.flags.writeable = False
+    return google_crc32c.value(view)
+
+
+def pack_header(header: Header, payload: Any) -> bytes:
+    """80 bytes in front of `payload` (bytes, or a C-contiguous array)."""
+    operation, session, request, flags, step, batch, steps, width, dtype, scale, time_ns, period_s = header
+    crc = checksum(payload) if len(payload) else 0
+    packed = HEADER.pack(
+        DATA_MAGIC, VERSION, operation, flags, session, request, step, batch, steps, width, dtype, scale, time_ns,
+        period_s, crc,
+    )  # fmt: skip
+    return packed + _CHECKSUM.pack(google_crc32c.value(packed))
+
+
+def unpack_header(data: bytes) -> tuple[Header, int]:
+    """The header and the checksum that its payload must have, or `ProtocolError`."""
+    if len(data) != HEADER_BYTES:
+        raise ProtocolError(f"a header has {HEADER_BYTES} bytes, not {len(data)}")
+    (magic, version, operation, flags, session, request, step, batch, steps, width, dtype, scale, time_ns, period_s,
+     crc) = HEADER.unpack_from(data)  # fmt: skip
+    if google_crc32c.value(data[: HEADER.size]) != _CHECKSUM.unpack_from(data, HEADER.size)[0]:
+        raise ProtocolError("the header was damaged on its way (its checksum is wrong)")
+    if magic != DATA_MAGIC or version != VERSION:
+        raise ProtocolError(f"the header begins with {magic!r}, version {version}; this is version {VERSION}")
+    header = Header(operation, session, request, flags, step, batch, steps, width, dtype, scale, time_ns, period_s)
+    return header, crc
+
+
+def check_payload(payload: memoryview, crc: int) -> None:
+    """`ProtocolError` if the payload is not what was sent."""
+    if (checksum(payload) if len(payload) else 0) != crc:
+        raise ProtocolError("the payload was damaged on its way (its checksum is wrong)")
+
+
+def array_of(header: Header, payload: memoryview) -> np.ndarray:
+    """The numbers of an array payload (batch, steps, width), not copied; `ProtocolError` if the length is not right."""
+    dtype = _DTYPES.get(header.dtype)
+    if dtype is None:
+        raise ProtocolError(f"there is no array dtype number {header.dtype}")
+    expected = header.batch * header.steps * header.width * dtype.itemsize
+    if len(payload) != expected:
+        raise ProtocolError(f"{header.shape} of {dtype} are {expected} bytes, not {len(payload)}")
+    return np.frombuffer(payload, dtype).reshape(header.shape)
+
+
+def pack_map(content: Mapping[str, Any]) -> bytes:
+    """A msgpack map."""
+    return cast(bytes, msgpack.packb(content))
+
+
+def unpack_map(data: Any) -> dict[str, Any]:
+    """A msgpack map with text keys, or `ProtocolError`."""
+    try:
+        content = msgpack.unpackb(data, strict_map_key=True)
+    except (ValueError, TypeError, RecursionError, OverflowError) as error:
+        raise ProtocolError(f"this is not msgpack: {error}") from error
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise ProtocolError("this is not a msgpack map with text keys")
+    return content
+
+
+def pack_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Named arrays."""
+    content = {}
+    for name, array in arrays.items():
+        array = np.asarray(array)
+        kind = f"{array.dtype.kind}{array.dtype.itemsize}"
+        if kind not in _ARRAY_DTYPES:
+            raise ProtocolError(f"{name!r} is {array.dtype}, which does not travel")
+        shape = list(array.shape)
+        content[name] = [kind, shape, np.ascontiguousarray(array, _ARRAY_DTYPES[kind]).tobytes()]
+    return pack_map(content)
+
+
+def unpack_arrays(data: Any) -> dict[str, np.ndarray]:
+    """Named arrays, or `ProtocolError`."""
+    content = unpack_map(data)
+    if len(content) > LARGEST_ARRAYS:
+        raise ProtocolError(f"{len(content)} arrays are more than {LARGEST_ARRAYS}")
+    return {name: _array(name, entry) for name, entry in content.items()}
+
+
+def _array(name: str, entry: Any) -> np.ndarray:
+    match entry:
+        case [str(kind), list(shape), bytes(raw)] if kind in _ARRAY_DTYPES:
+            dtype = _ARRAY_DTYPES[kind]
+        case _:
+            raise ProtocolError(f"array {name!r} is not [dtype, shape, bytes] with a known dtype")
+    if len(shape) > 8 or not all(type(n) is int and n >= 0 for n in shape):
+        raise ProtocolError(f"array {name!r} has the shape {shape!r}")
+    if math.prod(shape) * dtype.itemsize != len(raw):
+        raise ProtocolError(f"array {name!r}: {shape} of {kind} are not {len(raw)} bytes")
+    return np.frombuffer(raw, dtype).reshape(shape).copy()
+
+
+def pack_control(message: Mapping[str, Any]) -> bytes:
+    """One frame for the control socket."""
+    body = pack_map(message)
+    return _CONTROL.pack(_CONTROL_MAGIC, VERSION, google_crc32c.value(body)) + body
+
+
+def unpack_control(frame: bytes) -> dict[str, Any]:
+    """The map in a control frame, with `op` (text) and `id` (number); else `ProtocolError`."""
+    if not _CONTROL.size < len(frame) <= LARGEST_CONTROL:
+        raise ProtocolError(f"a control frame of {len(frame)} bytes")
+    magic, version, crc = _CONTROL.unpack_from(frame)
+    body = frame[_CONTROL.size :]
+    if magic != _CONTROL_MAGIC or version != VERSION:
+        raise ProtocolError(f"the control frame begins with {magic!r}, version {version}")
+    if google_crc32c.value(body) != crc:
+        raise ProtocolError("the control frame was damaged on its way")
+    message = unpack_map(body)
+    if not isinstance(message.get("op"), str) or type(message.get("id")) is not int:
+        raise ProtocolError("a control message needs op and id")
+    return message

@@ -1,0 +1,111 @@
+"""CURVE keys: who a device is, and who may drive it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import zmq
+import zmq.auth
+from zmq.auth.thread import ThreadAuthenticator
+
+from reservoir_hw.errors import ConfigurationError
+
+_Z85_LENGTH = 40
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """A CURVE key pair in Z85 text."""
+
+    public: bytes
+    secret: bytes
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """The keys of a server, and the public keys of those it lets in."""
+
+    server: KeyPair
+    clients: frozenset[bytes]
+
+    @classmethod
+    def from_files(cls, secret_key: str | Path, clients: str | Path) -> Allowed:
+        """From the server's `.key_secret` and a folder with a `.key` file for each client."""
+        folder = Path(clients)
+        if not folder.is_dir():
+            raise ConfigurationError(f"{folder} is not a folder with the public keys (.key) of the clients")
+        keys = frozenset(read_public(path) for path in sorted(folder.glob("*.key")))
+        if not keys:
+            raise ConfigurationError(f"{folder} holds no .key file: nobody could drive the device")
+        return cls(read_pair(secret_key), keys)
+
+    def secure(self, socket: zmq.Socket[bytes]) -> None:
+        """Make a socket let in nobody else. To be called before it is bound."""
+        socket.curve_publickey, socket.curve_secretkey = self.server.public, self.server.secret
+        socket.curve_server = True
+        socket.zap_domain = b"reservoir_hw"
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Whether this client may come in (ZAP)."""
+        del domain
+        return key in self.clients
+
+
+@contextlib.contextmanager
+def admit(context: zmq.Context[Any], allowed: Allowed | None) -> Iterator[None]:
+    """While the sockets of this context let in those with a key, and nobody else."""
+    if allowed is None:
+        yield
+        return
+    authenticator = ThreadAuthenticator(context)
+    authenticator.start()
+    try:
+        authenticator.configure_curve_callback("*", credentials_provider=allowed)
+        yield
+    finally:
+        authenticator.stop()
+
+
+def make_keys(folder: str | Path, name: str) -> tuple[Path, Path]:
+    """A new pair in `name.key` (for others) and `name.key_secret` (for nobody else); existing files stay."""
+    folder = Path(folder)
+    for suffix in (".key", ".key_secret"):
+        if (folder / f"{name}{suffix}").exists():
+            raise ConfigurationError(f"{folder / name}{suffix} exists already: remove it, or choose another name")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        before = os.umask(0o077)
+        try:
+            public, secret = zmq.auth.create_certificates(str(folder), name)
+        finally:
+            os.umask(before)
+    except OSError as error:
+        raise ConfigurationError(f"{folder} cannot be written to: {error.strerror}") from error
+    return Path(public), Path(secret)
+
+
+def read_public(path: str | Path) -> bytes:
+    """The public key in a certificate file, or given as 40 characters of Z85."""
+    if isinstance(path, str) and len(path) == _Z85_LENGTH and not Path(path).exists():
+        return path.encode()
+    return _read(path)[0]
+
+
+def read_pair(path: str | Path) -> KeyPair:
+    """The pair in a `.key_secret` file."""
+    public, secret = _read(path)
+    if secret is None:
+        raise ConfigurationError(f"{path} holds a public key only; the .key_secret file is needed here")
+    return KeyPair(public, secret)
+
+
+def _read(path: str | Path) -> tuple[bytes, bytes | None]:
+    try:
+        return zmq.auth.load_certificate(path)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path} is not a key file: {error} (reservoir-hw device keys makes them)") from error

@@ -1,0 +1,610 @@
+"""A reservoir behind two sockets: the device's side of docs/protocol.md."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import platform
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zmq
+
+from reservoir_hw.drivers.zeromq.addresses import checked_address, control_address, is_local
+from reservoir_hw.drivers.zeromq.faults import HARMLESS, Code, Refusal, code_of
+from reservoir_hw.drivers.zeromq.frames import (
+    ERROR,
+    REPLY,
+    VERSION,
+    Encoding,
+    Flag,
+    Header,
+    Operation,
+    array_of,
+    check_payload,
+    encoding_of,
+    pack_arrays,
+    pack_control,
+    pack_header,
+    pack_map,
+    unpack_arrays,
+    unpack_control,
+    unpack_header,
+)
+from reservoir_hw.drivers.zeromq.security import Allowed, admit
+from reservoir_hw.drivers.zeromq.session import Session, Work
+from reservoir_hw.errors import ConfigurationError, DeviceError, ProtocolError, ReservoirError
+from reservoir_hw.reservoir import Reservoir
+
+log = logging.getLogger(__name__)
+
+ZERO_COPY_BYTES = 1 << 16
+# How often an idle thread looks whether it has to end, or the client has gone.
+IDLE_MS = 100
+MAX_FRAME_BYTES = 1 << 28
+
+
+class Server:
+    """Serves one reservoir to one client at a time.
+
+        Server(MyBench(), "tcp://127.0.0.1:5555").run()
+
+    `run` drives the device in the calling thread until `stop` is called (from another thread or a signal handler). The
+    device is opened once at the start, to learn what it is; each client gets it freshly opened, and between clients it
+    is closed: in its safe state.
+
+    Args:
+        reservoir: Not yet open.
+        address: `tcp://host:port` or `ipc://path`; the control socket has the next port, or the path + `.control`.
+        lease_s: A client that is silent for so long has lost the device.
+        credits: RUN requests that a client may have unanswered.
+        max_frame_bytes: Larger messages are refused before memory is taken.
+        inputs, states: How numbers travel; by default as the reservoir has them.
+        allowed: CURVE keys: the server's own and those of the clients. Needed to listen to other hosts.
+        insecure: Listen to other hosts without keys.
+    """
+
+    def __init__(
+        self,
+        reservoir: Reservoir,
+        address: str,
+        *,
+        control: str | None = None,
+        lease_s: float = 10.0,
+        credits: int = 8,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        inputs: Encoding | None = None,
+        states: Encoding | None = None,
+        allowed: Allowed | None = None,
+        insecure: bool = False,
+    ) -> None:
+        self.address = checked_address(address)
+        self.control_address = checked_address(control or control_address(address))
+        if allowed is None and not insecure and not (is_local(self.address) and is_local(self.control_address)):
+            raise ConfigurationError(
+                f"{address} can be reached by other hosts: give keys (reservoir-hw device keys makes them), bind to "
+                "127.0.0.1, or say insecure: true if everybody in that network may drive the device"
+            )
+        if not 0.1 <= lease_s <= 3600 or not 1 <= credits <= 1024 or not 4096 <= max_frame_bytes <= 1 << 40:
+            raise ConfigurationError("lease_s must be 0.1 to 3600, credits 1 to 1024, max_frame_bytes at least 4096")
+        self.max_frame_bytes = max_frame_bytes
+        self.credits = credits
+        self._reservoir = reservoir
+        self._session = Session(lease_s)
+        self._allowed = allowed
+        self._encodings = inputs, states
+        self._stop = threading.Event()
+        self._started = time.monotonic()
+        self._ready = threading.Event()
+        self._device = "not open"
+        # What follows belongs to the thread that drives the device.
+        self._attached = 0
+        self._peer = b""
+        self._expected = 1
+        self._step = 0
+        self._batch = 1
+        self._lost: str | None = None
+        self._readout: tuple[np.ndarray, np.ndarray] | None = None
+
+    # ---- for the owner --------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Serve until `stop`. Raises what opening the device or binding raises; leaves the device closed."""
+        context = zmq.Context()
+        try:
+            with admit(context, self._allowed):
+                self._serve(context)
+        finally:
+            # What was answered last still gets a moment to leave.
+            context.destroy(linger=500)
+
+    def stop(self) -> None:
+        """End `run` after the request at hand. May be called from anywhere."""
+        self._stop.set()
+
+    def wait_ready(self, timeout_s: float = 30.0) -> bool:
+        """Whether the sockets are bound and the device is known, within `timeout_s`."""
+        return self._ready.wait(timeout_s)
+
+    def status(self) -> dict[str, Any]:
+        """What the device is, who has it, what was seen."""
+        return {
+            "device": self._device,
+            "address": self.address,
+            "pid": os.getpid(),
+            "host": platform.node(),
+            "uptime_s": time.monotonic() - self._started,
+            "counters": self._reservoir.counters.as_dict(),
+            **self._session.as_dict(),
+        }
+
+    # ---- the two threads ------------------------------------------------------------------------
+
+    def _serve(self, context: zmq.Context[Any]) -> None:
+        with self._reservoir as reservoir:
+            spec = reservoir.spec
+            identity = spec.identity
+            self._device = f"{identity.vendor} {identity.model} {identity.serial}".strip()
+            inputs, states = self._encodings
+            self._inputs, self._states = inputs or encoding_of(spec.dtype), states or encoding_of(spec.dtype)
+        data, control = self._bound(context, self.address), self._bound(context, self.control_address)
+        self._data = data
+        answering = threading.Thread(target=self._answer, args=(control,), name="zeromq control", daemon=True)
+        answering.start()
+        log.info("serving %s at %s", self._device, self.address)
+        self._ready.set()
+        try:
+            while not self._stop.is_set():
+                message = self._next()
+                if message is not None:
+                    self._attend(*message)
+                elif self._attached and self._attached != self._session.number:
+                    self._release()
+                elif self._session.expired():
+                    self._session.traffic.expired_leases += 1
+                    log.warning("%s is not heard of any more: the device is free again", self._session.holder())
+                    self._session.end()
+                    self._release()
+        finally:
+            self._stop.set()
+            self._session.end()
+            self._release()
+            answering.join()
+            data.close(linger=500)
+            log.info("stopped: %s", self.status())
+
+    def _bound(self, context: zmq.Context[Any], address: str) -> zmq.Socket[bytes]:
+        socket = context.socket(zmq.ROUTER)
+        # A reply that nobody takes must not be dropped silently, nor stop the device for ever.
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.SNDTIMEO, int(1000 * self._session.lease_s))
+        socket.setsockopt(zmq.RCVTIMEO, IDLE_MS)
+        socket.setsockopt(zmq.MAXMSGSIZE, self.max_frame_bytes)
+        if self._allowed is not None:
+            self._allowed.secure(socket)
+        try:
+            socket.bind(address)
+        except zmq.ZMQError as error:
+            raise ConfigurationError(f"cannot listen at {address}: {error.strerror}") from error
+        if address.startswith("ipc://"):
+            with contextlib.suppress(OSError):
+                Path(address.removeprefix("ipc://")).chmod(0o600)
+        return socket
+
+    def _answer(self, socket: zmq.Socket[bytes]) -> None:
+        """The control thread: it touches no device."""
+        while not self._stop.is_set():
+            try:
+                frames = socket.recv_multipart()
+            except zmq.Again:
+                continue
+            except zmq.ZMQError:
+                break
+            try:
+                if len(frames) != 2:
+                    raise ProtocolError(f"a control message of {len(frames) - 1} frames")
+                message = unpack_control(frames[1])
+            except ProtocolError as error:
+                self._session.traffic.damaged += 1
+                log.warning("a control message was dropped: %s", error)
+                continue
+            try:
+                reply = self._control_reply(message)
+            except Refusal as refusal:
+                reply = {"op": "error", "code": int(refusal.code), "text": str(refusal)}
+            except Exception:
+                log.exception("control message %s", message.get("op"))
+                reply = {"op": "error", "code": int(Code.INTERNAL), "text": "a bug in the server: see its log"}
+            log.debug("control: %s -> %s", message, reply)
+            with contextlib.suppress(zmq.ZMQError):
+                socket.send_multipart([frames[0], pack_control({**reply, "id": message["id"]})])
+        socket.close(linger=500)
+
+    def _control_reply(self, message: dict[str, Any]) -> dict[str, Any]:
+        session = message.get("session")
+        match message["op"]:
+            case "hello":
+                return self._welcome(message)
+            case "status":
+                return {"op": "status", "status": self.status()}
+            case "ping" if type(session) is int:
+                return {"op": "pong", **self._session.pong(session)}
+            case "cancel" | "goodbye" if type(session) is not int or not self._session.heard(session):
+                raise Refusal(Code.NO_SESSION, "this session does not hold the device")
+            case "cancel" if type(message.get("request")) is int:
+                self._session.cancel(message["request"])
+                return {"op": "ok"}
+            case "goodbye":
+                log.info("%s says goodbye", self._session.holder())
+                self._session.end()
+                return {"op": "ok"}
+            case op:
+                raise Refusal(Code.MALFORMED, f"{op!r} is no control message, or its fields are missing")
+
+    def _welcome(self, message: dict[str, Any]) -> dict[str, Any]:
+        versions, client, nonce = (message.get(key) for key in ("versions", "client", "nonce"))
+        if not isinstance(versions, list) or not isinstance(client, str) or not isinstance(nonce, bytes) or not nonce:
+            raise Refusal(Code.MALFORMED, "hello needs versions (list), client (text) and nonce (bytes)")
+        if VERSION not in versions:
+            raise Refusal(Code.VERSION, f"this device speaks version {VERSION} of the protocol, the client {versions}")
+        if self._stop.is_set():
+            raise Refusal(Code.SHUTTING_DOWN, "the server is shutting down")
+        session = self._session.grant(client[:200], nonce)
+        if not session:
+            raise Refusal(Code.BUSY, f"{self._device} at {self.address} is in use by {self._session.holder()}")
+        log.info("%s has the device", self._session.holder())
+        return {
+            "op": "welcome",
+            "version": VERSION,
+            "session": session,
+            "lease_s": self._session.lease_s,
+            "credits": self.credits,
+            "max_frame_bytes": self.max_frame_bytes,
+            "server": f"reservoir_hw on {platform.node()}",
+            "device": self._device,
+        }
+
+    # ---- the data socket ------------------------------------------------------------------------
+
+    def _next(self) -> tuple[Header, memoryview] | None:
+        """The next request that counts. What cannot be one is answered with an error, or dropped, and counted."""
+        traffic = self._session.traffic
+        try:
+            frames = self._data.recv_multipart(copy=False)
+        except zmq.Again:
+            return None
+        peer = frames[0].bytes
+        traffic.bytes_received += sum(len(frame) for frame in frames)
+        try:
+            if len(frames) != 3:
+                raise ProtocolError(f"a data message has 2 frames, not {len(frames) - 1}")
+            header, crc = unpack_header(frames[1].bytes)
+        except ProtocolError as error:
+            traffic.damaged += 1
+            self._send_error(peer, Header(0, 0, 0), Refusal(Code.MALFORMED, str(error)))
+            return None
+        heard = self._session.heard(header.session)
+        attaches = header.operation == Operation.ATTACH and header.session != self._attached
+        if not heard or not (attaches or (header.session == self._attached and peer == self._peer)):
+            traffic.foreign += 1
+            self._send_error(peer, header, Refusal(Code.NO_SESSION, "this session does not hold the device (any more)"))
+            return None
+        if attaches:
+            self._release()
+            self._attached, self._peer, self._expected = header.session, peer, 1
+        if header.request < self._expected:
+            traffic.repeated += 1
+            return None
+        gap, self._expected = header.request - self._expected, header.request + 1
+        traffic.requests += 1
+        self._session.begin(Work(header.request, _name(header.operation)))
+        payload = frames[2].buffer
+        try:
+            if gap:
+                raise Refusal(Code.SEQUENCE, f"{gap} requests before number {header.request} were lost")
+            try:
+                check_payload(payload, crc)
+            except ProtocolError as error:
+                traffic.damaged += 1
+                raise Refusal(Code.CHECKSUM, str(error)) from error
+            if self._session.is_cancelled(header.request):
+                raise Refusal(Code.CANCELLED, "cancelled by the client")
+        except Refusal as refusal:
+            self._fail(header, refusal)
+            return None
+        return header, payload
+
+    def _attend(self, header: Header, payload: memoryview) -> None:
+        """Do what was asked and answer, with an error if need be."""
+        try:
+            match header.operation:
+                case Operation.RUN:
+                    self._run(header, payload)
+                case Operation.ATTACH:
+                    self._answer_with(header, pack_map(self._attach()))
+                case Operation.RESET:
+                    self._reset(header)
+                case Operation.SNAPSHOT:
+                    self._answer_with(header, pack_arrays(self._open_device().snapshot()))
+                case Operation.RESTORE:
+                    self._restore(header, payload)
+                case Operation.TRANSITION:
+                    self._transition(header, payload)
+                case Operation.UPLOAD:
+                    self._upload(header, payload)
+                case Operation.READOUT:
+                    self._load_readout(header, payload)
+                case other:
+                    raise Refusal(Code.NOT_SUPPORTED, f"there is no operation {other:#x}")
+        except Exception as error:
+            self._fail(header, error)
+
+    def _attach(self) -> dict[str, Any]:
+        self._reservoir.open()
+        self._step, self._batch, self._lost, self._readout = 0, 1, None, None
+        return self._declaration()
+
+    def _declaration(self) -> dict[str, Any]:
+        return {
+            "spec": self._reservoir.spec.model_dump(mode="json"),
+            "inputs": list(self._inputs),
+            "states": list(self._states),
+            "chunked": self._chunked,
+            "readout": True,
+        }
+
+    @property
+    def _chunked(self) -> bool:
+        continuity = self._reservoir.spec.continuity
+        return continuity == "held" or (continuity == "free_running" and self._reservoir.streams)
+
+    def _open_device(self) -> Reservoir:
+        if not self._reservoir.is_open:
+            raise Refusal(Code.SEQUENCE, "ATTACH is the first request of a session; here it failed or is missing")
+        return self._reservoir
+
+    def _reset(self, header: Header) -> None:
+        reservoir = self._open_device()
+        self._check_size(header.batch, 1)
+        self._lost = "the last reset failed"
+        reservoir.reset(header.batch)
+        self._step, self._batch, self._lost = 0, header.batch, None
+        self._answer_with(header, b"", batch=header.batch)
+
+    def _restore(self, header: Header, payload: memoryview) -> None:
+        reservoir = self._open_device()
+        self._check_size(header.batch, 1)
+        arrays = _named(payload)
+        if any(array.ndim < 1 or len(array) != header.batch for array in arrays.values()):
+            raise Refusal(Code.SHAPE, f"each array must have {header.batch} rows, one for each sequence")
+        reservoir.restore(arrays)
+        self._step, self._batch, self._lost = header.step, header.batch, None
+        self._answer_with(header, b"", batch=header.batch, step=header.step)
+
+    def _upload(self, header: Header, payload: memoryview) -> None:
+        self._open_device().upload(_named(payload))
+        self._step, self._lost, self._readout = 0, None, None
+        self._answer_with(header, pack_map(self._declaration()))
+
+    def _transition(self, header: Header, payload: memoryview) -> None:
+        reservoir = self._open_device()
+        spec = reservoir.spec
+        if header.steps != 1 or header.width != spec.inputs + spec.nodes:
+            raise Refusal(Code.SHAPE, f"TRANSITION takes (batch, 1, {spec.inputs + spec.nodes})")
+        self._check_size(header.batch, 1)
+        rows = self._values(header, payload, self._states)[:, 0]
+        states = reservoir.transition(rows[:, : spec.inputs].copy(), rows[:, spec.inputs :].copy())
+        self._answer_array(header, states[:, None], self._states, time.time_ns())
+
+    def _load_readout(self, header: Header, payload: memoryview) -> None:
+        arrays = _named(payload)
+        nodes = self._open_device().spec.nodes
+        weights = arrays.get("weights")
+        if weights is None or weights.ndim != 2 or weights.shape[1] != nodes or weights.shape[0] < 1:
+            raise Refusal(Code.CONFIGURATION, f"a readout needs weights (outputs, {nodes})")
+        if weights.dtype not in (np.int8, np.int16, np.float32):
+            raise Refusal(Code.CONFIGURATION, f"readout weights are int8, int16 or float32, not {weights.dtype}")
+        scale, bias = arrays.get("scale"), arrays.get("bias")
+        for name, array in (("scale", scale), ("bias", bias)):
+            if array is None or array.shape != weights.shape[:1] or not np.isfinite(array).all():
+                raise Refusal(Code.CONFIGURATION, f"a readout needs {name} ({weights.shape[0]},), finite numbers")
+        assert scale is not None
+        assert bias is not None
+        self._readout = (
+            np.ascontiguousarray((weights.astype(np.float32) * scale.astype(np.float32)[:, None]).T),
+            bias.astype(np.float32),
+        )
+        self._answer_with(header, b"", width=weights.shape[0])
+
+    def _run(self, header: Header, payload: memoryview) -> None:
+        u = self._inputs_of(header, payload)
+        reservoir = self._reservoir
+        if reservoir.spec.continuity == "free_running" and self._chunked:
+            self._run_stream(header, u)
+            return
+        if header.flags & Flag.MORE and not self._chunked:
+            raise Refusal(Code.NOT_SUPPORTED, "this device must have a whole run in one message (chunked: false)")
+        started = time.time_ns()
+        states = reservoir.run(u)
+        self._step += header.steps
+        self._answer_run(header, states, started)
+
+    def _inputs_of(self, header: Header, payload: memoryview) -> np.ndarray:
+        """What a RUN drives the device with, refused unless it goes on from where the last one ended."""
+        spec = self._open_device().spec
+        if self._lost is not None:
+            raise Refusal(Code.STATE_LOST, self._lost)
+        if header.step != self._step:
+            raise Refusal(Code.SEQUENCE, f"this RUN begins with step {header.step}, the device is at {self._step}")
+        if header.batch != self._batch or header.width != spec.inputs or header.steps < 1:
+            raise Refusal(
+                Code.SHAPE,
+                f"RUN takes ({self._batch}, time, {spec.inputs}) after the last RESET, got {header.shape}",
+            )
+        if header.flags & Flag.OUTPUTS and self._readout is None:
+            raise Refusal(Code.CONFIGURATION, "outputs were asked for, but no READOUT was loaded")
+        self._check_size(header.batch, header.steps)
+        return self._values(header, payload, self._inputs)
+
+    def _run_stream(self, first: Header, u: np.ndarray) -> None:
+        """A device with its own clock is given each chunk as soon as all of it is here."""
+        taken = [first]
+
+        def chunks() -> Iterator[np.ndarray]:
+            yield u
+            more = first.flags & Flag.MORE
+            while more:
+                if self._stop.is_set():
+                    raise Refusal(Code.SHUTTING_DOWN, "the server is shutting down")
+                if self._session.number != self._attached or self._session.expired():
+                    raise Refusal(Code.CANCELLED, "the client has left in the middle of a run")
+                if self._session.is_cancelled(taken[-1].request):
+                    raise Refusal(Code.CANCELLED, "cancelled by the client")
+                message = self._next()
+                if message is None:
+                    if self._lost is not None:
+                        raise Refusal(Code.STATE_LOST, self._lost)
+                    continue
+                header, payload = message
+                taken.append(header)
+                if header.operation != Operation.RUN:
+                    raise Refusal(Code.SEQUENCE, f"{_name(header.operation)} in the middle of a run")
+                values = self._inputs_of(header._replace(step=header.step - ahead()), payload)
+                more = header.flags & Flag.MORE
+                yield values
+
+        def ahead() -> int:
+            """Steps that were taken up and not answered."""
+            return sum(header.steps for header in taken[:-1])
+
+        started, period_ns = time.time_ns(), 1e9 * (self._reservoir.spec.step_period_s or 0)
+        try:
+            for states in self._reservoir.stream(chunks()):
+                header = taken.pop(0)
+                self._answer_run(header, states, started + round(header.step * period_ns))
+                self._step += header.steps
+        except Exception as error:
+            for header in taken[1:]:
+                self._fail(header, Refusal(Code.STATE_LOST, f"the run has failed before this chunk: {error}"))
+            del taken[1:]
+            if not taken:
+                self._lost = str(error)
+                return
+            raise
+
+    def _values(self, header: Header, payload: memoryview, encoding: Encoding) -> np.ndarray:
+        try:
+            if (header.dtype, header.scale) != encoding:
+                raise ProtocolError(f"dtype {header.dtype}, scale {header.scale:g}; declared were {tuple(encoding)}")
+            numbers = array_of(header, payload)
+        except ProtocolError as error:
+            raise Refusal(Code.MALFORMED, str(error)) from error
+        # A copy: inside a message numbers lie at any address.
+        values = np.empty(header.shape, self._reservoir.spec.numpy_dtype)
+        encoding.decode(numbers, values)
+        return values
+
+    def _check_size(self, batch: int, steps: int) -> None:
+        """Refuse what would answer with more than one frame may hold."""
+        spec = self._reservoir.spec
+        if batch < 1:
+            raise Refusal(Code.SHAPE, "batch must be at least 1")
+        answer = batch * steps * spec.nodes * max(self._states.number.itemsize, spec.numpy_dtype.itemsize)
+        if answer > self.max_frame_bytes:
+            raise Refusal(
+                Code.TOO_LARGE,
+                f"{batch} x {steps} steps of {spec.nodes} nodes are {answer} bytes, at most {self.max_frame_bytes} go "
+                "into one frame: use shorter chunks or fewer sequences",
+            )
+
+    def _answer_run(self, header: Header, states: Any, time_ns: int) -> None:
+        encoding = self._states
+        if header.flags & Flag.OUTPUTS and self._readout is not None:
+            weights, bias = self._readout
+            states, encoding = states.astype(np.float32, copy=False) @ weights + bias, encoding_of("float32")
+        self._answer_array(header, states, encoding, time_ns)
+
+    def _answer_array(self, header: Header, array: Any, encoding: Encoding, time_ns: int) -> None:
+        batch, steps, width = array.shape
+        reply = Header(
+            header.operation | REPLY, header.session, header.request, header.flags, header.step, batch, steps, width,
+            encoding.dtype, encoding.scale, time_ns, self._reservoir.spec.step_period_s or 0.0,
+        )  # fmt: skip
+        self._send(self._peer, reply, encoding.encode(array))
+        self._session.finish(header.request)
+
+    def _answer_with(self, header: Header, payload: bytes, **fields: int) -> None:
+        self._send(self._peer, Header(header.operation | REPLY, header.session, header.request, **fields), payload)
+        self._session.finish(header.request)
+
+    def _fail(self, header: Header, error: Exception) -> None:
+        """Answer a request with an error."""
+        code = code_of(error)
+        if code is Code.INTERNAL:
+            log.exception("request %d failed", header.request, exc_info=error)
+        else:
+            log.warning("request %d (%s): %s", header.request, _name(header.operation), error)
+        lost = code not in HARMLESS or bool(header.operation == Operation.RUN and header.flags & Flag.MORE)
+        if lost and self._lost is None:
+            self._lost = f"request {header.request} failed: {error}"
+        self._send_error(self._peer, header, error)
+        self._session.finish(header.request)
+
+    def _send_error(self, peer: bytes, header: Header, error: Exception) -> None:
+        self._session.traffic.errors += 1
+        code = code_of(error)
+        text = str(error) if isinstance(error, ReservoirError | Refusal) else f"{type(error).__name__}: {error}"
+        content: dict[str, Any] = {
+            "code": int(code),
+            "text": "\n".join([text, *getattr(error, "__notes__", ())]),
+            "step": self._step,
+            "state_lost": self._lost is not None,
+            "steps_done": 0,
+            "states": None,
+        }
+        if isinstance(error, DeviceError) and error.states is not None and header.operation == Operation.RUN:
+            content["steps_done"] = int(error.states.shape[1])
+            content["states"] = self._states.encode(np.asarray(error.states)).tobytes()
+        reply = Header(ERROR, header.session, header.request, step=header.step)
+        with contextlib.suppress(zmq.ZMQError):
+            # Whoever sent nonsense may be gone already.
+            self._send(peer, reply, pack_map(content))
+
+    def _send(self, peer: bytes, header: Header, payload: Any) -> None:
+        packed = pack_header(header, payload)
+        large = len(payload) and memoryview(payload).nbytes >= ZERO_COPY_BYTES
+        try:
+            self._data.send_multipart([peer, packed, payload], copy=not large)
+        except zmq.ZMQError as error:
+            log.warning("request %d cannot be answered: %s", header.request, error)
+            return
+        self._session.traffic.bytes_sent += memoryview(payload).nbytes
+
+    def _release(self) -> None:
+        """Bring the device to its safe state."""
+        if self._attached:
+            self._attached, self._peer, self._readout = 0, b"", None
+        if self._reservoir.is_open:
+            try:
+                self._reservoir.close()
+            except Exception:
+                log.exception("the device could not be brought to its safe state")
+
+
+def _named(payload: memoryview) -> dict[str, np.ndarray]:
+    try:
+        return unpack_arrays(payload)
+    except ProtocolError as error:
+        raise Refusal(Code.MALFORMED, str(error)) from error
+
+
+def _name(operation: int) -> str:
+    try:
+        return Operation(operation).name
+    except ValueError:
+        return f"operation {operation:#x}"

@@ -1,0 +1,131 @@
+"""Who has the device, and how far it is: what the two threads of a server share."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass
+class Traffic:
+    """What a server saw since it started."""
+
+    clients: int = 0
+    requests: int = 0
+    errors: int = 0
+    repeated: int = 0
+    damaged: int = 0
+    foreign: int = 0
+    expired_leases: int = 0
+    bytes_received: int = 0
+    bytes_sent: int = 0
+
+
+@dataclass
+class Work:
+    """The request that the device is busy with."""
+
+    request: int
+    operation: str
+    started: float = field(default_factory=time.monotonic)
+
+
+class Session:
+    """One client at a time, for as long as it is heard of. Every method may be called by either thread."""
+
+    def __init__(self, lease_s: float) -> None:
+        self.lease_s = lease_s
+        self.traffic = Traffic()
+        self._guard = threading.Lock()
+        self._number = 0
+        self._holder = ""
+        self._nonce = b""
+        self._since = 0.0
+        self._heard = 0.0
+        self._received = 0
+        self._finished = 0
+        self._cancelled = 0
+        self._work: Work | None = None
+
+    @property
+    def number(self) -> int:
+        """The session that holds the device, 0 if none does."""
+        return self._number
+
+    @property
+    def finished(self) -> int:
+        """The last request that was answered."""
+        return self._finished
+
+    def grant(self, client: str, nonce: bytes) -> int:
+        """A new session, or the one that this client has already; 0 if another holds the device."""
+        with self._guard:
+            if self._number and nonce != self._nonce:
+                return 0
+            if not self._number:
+                self._number = secrets.randbits(64) or 1
+                self._holder, self._nonce, self._since = client, nonce, time.time()
+                self._received = self._finished = self._cancelled = 0
+                self.traffic.clients += 1
+            self._heard = time.monotonic()
+            return self._number
+
+    def holder(self) -> str:
+        """Who has it and since when, for people."""
+        with self._guard:
+            return f"{self._holder} since {time.strftime('%H:%M:%S', time.localtime(self._since))}"
+
+    def heard(self, session: int) -> bool:
+        """Something of `session` arrived; whether it holds the device."""
+        if session != self._number or not session:
+            return False
+        self._heard = time.monotonic()
+        return True
+
+    def expired(self) -> bool:
+        """Whether the holder was silent for too long. A busy device waits for the end of what it does."""
+        return bool(self._number) and self._work is None and time.monotonic() - self._heard > self.lease_s
+
+    def end(self) -> None:
+        """The device is free again."""
+        with self._guard:
+            self._number, self._holder, self._nonce = 0, "", b""
+
+    def begin(self, work: Work) -> None:
+        """The device takes a request up."""
+        self._work = work
+        self._received = work.request
+
+    def finish(self, request: int) -> None:
+        """The request was answered."""
+        self._finished, self._work = request, None
+        self._heard = time.monotonic()
+
+    def cancel(self, request: int) -> None:
+        """Requests up to this one are not wanted any more."""
+        self._cancelled = max(self._cancelled, request)
+
+    def is_cancelled(self, request: int) -> bool:
+        """Whether the client does not want it any more."""
+        return request <= self._cancelled
+
+    def pong(self, session: int) -> dict[str, Any]:
+        """How far the device is, for the client of `session`."""
+        if not self.heard(session):
+            return {"valid": False, "received": 0, "finished": 0, "busy": None}
+        work = self._work
+        busy = None
+        if work is not None:
+            busy = {
+                "request": work.request,
+                "operation": work.operation,
+                "seconds": time.monotonic() - work.started,
+            }
+        return {"valid": True, "received": self._received, "finished": self._finished, "busy": busy}
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the status."""
+        return {"holder": self.holder() if self._number else None, "traffic": asdict(self.traffic)}

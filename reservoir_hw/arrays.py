@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 else:
     Array: TypeAlias = Any
 
+# Values whose temporary array stays in the cache.
+_BLOCK = 1 << 16
+
 
 def is_tensor(value: object) -> bool:
     """Whether `value` is a torch tensor, decided without importing torch."""
@@ -72,12 +75,13 @@ def share_memory(native: Any, given: Any) -> bool:
 
 
 def all_finite(array: Any) -> bool:
-    """Whether there is neither NaN nor infinity in `array`. One pass, no temporary array."""
+    """Whether there is neither NaN nor infinity in `array`. One pass, no large temporary array."""
     if is_tensor(array):
         return bool(array.detach().isfinite().all())
-    # A finite sum proves it; the sum of large finite numbers may overflow, so a bad one is looked at closely.
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(array.sum())) or bool(np.isfinite(array).all())
+    if array.size <= _BLOCK or not array.flags.c_contiguous:
+        return bool(np.isfinite(array).all())
+    flat = array.reshape(-1)
+    return all(np.isfinite(flat[start : start + _BLOCK]).all() for start in range(0, flat.size, _BLOCK))
 
 
 def limits_of(array: Any) -> tuple[float, float]:

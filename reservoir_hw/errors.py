@@ -40,6 +40,17 @@ class StateLost(ReservoirError, RuntimeError):
     """The device no longer holds the state that the call would have continued from."""
 
 
+class Discontinuity(StateLost):
+    """A device with its own clock went on without inputs, or its states could not be taken in time.
+
+    `step` is the first time step that is not what it should be.
+    """
+
+    def __init__(self, message: str, *, step: int) -> None:
+        super().__init__(message)
+        self.step = step
+
+
 class CalibrationError(ReservoirError, RuntimeError):
     """The calibration is missing, too old, or belongs to another device."""
 

@@ -378,6 +378,9 @@ class Reservoir(ABC):
             raise
         self._half_programmed = True
         self._accept_spec(spec)
+        if self._given_spec is not None:
+            # It keeps its weights when it is closed; whoever opens it next must learn which.
+            self._given_spec = spec
         self._half_programmed = False
         self.reset(self._batch)
 
@@ -582,7 +585,7 @@ class Reservoir(ABC):
                 f"{self._name()} is free running: it went on while nobody drove it. After reset() one run() or "
                 "stream() is valid; put everything into that one"
             )
-        if spec.continuity == "held" and len(self._groups(self._batch)) > 1 and not spec.snapshot:
+        if spec.continuity == "held" and len(self._frozen) > 1 and not spec.snapshot:
             raise StateLost(
                 f"{self._name()} drove {self._batch} sequences {spec.max_batch} at a time and cannot snapshot them, "
                 "so it cannot go on with all of them: put each whole sequence into one run()"
@@ -612,7 +615,10 @@ class Reservoir(ABC):
             states = self._drive(u, out)
         except ReservoirError as error:
             reason = f"the last run failed ({type(error).__name__})"
-            self.counters.faults += isinstance(error, DeviceError)
+            if isinstance(error, DeviceError):
+                self.counters.faults += 1
+                good = self._steps + error.steps_done
+                reason += f", the last good step is {good - 1}" if good else ", before its first step"
             raise
         else:
             self._steps += u.shape[1]
@@ -622,11 +628,10 @@ class Reservoir(ABC):
         return states
 
     def _drive(self, u: Any, out: Any) -> Any:
-        groups = self._groups(self._batch)
-        if len(groups) == 1:
+        if len(self._frozen) == 1:
             states = self._drive_group(0, u, out)
         else:
-            states = self._drive_in_turn(groups, u, out)
+            states = self._drive_in_turn(self._groups(self._batch), u, out)
         if self.spec.continuity == "replayed":
             kept = u if self._history is None else _concatenate([self._history, u], 1)
             last = kept[:, -self.spec.memory_steps :]

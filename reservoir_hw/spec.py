@@ -120,13 +120,16 @@ class Counters:
     """What happened since `open()`.
 
     `steps` counts what the device was driven with, summed over sequences, replays and washouts included;
-    `clipped` inputs, `saturations` and `lost` samples of the read-out.
+    `clipped` inputs, `saturations` and `lost` samples of the read-out; `underruns` and `overruns` of a device with
+    its own clock: inputs that were not there when they were due, states that were not taken in time.
     """
 
     steps: int = 0
     clipped: int = 0
     saturations: int = 0
     lost: int = 0
+    underruns: int = 0
+    overruns: int = 0
     retries: int = 0
     faults: int = 0
 

@@ -16,6 +16,7 @@ from reservoir_hw.configuration import Config
 from reservoir_hw.errors import (
     ConfigurationError,
     DeviceError,
+    Discontinuity,
     MissingExtra,
     NotSupported,
     ProtocolError,
@@ -88,6 +89,8 @@ class ZmqReservoir(Reservoir):
         super().__init__(reset=config.reset, out_of_range=config.out_of_range)
         self._config = config
         self._connection: Any = None
+        # The driver is imported by open(): it needs packages that not everybody has.
+        self._frames: Any = None
         self._next_step = 0
         self._untouched = False
         self._wire_outputs = 0
@@ -135,10 +138,12 @@ class ZmqReservoir(Reservoir):
 
     def _open(self) -> ReservoirSpec:
         try:
+            from reservoir_hw.drivers.zeromq import frames
             from reservoir_hw.drivers.zeromq.client import Connection
             from reservoir_hw.drivers.zeromq.security import read_pair, read_public
         except ImportError as error:
             raise MissingExtra("devices over ZeroMQ need pyzmq: pip install 'reservoir-hw[zmq]'") from error
+        self._frames = frames
         config = self._config
         security = config.security
         self._connection = Connection(
@@ -193,8 +198,8 @@ class ZmqReservoir(Reservoir):
         encoding = self._declaration.states
         rows = encoding.encode(np.concatenate([u, states], axis=1))[:, None]
         sent = self._connection.send(
-            _operation("TRANSITION"), rows, batch=rows.shape[0], steps=1, width=rows.shape[2], dtype=encoding.dtype,
-            scale=encoding.scale,
+            self._frames.Operation.TRANSITION, rows, batch=rows.shape[0], steps=1, width=rows.shape[2],
+            dtype=encoding.dtype, scale=encoding.scale,
         )  # fmt: skip
         out = np.empty((len(u), 1, self.spec.nodes), self.spec.numpy_dtype)
         self._deliver(sent, out)
@@ -223,7 +228,11 @@ class ZmqReservoir(Reservoir):
                 out = np.empty((*chunk.shape[:2], self._device().nodes), self.spec.numpy_dtype)
                 waiting.append((sent, out))
             sent, out = waiting.popleft()
-            self._deliver(sent, out)
+            try:
+                self._deliver(sent, out)
+            except DeviceError as fault:
+                self._keep(fault, out.shape[0], out, 0)
+                raise
             yield out
 
     def _settings(self) -> dict[str, Any]:
@@ -266,11 +275,14 @@ class ZmqReservoir(Reservoir):
                 self._deliver(header, out[:, start:stop])
                 done = stop
         except DeviceError as fault:
-            if not outputs:
+            if outputs:
+                fault.steps_done, fault.states = done, None
+            else:
                 self._keep(fault, u.shape[0], out, done)
             raise
         except StateLost as lost:
-            raise StateLost(f"{lost} (the last good step of this run is {done - 1})" if done else str(lost)) from None
+            lost.add_note(f"{done} steps of this run had come before")
+            raise
         except KeyboardInterrupt:
             with contextlib.suppress(ReservoirError):
                 self._abandon()
@@ -280,8 +292,8 @@ class ZmqReservoir(Reservoir):
         encoding = self._declaration.inputs
         numbers = encoding.encode(u)
         header = self._connection.send(
-            _operation("RUN"), numbers, flags=int(more) + 2 * int(outputs), step=self._next_step, batch=u.shape[0],
-            steps=u.shape[1], width=u.shape[2], dtype=encoding.dtype, scale=encoding.scale,
+            self._frames.Operation.RUN, numbers, flags=int(more) + 2 * int(outputs), step=self._next_step,
+            batch=u.shape[0], steps=u.shape[1], width=u.shape[2], dtype=encoding.dtype, scale=encoding.scale,
         )  # fmt: skip
         self._next_step += u.shape[1]
         self._untouched = False
@@ -289,13 +301,10 @@ class ZmqReservoir(Reservoir):
 
     def _deliver(self, sent: Any, out: np.ndarray) -> None:
         """Receive the answer to `sent` into `out`, if it is what it must be."""
-        from reservoir_hw.drivers.zeromq.client import states_of
-        from reservoir_hw.drivers.zeromq.frames import checked_encoding
-
         header, payload = self._connection.receive(sent)
         if header.shape != out.shape:
             raise self._connection.broken(f"states {header.shape} came instead of {out.shape}")
-        checked_encoding(header.dtype, header.scale).decode(states_of(header, payload), out)
+        self._frames.checked_encoding(header.dtype, header.scale).decode(self._frames.array_of(header, payload), out)
         self._check_time(header)
 
     def _check_time(self, header: Any) -> None:
@@ -307,9 +316,10 @@ class ZmqReservoir(Reservoir):
             return
         expected = before[1] + (now[0] - before[0]) * before[2] * 1e9
         if before[2] and abs(now[1] - expected) > 0.5e9 * before[2]:
-            raise StateLost(
+            raise Discontinuity(
                 f"{self._name()}: discontinuity at step {header.step}: it began {(now[1] - expected) / 1e9:+.6f} s "
-                "from where the step before ended"
+                "from where the step before ended",
+                step=header.step,
             )
 
     def _keep(self, fault: DeviceError, batch: int, out: np.ndarray, done: int) -> None:
@@ -330,9 +340,3 @@ class ZmqReservoir(Reservoir):
         """Forget what is under way; the answers are dropped when they come."""
         if self._connection.unanswered:
             self._connection.cancel()
-
-
-def _operation(name: str) -> Any:
-    from reservoir_hw.drivers.zeromq.frames import Operation
-
-    return Operation[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from urllib.parse import urlsplit
 
 from reservoir_hw.errors import ConfigurationError
@@ -43,3 +44,16 @@ def is_local(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def somebody_listens(address: str) -> bool:
+    """Whether an ipc address is being served. ZeroMQ would take its path away from the other server without a word."""
+    path = address.removeprefix("ipc://")
+    if path == address or path.startswith("@"):
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import logging
 import os
@@ -25,7 +26,6 @@ from reservoir_hw.drivers.zeromq.frames import (
     Encoding,
     Header,
     Operation,
-    array_of,
     check_payload,
     checked_encoding,
     pack_arrays,
@@ -37,6 +37,7 @@ from reservoir_hw.drivers.zeromq.frames import (
     unpack_map,
 )
 from reservoir_hw.drivers.zeromq.security import KeyPair
+from reservoir_hw.drivers.zeromq.sockets import receive, send
 from reservoir_hw.errors import (
     DeviceDisconnected,
     DeviceError,
@@ -47,7 +48,6 @@ from reservoir_hw.errors import (
 
 log = logging.getLogger(__name__)
 
-ZERO_COPY_BYTES = 1 << 16
 # How often a waiting client looks up whether the device is still there.
 LOOK_MS = 100
 SAY_AFTER_S = 2.0
@@ -153,7 +153,8 @@ class Connection:
         with self._control_guard:
             self._question += 1
             number = self._question
-            self._control.send(pack_control({"op": op, "id": number, **fields}))
+            with contextlib.suppress(zmq.Again):
+                self._control.send(pack_control({"op": op, "id": number, **fields}))
             until = time.monotonic() + self.timeout_s
             while (left := until - time.monotonic()) > 0:
                 if not self._control.poll(max(1, int(1000 * left))):
@@ -178,7 +179,10 @@ class Connection:
 
     def status(self) -> dict[str, Any]:
         """What the device tells everybody about itself."""
-        return self.ask("status")["status"]
+        status = self.ask("status").get("status")
+        if not isinstance(status, dict):
+            raise ProtocolError(f"{self.control_address}: the answer to a question for the status has none")
+        return status
 
     @property
     def unanswered(self) -> int:
@@ -230,25 +234,34 @@ class Connection:
         """Send a request without waiting for its answer. `fields` are those of the header."""
         self._unusable_after_failure()
         header = Header(operation, self._session, self._sent + 1, **fields)
-        packed = pack_header(header, payload)
-        if memoryview(payload).nbytes > self.max_frame_bytes:
-            raise exception_of(
-                Code.TOO_LARGE,
-                f"{memoryview(payload).nbytes} bytes; {self.address} takes {self.max_frame_bytes} at most",
-            )
-        large = memoryview(payload).nbytes >= ZERO_COPY_BYTES
-        self._data.send_multipart([packed, payload], copy=not large)
+        size = len(payload) if isinstance(payload, bytes) else payload.nbytes
+        if size > self.max_frame_bytes:
+            text = f"{self.address} takes messages of at most {self.max_frame_bytes} bytes, this has {size}"
+            raise exception_of(Code.TOO_LARGE, text)
+        try:
+            send(self._data, pack_header(header, payload), payload)
+        except zmq.Again:
+            self._unusable = f"nothing could be sent for {self.timeout_s:g} s"
+            self._unusable_after_failure()
+        except BaseException:
+            # Half a message may be under way.
+            self._unusable = "the sending of a request was interrupted"
+            raise
         self._sent += 1
         self._last = header
         return header
 
     def receive(self, expected: Header | None = None) -> tuple[Header, memoryview]:
-        """The answer to the oldest unanswered request, checked; `expected` is the header of that request.
+        """The answer to the request with the header `expected`, checked; by default to the last one that was sent.
 
-        Without `expected`, the last one that was sent.
+        What comes for earlier ones is dropped.
         """
-        request = self._answered + 1
         expected = expected or self._last
+        request = expected.request
+        if request <= self._answered:
+            raise self.broken(f"the answer to request {request} came when nobody waited for it")
+        # Whoever waited for earlier ones was interrupted.
+        self._abandoned = max(self._abandoned, request - 1)
         try:
             header, payload = self._await(request)
             if header.operation == ERROR:
@@ -328,14 +341,26 @@ class Connection:
         """Keep the lease, and notice when the device has gone."""
         while not self._closing.wait(min(self.welcome["lease_s"] / 3, self.timeout_s)):
             try:
-                if not self.ask("ping", session=self._session)["valid"]:
+                if not self._ping()["valid"]:
                     self._dead = (
                         "it no longer knows this session: it was restarted, or has not heard of us for too long"
                     )
-            except (ReservoirError, KeyError) as error:
+            except ReservoirError as error:
                 self._dead = str(error)
             if self._dead is not None:
                 return
+
+    def _ping(self) -> dict[str, Any]:
+        """What the device says about the session: valid, finished, busy."""
+        pong = self.ask("ping", session=self._session)
+        match pong:
+            case {
+                "valid": bool(),
+                "finished": int(),
+                "busy": None | {"operation": str(), "seconds": int() | float()},
+            }:
+                return pong
+        raise ProtocolError(f"{self.control_address}: {pong} is no answer to a ping")
 
     def _await(self, request: int) -> tuple[Header, memoryview]:
         """The reply to `request`. Copies of older ones are dropped."""
@@ -343,25 +368,28 @@ class Connection:
         suspicious_since, said = None, started
         while True:
             try:
-                frames = self._data.recv_multipart(copy=False)
+                frames = receive(self._data)
             except zmq.Again:
                 now = time.monotonic()
                 if self._dead is not None:
                     raise DeviceDisconnected(f"{self.address}: the device has gone: {self._dead}") from None
                 if now - started > self.timeout_s / 2:
-                    pong = self.ask("ping", session=self._session)
-                    busy = pong.get("busy")
-                    if busy or not pong.get("valid"):
+                    try:
+                        pong = self._ping()
+                    except DeviceTimeout as error:
+                        raise DeviceDisconnected(f"{self.address}: the device has gone: {error}") from None
+                    busy = pong["busy"]
+                    if busy or not pong["valid"]:
                         suspicious_since = None
                     elif suspicious_since is None:
                         suspicious_since = now
                     elif now - suspicious_since > self.timeout_s / 2:
-                        what = "the reply to it" if pong.get("finished", 0) >= request else "it"
+                        what = "the reply to it" if pong["finished"] >= request else "it"
                         raise DeviceTimeout(
                             f"{self.address}: request {request} was sent, the device is idle, and {what} was lost on "
                             "the way"
                         ) from None
-                    if not pong.get("valid"):
+                    if not pong["valid"]:
                         self._dead = "it no longer knows this session"
                     if busy and now - said > SAY_AFTER_S:
                         said = now
@@ -403,7 +431,10 @@ class Connection:
         code, text = content.get("code"), content.get("text")
         if type(code) is not int or not isinstance(text, str):
             raise ProtocolError(f"{self.address}: an error without code and text")
-        error = exception_of(code, f"{self.address}: {text}")
+        if code == Code.SHUTTING_DOWN:
+            self._dead = text
+        step = content.get("step")
+        error = exception_of(code, f"{self.address}: {text}", step if type(step) is int else 0)
         if isinstance(error, DeviceError):
             done, raw = content.get("steps_done"), content.get("states")
             error.steps_done = done if type(done) is int else 0
@@ -420,11 +451,6 @@ class Connection:
     def _ask_map(self, operation: Operation, payload: bytes = b"") -> dict[str, Any]:
         self.send(operation, payload)
         return unpack_map(self.receive()[1])
-
-
-def states_of(header: Header, payload: memoryview) -> np.ndarray:
-    """The numbers of a reply to RUN: (batch, steps, width), in the memory of the message."""
-    return array_of(header, payload)
 
 
 def _declaration(content: dict[str, Any]) -> Declaration:

@@ -13,6 +13,7 @@ from reservoir_hw.errors import (
     DeviceError,
     DeviceFault,
     DeviceTimeout,
+    Discontinuity,
     InputRangeError,
     NotSupported,
     ProtocolError,
@@ -60,7 +61,6 @@ _EXCEPTIONS: dict[Code, Callable[[str], ReservoirError]] = {
     Code.TOO_LARGE: ConfigurationError,
     Code.NOT_SUPPORTED: NotSupported,
     Code.STATE_LOST: StateLost,
-    Code.DISCONTINUITY: StateLost,
     Code.DEVICE_FAULT: DeviceFault,
     Code.DEVICE_TIMEOUT: DeviceTimeout,
     Code.CANCELLED: DeviceFault,
@@ -75,6 +75,7 @@ _SENT: tuple[tuple[type[ReservoirError], Code], ...] = (
     (ShapeError, Code.SHAPE),
     (InputRangeError, Code.INPUT_RANGE),
     (NotSupported, Code.NOT_SUPPORTED),
+    (Discontinuity, Code.DISCONTINUITY),
     (StateLost, Code.STATE_LOST),
     (CalibrationError, Code.CALIBRATION),
     (DeviceTimeout, Code.DEVICE_TIMEOUT),
@@ -106,8 +107,10 @@ def code_of(error: BaseException) -> Code:
     return next((code for kind, code in _SENT if isinstance(error, kind)), Code.INTERNAL)
 
 
-def exception_of(code: int, text: str) -> ReservoirError:
+def exception_of(code: int, text: str, step: int = 0) -> ReservoirError:
     """What a client raises when it gets this code; an unknown one is a `ProtocolError`."""
+    if code == Code.DISCONTINUITY:
+        return Discontinuity(text, step=step)
     try:
         return _EXCEPTIONS[Code(code)](text)
     except ValueError:

@@ -24,6 +24,13 @@ _CONTROL_MAGIC = b"RHWC"
 _CHECKSUM = struct.Struct("<I")
 LARGEST_CONTROL = 1 << 20
 LARGEST_ARRAYS = 4096
+LARGEST_NAME = 256
+# Entries of a list or map in msgpack: memory is taken for as many as it says that it has.
+LARGEST_LIST = 1 << 16
+# Numbers in an array, if lengths of 0 are left out of account: numpy makes no larger ones, even empty.
+LARGEST_SHAPE = 1 << 48
+# Copying so little is quicker than making a read-only view of it.
+_COPIED_BYTES = 1 << 14
 
 
 class Operation(IntEnum):
@@ -37,6 +44,14 @@ class Operation(IntEnum):
     TRANSITION = 0x06
     UPLOAD = 0x07
     READOUT = 0x08
+
+
+def name_of(operation: int) -> str:
+    """For messages; also of what is no operation."""
+    try:
+        return Operation(operation).name
+    except ValueError:
+        return f"operation {operation:#x}"
 
 
 REPLY = 0x80
@@ -139,9 +154,11 @@ def checked_encoding(dtype: Any, scale: Any) -> Encoding:
 
 
 def checksum(payload: Any) -> int:
-    """CRC-32C of bytes or of a C-contiguous array, which is not copied."""
+    """CRC-32C of bytes, a memoryview or an array, which must be C-contiguous; a large one is not copied."""
     if isinstance(payload, bytes):
         return google_crc32c.value(payload)
+    if payload.nbytes < _COPIED_BYTES:
+        return google_crc32c.value(payload.tobytes())
     # The library takes read-only memory alone.
     view = np.frombuffer(payload, np.uint8)
     view.flags.writeable = False
@@ -187,6 +204,8 @@ def array_of(header: Header, payload: memoryview) -> np.ndarray:
     expected = header.batch * header.steps * header.width * dtype.itemsize
     if len(payload) != expected:
         raise ProtocolError(f"{header.shape} of {dtype} are {expected} bytes, not {len(payload)}")
+    if not expected and math.prod(n or 1 for n in header.shape) > LARGEST_SHAPE:
+        raise ProtocolError(f"{header.shape} is too large, even with nothing in it")
     return np.frombuffer(payload, dtype).reshape(header.shape)
 
 
@@ -198,7 +217,7 @@ def pack_map(content: Mapping[str, Any]) -> bytes:
 def unpack_map(data: Any) -> dict[str, Any]:
     """A msgpack map with text keys, or `ProtocolError`."""
     try:
-        content = msgpack.unpackb(data, strict_map_key=True)
+        content = msgpack.unpackb(data, strict_map_key=True, max_array_len=LARGEST_LIST, max_map_len=LARGEST_LIST)
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
         raise ProtocolError(f"this is not msgpack: {error}") from error
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
@@ -224,6 +243,8 @@ def unpack_arrays(data: Any) -> dict[str, np.ndarray]:
     content = unpack_map(data)
     if len(content) > LARGEST_ARRAYS:
         raise ProtocolError(f"{len(content)} arrays are more than {LARGEST_ARRAYS}")
+    if any(len(name) > LARGEST_NAME for name in content):
+        raise ProtocolError(f"the name of an array has more than {LARGEST_NAME} characters")
     return {name: _array(name, entry) for name, entry in content.items()}
 
 
@@ -234,9 +255,11 @@ def _array(name: str, entry: Any) -> np.ndarray:
         case _:
             raise ProtocolError(f"array {name!r} is not [dtype, shape, bytes] with a known dtype")
     if len(shape) > 8 or not all(type(n) is int and n >= 0 for n in shape):
-        raise ProtocolError(f"array {name!r} has the shape {shape!r}")
-    if math.prod(shape) * dtype.itemsize != len(raw):
+        raise ProtocolError(f"the shape of array {name!r} is not a list of up to 8 lengths")
+    if math.prod(shape) * dtype.itemsize != len(raw) or math.prod(n or 1 for n in shape) > LARGEST_SHAPE:
         raise ProtocolError(f"array {name!r}: {shape} of {kind} are not {len(raw)} bytes")
+    if kind == "b1":
+        return np.frombuffer(raw, np.uint8).reshape(shape) != 0
     return np.frombuffer(raw, dtype).reshape(shape).copy()
 
 

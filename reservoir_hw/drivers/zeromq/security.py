@@ -16,6 +16,7 @@ from zmq.auth.thread import ThreadAuthenticator
 from reservoir_hw.errors import ConfigurationError
 
 _Z85_LENGTH = 40
+_DOMAIN = "reservoir_hw"
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Allowed:
         """Make a socket let in nobody else. To be called before it is bound."""
         socket.curve_publickey, socket.curve_secretkey = self.server.public, self.server.secret
         socket.curve_server = True
-        socket.zap_domain = b"reservoir_hw"
+        socket.zap_domain = _DOMAIN.encode()
 
     def callback(self, domain: str, key: bytes) -> bool:
         """Whether this client may come in (ZAP)."""
@@ -65,7 +66,7 @@ def admit(context: zmq.Context[Any], allowed: Allowed | None) -> Iterator[None]:
     authenticator = ThreadAuthenticator(context)
     authenticator.start()
     try:
-        authenticator.configure_curve_callback("*", credentials_provider=allowed)
+        authenticator.configure_curve_callback(_DOMAIN, credentials_provider=allowed)
         yield
     finally:
         authenticator.stop()

@@ -8,17 +8,18 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zmq
 
-from reservoir_hw.drivers.zeromq.addresses import checked_address, control_address, is_local
+from reservoir_hw.drivers.zeromq.addresses import checked_address, control_address, is_local, somebody_listens
 from reservoir_hw.drivers.zeromq.faults import HARMLESS, Code, Refusal, code_of
 from reservoir_hw.drivers.zeromq.frames import (
     ERROR,
+    LARGEST_CONTROL,
     REPLY,
     VERSION,
     Encoding,
@@ -28,6 +29,7 @@ from reservoir_hw.drivers.zeromq.frames import (
     array_of,
     check_payload,
     encoding_of,
+    name_of,
     pack_arrays,
     pack_control,
     pack_header,
@@ -38,12 +40,21 @@ from reservoir_hw.drivers.zeromq.frames import (
 )
 from reservoir_hw.drivers.zeromq.security import Allowed, admit
 from reservoir_hw.drivers.zeromq.session import Session, Work
-from reservoir_hw.errors import ConfigurationError, DeviceError, ProtocolError, ReservoirError
+from reservoir_hw.drivers.zeromq.sockets import receive, send
+from reservoir_hw.errors import (
+    ConfigurationError,
+    DeviceError,
+    DeviceFault,
+    Discontinuity,
+    InputRangeError,
+    ProtocolError,
+    ReservoirError,
+)
 from reservoir_hw.reservoir import Reservoir
+from reservoir_hw.spec import ReservoirSpec
 
 log = logging.getLogger(__name__)
 
-ZERO_COPY_BYTES = 1 << 16
 # How often an idle thread looks whether it has to end, or the client has gone.
 IDLE_MS = 100
 MAX_FRAME_BYTES = 1 << 28
@@ -88,12 +99,14 @@ class Server:
         if allowed is None and not insecure and not (is_local(self.address) and is_local(self.control_address)):
             raise ConfigurationError(
                 f"{address} can be reached by other hosts: give keys (reservoir-hw device keys makes them), bind to "
-                "127.0.0.1, or say insecure: true if everybody in that network may drive the device"
+                "127.0.0.1 or ipc, or say --insecure (insecure=True) if everybody in that network may drive the device"
             )
         if not 0.1 <= lease_s <= 3600 or not 1 <= credits <= 1024 or not 4096 <= max_frame_bytes <= 1 << 40:
             raise ConfigurationError("lease_s must be 0.1 to 3600, credits 1 to 1024, max_frame_bytes at least 4096")
         self.max_frame_bytes = max_frame_bytes
         self.credits = credits
+        self.spec: ReservoirSpec | None = None
+        """What is served, once it was opened."""
         self._reservoir = reservoir
         self._session = Session(lease_s)
         self._allowed = allowed
@@ -113,12 +126,15 @@ class Server:
 
     # ---- for the owner --------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """Serve until `stop`. Raises what opening the device or binding raises; leaves the device closed."""
+    def run(self, on_ready: Callable[[], None] | None = None) -> None:
+        """Serve until `stop`. Raises what opening the device or binding raises; leaves the device closed.
+
+        `on_ready` is called when the device is known and clients may come.
+        """
         context = zmq.Context()
         try:
             with admit(context, self._allowed):
-                self._serve(context)
+                self._serve(context, on_ready)
         finally:
             # What was answered last still gets a moment to leave.
             context.destroy(linger=500)
@@ -135,6 +151,7 @@ class Server:
         """What the device is, who has it, what was seen."""
         return {
             "device": self._device,
+            "fingerprint": None if self.spec is None else self.spec.identity.fingerprint,
             "address": self.address,
             "pid": os.getpid(),
             "host": platform.node(),
@@ -145,20 +162,29 @@ class Server:
 
     # ---- the two threads ------------------------------------------------------------------------
 
-    def _serve(self, context: zmq.Context[Any]) -> None:
+    def _serve(self, context: zmq.Context[Any], on_ready: Callable[[], None] | None) -> None:
         with self._reservoir as reservoir:
-            spec = reservoir.spec
+            self.spec = spec = reservoir.spec
             identity = spec.identity
             self._device = f"{identity.vendor} {identity.model} {identity.serial}".strip()
             inputs, states = self._encodings
             self._inputs, self._states = inputs or encoding_of(spec.dtype), states or encoding_of(spec.dtype)
-        data, control = self._bound(context, self.address), self._bound(context, self.control_address)
+        data = self._bound(context, self.address, self.max_frame_bytes, self._session.lease_s)
+        control = self._bound(context, self.control_address, LARGEST_CONTROL, 0)
         self._data = data
         answering = threading.Thread(target=self._answer, args=(control,), name="zeromq control", daemon=True)
         answering.start()
-        log.info("serving %s at %s", self._device, self.address)
-        self._ready.set()
+        where = {"address": self.address, "control": self.control_address}
+        log.info(
+            "serving %s at %s",
+            self._device,
+            self.address,
+            extra={"event": "serving", "device": self._device, "fingerprint": identity.fingerprint, **where},
+        )
         try:
+            self._ready.set()
+            if on_ready is not None:
+                on_ready()
             while not self._stop.is_set():
                 message = self._next()
                 if message is not None:
@@ -167,26 +193,35 @@ class Server:
                     self._release()
                 elif self._session.expired():
                     self._session.traffic.expired_leases += 1
-                    log.warning("%s is not heard of any more: the device is free again", self._session.holder())
+                    log.warning(
+                        "%s is not heard of any more: the device is free again",
+                        self._session.holder(),
+                        extra={"event": "lease expired"},
+                    )
                     self._session.end()
                     self._release()
         finally:
             self._stop.set()
+            self._turn_away()
             self._session.end()
             self._release()
             answering.join()
             data.close(linger=500)
-            log.info("stopped: %s", self.status())
+            log.info("stopped", extra={"event": "stopped", "status": self.status()})
 
-    def _bound(self, context: zmq.Context[Any], address: str) -> zmq.Socket[bytes]:
+    def _bound(
+        self, context: zmq.Context[Any], address: str, max_frame_bytes: int, patience_s: float
+    ) -> zmq.Socket[bytes]:
         socket = context.socket(zmq.ROUTER)
         # A reply that nobody takes must not be dropped silently, nor stop the device for ever.
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        socket.setsockopt(zmq.SNDTIMEO, int(1000 * self._session.lease_s))
+        socket.setsockopt(zmq.SNDTIMEO, int(1000 * patience_s))
         socket.setsockopt(zmq.RCVTIMEO, IDLE_MS)
-        socket.setsockopt(zmq.MAXMSGSIZE, self.max_frame_bytes)
+        socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
         if self._allowed is not None:
             self._allowed.secure(socket)
+        if somebody_listens(address):
+            raise ConfigurationError(f"cannot listen at {address}: another server listens there")
         try:
             socket.bind(address)
         except zmq.ZMQError as error:
@@ -240,24 +275,26 @@ class Server:
                 self._session.cancel(message["request"])
                 return {"op": "ok"}
             case "goodbye":
-                log.info("%s says goodbye", self._session.holder())
+                log.info("%s says goodbye", self._session.holder(), extra={"event": "goodbye"})
                 self._session.end()
                 return {"op": "ok"}
             case op:
-                raise Refusal(Code.MALFORMED, f"{op!r} is no control message, or its fields are missing")
+                raise Refusal(Code.MALFORMED, f"{op[:50]!r} is no control message, or its fields are missing")
 
     def _welcome(self, message: dict[str, Any]) -> dict[str, Any]:
         versions, client, nonce = (message.get(key) for key in ("versions", "client", "nonce"))
         if not isinstance(versions, list) or not isinstance(client, str) or not isinstance(nonce, bytes) or not nonce:
             raise Refusal(Code.MALFORMED, "hello needs versions (list), client (text) and nonce (bytes)")
         if VERSION not in versions:
-            raise Refusal(Code.VERSION, f"this device speaks version {VERSION} of the protocol, the client {versions}")
+            raise Refusal(
+                Code.VERSION, f"this device speaks version {VERSION} of the protocol, the client {versions[:20]}"
+            )
         if self._stop.is_set():
             raise Refusal(Code.SHUTTING_DOWN, "the server is shutting down")
         session = self._session.grant(client[:200], nonce)
         if not session:
             raise Refusal(Code.BUSY, f"{self._device} at {self.address} is in use by {self._session.holder()}")
-        log.info("%s has the device", self._session.holder())
+        log.info("%s has the device", self._session.holder(), extra={"event": "leased"})
         return {
             "op": "welcome",
             "version": VERSION,
@@ -271,15 +308,20 @@ class Server:
 
     # ---- the data socket ------------------------------------------------------------------------
 
+    def _turn_away(self) -> None:
+        """Tell those who wait why nobody does what they asked."""
+        while (message := self._next()) is not None:
+            self._fail(message[0], Refusal(Code.SHUTTING_DOWN, "the server is shutting down"))
+
     def _next(self) -> tuple[Header, memoryview] | None:
         """The next request that counts. What cannot be one is answered with an error, or dropped, and counted."""
         traffic = self._session.traffic
         try:
-            frames = self._data.recv_multipart(copy=False)
+            frames = receive(self._data)
         except zmq.Again:
             return None
         peer = frames[0].bytes
-        traffic.bytes_received += sum(len(frame) for frame in frames)
+        traffic.bytes_received += len(frames[-1])
         try:
             if len(frames) != 3:
                 raise ProtocolError(f"a data message has 2 frames, not {len(frames) - 1}")
@@ -302,7 +344,7 @@ class Server:
             return None
         gap, self._expected = header.request - self._expected, header.request + 1
         traffic.requests += 1
-        self._session.begin(Work(header.request, _name(header.operation)))
+        self._session.begin(Work(header.request, header.operation))
         payload = frames[2].buffer
         try:
             if gap:
@@ -326,7 +368,7 @@ class Server:
                 case Operation.RUN:
                     self._run(header, payload)
                 case Operation.ATTACH:
-                    self._answer_with(header, pack_map(self._attach()))
+                    self._answer_with(header, pack_map(self._attach(header)))
                 case Operation.RESET:
                     self._reset(header)
                 case Operation.SNAPSHOT:
@@ -344,14 +386,24 @@ class Server:
         except Exception as error:
             self._fail(header, error)
 
-    def _attach(self) -> dict[str, Any]:
+    def _attach(self, header: Header) -> dict[str, Any]:
+        if header.request != 1:
+            # The device is open already, and opening it again would not bring it to rest.
+            raise Refusal(Code.SEQUENCE, "ATTACH is the first request of a session, and no other")
         self._reservoir.open()
         self._step, self._batch, self._lost, self._readout = 0, 1, None, None
         return self._declaration()
 
     def _declaration(self) -> dict[str, Any]:
+        spec = self._reservoir.spec
+        # Integers on the wire are a limit of the device, like those of its converters.
+        for name, encoding in (("input_bits", self._inputs), ("output_bits", self._states)):
+            if encoding.number.kind == "i":
+                bits = 8 * encoding.number.itemsize
+                spec = spec.model_copy(update={name: min(bits, getattr(spec, name) or bits)})
+        self.spec = spec
         return {
-            "spec": self._reservoir.spec.model_dump(mode="json"),
+            "spec": spec.model_dump(mode="json"),
             "inputs": list(self._inputs),
             "states": list(self._states),
             "chunked": self._chunked,
@@ -379,6 +431,8 @@ class Server:
     def _restore(self, header: Header, payload: memoryview) -> None:
         reservoir = self._open_device()
         self._check_size(header.batch, 1)
+        if header.step >= 1 << 63:
+            raise Refusal(Code.MALFORMED, f"{header.step} is no number of a step that one can go on from")
         arrays = _named(payload)
         if any(array.ndim < 1 or len(array) != header.batch for array in arrays.values()):
             raise Refusal(Code.SHAPE, f"each array must have {header.batch} rows, one for each sequence")
@@ -452,10 +506,14 @@ class Server:
         return self._values(header, payload, self._inputs)
 
     def _run_stream(self, first: Header, u: np.ndarray) -> None:
-        """A device with its own clock is given each chunk as soon as all of it is here."""
-        taken = [first]
+        """A device with its own clock is given each chunk as soon as all of it is here, and no later than it is due."""
+        reservoir = self._reservoir
+        period_s = reservoir.spec.step_period_s
+        taken, given, latest = [first], first.steps, first.request
+        started, started_ns = time.monotonic(), time.time_ns()
 
         def chunks() -> Iterator[np.ndarray]:
+            nonlocal given, latest
             yield u
             more = first.flags & Flag.MORE
             while more:
@@ -463,39 +521,50 @@ class Server:
                     raise Refusal(Code.SHUTTING_DOWN, "the server is shutting down")
                 if self._session.number != self._attached or self._session.expired():
                     raise Refusal(Code.CANCELLED, "the client has left in the middle of a run")
-                if self._session.is_cancelled(taken[-1].request):
+                if self._session.is_cancelled(latest):
                     raise Refusal(Code.CANCELLED, "cancelled by the client")
+                self._session.wait()
                 message = self._next()
                 if message is None:
                     if self._lost is not None:
                         raise Refusal(Code.STATE_LOST, self._lost)
+                    if period_s and time.monotonic() > started + given * period_s:
+                        reservoir.counters.underruns += 1
+                        raise Discontinuity(
+                            f"discontinuity at step {first.step + given}: its inputs were not there when they were due",
+                            step=first.step + given,
+                        )
                     continue
                 header, payload = message
+                latest = header.request
                 taken.append(header)
                 if header.operation != Operation.RUN:
-                    raise Refusal(Code.SEQUENCE, f"{_name(header.operation)} in the middle of a run")
+                    raise Refusal(Code.SEQUENCE, f"{name_of(header.operation)} in the middle of a run")
                 values = self._inputs_of(header._replace(step=header.step - ahead()), payload)
                 more = header.flags & Flag.MORE
+                given += header.steps
                 yield values
 
         def ahead() -> int:
             """Steps that were taken up and not answered."""
             return sum(header.steps for header in taken[:-1])
 
-        started, period_ns = time.time_ns(), 1e9 * (self._reservoir.spec.step_period_s or 0)
         try:
-            for states in self._reservoir.stream(chunks()):
+            for states in reservoir.stream(chunks()):
                 header = taken.pop(0)
-                self._answer_run(header, states, started + round(header.step * period_ns))
+                since_first = header.step - first.step
+                if not self._answer_run(header, states, started_ns + round(1e9 * since_first * (period_s or 0))):
+                    reservoir.counters.overruns += 1
+                    raise Discontinuity(
+                        f"discontinuity at step {header.step}: nobody took its states in time", step=header.step
+                    )
                 self._step += header.steps
         except Exception as error:
-            for header in taken[1:]:
-                self._fail(header, Refusal(Code.STATE_LOST, f"the run has failed before this chunk: {error}"))
-            del taken[1:]
-            if not taken:
-                self._lost = str(error)
-                return
-            raise
+            # The device went on without what it was refused.
+            self._lost = self._lost or str(error)
+            for number, header in enumerate(taken):
+                behind = Refusal(Code.STATE_LOST, f"the run has failed before this chunk: {error}")
+                self._fail(header, behind if number else error)
 
     def _values(self, header: Header, payload: memoryview, encoding: Encoding) -> np.ndarray:
         try:
@@ -522,21 +591,27 @@ class Server:
                 "into one frame: use shorter chunks or fewer sequences",
             )
 
-    def _answer_run(self, header: Header, states: Any, time_ns: int) -> None:
+    def _answer_run(self, header: Header, states: Any, time_ns: int) -> bool:
+        """Whether it could be sent."""
         encoding = self._states
         if header.flags & Flag.OUTPUTS and self._readout is not None:
             weights, bias = self._readout
             states, encoding = states.astype(np.float32, copy=False) @ weights + bias, encoding_of("float32")
-        self._answer_array(header, states, encoding, time_ns)
+        return self._answer_array(header, states, encoding, time_ns)
 
-    def _answer_array(self, header: Header, array: Any, encoding: Encoding, time_ns: int) -> None:
+    def _answer_array(self, header: Header, array: Any, encoding: Encoding, time_ns: int) -> bool:
         batch, steps, width = array.shape
         reply = Header(
             header.operation | REPLY, header.session, header.request, header.flags, header.step, batch, steps, width,
             encoding.dtype, encoding.scale, time_ns, self._reservoir.spec.step_period_s or 0.0,
         )  # fmt: skip
-        self._send(self._peer, reply, encoding.encode(array))
+        try:
+            numbers = encoding.encode(array)
+        except InputRangeError as error:
+            raise DeviceFault(f"the states cannot be sent as this server declares them: {error}") from error
+        sent = self._send(self._peer, reply, numbers)
         self._session.finish(header.request)
+        return sent
 
     def _answer_with(self, header: Header, payload: bytes, **fields: int) -> None:
         self._send(self._peer, Header(header.operation | REPLY, header.session, header.request, **fields), payload)
@@ -548,7 +623,13 @@ class Server:
         if code is Code.INTERNAL:
             log.exception("request %d failed", header.request, exc_info=error)
         else:
-            log.warning("request %d (%s): %s", header.request, _name(header.operation), error)
+            log.warning(
+                "request %d (%s): %s",
+                header.request,
+                name_of(header.operation),
+                error,
+                extra={"event": "refused", "request": header.request, "code": int(code)},
+            )
         lost = code not in HARMLESS or bool(header.operation == Operation.RUN and header.flags & Flag.MORE)
         if lost and self._lost is None:
             self._lost = f"request {header.request} failed: {error}"
@@ -562,28 +643,33 @@ class Server:
         content: dict[str, Any] = {
             "code": int(code),
             "text": "\n".join([text, *getattr(error, "__notes__", ())]),
-            "step": self._step,
+            "step": error.step if isinstance(error, Discontinuity) else self._step,
             "state_lost": self._lost is not None,
             "steps_done": 0,
             "states": None,
         }
         if isinstance(error, DeviceError) and error.states is not None and header.operation == Operation.RUN:
-            content["steps_done"] = int(error.states.shape[1])
-            content["states"] = self._states.encode(np.asarray(error.states)).tobytes()
+            # What cannot be written as declared is not told: the error itself is what counts.
+            with contextlib.suppress(InputRangeError):
+                harvested = np.asarray(error.states)[:, : error.steps_done]
+                content["states"] = self._states.encode(harvested).tobytes()
+                content["steps_done"] = harvested.shape[1]
         reply = Header(ERROR, header.session, header.request, step=header.step)
         with contextlib.suppress(zmq.ZMQError):
             # Whoever sent nonsense may be gone already.
             self._send(peer, reply, pack_map(content))
 
-    def _send(self, peer: bytes, header: Header, payload: Any) -> None:
-        packed = pack_header(header, payload)
-        large = len(payload) and memoryview(payload).nbytes >= ZERO_COPY_BYTES
+    def _send(self, peer: bytes, header: Header, payload: Any) -> bool:
+        """Whether the message is on its way."""
         try:
-            self._data.send_multipart([peer, packed, payload], copy=not large)
+            # Only for the one who has the device is it worth while to wait.
+            flags = 0 if peer == self._peer else zmq.DONTWAIT
+            send(self._data, pack_header(header, payload), payload, peer=peer, flags=flags)
         except zmq.ZMQError as error:
             log.warning("request %d cannot be answered: %s", header.request, error)
-            return
-        self._session.traffic.bytes_sent += memoryview(payload).nbytes
+            return False
+        self._session.traffic.bytes_sent += len(payload) if isinstance(payload, bytes) else payload.nbytes
+        return True
 
     def _release(self) -> None:
         """Bring the device to its safe state."""
@@ -601,10 +687,3 @@ def _named(payload: memoryview) -> dict[str, np.ndarray]:
         return unpack_arrays(payload)
     except ProtocolError as error:
         raise Refusal(Code.MALFORMED, str(error)) from error
-
-
-def _name(operation: int) -> str:
-    try:
-        return Operation(operation).name
-    except ValueError:
-        return f"operation {operation:#x}"

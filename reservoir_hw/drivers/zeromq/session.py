@@ -8,6 +8,8 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from reservoir_hw.drivers.zeromq.frames import name_of
+
 
 @dataclass
 class Traffic:
@@ -29,7 +31,7 @@ class Work:
     """The request that the device is busy with."""
 
     request: int
-    operation: str
+    operation: int
     started: float = field(default_factory=time.monotonic)
 
 
@@ -99,6 +101,10 @@ class Session:
         self._work = work
         self._received = work.request
 
+    def wait(self) -> None:
+        """The device has to wait for the next message of a run that it has begun."""
+        self._work = None
+
     def finish(self, request: int) -> None:
         """The request was answered."""
         self._finished, self._work = request, None
@@ -121,7 +127,7 @@ class Session:
         if work is not None:
             busy = {
                 "request": work.request,
-                "operation": work.operation,
+                "operation": name_of(work.operation),
                 "seconds": time.monotonic() - work.started,
             }
         return {"valid": True, "received": self._received, "finished": self._finished, "busy": busy}

@@ -1,0 +1,60 @@
+"""The other end of `transport.py`, in a process of its own: a device that does nothing, or a bare socket.
+
+    python benchmarks/_transport_peer.py ours|bare ADDRESS INPUTS NODES
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Any
+
+import numpy as np
+import zmq
+
+from reservoir_hw.drivers.zeromq import Server
+from reservoir_hw.reservoir import Reservoir
+from reservoir_hw.spec import Identity, ReservoirSpec
+
+
+class Nothing(Reservoir):
+    """A device whose states are there before they are asked for."""
+
+    def __init__(self, inputs: int, nodes: int) -> None:
+        identity = Identity(vendor="reservoir_hw", model="nothing", simulated=True)
+        super().__init__(ReservoirSpec(inputs=inputs, nodes=nodes, identity=identity, deterministic=True))
+        self._states = np.random.default_rng(0).standard_normal((1, 1 << 14, nodes), dtype=np.float32)
+
+    def _run(self, u: Any, out: Any) -> Any:
+        return self._states[:, : u.shape[1]]
+
+
+def bare(address: str, nodes: int) -> None:
+    """Answer each message with 80 bytes and as many states as it has inputs of one number.
+
+    The first two bytes of the first frame, as a number, say how many steps the answer has.
+    """
+    socket = zmq.Context().socket(zmq.ROUTER)
+    socket.bind(address)
+    states = np.random.default_rng(0).standard_normal((1 << 14, nodes), dtype=np.float32)
+    head = bytes(80)
+    while True:
+        peer, header, _ = socket.recv_multipart(copy=False)
+        steps = int.from_bytes(header.bytes[:2], "little")
+        answer = states[:steps]
+        socket.send_multipart([peer, head, answer], copy=answer.nbytes < 1 << 16)
+
+
+def main() -> None:
+    """Serve until the process is ended."""
+    who, address, inputs, nodes = sys.argv[1:]
+    if who == "bare":
+        bare(address, int(nodes))
+        return
+    server = Server(Nothing(int(inputs), int(nodes)), address)
+    signal.signal(signal.SIGTERM, lambda *_: server.stop())
+    server.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""Data messages through a socket, without copies where they are large."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import zmq
+
+# Below it a copy is quicker than telling another thread when the memory is free again.
+ZERO_COPY_BYTES = 1 << 16
+
+
+def send(socket: zmq.Socket[bytes], header: bytes, payload: Any, *, peer: bytes | None = None, flags: int = 0) -> None:
+    """A header and a payload: bytes, or a C-contiguous array that must stay as it is until it was answered."""
+    if peer is not None:
+        socket.send(peer, flags | zmq.SNDMORE)
+    socket.send(header, flags | zmq.SNDMORE)
+    size = len(payload) if isinstance(payload, bytes) else payload.nbytes
+    socket.send(payload, flags, copy=size < ZERO_COPY_BYTES)
+
+
+def receive(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
+    """All frames of a message. Raises `zmq.Again` if none came in time."""
+    frame = socket.recv(copy=False)
+    frames = [frame]
+    # Not recv_multipart, which asks the socket for every frame whether there are more.
+    while frame.more:
+        frame = socket.recv(copy=False)
+        frames.append(frame)
+    return frames

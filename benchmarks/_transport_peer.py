@@ -36,7 +36,7 @@ def bare(address: str, nodes: int) -> None:
     """
     socket = zmq.Context().socket(zmq.ROUTER)
     socket.bind(address)
-    states = np.random.default_rng(0).standard_normal((1 << 14, nodes), dtype=np.float32)
+    states: Any = np.random.default_rng(0).standard_normal((1 << 14, nodes), dtype=np.float32)
     head = bytes(80)
     while True:
         peer, header, _ = socket.recv_multipart(copy=False)

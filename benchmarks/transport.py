@@ -62,7 +62,7 @@ def connected(address: str) -> zmq.Socket[bytes]:
     return socket
 
 
-def ping(socket: zmq.Socket[bytes], payload: np.ndarray) -> None:
+def ping(socket: zmq.Socket[bytes], payload: Any) -> None:
     """One bare round trip of a header and a payload, there and back."""
     socket.send_multipart([b"\x01\x00" + bytes(78), payload])
     socket.recv_multipart()
@@ -115,7 +115,7 @@ def run_case(quick: bool, ours_at: str, bare_at: str) -> dict[str, Any]:
     """Throughput of states, bytes per second."""
     repeats = 3 if quick else 9
     inputs = 1
-    u = np.zeros((1, STEPS, inputs), np.float32)
+    u: Any = np.zeros((1, STEPS, inputs), np.float32)
     out = np.empty((1, STEPS, NODES), np.float32)
     with peer("ours", ours_at, inputs, NODES), peer("bare", bare_at, inputs, NODES):
         socket = connected(bare_at)

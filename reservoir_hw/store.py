@@ -28,6 +28,7 @@ FORMAT = "reservoir_hw.states"
 VERSION = 1
 
 _RESERVED = {"journal", "snapshots"}
+_NO_STORE = "is not a store of states, as `run.record`, `reservoir-hw harvest` and `reservoir-hw trace import` make it"
 
 
 @dataclass(frozen=True)
@@ -203,9 +204,9 @@ class StateStore:
         try:
             root = zarr.open_group(path, mode="r+" if writable else "r", zarr_format=3)
         except (OSError, ValueError, ImportError) as error:
-            raise ConfigurationError(f"{path} is not a store of states: {error}") from error
+            raise ConfigurationError(_not_a_store(path, error)) from error
         if root.attrs.get("format") != FORMAT:
-            raise ConfigurationError(f"{path} is a Zarr group, but not a store of states")
+            raise ConfigurationError(f"{path} {_NO_STORE}: it is another Zarr group")
         if root.attrs.get("version") != VERSION:
             raise ConfigurationError(
                 f"{path} has the format version {root.attrs.get('version')}, this program reads version {VERSION}"
@@ -379,6 +380,23 @@ class StateStore:
         data = np.frombuffer(save({name: np.ascontiguousarray(array) for name, array in snapshot.items()}), np.uint8)
         self._root["snapshots"].create_array(slot, data=data, overwrite=True, compressors=[Crc32cCodec()])
         self.settle(f"snapshots/{slot}/c/0")
+
+
+def _not_a_store(path: str, error: Exception) -> str:
+    """What is wrong with a path at which Zarr finds no group, without Zarr's own words."""
+    if "://" in path and not isinstance(error, FileNotFoundError):
+        return f"{path} cannot be opened: {error}"
+    if isinstance(error, PermissionError):
+        return f"{path} cannot be opened: {error.strerror}"
+    if "://" in path or not os.path.lexists(path):
+        why = "there is nothing"
+    elif not os.path.isdir(path):
+        why = "it is a file"
+    elif os.path.exists(os.path.join(path, "zarr.json")):
+        why = "its zarr.json describes no group, or is damaged"
+    else:
+        why = "the folder holds none"
+    return f"{path} {_NO_STORE}: {why}"
 
 
 def _settle(path: Path) -> None:

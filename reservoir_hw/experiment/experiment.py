@@ -133,6 +133,7 @@ class Experiment:
                         point.config.reservoir.for_inputs(task.inputs)
                     else:
                         point.config.readout.check_outputs(task.outputs)
+                        point.config.readout.check_targets(task.train.targets)
                 except ConfigurationError as error:
                     raise ConfigurationError(f"{self._document.origin((section,))}: {section}: {error}") from None
         for _, task in points:

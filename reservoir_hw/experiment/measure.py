@@ -14,6 +14,7 @@ import numpy as np
 import safetensors.numpy
 
 from reservoir_hw import provenance
+from reservoir_hw.backends.replay import ReplayConfig
 from reservoir_hw.errors import ConfigurationError, DeviceError, MissingExtra, ReservoirError, StateLost
 from reservoir_hw.experiment.configuration import parse_experiment
 from reservoir_hw.experiment.experiment import Progress, load_document
@@ -29,9 +30,10 @@ from reservoir_hw.measures import (
     ProcessingCapacity,
     Recorded,
     Source,
+    Stored,
 )
 from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.reservoir_config import build_reservoir, parse_reservoir
+from reservoir_hw.reservoir_config import ReservoirConfig, build_reservoir, parse_reservoir
 from reservoir_hw.store import StateStore
 from reservoir_hw.tasks.task import Table
 
@@ -148,7 +150,8 @@ def measure(
         Longest delay of the capacities; by default twice the number of nodes.
 
     What cannot be measured is in `reasons`. A device fault or Ctrl-C ends it; what was finished is in the folder, and
-    the error goes on to the caller. Raises `ConfigurationError` for an unknown measure or file.
+    the error goes on to the caller. Raises `ConfigurationError` for an unknown measure or file, for a reservoir file
+    of kind replay, and where nothing at all could be measured.
     """
     names = _names(only)
     driving: dict[str, Any] = {"steps": steps, "repeats": repeats, "input_range": input_range, "seed": seed}
@@ -174,6 +177,8 @@ def measure(
                     result.reasons[measured] = str(error)
                 result.save()
                 counter.add(0 if live else 1)
+            if not result.measured:
+                raise ConfigurationError(_nothing_measured(name, result.reasons))
             result.provenance["rows"] = device()
             result.status = "complete"
             counter.say("writing the report")
@@ -234,13 +239,31 @@ def _built(
     document = load_document(path, reservoir=reservoir, set=set)
     if "task" in document.data:
         experiment = parse_experiment(document)
+        _refuse_replay(path, experiment.reservoir)
         inputs = experiment.task.build().inputs
         config = experiment.reservoir.for_inputs(inputs)
     else:
         config = parse_reservoir(document)
+        _refuse_replay(path, config)
         if config.inputs is None or config.input_mask is not None:
             config = config.for_inputs(1)
     return Path(path).stem, {"reservoir": config.model_dump(mode="json")}, build_reservoir(config)
+
+
+def _refuse_replay(path: str | Path, config: ReservoirConfig) -> None:
+    if isinstance(config, ReplayConfig):
+        raise ConfigurationError(
+            f"{path}: the reservoir is a replay, which answers only the inputs that were recorded, while measures "
+            f"drive a device with inputs of their own. Measure the trace itself: reservoir-hw measure {config.trace}"
+        )
+
+
+def _nothing_measured(name: str, reasons: Mapping[str, str]) -> str:
+    distinct = set(reasons.values())
+    if len(distinct) == 1:
+        return f"nothing could be measured of {name}: {distinct.pop()}"
+    lines = [f"{MEASURES[measured]}: {reason}" for measured, reason in reasons.items()]
+    return "\n  ".join([f"nothing could be measured of {name}", *lines])
 
 
 def _recorded(store: StateStore, washout: int | None, max_delay: int | None) -> Recorded:
@@ -252,26 +275,11 @@ def _recorded(store: StateStore, washout: int | None, max_delay: int | None) -> 
         written = np.where(missing.any(axis=1), missing.argmax(axis=1), dataset.steps)
         whole = np.flatnonzero(written == written.max(initial=0))
         if dataset.steps and written.max(initial=0):
-            pairs.append((inputs[whole, : written.max()], _Part(dataset.states, whole, int(written.max()))))
+            pairs.append((inputs[whole, : written.max()], Stored(dataset.states, whole, int(written.max()))))
     if not pairs:
         raise ConfigurationError(f"{store.path} holds no states yet")
     longest = max(inputs.shape[1] for inputs, _ in pairs)
     return Recorded(*pairs, washout=min(_WASHOUT, longest // 10) if washout is None else washout, max_delay=max_delay)
-
-
-class _Part:
-    """Some sequences and the first steps of stored states; reads only what is asked for."""
-
-    ndim = 3
-
-    def __init__(self, states: Any, sequences: np.ndarray, steps: int) -> None:
-        self._states, self._sequences = states, sequences
-        self.shape = (len(sequences), steps, states.shape[2])
-        self.dtype = states.dtype
-
-    def __getitem__(self, at: tuple[int, slice]) -> np.ndarray:
-        sequence, steps = at
-        return self._states[int(self._sequences[sequence]), slice(*steps.indices(self.shape[1]))]
 
 
 def _device_of(store: StateStore) -> dict[str, Any]:

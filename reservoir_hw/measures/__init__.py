@@ -13,6 +13,7 @@ from reservoir_hw.measures._rank import Rank, generalisation_rank, kernel_rank
 from reservoir_hw.measures._recorded import Recorded
 from reservoir_hw.measures._signal_to_noise import SignalToNoise, signal_to_noise
 from reservoir_hw.measures._source import MEASURES, Source
+from reservoir_hw.measures._stored import Stored
 
 __all__ = [
     "MEASURES",
@@ -30,6 +31,7 @@ __all__ = [
     "Recorded",
     "SignalToNoise",
     "Source",
+    "Stored",
     "consistency",
     "drift",
     "echo_state_index",

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.errors import ShapeError
-from reservoir_hw.measures._arrays import after_washout, checked, deviations, refuse_still
+from reservoir_hw.measures._arrays import deviations, refuse_still
 from reservoir_hw.measures._measured import Measured
-from reservoir_hw.measures._statistics import BATCHES, batch_means, bounded, check_confidence, t_interval
+from reservoir_hw.measures._shared import repeated, share_interval, shared_power
+from reservoir_hw.measures._statistics import bounded, check_confidence, remark
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -38,7 +38,8 @@ def consistency(states: Any, *, washout: int = 0, confidence: float = 0.95) -> C
     repeats. Their sum, the consistency capacity, is the number of directions in which the device answers to its
     drive rather than to its noise or its own chaos; no memory or processing capacity can be larger.
 
-    The interval is that of batch means of the influence of each step on the value. Raises `ShapeError` for fewer than
+    The interval is that of the jackknife over pieces of time, which are longer than the responses are correlated; a
+    recording too short for that has none, from -1 to 1. Raises `ShapeError` for fewer than
     two repeats or too few steps, `InputRangeError` for NaN and if nothing moves, `ConfigurationError` for a washout
     that leaves nothing.
     """
@@ -52,39 +53,25 @@ def consistency(states: Any, *, washout: int = 0, confidence: float = 0.95) -> C
     common, power = shared_power(z)
     of_node = common.mean(axis=0)
     value = float(of_node.mean())
-    _, error = batch_means((common - of_node * power).mean(axis=1))
+    influence = (common - of_node * power).mean(axis=1)
+    interval = share_interval(z, lambda shared, whole: (shared / whole).mean(axis=1), influence, confidence)
     nodes = np.full(x.shape[2], np.nan)
     nodes[moving] = of_node
     profile = _profile(z)
-    method = f"{BATCHES} batch means over time, Student's t"
     still = np.count_nonzero(~moving)
+    notes = [
+        f"Consistency capacity {profile.sum():.3g} of {len(profile)}.",
+        f"{still} nodes do not move and are left out." if still else "",
+        remark(interval),
+    ]
     return Consistency(
         value=value,
-        interval=bounded(t_interval(value, error, BATCHES - 1, confidence, method), -1.0, 1.0),
-        note=f"Consistency capacity {profile.sum():.3g} of {len(profile)}."
-        + (f" {still} nodes do not move and are left out." if still else ""),
+        interval=bounded(interval, -1.0, 1.0),
+        note=" ".join(filter(None, notes)),
         nodes=nodes,
         profile=profile,
         capacity=float(profile.sum()),
     )
-
-
-def repeated(states: Any, washout: int) -> np.ndarray:
-    """States of repeated drives (repeats, time, nodes) in float64, without the washout; at least two repeats."""
-    array = checked(states, ("repeats", "time", "nodes"))
-    if len(array) < 2:
-        raise ShapeError("one drive alone tells nothing about repetition: drive the device with the same inputs again")
-    return after_washout(array, washout, axis=1)
-
-
-def shared_power(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What two repeats share and what each has, (time, nodes) each, from deviations (repeats, time, nodes).
-
-    The mean over pairs of repeats of their product, and the mean square.
-    """
-    repeats = len(x)
-    squares = (x**2).sum(axis=0)
-    return (x.sum(axis=0) ** 2 - squares) / (repeats * (repeats - 1)), squares / repeats
 
 
 def _profile(z: np.ndarray) -> np.ndarray:

@@ -68,18 +68,21 @@ def _jackknife(rows: Rows, mean: np.ndarray, weights: np.ndarray, products: np.n
     if edges[1] < 2:
         raise ShapeError(f"{rows.rows} steps are too few for an interval: at least {2 * BATCHES} are needed")
     own, crossed, squared = np.zeros(BATCHES), np.zeros(BATCHES), np.zeros(BATCHES)
-    piece = np.zeros_like(products)
+    # The sums of the pieces that are not whole yet: rows of different sequences may come in turn.
+    sums: dict[int, np.ndarray] = {}
+    left = np.diff(edges)
     for block in rows.blocks():
         x = (block.states - mean) * weights
-        for number in np.flatnonzero((edges[:-1] < block.rows.stop) & (edges[1:] > block.rows.start)):
+        touched = (edges[:-1] < block.rows.stop) & (edges[1:] > block.rows.start)
+        for number in np.flatnonzero(touched).tolist():
             inside = slice(max(edges[number] - block.rows.start, 0), edges[number + 1] - block.rows.start)
             part = x[inside]
             own[number] += (part**2).sum()
             crossed[number] += ((part @ products) * part).sum()
-            piece += part.T @ part
-            if edges[number + 1] <= block.rows.stop:
-                squared[number] = (piece**2).sum()
-                piece[:] = 0.0
+            sums[number] = sums.get(number, 0.0) + part.T @ part
+            left[number] -= len(part)
+            if not left[number]:
+                squared[number] = (sums.pop(number) ** 2).sum()
     trace, square = products.trace(), (products**2).sum()
     value = trace**2 / square
     without = (trace - own) ** 2 / (square - 2 * crossed + squared)

@@ -12,7 +12,7 @@ import numpy as np
 from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.measures._arrays import checked
 from reservoir_hw.measures._measured import Interval, Measured
-from reservoir_hw.measures._statistics import BATCHES, batch_means, check_confidence, t_interval
+from reservoir_hw.measures._statistics import batch_means, check_confidence, remark, t_interval
 from reservoir_hw.seeds import generator
 
 Transition: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -100,11 +100,13 @@ def lyapunov_from_transition(
         growth[:, t] = np.log(length / distance)[:, 0]
         direction = apart / length
     counted = growth[:, settle:]
-    value, error = batch_means(counted.mean(axis=0))
+    over_time = batch_means(counted.mean(axis=0))
+    interval = over_time.interval(over_time.mean, confidence)
+    note = f"From {len(u)} trials of {u.shape[1]} set steps (Benettin's method)."
     return LyapunovExponent(
-        value=value,
-        interval=t_interval(value, error, BATCHES - 1, confidence, f"{BATCHES} batch means over time, Student's t"),
-        note=f"From {len(u)} trials of {u.shape[1]} set steps (Benettin's method).",
+        value=over_time.mean,
+        interval=interval,
+        note=" ".join(filter(None, [note, remark(interval)])),
         log_distance=np.cumsum(growth.mean(axis=0)),
         first=settle,
         last=u.shape[1] - 1,

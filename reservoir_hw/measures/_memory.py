@@ -13,7 +13,7 @@ from reservoir_hw.measures._capacity import Targets, capacities
 from reservoir_hw.measures._independence import correlation_note
 from reservoir_hw.measures._measured import Measured
 from reservoir_hw.measures._recording import Recording
-from reservoir_hw.measures._statistics import BATCHES, batch_means, bounded, check_confidence, t_interval
+from reservoir_hw.measures._statistics import batch_means, bounded, check_confidence, remark
 
 # Capacity at the longest delay from which on longer ones are worth trying.
 _REMARKABLE = 0.01
@@ -79,14 +79,14 @@ def memory_capacity(
     centred = np.moveaxis(recording.inputs - recording.inputs.mean(axis=(0, 1)), 2, 0)
     targets = Targets(np.stack([np.ones_like(centred), centred]), factors)
     found = capacities(recording, basis, targets, np.zeros(len(factors), dtype=np.int64), significance)
-    _, error = batch_means(found.influence[0])
     total = float(found.corrected.sum())
     by_delay = (channels, len(delays))
-    method = f"{BATCHES} batch means of each step's influence, Student's t"
+    interval = batch_means(found.influence[0]).interval(total, confidence)
+    notes = [_note(found.corrected.reshape(by_delay)), correlation_note(recording), remark(interval)]
     return MemoryCapacity(
         value=min(total, float(basis.rank)),
-        interval=bounded(t_interval(total, error, BATCHES - 1, confidence, method), 0.0, basis.rank),
-        note=" ".join(filter(None, [_note(found.corrected.reshape(by_delay)), correlation_note(recording)])),
+        interval=bounded(interval, 0.0, basis.rank),
+        note=" ".join(filter(None, notes)),
         recall=found.raw.reshape(by_delay),
         threshold=found.threshold.reshape(by_delay),
         capacities=found.corrected.reshape(by_delay),

@@ -17,7 +17,7 @@ from reservoir_hw.measures._independence import strongest_correlation
 from reservoir_hw.measures._measured import Interval, Measured
 from reservoir_hw.measures._polynomials import Distribution, orthonormal
 from reservoir_hw.measures._recording import Recording
-from reservoir_hw.measures._statistics import BATCHES, batch_means, bounded, check_confidence, t_interval
+from reservoir_hw.measures._statistics import batch_means, bounded, check_confidence, remark
 
 _MOST_TARGETS = 1_000_000
 
@@ -121,25 +121,24 @@ def information_processing_capacity(
     delays = factors[:, :, 2].max(axis=1)
     by_delay = np.zeros((degrees, max(max_delays) + 1))
     np.add.at(by_delay, (degree_of - 1, delays), measured.corrected)
-    method = f"{BATCHES} batch means of each step's influence, Student's t"
-
-    def interval(value: float, influence: np.ndarray) -> Interval:
-        _, error = batch_means(influence)
-        return bounded(t_interval(value, error, BATCHES - 1, confidence, method), 0.0, basis.rank)
 
     total = float(by_degree.sum())
-    _, error = batch_means(measured.influence.sum(axis=0))
-    if total > basis.rank + _IMPOSSIBLE * error + 0.01 * basis.rank:
+    over_time = batch_means(measured.influence.sum(axis=0))
+    if total > basis.rank + _IMPOSSIBLE * over_time.error + 0.01 * basis.rank:
         raise InputRangeError(
             f"the capacities add up to {total:.1f}, more than the {basis.rank} independent states can have: the inputs "
             "are not independent from step to step, or not distributed as said; draw them anew in each step"
         )
+    interval = over_time.interval(total, confidence)
     return ProcessingCapacity(
         value=min(total, float(basis.rank)),
-        interval=interval(total, measured.influence.sum(axis=0)),
-        note=_note(by_delay, max_delays, len(factors), significance),
+        interval=bounded(interval, 0.0, basis.rank),
+        note=" ".join(filter(None, [_note(by_delay, max_delays, len(factors), significance), remark(interval)])),
         by_degree=by_degree,
-        degree_intervals=tuple(map(interval, by_degree, measured.influence)),
+        degree_intervals=tuple(
+            bounded(batch_means(influence).interval(value, confidence), 0.0, basis.rank)
+            for value, influence in zip(by_degree, measured.influence, strict=True)
+        ),
         by_delay=by_delay,
         capacities=measured.corrected,
         delays=delays,

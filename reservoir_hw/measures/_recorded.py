@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from reservoir_hw.measures._echo_index import EchoStateIndex, echo_state_index
 from reservoir_hw.measures._lyapunov import LyapunovExponent, lyapunov_from_replicas
 from reservoir_hw.measures._rank import Streams
 from reservoir_hw.measures._source import Source
+from reservoir_hw.measures._stored import opened, windows
 
 # Without knowing the noise, responses that differ by less than this share of their spread pass for the same.
 _TOLERANCE = 0.2
@@ -50,8 +52,15 @@ class _Repeats:
     def read(self, count: int | None = None, steps: int | None = None) -> np.ndarray:
         """States (repeats, time, nodes) of the first `count` repeats and `steps` steps."""
         chosen = self.sequences[:count]
-        steps = min(steps or self.steps, max(1, _MOST // (len(chosen) * chosen[0].shape[1])))
-        return np.stack([sequence[slice(self.start, self.start + steps)] for sequence in chosen])
+        nodes = chosen[0].shape[1]
+        steps = min(steps or self.steps, max(1, _MOST // (len(chosen) * nodes)))
+        found = np.empty((len(chosen), steps, nodes), np.result_type(*(sequence.states.dtype for sequence in chosen)))
+        for _, members in itertools.groupby(enumerate(chosen), key=lambda member: id(member[1].states)):
+            members = list(members)
+            for window in windows(members[0][1].states, self.start, self.start + steps):
+                for repeat, sequence in members:
+                    found[repeat, window.start - self.start : window.stop - self.start] = sequence[window]
+        return found
 
 
 class Recorded(Source):
@@ -126,8 +135,7 @@ def _three_axes(inputs: Any, states: Any) -> tuple[np.ndarray, Any]:
     inputs = np.asarray(inputs[:])
     if inputs.ndim == 2:
         inputs = inputs[None]
-    if np.ndim(states) == 2:
-        states = np.asarray(states)[None]
+    states = np.asarray(states)[None] if np.ndim(states) == 2 else opened(states)
     if inputs.ndim != 3 or np.ndim(states) != 3 or inputs.shape[:2] != np.shape(states)[:2] or 0 in inputs.shape:
         raise ShapeError(
             "a recording has inputs (sequences, time, channels) and states (sequences, time, nodes) of the same "

@@ -10,8 +10,7 @@ import numpy as np
 
 from reservoir_hw.arrays import all_finite
 from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
-
-_BLOCK = 4096
+from reservoir_hw.measures._stored import BLOCK, opened, sharing, windows
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +41,7 @@ class Rows:
                 f"the recording has {shape[1]} steps, but washout and delays take the first {skipped} of them; give "
                 "smaller ones, or a longer recording"
             )
-        self.states = states
+        self.states = opened(states)
         self.skipped = skipped
         self.sequences, self.steps, self.nodes = shape
         self.rows = self.sequences * (self.steps - skipped)
@@ -54,18 +53,28 @@ class Rows:
         return float(np.finfo(dtype if dtype.kind == "f" else np.float64).eps)
 
     def blocks(self) -> Iterator[Block]:
-        """All rows, a few thousand at a time, in float64; raises `InputRangeError` for states that are not finite."""
-        row = 0
-        for sequence in range(self.sequences):
-            for first in range(self.skipped, self.steps, _BLOCK):
-                states = np.asarray(self.states[sequence, first : first + _BLOCK], dtype=np.float64)
-                if not all_finite(states):
-                    raise InputRangeError(
-                        f"states of sequence {sequence} are not finite between the steps {first} and "
-                        f"{first + len(states) - 1}; leave out the nodes or steps that were not recorded"
-                    )
-                yield Block(sequence, first, slice(row, row + len(states)), states)
-                row += len(states)
+        """All rows, a few thousand at a time at most, in float64.
+
+        Sequences that share their chunks on disk take turns, so the rows do not come in their order; those of one
+        sequence do. Raises `InputRangeError` for states that are not finite.
+        """
+        together = sharing(self.states)
+        for first_sequence in range(0, self.sequences, together):
+            sequences = range(first_sequence, min(first_sequence + together, self.sequences))
+            for window in windows(self.states, self.skipped, self.steps):
+                for sequence in sequences:
+                    for first in range(window.start, window.stop, BLOCK):
+                        yield self._block(sequence, first, min(first + BLOCK, window.stop))
+
+    def _block(self, sequence: int, first: int, stop: int) -> Block:
+        states = np.asarray(self.states[sequence, first:stop], dtype=np.float64)
+        if not all_finite(states):
+            raise InputRangeError(
+                f"states of sequence {sequence} are not finite between the steps {first} and {stop - 1}; leave out "
+                "the nodes or steps that were not recorded"
+            )
+        row = sequence * (self.steps - self.skipped) + first - self.skipped
+        return Block(sequence, first, slice(row, row + len(states)), states)
 
     def mean(self) -> np.ndarray:
         """Mean of each node (nodes,)."""

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.measures._arrays import deviations, refuse_still
-from reservoir_hw.measures._consistency import repeated, shared_power
 from reservoir_hw.measures._measured import Interval, Measured
-from reservoir_hw.measures._statistics import BATCHES, batch_means, check_confidence, t_interval
+from reservoir_hw.measures._shared import repeated, share_interval, shared_power
+from reservoir_hw.measures._statistics import check_confidence, remark
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -34,7 +34,7 @@ def signal_to_noise(states: Any, *, washout: int = 0, confidence: float = 0.95) 
     section 4.5). An offset that differs between repeats is in neither; it is drift. A chaotic device has its own
     dynamics in the noise.
 
-    The interval is that of the share of the signal in the whole variance, from batch means of each step's influence.
+    The interval is that of the share of the signal in the whole variance, from the jackknife over pieces of time.
     Raises as `consistency` does.
     """
     check_confidence(confidence)
@@ -43,18 +43,19 @@ def signal_to_noise(states: Any, *, washout: int = 0, confidence: float = 0.95) 
     moved = deviations(x, axis=1)
     moving = (moved != 0).any(axis=(0, 1))
     refuse_still(moving)
-    common, power = (part * (steps / (steps - 1)) for part in shared_power(moved))
-    signal, whole = common.mean(axis=0), power.mean(axis=0)
+    common, power = shared_power(moved)
+    signal, whole = (part.mean(axis=0) * (steps / (steps - 1)) for part in (common, power))
     share = float(signal.sum() / whole.sum())
-    _, error = batch_means((common - share * power).sum(axis=1) / whole.sum())
-    method = f"{BATCHES} batch means over time of the share of the signal, Student's t"
-    around = t_interval(share, error, BATCHES - 1, confidence, method)
+    influence = (common - share * power).sum(axis=1)
+    around = share_interval(moved, lambda shared, every: shared.sum(axis=1) / every.sum(axis=1), influence, confidence)
+    method = f"of the share of the signal: {around.method}"
     with np.errstate(invalid="ignore"):
         nodes = np.where(moving, _decibels(signal / whole), np.nan)
     still = np.count_nonzero(~moving)
     notes = [
         f"{still} nodes do not move and are left out." if still else "",
         "No noise was found between the repeats." if share > 1 - 1e-12 else "",
+        remark(around),
     ]
     return SignalToNoise(
         value=float(_decibels(np.array(share))),

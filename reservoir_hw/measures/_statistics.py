@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -12,6 +12,12 @@ from reservoir_hw.measures._measured import Interval
 
 BATCHES = 20
 """Pieces into which a series is cut for its batch means."""
+
+SPAN = 4
+"""Correlation times in a piece that is nearly independent of the next."""
+
+FEWEST = 4
+"""Pieces that an interval needs."""
 
 
 def check_confidence(confidence: float) -> None:
@@ -41,24 +47,82 @@ def t_quantile(probability: float, degrees: int) -> float:
     return float(degrees**0.5 * np.tan(at))
 
 
-def batch_means(series: np.ndarray, batches: int = BATCHES) -> tuple[float, float]:
-    """Mean of a correlated series (time,) and its standard error, with `batches` - 1 degrees of freedom.
+def correlation_times(series: np.ndarray) -> np.ndarray:
+    """Integrated autocorrelation time of each column of (time, columns), in steps: 1 where steps are independent.
 
-    The means of `batches` consecutive pieces are nearly independent where a piece is much longer than the
-    correlation time of the series (Conway 1963; Law & Kelton 2000, section 9.5.3). Raises `ShapeError` where there are
-    fewer than two steps for each piece.
+    The mean of n steps of a series with the time τ is as certain as that of n / τ independent ones. Autocorrelations
+    are added up in pairs of neighbouring lags as long as the pairs are positive (Geyer 1992), which for a short series
+    errs less to the small side than a fixed window does.
     """
-    length = len(series) // batches
-    if length < 2:
-        raise ShapeError(f"{len(series)} steps are too few for an interval: at least {2 * batches} are needed")
-    means = series[len(series) - length * batches :].reshape(batches, length).mean(axis=1)
-    return float(series.mean()), float(means.std(ddof=1) / batches**0.5)
+    moved = series - series.mean(axis=0)
+    spectrum = np.fft.rfft(moved, 2 * len(series), axis=0)
+    products = np.fft.irfft(np.abs(spectrum) ** 2, axis=0)[: len(series) // 2 * 2]
+    pairs = products[::2] + products[1::2]
+    counted = np.where(np.logical_and.accumulate(pairs > 0, axis=0), pairs, 0.0).sum(axis=0)
+    power = products[0]
+    return np.maximum(2 * np.divide(counted, power, out=np.ones_like(power), where=power > 0) - 1, 1.0)
+
+
+def independent_pieces(series: np.ndarray, most: int) -> np.ndarray:
+    """Into how many pieces with nearly independent means, up to `most`, each column of (time, columns) can be cut.
+
+    A piece is at least `SPAN` times the correlation time.
+    """
+    return np.minimum(len(series) / (SPAN * correlation_times(series)), most).astype(int)
+
+
+@dataclass(frozen=True)
+class BatchMeans:
+    """Mean of a correlated series, and its standard error from the means of consecutive pieces.
+
+    `batches` is how many of them are independent; with fewer than `FEWEST` the error is too small for an interval.
+    """
+
+    mean: float
+    error: float
+    batches: int
+
+    def interval(self, value: float, confidence: float) -> Interval:
+        """Interval for a `value` that has this error."""
+        if self.batches < FEWEST:
+            return no_interval(confidence)
+        method = f"{self.batches} batch means over time, Student's t"
+        return t_interval(value, self.error, self.batches - 1, confidence, method)
+
+
+def batch_means(series: np.ndarray) -> BatchMeans:
+    """Mean of a correlated series (time,) with its error.
+
+    Means of consecutive pieces are nearly independent where a piece is much longer than the correlation time of the
+    series (Conway 1963; Law & Kelton 2000, section 9.5.3). There are `BATCHES` of them, and fewer where the measured
+    correlation time asks for longer ones. Raises `ShapeError` where there are fewer than two steps for each of
+    `BATCHES` pieces.
+    """
+    if len(series) < 2 * BATCHES:
+        raise ShapeError(f"{len(series)} steps are too few for an interval: at least {2 * BATCHES} are needed")
+    batches = int(independent_pieces(series[:, None], BATCHES)[0])
+    count = max(batches, FEWEST)
+    length = len(series) // count
+    means = series[len(series) - length * count :].reshape(count, length).mean(axis=1)
+    return BatchMeans(float(series.mean()), float(means.std(ddof=1) / count**0.5), batches)
 
 
 def t_interval(value: float, error: float, degrees: int, confidence: float, method: str) -> Interval:
     """`value` plus and minus its standard error times Student's quantile."""
     half = t_quantile((1 + confidence) / 2, degrees) * error
     return Interval(value - half, value + half, confidence, method)
+
+
+def no_interval(confidence: float) -> Interval:
+    """Where too few pieces of time are independent."""
+    return Interval(-np.inf, np.inf, confidence, f"none: fewer than {FEWEST} independent pieces of time")
+
+
+def remark(interval: Interval) -> str:
+    """A sentence for a result without an interval, else empty."""
+    if np.isfinite([interval.low, interval.high]).any():
+        return ""
+    return f"No interval: slow changes leave fewer than {FEWEST} stretches of time that are independent. Record longer."
 
 
 def bounded(interval: Interval, least: float, most: float) -> Interval:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from reservoir_hw.figure_style import colours, new_figure, plain, whole_numbers
 from reservoir_hw.measures._consistency import Consistency
 from reservoir_hw.measures._dimension import EffectiveDimension
 from reservoir_hw.measures._drift import Drift
@@ -19,7 +20,6 @@ from reservoir_hw.measures._rank import Rank
 from reservoir_hw.measures._signal_to_noise import SignalToNoise
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _MAIN, _SECOND, _QUIET = "#26547c", "#d1495b", "0.6"
@@ -34,10 +34,10 @@ def figures(results: Mapping[str, Measured]) -> dict[str, Figure]:
 
 def memory_figure(result: MemoryCapacity) -> Figure:
     """What is remembered of each delay."""
-    figure = _new_figure(8.0, 3.6)
+    figure = new_figure(8.0, 3.6)
     axes = figure.subplots()
     delays = np.arange(result.recall.shape[1])
-    for channel, (recall, colour) in enumerate(zip(result.recall, _colours(len(result.recall)), strict=True)):
+    for channel, (recall, colour) in enumerate(zip(result.recall, colours(len(result.recall)), strict=True)):
         label = "recall" if len(result.recall) == 1 else f"recall of input {channel}"
         axes.plot(delays, recall, "o-", color=colour, markersize=3, linewidth=1, label=label)
     chance = result.threshold.max(axis=0)
@@ -47,22 +47,23 @@ def memory_figure(result: MemoryCapacity) -> Figure:
     axes.set_ylim(0, 1.05)
     axes.set_xlabel("delay (steps)")
     axes.set_ylabel("squared correlation r²\nof the best linear readout")
+    whole_numbers(axes.xaxis)
     axes.set_title(f"Linear memory capacity {result.value:.3g}; at most {result.rank}", loc="left")
     axes.legend(frameon=False)
-    _plain(axes)
+    plain(axes)
     return figure
 
 
 def processing_figure(result: ProcessingCapacity) -> Figure:
     """Capacity by degree, and by the longest delay."""
-    figure = _new_figure(9.0, 4.0)
+    figure = new_figure(9.0, 4.0)
     whole, parts = figure.subplots(1, 2, width_ratios=[1, 3])
-    colours = _colours(len(result.by_degree))
+    shades = colours(len(result.by_degree))
     longest = np.flatnonzero(result.by_delay.any(axis=0))
     delays = np.arange((longest[-1] if len(longest) else 0) + 1)
     bottom, below = 0.0, np.zeros(len(delays))
     for degree, (capacity, by_delay, colour) in enumerate(
-        zip(result.by_degree, result.by_delay[:, : len(delays)], colours, strict=True), 1
+        zip(result.by_degree, result.by_delay[:, : len(delays)], shades, strict=True), 1
     ):
         whole.bar(0, capacity, 0.6, bottom=bottom, color=colour)
         if capacity > 0.04 * result.rank:
@@ -81,16 +82,17 @@ def processing_figure(result: ProcessingCapacity) -> Figure:
     whole.set_title(f"Total {result.value:.3g}", loc="left")
     parts.set_xlabel("longest delay in the function (steps)")
     parts.set_ylabel("capacity")
+    whole_numbers(parts.xaxis)
     parts.set_title("Which functions of past inputs the states compute", loc="left")
     parts.legend(frameon=False, fontsize=9)
-    _plain(whole)
-    _plain(parts)
+    plain(whole)
+    plain(parts)
     return figure
 
 
 def rank_figure(result: Rank) -> Figure:
     """The singular values with their threshold."""
-    figure = _new_figure(7.0, 3.6)
+    figure = new_figure(7.0, 3.6)
     axes = figure.subplots()
     at = np.arange(1, result.singular_values.shape[1] + 1)
     positive = np.maximum(result.singular_values, np.finfo(np.float64).tiny)
@@ -100,16 +102,17 @@ def rank_figure(result: Rank) -> Figure:
     axes.legend(frameon=False, fontsize=9)
     axes.set_ylim(bottom=min(result.threshold, max(positive.min(), result.threshold * 1e-4)) / 5)
     axes.set_xlabel("number of the singular value")
+    whole_numbers(axes.xaxis)
     axes.set_ylabel("singular value\n(units of the state)")
     what = "Kernel" if result.streams == "different" else "Generalisation"
     axes.set_title(f"{what} rank {result.value:.3g}: states at the ends of {result.streams} input streams", loc="left")
-    _plain(axes)
+    plain(axes)
     return figure
 
 
 def consistency_figure(result: Consistency) -> Figure:
     """Consistency of each node, and of the directions of the states."""
-    figure = _new_figure(9.0, 3.6)
+    figure = new_figure(9.0, 3.6)
     nodes, profile = figure.subplots(1, 2, sharey=True)
     nodes.plot(np.arange(len(result.nodes)), result.nodes, "o", color=_MAIN, markersize=4)
     nodes.axhline(result.value, color=_SECOND, linewidth=1)
@@ -122,14 +125,15 @@ def consistency_figure(result: Consistency) -> Figure:
     profile.set_title(f"Directions, capacity {result.capacity:.3g} of {len(result.profile)}", loc="left")
     low = float(np.nanmin(np.concatenate([result.nodes, result.profile])))
     nodes.set_ylim(min(0.0, low) - 0.03, 1.05)
-    _plain(nodes)
-    _plain(profile)
+    whole_numbers(nodes.xaxis, profile.xaxis)
+    plain(nodes)
+    plain(profile)
     return figure
 
 
 def signal_to_noise_figure(result: SignalToNoise) -> Figure:
     """Signal-to-noise ratio of each node."""
-    figure = _new_figure(8.0, 3.4)
+    figure = new_figure(8.0, 3.4)
     axes = figure.subplots()
     at = np.flatnonzero(np.isfinite(result.nodes))
     axes.vlines(at, 0, result.nodes[at], color=_MAIN, linewidth=1)
@@ -141,14 +145,15 @@ def signal_to_noise_figure(result: SignalToNoise) -> Figure:
     axes.set_xlim(-1, len(result.nodes))
     axes.set_xlabel("node" + (f" ({left_out} without a finite ratio not shown)" if left_out else ""))
     axes.set_ylabel("signal-to-noise ratio (dB)")
+    whole_numbers(axes.xaxis)
     axes.set_title(f"Signal to noise, {result.value:.3g} dB over all nodes (line)", loc="left")
-    _plain(axes)
+    plain(axes)
     return figure
 
 
 def lyapunov_figure(result: LyapunovExponent) -> Figure:
     """The mean log distance with the fitted line."""
-    figure = _new_figure(7.5, 3.8)
+    figure = new_figure(7.5, 3.8)
     axes = figure.subplots()
     shown = slice(None) if np.isinf(result.floor) else slice(2 * result.last + 20)
     curve = result.log_distance[shown]
@@ -162,21 +167,22 @@ def lyapunov_figure(result: LyapunovExponent) -> Figure:
     if np.isfinite(result.floor):
         axes.axhline(result.floor, color="black", linestyle="--", linewidth=1, label="noise floor")
     axes.set_xlabel("step of the common drive")
+    whole_numbers(axes.xaxis)
     axes.set_ylabel("ln (distance / first distance)")
     what = "forgets its past" if result.value < 0 else "does not forget its past"
     axes.set_title(f"Lyapunov exponent {result.value:.3g} per step: the device {what}", loc="left")
     axes.legend(frameon=False)
-    _plain(axes)
+    plain(axes)
     return figure
 
 
 def echo_index_figure(result: EchoStateIndex) -> Figure:
     """How the responses from different initial states approach each other, or not."""
-    figure = _new_figure(7.5, 3.8)
+    figure = new_figure(7.5, 3.8)
     axes = figure.subplots()
     steps = np.arange(1, result.approach.shape[1] + 1)
     lowest = result.tolerance / 100
-    for number, colour in enumerate(_colours(int(result.value))):
+    for number, colour in enumerate(colours(int(result.value))):
         members = np.flatnonzero(result.response == number)
         for place, initial in enumerate(members):
             label = f"response {number + 1}, from {len(members)} of them" if place == 0 and number < _NAMED else None
@@ -188,13 +194,13 @@ def echo_index_figure(result: EchoStateIndex) -> Figure:
     axes.set_ylabel("distance to the response from\nthe first (in units of the spread)")
     axes.set_title(f"Echo-state index {result.value:.0f}, from {len(result.response)} initial states", loc="left")
     axes.legend(frameon=False, fontsize=8, loc="lower left")
-    _plain(axes)
+    plain(axes)
     return figure
 
 
 def dimension_figure(result: EffectiveDimension) -> Figure:
     """The share of each principal axis in the variance."""
-    figure = _new_figure(7.0, 3.6)
+    figure = new_figure(7.0, 3.6)
     axes = figure.subplots()
     share = result.variances / result.variances.sum()
     kept = share > 1e-16
@@ -205,18 +211,19 @@ def dimension_figure(result: EffectiveDimension) -> Figure:
         textcoords="offset points", va="top", color=_SECOND, fontsize=9,
     )  # fmt: skip
     axes.set_xlabel("principal axis of the states")
+    whole_numbers(axes.xaxis)
     axes.set_ylabel("share of the variance")
     axes.set_title(f"How the variance of {len(share)} nodes is spread", loc="left")
-    _plain(axes)
+    plain(axes)
     return figure
 
 
 def drift_figure(result: Drift) -> Figure:
     """Change of each node, and the course of those that change most."""
-    figure = _new_figure(9.0, 3.8)
+    figure = new_figure(9.0, 3.8)
     course, change = figure.subplots(1, 2)
     most = np.argsort(-np.abs(result.mean_change))[:_SHOWN_NODES]
-    for node, colour in zip(most, _colours(len(most)), strict=True):
+    for node, colour in zip(most, colours(len(most)), strict=True):
         course.plot(result.means[:, node], "o-", color=colour, markersize=3, linewidth=1, label=f"node {node}")
     course.axhline(0, color=_QUIET, linewidth=1)
     course.set_xlabel("segment or repeat, in the order of time")
@@ -237,8 +244,9 @@ def drift_figure(result: Drift) -> Figure:
     change.set_ylabel("change of the mean from start to end\n(in standard deviations)")
     change.set_title(f"Largest change {result.value:.3g}", loc="left")
     change.legend(frameon=False, fontsize=8)
-    _plain(course)
-    _plain(change)
+    whole_numbers(course.xaxis, change.xaxis)
+    plain(course)
+    plain(change)
     return figure
 
 
@@ -259,19 +267,3 @@ def _has_picture(result: Measured) -> bool:
     if isinstance(result, LyapunovExponent):
         return len(result.log_distance) > 0
     return not isinstance(result, SignalToNoise) or bool(np.isfinite(result.nodes).any())
-
-
-def _new_figure(width: float, height: float) -> Figure:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def _colours(count: int) -> list[tuple[float, ...]]:
-    from matplotlib import colormaps
-
-    return [colormaps["viridis"](at) for at in np.linspace(0.0, 0.88, count)]
-
-
-def _plain(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)

@@ -260,7 +260,11 @@ def _check_finite(name: str, array: npt.NDArray, start: int) -> None:
         f"{name} hold {value} at step {start + step} of this chunk, {axis} {column}"
         + (f", sequence {lane}" if array.shape[0] > 1 else "")
         + f" ({int(bad.sum())} such values in all). The chunk was not used. "
-        + ("An unstable reservoir or a lost sample?" if name == "states" else "Check where they come from.")
+        + (
+            "An unstable reservoir or a lost sample?"
+            if name == "states"
+            else "Check where they come from; steps that are not known may lie in the washout."
+        )
     )
 
 

@@ -51,6 +51,10 @@ class ReadoutConfig(Config):
         """Raise `ConfigurationError` if these settings cannot serve a task with so many outputs."""
         del outputs
 
+    def check_targets(self, targets: np.ndarray) -> None:
+        """Raise `ConfigurationError` if these settings cannot learn targets (batch, time, outputs), NaN if unknown."""
+        del targets
+
 
 class RidgeConfig(ReadoutConfig):
     """Ridge regression, learned in one pass over the states."""
@@ -75,6 +79,16 @@ class RidgeConfig(ReadoutConfig):
         """A list of alphas needs one for each output."""
         if isinstance(self.alpha, list) and len(self.alpha) != outputs:
             raise ConfigurationError(f"alpha has {len(self.alpha)} values, the task has {outputs} outputs")
+
+    def check_targets(self, targets: np.ndarray) -> None:
+        """Targets that are not known from the first step on need a washout."""
+        known = np.flatnonzero(~np.isnan(targets).any(axis=(0, 2)))
+        steps = int(known[0]) if len(known) else targets.shape[1]
+        if steps > self.washout:
+            raise ConfigurationError(
+                f"washout is {self.washout}, but the targets of the first {steps} steps are not known (they ask for "
+                f"what came before the data); set readout.washout to at least {steps}"
+            )
 
     def build(self) -> Readout:
         """A `RidgeReadout` with these settings."""

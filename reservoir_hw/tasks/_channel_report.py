@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from reservoir_hw import registry
+from reservoir_hw.figure_style import colours, new_figure, plain
 from reservoir_hw.tasks._classification import wilson_interval
-from reservoir_hw.tasks._figures import colours, new_figure, plain
 from reservoir_hw.tasks._series import mean_and_spread
 from reservoir_hw.tasks.task import Row, Table
 

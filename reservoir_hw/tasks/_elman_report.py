@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from reservoir_hw.figure_style import colours, new_figure, plain
 from reservoir_hw.tasks._elman_sentences import DISTANCES, VOCABULARY
-from reservoir_hw.tasks._figures import colours, new_figure, plain
 from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:

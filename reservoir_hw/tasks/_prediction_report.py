@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reservoir_hw.tasks._figures import colours, new_figure, plain
+from reservoir_hw.figure_style import colours, new_figure, plain
 from reservoir_hw.tasks._series import Models
 from reservoir_hw.tasks.task import Row, Table
 

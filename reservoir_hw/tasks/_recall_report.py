@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reservoir_hw.tasks._figures import colours, new_figure, plain
+from reservoir_hw.figure_style import colours, new_figure, plain, whole_numbers
 from reservoir_hw.tasks._series import Models, mean_and_spread
 from reservoir_hw.tasks.task import Table
 
@@ -50,6 +50,7 @@ def figure(models: Models) -> Figure:
     axes.set_ylim(0, 1.03)
     axes.set_xlim(left=0)
     axes.set_xlabel("delay k in steps")
+    whole_numbers(axes.xaxis)
     axes.set_ylabel("r² of output and u(t - k)")
     axes.set_title("How well the input of k steps ago is recalled (1: exactly, 0: not at all)", fontsize=11)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

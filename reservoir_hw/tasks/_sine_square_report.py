@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from reservoir_hw.figure_style import colours, new_figure, plain
 from reservoir_hw.tasks import _classification
-from reservoir_hw.tasks._figures import colours, new_figure, plain
 from reservoir_hw.tasks._series import Models
 
 if TYPE_CHECKING:

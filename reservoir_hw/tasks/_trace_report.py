@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reservoir_hw.tasks._figures import colours, new_figure, plain
+from reservoir_hw.figure_style import colours, new_figure, plain, whole_numbers
 from reservoir_hw.tasks._series import Models, mean_and_spread
 from reservoir_hw.tasks.task import Table
 
@@ -56,6 +56,7 @@ def _r2_figure(models: Models) -> Figure:
     axes.set_ylim(-0.02, 1.03)
     coming = min(int(runs[0].evaluation.arrays["delays"].min()) for runs in models.values()) < 0
     axes.set_xlabel("delay k in steps" + (" (below 0: inputs that are still to come)" if coming else ""))
+    whole_numbers(axes.xaxis)
     axes.set_ylabel("r² of output and u(t - k)")
     axes.set_title("How well the input of k steps ago is told from the states (1: exactly, 0: not at all)", fontsize=11)
     axes.legend(frameon=False)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from reservoir_hw.figure_style import new_figure
 from reservoir_hw.tasks import _classification
-from reservoir_hw.tasks._figures import new_figure
 from reservoir_hw.tasks._series import Models
 from reservoir_hw.tasks.task import Table
 

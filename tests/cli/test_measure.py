@@ -189,6 +189,38 @@ def test_mistakes_exit_2_with_one_message(file: Path, arguments: list[str], mess
     assert not list((file.parent / "runs").iterdir())
 
 
+@pytest.mark.parametrize("channels", [1, 2])
+def test_a_replay_is_no_device(file: Path, channels: int) -> None:
+    u = np.random.default_rng(0).uniform(-1, 1, (1, 1000, channels))
+    trace(file.parent / "film", u, np.concatenate([u, u**2], axis=2))
+    (file.parent / "replay.yaml").write_text("kind: replay\ntrace: film\n")
+    task = "task: {kind: narma}\nreservoir: {kind: replay, trace: film}\nreadout: {kind: ridge}\n"
+    (file.parent / "experiment.yaml").write_text(task)
+    for arguments in (["replay.yaml"], ["experiment.yaml"], ["experiment.yaml", "--reservoir", "replay.yaml"]):
+        done = call(*arguments)
+        assert done.exit_code == 2, done.output
+        assert "Measure the trace itself: reservoir-hw measure film" in done.stderr
+        assert done.stderr.count("error") == 1
+        assert not done.stdout
+    assert not Path("runs").exists()
+    assert call("film").exit_code == 0
+
+
+def test_nothing_measured_is_an_error(file: Path) -> None:
+    u = np.random.default_rng(0).uniform(-1, 1, (1, 1000, 1))
+    trace(file.parent / "film", u, u)
+    done = call("film", "--only", "consistency", "--only", "signal_to_noise", "--json")
+    assert done.exit_code == 2
+    assert done.stderr.count("no repeated drives") == 1
+    assert not done.stdout
+    done = call("film", "--only", "consistency", "--only", "generalisation_rank")
+    assert done.exit_code == 2
+    for said in ("nothing could be measured of film", "consistency: ", "generalisation rank: "):
+        assert said in done.stderr
+    assert {json.loads(path.read_text())["status"] for path in Path("runs").glob("*/metrics.json")} == {"failed"}
+    assert call("film", "--only", "consistency", "--only", "drift").exit_code == 0
+
+
 def test_a_trace_cannot_be_configured(tmp_path: Path) -> None:
     path = trace(tmp_path / "trace", np.ones((1, 200, 1)), np.ones((1, 200, 1)), written=0)
     with pytest.raises(ConfigurationError, match="nothing to set"):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
+import zarr
 from typer.testing import CliRunner
 
 from reservoir_hw.cli import trace
@@ -61,6 +62,27 @@ def test_import_info_diff_plot(files: Path) -> None:
     assert json.loads(call("diff", files / "a", files / "b", "--json"))["nrmse"] < 0.1
     call("plot", files / "a", "-o", files / "a.png", "--steps", "20")
     assert (files / "a.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("mapping.yaml", "it is a file"),
+        (".", "the folder holds none"),
+        ("nowhere", "there is nothing"),
+        ("array", "its zarr.json describes no group, or is damaged"),
+        ("group", "it is another Zarr group"),
+        ("memory://nowhere", "there is nothing"),
+    ],
+)
+@pytest.mark.parametrize("command", ["info", "plot", "diff"])
+def test_what_is_no_trace(files: Path, name: str, why: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(files)
+    zarr.create_array("array", shape=(3,), dtype="float32")
+    zarr.create_group("group")
+    more = {"info": (), "plot": ("-o", "a.png"), "diff": (name,)}[command]
+    made = "as `run.record`, `reservoir-hw harvest` and `reservoir-hw trace import` make it"
+    assert call(command, name, *more, code=2) == f"error: {name} is not a store of states, {made}: {why}\n"
 
 
 def test_mistakes_are_one_message(files: Path) -> None:

@@ -8,7 +8,7 @@ from measures.known import correlated, random
 
 from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.measures import effective_dimension
-from reservoir_hw.measures._statistics import batch_means, chi2_quantile, t_interval, t_quantile
+from reservoir_hw.measures._statistics import batch_means, chi2_quantile, correlation_times, remark, t_quantile
 
 VARIANCES = np.array([4.0, 2.0, 1.0, 0.5, 0.25])
 DIMENSION = VARIANCES.sum() ** 2 / (VARIANCES**2).sum()
@@ -58,10 +58,30 @@ def test_batch_means_of_a_correlated_series() -> None:
     rng = random(4)
     hits = []
     for _ in range(300):
-        mean, error = batch_means(correlated(rng, 1000, 1, 0.8)[:, 0])
-        interval = t_interval(mean, error, 19, 0.95, "")
+        found = batch_means(correlated(rng, 1000, 1, 0.8)[:, 0])
+        interval = found.interval(found.mean, 0.95)
         hits.append(interval.low <= 0 <= interval.high)
     assert 0.9 <= np.mean(hits) <= 0.99
+
+
+def test_the_correlation_time_of_a_series() -> None:
+    rng = random(5)
+    memories = np.array([0.0, 0.5, 0.9, 0.99])
+    x = np.concatenate([correlated(rng, 100_000, 1, memory) for memory in memories], axis=1)
+    found = correlation_times(np.concatenate([x, np.ones((len(x), 1)), -np.diff(x[:, :1], axis=0, append=0)], axis=1))
+    np.testing.assert_allclose(found[:4], (1 + memories) / (1 - memories), rtol=0.2)
+    assert found[4:].tolist() == [1, 1]
+
+
+def test_a_series_that_is_too_slow_has_no_interval() -> None:
+    rng = random(6)
+    slow = batch_means(correlated(rng, 1000, 1, 0.999)[:, 0])
+    interval = slow.interval(slow.mean, 0.95)
+    assert (interval.low, interval.high) == (-np.inf, np.inf)
+    assert "Record longer" in remark(interval)
+    longer = batch_means(correlated(rng, 4000, 1, 0.98)[:, 0])
+    assert 4 <= longer.batches < 20
+    assert remark(longer.interval(longer.mean, 0.95)) == ""
 
 
 def test_quantiles() -> None:

@@ -28,6 +28,21 @@ def test_every_measure_has_a_figure() -> None:
         assert drawn({name: getattr(live, name)() for name in MEASURES}) == set(MEASURES)
 
 
+def test_what_is_counted_has_ticks_at_whole_numbers() -> None:
+    with Map(lambda x, u: np.tanh(0.8 * x + u), noise=1e-2) as device:
+        live = Live(device, steps=2000, washout=50, repeats=4)
+        found = figures({name: getattr(live, name)() for name in MEASURES})
+    counted = ("node", "delay", "direction", "segment", "number", "axis", "step of the common drive")
+    seen = set()
+    for name, figure in found.items():
+        for axes in figure.axes:
+            if any(what in axes.get_xlabel() for what in counted) and axes.get_xscale() == "linear":
+                figure.draw_without_rendering()
+                assert all(tick == int(tick) for tick in axes.get_xticks()), (name, axes.get_xlabel())
+                seen.add(name)
+    assert seen == set(MEASURES) - {"echo_state_index"}
+
+
 def test_results_at_the_edge() -> None:
     with linear(np.diag(np.ones(3), -1)) as line:
         live = Live(line, steps=1000, washout=20)

@@ -126,6 +126,29 @@ def test_a_replayed_trace_is_judged_in_an_experiment(tmp_path: Path) -> None:
     assert metrics["r2/3"] < 0.2
 
 
+@pytest.mark.parametrize(
+    ("delays", "washout", "needed"),
+    [([0, 5, 2], 0, 5), ([5], 4, 5), ([0, 1], 0, 1), ([-2, 0], 0, None), ([5], 5, None)],
+)
+def test_what_came_before_the_recording_needs_a_washout(
+    tmp_path: Path, delays: list[int], washout: int, needed: int | None
+) -> None:
+    trace = made(tmp_path / "t")
+    settings: dict[str, Any] = {
+        "task": {"trace": trace, "channel": 1, "delays": delays},
+        "reservoir": {"kind": "replay", "trace": trace},
+        "readout": {"washout": washout},
+    }
+    if needed is None:
+        run(tmp_path, **settings)
+        return
+    message = rf"readout: washout is {washout}, .* readout.washout to at least {needed}$"
+    with pytest.raises(ConfigurationError, match=message):
+        run(tmp_path, **settings)
+    # Nothing was driven for it.
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.parametrize("number", ["011", "074"])
 def test_recall_of_the_measured_nanowire_networks(tmp_path: Path, number: str) -> None:
     trace = imported(tmp_path, f"nanowire_{number}")

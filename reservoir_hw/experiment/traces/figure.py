@@ -9,9 +9,9 @@ import numpy as np
 
 from reservoir_hw.backends.replay import recorded_spec
 from reservoir_hw.errors import ConfigurationError, MissingExtra
+from reservoir_hw.figure_style import colours, new_figure, plain, whole_numbers
 from reservoir_hw.spec import ReservoirSpec
 from reservoir_hw.store import Place, StateStore
-from reservoir_hw.tasks._figures import colours, new_figure, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,6 +75,7 @@ def plot(
     _image(grid[2, 1], memory, (-0.5, memory.shape[1] - 0.5), names, "viridis", (0.0, 1.0), "r²")
     channels = "" if u.shape[1] == 1 else " (best channel)"
     grid[2, 1].set(xlabel="delay k (steps)", title=f"What each node has of u(t - k){channels}")
+    whole_numbers(grid[2, 1].xaxis)
     grid[1, 0].sharex(grid[0, 0])
     for axes in grid.flat:
         axes.title.set_fontsize(10)
@@ -162,6 +163,7 @@ def _delays(axes: Axes, memory: np.ndarray) -> None:
     ):
         axes.plot(values, "o-", color=colour, markersize=4, linewidth=1, label=label)
     axes.set(title="Squared correlation of a node with u(t - k)", xlabel="delay k (steps)", ylim=(-0.02, 1.02))
+    whole_numbers(axes.xaxis)
     axes.legend(frameon=False, fontsize=8)
     plain(axes)
 

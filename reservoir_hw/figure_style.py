@@ -1,4 +1,4 @@
-"""The look that the figures of tasks share. Needs the `report` extra."""
+"""The look that all figures share. Needs the `report` extra."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 
@@ -28,3 +29,11 @@ def colours(count: int) -> list[tuple[float, ...]]:
 def plain(axes: Axes) -> None:
     """Take away the frame lines that carry no scale."""
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def whole_numbers(*axes: Axis) -> None:
+    """Ticks at whole numbers alone, for what is counted: nodes, delays, components."""
+    from matplotlib.ticker import MaxNLocator
+
+    for axis in axes:
+        axis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))

@@ -119,6 +119,11 @@ class Reservoir(ABC):
         self._mask_config = (mask, channels, seed)
 
     @property
+    def state_lost(self) -> str | None:
+        """Why the next `run` would raise `StateLost` until `reset` or `restore`; None if it would not for that reason."""
+        return self._lost
+
+    @property
     def at_rest(self) -> bool:
         """Whether nothing was driven since the last reset."""
         return self._steps == 0

@@ -27,7 +27,7 @@ from reservoir_hw.errors import (
 from reservoir_hw.reservoir import Reservoir
 from reservoir_hw.reservoir_config import ReservoirConfig
 from reservoir_hw.reset import ResetPolicy
-from reservoir_hw.spec import ReservoirSpec
+from reservoir_hw.spec import Identity, ReservoirSpec
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +158,9 @@ class ZmqReservoir(Reservoir):
     def _accept(self, declaration: Any) -> ReservoirSpec:
         self._declaration = declaration
         self._next_step, self._untouched, self._wire_outputs = 0, True, 0
-        known = {name: value for name, value in declaration.spec.items() if name in ReservoirSpec.model_fields}
+        known = _known(declaration.spec, ReservoirSpec)
+        if isinstance(known.get("identity"), dict):
+            known["identity"] = _known(known["identity"], Identity)
         # The gradient of a simulation does not cross the wire.
         known["differentiable"] = False
         try:
@@ -256,7 +258,8 @@ class ZmqReservoir(Reservoir):
         if self._config.chunk_steps is not None:
             return self._config.chunk_steps
         widest = max(spec.inputs, spec.nodes)
-        return max(1, CHUNK_BYTES // (batch * widest * spec.numpy_dtype.itemsize))
+        row = batch * widest * spec.numpy_dtype.itemsize
+        return max(1, min(CHUNK_BYTES, self._connection.max_frame_bytes) // row)
 
     def _drive_chunks(self, u: np.ndarray, out: np.ndarray, *, outputs: bool) -> None:
         """Fill `out` with the answers to `u`, several chunks under way at once."""
@@ -302,9 +305,18 @@ class ZmqReservoir(Reservoir):
     def _deliver(self, sent: Any, out: np.ndarray) -> None:
         """Receive the answer to `sent` into `out`, if it is what it must be."""
         header, payload = self._connection.receive(sent)
-        if header.shape != out.shape:
-            raise self._connection.broken(f"states {header.shape} came instead of {out.shape}")
-        self._frames.checked_encoding(header.dtype, header.scale).decode(self._frames.array_of(header, payload), out)
+        outputs = sent.flags & self._frames.Flag.OUTPUTS
+        encoding = self._frames.encoding_of("float32") if outputs else self._declaration.states
+        try:
+            if header.shape != out.shape or (header.dtype, header.scale) != encoding:
+                raise ProtocolError(
+                    f"{header.shape} of dtype {header.dtype}, scale {header.scale:g} came instead of {out.shape} of "
+                    f"dtype {encoding.dtype}, scale {encoding.scale:g}"
+                )
+            numbers = self._frames.array_of(header, payload)
+        except ProtocolError as error:
+            raise self._connection.broken(f"the reply to request {sent.request}: {error}") from error
+        encoding.decode(numbers, out)
         self._check_time(header)
 
     def _check_time(self, header: Any) -> None:
@@ -340,3 +352,8 @@ class ZmqReservoir(Reservoir):
         """Forget what is under way; the answers are dropped when they come."""
         if self._connection.unanswered:
             self._connection.cancel()
+
+
+def _known(declared: Mapping[str, Any], model: Any) -> dict[str, Any]:
+    """What this version knows of a declaration; a later one may say more."""
+    return {name: value for name, value in declared.items() if name in model.model_fields}

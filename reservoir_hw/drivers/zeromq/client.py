@@ -238,16 +238,17 @@ class Connection:
         if size > self.max_frame_bytes:
             text = f"{self.address} takes messages of at most {self.max_frame_bytes} bytes, this has {size}"
             raise exception_of(Code.TOO_LARGE, text)
+        packed = pack_header(header, payload)
         try:
-            send(self._data, pack_header(header, payload), payload)
+            send(self._data, packed, payload)
+            self._sent += 1
         except zmq.Again:
             self._unusable = f"nothing could be sent for {self.timeout_s:g} s"
             self._unusable_after_failure()
         except BaseException:
-            # Half a message may be under way.
+            # Nobody knows whether it is under way, or half of it.
             self._unusable = "the sending of a request was interrupted"
             raise
-        self._sent += 1
         self._last = header
         return header
 
@@ -285,6 +286,7 @@ class Connection:
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.SNDTIMEO, int(1000 * self.timeout_s))
+        socket.setsockopt(zmq.IPV6, "[" in self.address)
         server_key, keys = self._keys
         if server_key is not None and keys is not None:
             socket.curve_serverkey = server_key
@@ -427,10 +429,13 @@ class Connection:
         return header, payload
 
     def _error(self, header: Header, payload: memoryview) -> ReservoirError:
-        content = unpack_map(payload)
-        code, text = content.get("code"), content.get("text")
-        if type(code) is not int or not isinstance(text, str):
-            raise ProtocolError(f"{self.address}: an error without code and text")
+        try:
+            content = unpack_map(payload)
+            code, text = content.get("code"), content.get("text")
+            if type(code) is not int or not isinstance(text, str):
+                raise ProtocolError("an error without code and text")
+        except ProtocolError as error:
+            raise self.broken(f"the error that answers request {header.request}: {error}") from error
         if code == Code.SHUTTING_DOWN:
             self._dead = text
         step = content.get("step")

@@ -15,13 +15,14 @@ import numpy as np
 from reservoir_hw.errors import InputRangeError, ProtocolError
 
 VERSION = 1
-HEADER = struct.Struct("<4sBBHQQQIIIB3xdQdI")
+HEADER = struct.Struct("<4sBBHQQQIIIB3sdQdI")
 HEADER_BYTES = HEADER.size + 4
 DATA_MAGIC = b"RHWD"
 
-_CONTROL = struct.Struct("<4sB3xI")
+_CONTROL = struct.Struct("<4sB3sI")
 _CONTROL_MAGIC = b"RHWC"
 _CHECKSUM = struct.Struct("<I")
+_UNUSED = bytes(3)
 LARGEST_CONTROL = 1 << 20
 LARGEST_ARRAYS = 4096
 LARGEST_NAME = 256
@@ -170,8 +171,8 @@ def pack_header(header: Header, payload: Any) -> bytes:
     operation, session, request, flags, step, batch, steps, width, dtype, scale, time_ns, period_s = header
     crc = checksum(payload) if len(payload) else 0
     packed = HEADER.pack(
-        DATA_MAGIC, VERSION, operation, flags, session, request, step, batch, steps, width, dtype, scale, time_ns,
-        period_s, crc,
+        DATA_MAGIC, VERSION, operation, flags, session, request, step, batch, steps, width, dtype, _UNUSED, scale,
+        time_ns, period_s, crc,
     )  # fmt: skip
     return packed + _CHECKSUM.pack(google_crc32c.value(packed))
 
@@ -180,12 +181,15 @@ def unpack_header(data: bytes) -> tuple[Header, int]:
     """The header and the checksum that its payload must have, or `ProtocolError`."""
     if len(data) != HEADER_BYTES:
         raise ProtocolError(f"a header has {HEADER_BYTES} bytes, not {len(data)}")
-    (magic, version, operation, flags, session, request, step, batch, steps, width, dtype, scale, time_ns, period_s,
-     crc) = HEADER.unpack_from(data)  # fmt: skip
+    (magic, version, operation, flags, session, request, step, batch, steps, width, dtype, unused, scale, time_ns,
+     period_s, crc) = HEADER.unpack_from(data)  # fmt: skip
     if google_crc32c.value(data[: HEADER.size]) != _CHECKSUM.unpack_from(data, HEADER.size)[0]:
         raise ProtocolError("the header was damaged on its way (its checksum is wrong)")
-    if magic != DATA_MAGIC or version != VERSION:
-        raise ProtocolError(f"the header begins with {magic!r}, version {version}; this is version {VERSION}")
+    if magic != DATA_MAGIC or version != VERSION or unused != _UNUSED:
+        raise ProtocolError(
+            f"the header begins with {magic!r}, version {version}, and bytes 45 to 47 are {unused!r}; this is version "
+            f"{VERSION}"
+        )
     header = Header(operation, session, request, flags, step, batch, steps, width, dtype, scale, time_ns, period_s)
     return header, crc
 
@@ -219,7 +223,7 @@ def unpack_map(data: Any) -> dict[str, Any]:
     try:
         content = msgpack.unpackb(data, strict_map_key=True, max_array_len=LARGEST_LIST, max_map_len=LARGEST_LIST)
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
-        raise ProtocolError(f"this is not msgpack: {error}") from error
+        raise ProtocolError(f"this is not msgpack: {error!r}") from error
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise ProtocolError("this is not a msgpack map with text keys")
     return content
@@ -256,27 +260,29 @@ def _array(name: str, entry: Any) -> np.ndarray:
             raise ProtocolError(f"array {name!r} is not [dtype, shape, bytes] with a known dtype")
     if len(shape) > 8 or not all(type(n) is int and n >= 0 for n in shape):
         raise ProtocolError(f"the shape of array {name!r} is not a list of up to 8 lengths")
-    if math.prod(shape) * dtype.itemsize != len(raw) or math.prod(n or 1 for n in shape) > LARGEST_SHAPE:
+    if math.prod(shape) * dtype.itemsize != len(raw):
         raise ProtocolError(f"array {name!r}: {shape} of {kind} are not {len(raw)} bytes")
+    if math.prod(n or 1 for n in shape) > LARGEST_SHAPE:
+        raise ProtocolError(f"array {name!r}: {shape} is too large, even with nothing in it")
     if kind == "b1":
-        return np.frombuffer(raw, np.uint8).reshape(shape) != 0
+        return np.frombuffer(raw, np.uint8).reshape(shape).astype(np.bool_)
     return np.frombuffer(raw, dtype).reshape(shape).copy()
 
 
 def pack_control(message: Mapping[str, Any]) -> bytes:
     """One frame for the control socket."""
     body = pack_map(message)
-    return _CONTROL.pack(_CONTROL_MAGIC, VERSION, google_crc32c.value(body)) + body
+    return _CONTROL.pack(_CONTROL_MAGIC, VERSION, bytes(3), google_crc32c.value(body)) + body
 
 
 def unpack_control(frame: bytes) -> dict[str, Any]:
     """The map in a control frame, with `op` (text) and `id` (number); else `ProtocolError`."""
     if not _CONTROL.size < len(frame) <= LARGEST_CONTROL:
         raise ProtocolError(f"a control frame of {len(frame)} bytes")
-    magic, version, crc = _CONTROL.unpack_from(frame)
+    magic, version, unused, crc = _CONTROL.unpack_from(frame)
     body = frame[_CONTROL.size :]
-    if magic != _CONTROL_MAGIC or version != VERSION:
-        raise ProtocolError(f"the control frame begins with {magic!r}, version {version}")
+    if magic != _CONTROL_MAGIC or version != VERSION or any(unused):
+        raise ProtocolError(f"the control frame begins with {frame[:8]!r}; this is version {VERSION}")
     if google_crc32c.value(body) != crc:
         raise ProtocolError("the control frame was damaged on its way")
     message = unpack_map(body)

@@ -58,6 +58,7 @@ log = logging.getLogger(__name__)
 # How often an idle thread looks whether it has to end, or the client has gone.
 IDLE_MS = 100
 MAX_FRAME_BYTES = 1 << 28
+NONCE_BYTES = 16
 
 
 class Server:
@@ -112,6 +113,8 @@ class Server:
         self._allowed = allowed
         self._encodings = inputs, states
         self._stop = threading.Event()
+        # Questions are answered as long as the device is at work.
+        self._at_rest = threading.Event()
         self._started = time.monotonic()
         self._ready = threading.Event()
         self._device = "not open"
@@ -202,11 +205,15 @@ class Server:
                     self._release()
         finally:
             self._stop.set()
-            self._turn_away()
-            self._session.end()
-            self._release()
-            answering.join()
-            data.close(linger=500)
+            try:
+                self._turn_away()
+                self._session.end()
+                self._release()
+            finally:
+                # ZeroMQ ends the whole process if a socket is closed under a thread that uses it.
+                self._at_rest.set()
+                answering.join()
+                data.close(linger=500)
             log.info("stopped", extra={"event": "stopped", "status": self.status()})
 
     def _bound(
@@ -218,6 +225,7 @@ class Server:
         socket.setsockopt(zmq.SNDTIMEO, int(1000 * patience_s))
         socket.setsockopt(zmq.RCVTIMEO, IDLE_MS)
         socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
+        socket.setsockopt(zmq.IPV6, "[" in address)
         if self._allowed is not None:
             self._allowed.secure(socket)
         if somebody_listens(address):
@@ -233,7 +241,7 @@ class Server:
 
     def _answer(self, socket: zmq.Socket[bytes]) -> None:
         """The control thread: it touches no device."""
-        while not self._stop.is_set():
+        while not self._at_rest.is_set():
             try:
                 frames = socket.recv_multipart()
             except zmq.Again:
@@ -283,8 +291,10 @@ class Server:
 
     def _welcome(self, message: dict[str, Any]) -> dict[str, Any]:
         versions, client, nonce = (message.get(key) for key in ("versions", "client", "nonce"))
-        if not isinstance(versions, list) or not isinstance(client, str) or not isinstance(nonce, bytes) or not nonce:
-            raise Refusal(Code.MALFORMED, "hello needs versions (list), client (text) and nonce (bytes)")
+        if not isinstance(versions, list) or not isinstance(client, str) or not isinstance(nonce, bytes):
+            raise Refusal(Code.MALFORMED, "hello needs versions (list), client (text) and nonce (16 bytes)")
+        if len(nonce) != NONCE_BYTES:
+            raise Refusal(Code.MALFORMED, f"the nonce of hello has {NONCE_BYTES} bytes, not {len(nonce)}")
         if VERSION not in versions:
             raise Refusal(
                 Code.VERSION, f"this device speaks version {VERSION} of the protocol, the client {versions[:20]}"
@@ -372,7 +382,7 @@ class Server:
                 case Operation.RESET:
                     self._reset(header)
                 case Operation.SNAPSHOT:
-                    self._answer_with(header, pack_arrays(self._open_device().snapshot()))
+                    self._snapshot(header)
                 case Operation.RESTORE:
                     self._restore(header, payload)
                 case Operation.TRANSITION:
@@ -427,6 +437,12 @@ class Server:
         reservoir.reset(header.batch)
         self._step, self._batch, self._lost = 0, header.batch, None
         self._answer_with(header, b"", batch=header.batch)
+
+    def _snapshot(self, header: Header) -> None:
+        reservoir = self._open_device()
+        if self._lost is not None:
+            raise Refusal(Code.STATE_LOST, self._lost)
+        self._answer_with(header, pack_arrays(reservoir.snapshot()))
 
     def _restore(self, header: Header, payload: memoryview) -> None:
         reservoir = self._open_device()
@@ -500,6 +516,8 @@ class Server:
                 Code.SHAPE,
                 f"RUN takes ({self._batch}, time, {spec.inputs}) after the last RESET, got {header.shape}",
             )
+        if header.flags & ~(Flag.MORE | Flag.OUTPUTS):
+            raise Refusal(Code.MALFORMED, f"a RUN has no flags {header.flags:#x}")
         if header.flags & Flag.OUTPUTS and self._readout is None:
             raise Refusal(Code.CONFIGURATION, "outputs were asked for, but no READOUT was loaded")
         self._check_size(header.batch, header.steps)
@@ -583,6 +601,8 @@ class Server:
         spec = self._reservoir.spec
         if batch < 1:
             raise Refusal(Code.SHAPE, "batch must be at least 1")
+        if spec.max_batch is not None and batch > spec.max_batch:
+            raise Refusal(Code.TOO_LARGE, f"batch is {batch}, the device drives {spec.max_batch} sequences at once")
         answer = batch * steps * spec.nodes * max(self._states.number.itemsize, spec.numpy_dtype.itemsize)
         if answer > self.max_frame_bytes:
             raise Refusal(
@@ -630,7 +650,9 @@ class Server:
                 error,
                 extra={"event": "refused", "request": header.request, "code": int(code)},
             )
-        lost = code not in HARMLESS or bool(header.operation == Operation.RUN and header.flags & Flag.MORE)
+        more = header.operation == Operation.RUN and header.flags & Flag.MORE
+        # What a device raises in the middle of its work loses the state, whatever it is called.
+        lost = code not in HARMLESS or more or (self._reservoir.is_open and self._reservoir.state_lost is not None)
         if lost and self._lost is None:
             self._lost = f"request {header.request} failed: {error}"
         self._send_error(self._peer, header, error)
@@ -643,7 +665,7 @@ class Server:
         content: dict[str, Any] = {
             "code": int(code),
             "text": "\n".join([text, *getattr(error, "__notes__", ())]),
-            "step": error.step if isinstance(error, Discontinuity) else self._step,
+            "step": self._step_of(header, error),
             "state_lost": self._lost is not None,
             "steps_done": 0,
             "states": None,
@@ -658,6 +680,14 @@ class Server:
         with contextlib.suppress(zmq.ZMQError):
             # Whoever sent nonsense may be gone already.
             self._send(peer, reply, pack_map(content))
+
+    def _step_of(self, header: Header, error: Exception) -> int:
+        """Where it happened."""
+        if isinstance(error, Discontinuity):
+            return error.step
+        if isinstance(error, DeviceError) and header.operation == Operation.RUN:
+            return header.step + error.steps_done
+        return self._step
 
     def _send(self, peer: bytes, header: Header, payload: Any) -> bool:
         """Whether the message is on its way."""

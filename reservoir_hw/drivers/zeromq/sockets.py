@@ -21,10 +21,16 @@ def send(socket: zmq.Socket[bytes], header: bytes, payload: Any, *, peer: bytes 
 
 def receive(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
     """All frames of a message. Raises `zmq.Again` if none came in time."""
-    frame = socket.recv(copy=False)
-    frames = [frame]
-    # Not recv_multipart, which asks the socket for every frame whether there are more.
-    while frame.more:
+    try:
         frame = socket.recv(copy=False)
-        frames.append(frame)
+        frames = [frame]
+        # Not recv_multipart, which asks the socket for every frame whether there are more.
+        while frame.more:
+            frame = socket.recv(copy=False)
+            frames.append(frame)
+    except KeyboardInterrupt:
+        # The next message must begin with its first frame.
+        while socket.get(zmq.RCVMORE):
+            socket.recv()
+        raise
     return frames

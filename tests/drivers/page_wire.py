@@ -1,0 +1,184 @@
+"""The bytes of docs/protocol.md, written from that page alone: nothing here comes from reservoir_hw."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+import numpy as np
+import zmq
+
+VERSION = 1
+HEADER = struct.Struct("<4sBBHQQQIIIB3sdQdI")
+"""The 76 bytes that the last field, their CRC-32C, covers."""
+
+ATTACH, RESET, RUN, SNAPSHOT, RESTORE, TRANSITION, UPLOAD, READOUT = range(1, 9)
+REPLY = 0x80
+ERROR = 0xFF
+MORE, OUTPUTS = 1, 2
+
+NONE, F4, F8, I2, I4, I1 = range(6)
+NUMBERS = {F4: "<f4", F8: "<f8", I2: "<i2", I4: "<i4", I1: "i1"}
+
+E_VERSION, E_BUSY, E_NO_SESSION, E_MALFORMED, E_CHECKSUM, E_SEQUENCE, E_SHAPE, E_RANGE, E_TOO_LARGE = range(1, 10)
+E_NOT_SUPPORTED, E_STATE_LOST, E_DISCONTINUITY, E_FAULT, E_TIMEOUT, E_CANCELLED = range(10, 16)
+E_SHUTTING_DOWN, E_CONFIGURATION, E_INTERNAL, E_DISCONNECTED, E_CALIBRATION = range(16, 21)
+LOSES_STATE = {4, 5, 6, 11, 12, 13, 14, 15, 16, 18, 19}
+
+
+class NotThePage(Exception):
+    """Bytes that are not what the page says."""
+
+
+def _crc_table() -> list[int]:
+    table = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+        table.append(byte)
+    return table
+
+
+_TABLE = _crc_table()
+
+
+def crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
+
+
+def control_address(address: str) -> str:
+    """The next port, or the path with `.control` behind it."""
+    if address.startswith("ipc://"):
+        return f"{address}.control"
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + 1}"
+
+
+# ---- control ------------------------------------------------------------------------------------
+
+
+def pack_control(message: Mapping[str, Any]) -> bytes:
+    body = to_msgpack(dict(message))
+    return struct.pack("<4sB3sI", b"RHWC", VERSION, bytes(3), crc32c(body)) + body
+
+
+def unpack_control(frame: bytes) -> dict[str, Any]:
+    if len(frame) < 12:
+        raise NotThePage(f"a control frame of {len(frame)} bytes")
+    magic, version, zeros, crc = struct.unpack("<4sB3sI", frame[:12])
+    if magic != b"RHWC" or version != VERSION or zeros != bytes(3):
+        raise NotThePage(f"control header {frame[:12].hex()}")
+    if crc32c(frame[12:]) != crc:
+        raise NotThePage("checksum of a control message")
+    message = msgpack.unpackb(frame[12:])
+    if not isinstance(message, dict) or not {"op", "id"} <= set(message):
+        raise NotThePage(f"no op and id in {message!r}")
+    return message
+
+
+# ---- data ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Header:
+    """The 80 bytes, without the two checksums."""
+
+    operation: int
+    session: int = 0
+    request: int = 0
+    step: int = 0
+    batch: int = 0
+    steps: int = 0
+    width: int = 0
+    dtype: int = NONE
+    scale: float = 1.0
+    time: int = 0
+    period: float = 0.0
+    flags: int = 0
+    version: int = VERSION
+
+
+def pack_data(header: Header, payload: bytes = b"") -> list[bytes]:
+    h = header
+    front = HEADER.pack(
+        *(b"RHWD", h.version, h.operation, h.flags, h.session, h.request, h.step, h.batch, h.steps, h.width),
+        *(h.dtype, bytes(3), h.scale, h.time, h.period, crc32c(payload)),
+    )
+    return [front + struct.pack("<I", crc32c(front)), payload]
+
+
+def unpack_header(frame: bytes) -> tuple[Header, int]:
+    """The header, and the checksum that the payload must have."""
+    if len(frame) != 80:
+        raise NotThePage(f"a header of {len(frame)} bytes")
+    if crc32c(frame[:76]) != int.from_bytes(frame[76:], "little"):
+        raise NotThePage("checksum of the header")
+    (
+        magic,
+        version,
+        operation,
+        flags,
+        session,
+        request,
+        step,
+        batch,
+        steps,
+        width,
+        dtype,
+        zeros,
+        scale,
+        time,
+        period,
+        crc,
+    ) = HEADER.unpack(frame[:76])
+    if magic != b"RHWD" or version != VERSION or zeros != bytes(3):
+        raise NotThePage(f"header {frame.hex()}")
+    return Header(operation, session, request, step, batch, steps, width, dtype, scale, time, period, flags), crc
+
+
+def unpack_data(frames: list[bytes]) -> tuple[Header, bytes]:
+    if len(frames) != 2:
+        raise NotThePage(f"a data message of {len(frames)} frames")
+    header, crc = unpack_header(frames[0])
+    if crc32c(frames[1]) != crc:
+        raise NotThePage("checksum of the payload")
+    return header, frames[1]
+
+
+def numbers(header: Header, payload: bytes) -> np.ndarray:
+    """The payload as it was sent, (batch, steps, width), not scaled."""
+    raw = np.frombuffer(payload, NUMBERS[header.dtype])
+    return raw.reshape(header.batch, header.steps, header.width)
+
+
+def to_msgpack(value: Any) -> bytes:
+    packed = msgpack.packb(value)
+    assert packed is not None
+    return packed
+
+
+def pack_named(arrays: Mapping[str, np.ndarray]) -> bytes:
+    return to_msgpack(
+        {
+            name: [array.dtype.str[1:], list(array.shape), array.astype(array.dtype.newbyteorder("<")).tobytes()]
+            for name, array in arrays.items()
+        }
+    )
+
+
+def unpack_named(payload: bytes) -> dict[str, np.ndarray]:
+    return {
+        name: np.frombuffer(data, "<" + kind).reshape(shape)
+        for name, (kind, shape, data) in msgpack.unpackb(payload).items()
+    }
+
+
+def receive_within(socket: zmq.Socket[bytes], seconds: float) -> list[bytes] | None:
+    """The frames of the next message, or None if none came in time."""
+    return socket.recv_multipart() if socket.poll(round(seconds * 1000)) else None

@@ -120,7 +120,7 @@ class Reservoir(ABC):
 
     @property
     def state_lost(self) -> str | None:
-        """Why the next `run` would raise `StateLost` until `reset` or `restore`; None if it would not for that reason."""
+        """Why the next `run` would raise `StateLost` until `reset` or `restore`, or None."""
         return self._lost
 
     @property

@@ -46,7 +46,7 @@ def _common(
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
-from reservoir_hw.cli import check, harvest, init, list_kinds, measure, run, schema, trace  # noqa: E402
+from reservoir_hw.cli import check, device, harvest, init, list_kinds, measure, run, schema, serve, trace  # noqa: E402
 
 app.command("init")(init.init)
 app.command("check")(check.check)
@@ -55,6 +55,8 @@ app.command("harvest")(harvest.harvest)
 app.command("measure")(measure.measure)
 app.command("schema")(schema.schema)
 app.add_typer(trace.app, name="trace")
+app.add_typer(device.app, name="device")
+app.command("serve")(serve.serve)
 app.command("list")(list_kinds.list_kinds)
 
 

@@ -19,3 +19,6 @@ SetOption: TypeAlias = Annotated[
     ),
 ]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+InputsOption: TypeAlias = Annotated[
+    int | None, typer.Option("--inputs", min=1, metavar="N", help="Input channels, where neither file nor task says.")
+]

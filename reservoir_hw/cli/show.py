@@ -101,3 +101,11 @@ def print_tables(tables: Iterable[Table]) -> None:
         console.print(shown)
         if table.note:
             console.print(Text(table.note, style="dim"))
+
+
+def print_facts(facts: Iterable[tuple[str, str]], *, indent: str = "") -> None:
+    """A line for each name and what there is to say about it."""
+    facts = list(facts)
+    width = max(len(name) for name, _ in facts)
+    for name, text in facts:
+        typer.echo(f"{indent}{name:<{width}}  {text}")

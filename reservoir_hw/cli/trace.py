@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
 
 from reservoir_hw.cli.options import JsonOption
-from reservoir_hw.cli.show import print_json, print_tables, progress_bar
+from reservoir_hw.cli.show import print_facts, print_json, print_tables, progress_bar
 from reservoir_hw.errors import ConfigurationError
 
 app = typer.Typer(
@@ -29,7 +28,7 @@ def info(trace: TracePath, json: JsonOption = False) -> None:
     if json:
         print_json(about)
         return
-    _print_facts(facts(about))
+    print_facts(facts(about))
     print_tables([table(about)])
 
 
@@ -53,7 +52,7 @@ def import_(
     if json:
         print_json(about)
         return
-    _print_facts(facts(about))
+    print_facts(facts(about))
     print_tables([table(about)])
 
 
@@ -88,7 +87,7 @@ def diff(
     if json:
         print_json(found.as_dict())
     else:
-        _print_facts(found.facts())
+        print_facts(found.facts())
         if not found.identical:
             print_tables([found.table()])
     if tolerance is not None and not found.within_tolerance:
@@ -116,10 +115,3 @@ def plot(
     except ValueError as error:
         raise ConfigurationError(f"{out}: {error}") from error
     typer.echo(f"{out} is written")
-
-
-def _print_facts(facts: Iterable[tuple[str, str]]) -> None:
-    facts = list(facts)
-    width = max(len(name) for name, _ in facts)
-    for name, text in facts:
-        typer.echo(f"{name:<{width}}  {text}")

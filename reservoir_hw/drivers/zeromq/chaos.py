@@ -193,6 +193,7 @@ class ChaosProxy:
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.SNDTIMEO, 0)
         socket.setsockopt(zmq.MAXMSGSIZE, self._max_frame_bytes)
+        socket.setsockopt(zmq.IPV6, "[" in lane.front_address)
         if self._allowed is not None:
             self._allowed.secure(socket)
         try:
@@ -250,6 +251,7 @@ class _Lane:
         """A connection to the device for a client that is not known yet."""
         back = self.context.socket(zmq.DEALER)
         back.setsockopt(zmq.SNDTIMEO, 0)
+        back.setsockopt(zmq.IPV6, "[" in self._back_address)
         back.connect(self._back_address)
         self._made += 1
         return _Link(

@@ -1,0 +1,75 @@
+"""`reservoir-hw device`."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reservoir_hw.cli.options import InputsOption, JsonOption, SetOption
+from reservoir_hw.cli.show import own_stdout, print_facts, print_json
+from reservoir_hw.errors import ConfigurationError, MissingExtra
+
+app = typer.Typer(help="A device: what it is, how fast it answers, keys.", no_args_is_help=True)
+
+
+@app.command("info")
+def info(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Reservoir or experiment file (YAML or JSON).")],
+    inputs: InputsOption = None,
+    set_: SetOption = None,
+    drive: Annotated[bool, typer.Option(help="Drive it, to see how fast it answers.")] = True,
+    input_range: Annotated[
+        tuple[float, float] | None,
+        typer.Option("--input-range", metavar="LOW HIGH", help="Inputs to drive with. [default: the device's range]"),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Say what a device is, and how fast it answers: round trip of a step, steps and bytes per second.
+
+    It is driven for a few seconds with random inputs within its range, from rest, and left at rest; --no-drive
+    only asks it.
+    """
+    from reservoir_hw.experiment.device_info import look_at
+    from reservoir_hw.experiment.reservoir_of import reservoir_of
+
+    if input_range is not None and not input_range[0] < input_range[1]:
+        raise ConfigurationError(f"--input-range {input_range[0]:g} {input_range[1]:g}: lowest first")
+    with own_stdout() if json else contextlib.nullcontext():
+        config, reservoir = reservoir_of(file, set=set_ or [], inputs=inputs)
+        with reservoir:
+            found = look_at(reservoir, config.kind, drive=drive, input_range=input_range)
+    if json:
+        print_json(found.as_dict())
+        return
+    for title, facts in found.sections():
+        typer.echo(title)
+        print_facts(facts, indent="  ")
+
+
+@app.command("keys")
+def keys(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose keys: of a device, or of somebody who drives it.")],
+    folder: Annotated[Path, typer.Option(metavar="DIR", help="Where the two files are made.")] = Path(),
+) -> None:
+    """Make a CURVE key pair for `serve` or `kind: zmq`, in two files. An existing file is never replaced."""
+    try:
+        from reservoir_hw.drivers.zeromq import make_keys
+    except ImportError as error:
+        raise MissingExtra("keys need pyzmq: pip install 'reservoir-hw[zmq]'") from error
+    if re.fullmatch(r"\w[\w.-]*", name) is None:
+        raise ConfigurationError(
+            f"{name!r} is no name (letters, digits, - and .); --folder says where the keys are made"
+        )
+    public, secret = make_keys(folder, name)
+    typer.echo(
+        f"{secret} stays on this machine, readable by its owner alone:\n"
+        f"    for a device   reservoir-hw serve ... --secret-key {secret} --clients DIR\n"
+        f"    for a client   security.key: {secret}\n"
+        f"{public} may be read by everybody:\n"
+        "    of a device    security.server_key: of each client names this file, or the key in it\n"
+        "    of a client    goes into the folder DIR that the server is given with --clients"
+    )

@@ -1,0 +1,181 @@
+"""`reservoir-hw serve`."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import platform
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reservoir_hw.cli.options import InputsOption, SetOption
+from reservoir_hw.errors import ConfigurationError, MissingExtra
+
+if TYPE_CHECKING:
+    from reservoir_hw.drivers.zeromq import Allowed, Server
+
+log = logging.getLogger("reservoir_hw.drivers.serve")
+
+# What stops a process and its whole group sends the same signal twice.
+_ONE_SIGNAL_S = 0.5
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def serve(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Reservoir or experiment file (YAML or JSON).")],
+    bind: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="tcp://host:port, or ipc://path for this host alone.")
+    ] = "tcp://127.0.0.1:5555",
+    control: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Of the control socket. [default: next port, or path + .control]"),
+    ] = None,
+    inputs: InputsOption = None,
+    set_: SetOption = None,
+    lease: Annotated[float, typer.Option(help="A client that is silent for so many seconds has lost the device.")] = 10,
+    credits: Annotated[int, typer.Option(help="Chunks that a client may have under way at once.")] = 8,
+    max_message: Annotated[
+        str, typer.Option("--max-message", metavar="BYTES", help="Largest message, for instance 64M.")
+    ] = "256M",
+    secret_key: Annotated[
+        Path | None, typer.Option("--secret-key", metavar="FILE", help="The server's own .key_secret file.")
+    ] = None,
+    clients: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder with the .key files of those who may come in.")
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen to other hosts without keys: anybody may drive the device.")
+    ] = False,
+    chaos: Annotated[
+        Path | None, typer.Option(metavar="FAULTS", help="Damage the traffic as this YAML file says, to test clients.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Log JSON, one object on each line of standard error.")] = False,
+) -> None:
+    """Offer a reservoir to experiments on this or another host (`kind: zmq`).
+
+    One client has it at a time; between clients the device is in its safe state. Ctrl-C or SIGTERM ends it after the
+    request at hand, a second one at once.
+    """
+    from reservoir_hw.experiment.reservoir_of import reservoir_of
+
+    try:
+        from reservoir_hw.drivers.zeromq import Allowed, Server
+    except ImportError as error:
+        raise MissingExtra("serving needs pyzmq: pip install 'reservoir-hw[zmq]'") from error
+    if (secret_key is None) != (clients is None):
+        raise ConfigurationError("--secret-key (the server's own key) and --clients (whom it lets in) belong together")
+    _log(as_json=json)
+    allowed = None if secret_key is None or clients is None else Allowed.from_files(secret_key, clients)
+    largest = _bytes(max_message)
+    reachable: dict[str, Any] = {"allowed": allowed, "insecure": insecure}
+    options: dict[str, Any] = {"lease_s": lease, "credits": credits, "max_frame_bytes": largest}
+    reservoir = reservoir_of(file, set=set_ or [], inputs=inputs)[1]
+    if chaos is None:
+        server = Server(reservoir, bind, control=control, **options, **reachable)
+        network = contextlib.nullcontext()
+    else:
+        back, network = _bad_network(chaos, bind, control, largest, reachable)
+        server = Server(reservoir, back, **options)
+    _stop_on_signals(server)
+    with network:
+        server.run(None if json else lambda: _say(server, bind, control, allowed))
+
+
+def _log(*, as_json: bool) -> None:
+    """Who comes and goes is shown even if nobody asked for a log."""
+    from reservoir_hw.cli.log_lines import JsonLines
+
+    root = logging.getLogger()
+    if root.level == logging.WARNING:
+        logging.getLogger("reservoir_hw.drivers").setLevel(logging.INFO)
+    if as_json:
+        for handler in root.handlers:
+            handler.setFormatter(JsonLines())
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"(\d+)\s*([KMG]?)(?:i?B)?", text.strip(), flags=re.IGNORECASE)
+    if found is None:
+        raise ConfigurationError(f"--max-message {text!r}: write a number of bytes, or 64K, 256M, 2G")
+    return int(found[1]) * _UNITS[found[2].upper()]
+
+
+def _stop_on_signals(server: Server) -> None:
+    """The first Ctrl-C or SIGTERM lets the request at hand end, the second does not."""
+    first: list[float] = []
+
+    def stop(number: int, frame: Any) -> None:
+        del number, frame
+        now = time.monotonic()
+        if first and now > first[0] + _ONE_SIGNAL_S:
+            # The device is brought to its safe state in any case.
+            for every in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(every, signal.SIG_IGN)
+            raise KeyboardInterrupt
+        if not first:
+            first.append(now)
+            server.stop()
+
+    for every in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(every, stop)
+
+
+def _bad_network(
+    faults: Path, front: str, control: str | None, largest: int, reachable: dict[str, Any]
+) -> tuple[str, contextlib.AbstractContextManager[None]]:
+    """Where the device has to listen, and what stands between it and the clients meanwhile."""
+    import tempfile
+
+    from reservoir_hw.configuration import Document, validate
+    from reservoir_hw.drivers.zeromq.chaos import ChaosConfig, ChaosProxy
+
+    config = validate(ChaosConfig, Document.from_file(faults))
+    folder = tempfile.TemporaryDirectory(prefix="reservoir_hw-")
+    back = f"ipc://{folder.name}/device"
+    proxy = ChaosProxy(config, front=front, back=back, front_control=control, max_frame_bytes=largest, **reachable)
+
+    @contextlib.contextmanager
+    def network() -> Iterator[None]:
+        with folder, proxy:
+            yield
+        struck = {name: count for name, count in proxy.counts.items() if count}
+        text = ", ".join(f"{name} {count}" for name, count in struck.items()) or "none"
+        log.info("%d messages, faults: %s", proxy.messages, text, extra={"event": "chaos", "faults": struck})
+
+    return back, network()
+
+
+def _say(server: Server, bind: str, control: str | None, allowed: Allowed | None) -> None:
+    """What is served, and what has to stand in a reservoir file on the other side."""
+    spec = server.spec
+    assert spec is not None
+    identity = spec.identity
+    name = f"{identity.vendor} {identity.model} {identity.serial}".strip()
+    kind = "simulation" if identity.simulated else "hardware"
+    lines = [
+        f"Serving {name} ({kind}), {spec.inputs} inputs -> {spec.nodes} nodes, fingerprint {identity.fingerprint[:12]}",
+        f"at {bind}. A reservoir file for the other side (Ctrl-C ends the server):",
+        "",
+        "    kind: zmq",
+        f"    address: {_reachable(bind)}",
+    ]
+    if control is not None:
+        lines.append(f"    control: {_reachable(control)}")
+    if allowed is not None:
+        lines += [
+            "    security:",
+            f'      server_key: "{allowed.server.public.decode()}"',
+            "      key: YOURS.key_secret",
+        ]
+    typer.echo("\n".join([*lines, ""]))
+
+
+def _reachable(address: str) -> str:
+    """The address under which others find what is bound to all of this host's."""
+    return re.sub(r"^tcp://(\*|0\.0\.0\.0|\[::\]):", f"tcp://{platform.node()}:", address)

@@ -1,0 +1,173 @@
+"""`reservoir-hw device`: what a device is, how fast it answers, keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from served import ipc_address, served
+from toys import Toy
+from typer.testing import CliRunner
+
+from reservoir_hw.cli import device
+from reservoir_hw.cli.errors import CommandGroup
+from reservoir_hw.drivers.zeromq.security import read_pair, read_public
+from reservoir_hw.experiment.device_info import look_at
+from reservoir_hw.spec import Identity
+
+app = typer.Typer(cls=CommandGroup, pretty_exceptions_enable=False)
+app.callback()(lambda: None)
+app.add_typer(device.app, name="device")
+
+
+def call(*arguments: object) -> Any:
+    return CliRunner().invoke(app, ["device", *map(str, arguments)])
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    with ipc_address() as address:
+        yield address
+
+
+@pytest.fixture
+def esn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "lab.yaml"
+    path.write_text("kind: esn\nnodes: 20\n")
+    return path
+
+
+def test_a_simulation(esn: Path) -> None:
+    done = call("info", esn, "--inputs", 2)
+    assert done.exit_code == 0, done.output
+    for text in ("reservoir_hw esn", "a simulation", "fingerprint", "held", "settable", "99th percentile", "MB/s"):
+        assert text in done.stdout
+    assert "Its server" not in done.stdout
+    found = json.loads(call("info", esn, "--inputs", 2, "--json", "--set", "nodes=30").stdout)
+    assert found["kind"] == "esn"
+    assert found["identity"]["simulated"] is True
+    assert (found["spec"]["inputs"], found["spec"]["nodes"]) == (2, 30)
+    assert found["round_trip"]["steps"] == 300
+    assert 0 < found["round_trip"]["p50_s"] <= found["round_trip"]["p99_s"]
+    run = found["throughput"]
+    assert run["bytes_per_s"] == pytest.approx(run["steps_per_s"] * 32 * 4)
+    assert found["server"] is None
+
+
+def test_the_reservoir_of_an_experiment(esn: Path) -> None:
+    esn.write_text("task: {kind: narma}\nreservoir: {kind: esn, nodes: 7}\nreadout: {kind: ridge}\n")
+    found = json.loads(call("info", esn, "--no-drive", "--json").stdout)
+    assert (found["spec"]["inputs"], found["spec"]["nodes"]) == (1, 7)
+
+
+def test_a_served_device(esn: Path, address: str) -> None:
+    esn.write_text(f"kind: zmq\naddress: {address}\n")
+    with served(Toy(input_range=(0, 1)), address):
+        done = call("info", esn)
+        assert done.exit_code == 0, done.output
+        assert "Its server" in done.stdout
+        assert address in done.stdout
+        found = json.loads(call("info", esn, "--json").stdout)
+    assert found["server"]["address"] == address
+    assert found["server"]["traffic"]["clients"] == 2
+    assert str(os.getpid()) in found["server"]["holder"]
+    assert found["settings"]["incidents"] == {"repeated": 0, "stale": 0, "damaged": 0}
+    assert found["throughput"]["steps"] > 1000
+
+
+@pytest.mark.parametrize("continuity", ["held", "replayed", "free_running"])
+def test_a_device_is_driven_within_its_range_from_rest_and_left_at_rest(continuity: Any) -> None:
+    memory = {"memory_steps": 3} if continuity == "replayed" else {}
+    with Toy(input_range=(0.25, 0.5), continuity=continuity, **memory) as toy:
+        info = look_at(toy, "toy", seconds=0.3)
+        driven = np.concatenate([u.reshape(-1) for u in toy.driven])
+        assert 0.25 <= driven.min() < driven.max() <= 0.5
+        assert toy.at_rest
+        assert len(toy.resets) >= 3
+        assert info.round_trip is not None
+        assert info.throughput is not None
+
+
+def test_a_device_that_must_not_be_driven() -> None:
+    with Toy(identity=Identity(vendor="lab", model="film", serial="7", simulated=False)) as toy:
+        opened = len(toy.resets)
+        info = look_at(toy, "toy", drive=False)
+        assert toy.driven == []
+        assert len(toy.resets) == opened
+    assert info.round_trip is info.throughput is None
+    said = {name: text for _, facts in info.sections() for name, text in facts}
+    assert said["is"] == "hardware"
+    assert said["serial"] == "7"
+    assert "--no-drive" in said["not measured"]
+
+
+class Slow(Toy):
+    """A hundredth of a second a step."""
+
+    def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+        time.sleep(0.01 * u.shape[1])
+        return super()._run(u, out)
+
+
+def test_a_slow_device_is_asked_for_few_steps() -> None:
+    with Slow() as slow:
+        began = time.monotonic()
+        info = look_at(slow, "slow", seconds=0.5)
+        assert time.monotonic() - began < 2
+        assert slow.counters.steps < 150
+    assert info.round_trip is not None
+    assert 0.01 <= info.round_trip.p50_s < 0.03
+    assert info.throughput is not None
+    assert 30 < info.throughput.steps_per_s <= 100
+
+
+def test_what_cannot_be_driven_says_why(esn: Path) -> None:
+    esn.write_text("kind: esn\nnodes: 4\nnonidealities: {drive: {bits: 8, range: [-0.1, 0.1]}}\n")
+    done = call("info", esn, "--inputs", 1, "--input-range", -1, 1)
+    assert done.exit_code == 0, done.output
+    assert "it could not be driven: input at" in done.stdout
+    assert call("info", esn, "--inputs", 1).stdout.count("MB/s") == 1
+    assert call("info", esn, "--inputs", 1, "--input-range", 1, -1).exit_code == 2
+    assert "--inputs N" in call("info", esn).stderr
+
+
+def test_a_faulty_or_absent_device(esn: Path, address: str) -> None:
+    esn.write_text(f"kind: zmq\naddress: {address}\ntimeout_s: 0.3\n")
+    done = call("info", esn)
+    assert done.exit_code == 3
+    assert "Is the server running" in done.stderr
+    with served(Toy(fails_at=0), address):
+        done = call("info", esn)
+    assert done.exit_code == 3
+    assert "toy fault at step 0" in done.stderr
+
+
+def test_keys(tmp_path: Path) -> None:
+    folder = tmp_path / "keys"
+    done = call("keys", "bench", "--folder", folder)
+    assert done.exit_code == 0, done.output
+    pair = read_pair(folder / "bench.key_secret")
+    assert pair.public == read_public(folder / "bench.key")
+    assert pair.secret.decode() not in done.output
+    for words in ("bench.key_secret stays on this machine", "bench.key may be read by everybody", "--clients DIR"):
+        assert words in done.stdout
+    assert stat.S_IMODE((folder / "bench.key_secret").stat().st_mode) == 0o600
+    before = (folder / "bench.key_secret").read_bytes()
+    done = call("keys", "bench", "--folder", folder)
+    assert done.exit_code == 2
+    assert "exists already" in done.stderr
+    assert (folder / "bench.key_secret").read_bytes() == before
+    for name in ("../x", "a/b", "..", ""):
+        assert call("keys", name, "--folder", folder).exit_code == 2
+    done = call("keys", "x", "--folder", "/proc/nowhere")
+    assert done.exit_code == 2
+    assert "cannot be written to" in done.stderr

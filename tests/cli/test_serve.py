@@ -1,0 +1,458 @@
+"""`reservoir-hw serve`, and experiments that meet what it serves: real processes, real sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from served import free_address, ipc_address
+
+from reservoir_hw import open_reservoir
+from reservoir_hw.drivers.zeromq import make_keys
+from reservoir_hw.errors import ReservoirError
+from reservoir_hw.store import StateStore
+
+ELMAN = """\
+task: {kind: elman_grammar, sentences: 300}
+reservoir: {kind: esn, nodes: 30, input_scaling: 0.5}
+readout: {kind: ridge, alpha: 1e-2, input_connection: true}
+training: {settle_passes: 1}
+run: {folder: runs, states: null, chunk_steps: 500}
+"""
+NARMA = """\
+task: {kind: narma, train_steps: 800, test_steps: 400}
+reservoir: {kind: esn, nodes: 40, nonidealities: {loop: {noise: 0.01}, readout: {noise: 0.01}}}
+readout: {kind: ridge, washout: 50}
+run: {folder: runs, states: null, chunk_steps: 300}
+"""
+GRID = "vary: {readout.alpha: [1e-6, 1e-2], training.settle_passes: [0, 1]}\n"
+BENCH = """\
+import time, pathlib
+
+def slow(u):
+    pathlib.Path("driven").touch()
+    time.sleep(0.4)
+    return [u[0]]
+
+def rest():
+    pass
+
+def safe():
+    pathlib.Path("safe").touch()
+"""
+SLOW = """\
+kind: python
+call: bench:slow
+reset_call: bench:rest
+close_call: bench:safe
+mode: step
+inputs: 1
+nodes: 1
+simulated: true
+continuity: held
+"""
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "reservoir_hw.cli", *map(str, arguments)]
+
+
+def call(*arguments: object, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(command(*arguments), cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+@contextlib.contextmanager
+def serving(*arguments: object, cwd: Path, end: int | None = signal.SIGTERM) -> Iterator[subprocess.Popen[str]]:
+    """A server that listens; it ends by itself, without a word of trouble, after the signal."""
+    process = subprocess.Popen(
+        command("serve", *arguments), cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        first = (process.stderr if "--json" in arguments else process.stdout).readline()
+        assert "erving" in first, process.communicate()[1]
+        yield process
+        if end is not None:
+            process.send_signal(end)
+            _, errors = process.communicate(timeout=30)
+            assert process.returncode == 0, errors
+            assert "Traceback" not in errors, errors
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def client(folder: Path, address: str, security: str = "", name: str = "zmq.yaml") -> Path:
+    (folder / name).write_text(f"kind: zmq\naddress: {address}\ntimeout_s: 2.0\n{security}")
+    return folder / name
+
+
+def states_of(path: Path) -> dict[str, np.ndarray]:
+    store = StateStore.open(path)
+    return {
+        f"{name} {part}": np.asarray(array[:])
+        for name, dataset in store.datasets.items()
+        for part, array in (("inputs", dataset.inputs), ("states", dataset.states))
+    }
+
+
+@pytest.fixture
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
+    if getattr(request, "param", "tcp") == "tcp":
+        yield free_address()
+        return
+    with ipc_address() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with both experiments, and with what they give on a local reservoir."""
+    folder = tmp_path_factory.mktemp("local")
+    for name, text in (("elman", ELMAN), ("narma", NARMA)):
+        (folder / f"{name}.yaml").write_text(text)
+        done = call("run", f"{name}.yaml", "--json", "--set", f"run.record={name}", cwd=folder)
+        (folder / f"{name}.json").write_text(done.stdout)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["elman", "narma"])
+@pytest.mark.parametrize(
+    ("address", "curve"),
+    [("tcp", False), ("ipc", False), ("tcp", True), ("ipc", True)],
+    ids=["tcp", "ipc", "tcp curve", "ipc curve"],
+    indirect=["address"],
+)
+def test_an_experiment_gives_the_same_bits_over_the_wire(
+    local: Path, tmp_path: Path, name: str, address: str, curve: bool
+) -> None:
+    shutil.copy(local / f"{name}.yaml", tmp_path)
+    options: list[object] = [f"{name}.yaml", "--bind", address]
+    security = ""
+    if curve:
+        make_keys(tmp_path, "bench")
+        make_keys(tmp_path / "clients", "anna")
+        options += ["--secret-key", "bench.key_secret", "--clients", "clients"]
+        security = "security: {server_key: bench.key, key: clients/anna.key_secret}\n"
+    far = client(tmp_path, address, security)
+    with serving(*options, cwd=tmp_path):
+        done = call("run", f"{name}.yaml", "--reservoir", far, "--json", "--set", "run.record=far", cwd=tmp_path)
+    result, expected = json.loads(done.stdout), json.loads((local / f"{name}.json").read_text())
+    assert [row["metrics"] for row in result["rows"]] == [row["metrics"] for row in expected["rows"]]
+    there, here = states_of(tmp_path / "far"), states_of(local / name)
+    assert there.keys() == here.keys() != set()
+    for key, array in here.items():
+        np.testing.assert_array_equal(there[key], array)
+    record = json.loads((Path(tmp_path / result["folder"]) / "provenance.json").read_text())
+    near = json.loads((local / expected["folder"] / "provenance.json").read_text())
+    device, here_device = (entry["rows"][0]["reservoir"] for entry in (record, near))
+    assert device["identity"] == here_device["identity"]
+    assert device["address"] == address
+
+
+def test_points_of_a_grid_take_the_device_one_after_the_other(tmp_path: Path, address: str) -> None:
+    (tmp_path / "narma.yaml").write_text(NARMA + GRID)
+    far = client(tmp_path, address)
+    with serving("narma.yaml", "--bind", address, cwd=tmp_path):
+        results = []
+        for more in ([], ["--reservoir", far]):
+            done = call("run", "narma.yaml", *more, "--json", cwd=tmp_path)
+            results.append([row["metrics"] for row in json.loads(done.stdout)["rows"]])
+        assert results[0] == results[1]
+        over = ["--reservoir", far, "--set", "run.states=states"]
+        stores = json.loads(call("harvest", "narma.yaml", *over, "--json", cwd=tmp_path).stdout)["stores"]
+        assert len(stores) == 2
+        done = call("run", "narma.yaml", *over, "--json", cwd=tmp_path)
+    # The server is gone: the states are there.
+    assert "states were read from" in done.stderr
+    assert [row["metrics"] for row in json.loads(done.stdout)["rows"]] == results[0]
+
+
+def chunks_of(folder: Path) -> dict[str, bytes]:
+    store = next((folder / "states").iterdir())
+    return {
+        str(path.relative_to(store)): path.read_bytes()
+        for name in ("states", "inputs")
+        for path in sorted(store.glob(f"*/{name}/c/**/*"))
+        if path.is_file()
+    }
+
+
+def committed(folder: Path) -> int:
+    journals = list((folder / "states").glob("*/journal/zarr.json"))
+    return json.loads(journals[0].read_text())["attributes"]["places"] if journals else -1
+
+
+def test_a_harvest_survives_the_death_of_the_server(tmp_path: Path, address: str) -> None:
+    text = NARMA.replace("train_steps: 800", "train_steps: 6000").replace("300}", "50, states: states}")
+    for name in ("whole", "cut"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "narma.yaml").write_text(text.replace("states: null, ", ""))
+        client(tmp_path / name, address)
+    serve = ["narma.yaml", "--bind", address]
+    harvest = ["harvest", "narma.yaml", "--reservoir", "zmq.yaml", "--json"]
+    with serving(*serve, cwd=tmp_path / "whole"):
+        call(*harvest, cwd=tmp_path / "whole")
+    whole = chunks_of(tmp_path / "whole")
+    assert len(whole) == 2 * (6000 + 400) // 50
+    cut = tmp_path / "cut"
+    with serving(*serve, cwd=cut, end=None) as server:
+        harvester = subprocess.Popen(
+            command(*harvest), cwd=cut, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        while committed(cut) < 20 and harvester.poll() is None:
+            time.sleep(0.002)
+        server.kill()
+        server.wait()
+        started = time.monotonic()
+        _, errors = harvester.communicate(timeout=60)
+        waited = time.monotonic() - started
+    assert harvester.returncode == 3, errors
+    assert "Traceback" not in errors
+    assert "the same command goes on from there" in errors
+    assert waited < 15
+    assert 20 <= committed(cut) < 120
+    with serving(*serve, cwd=cut):
+        done = call(*harvest, cwd=cut)
+    segments = json.loads(done.stdout)["stores"][0]["segments"]
+    assert [segment["seam"] for segment in segments] == [None, None]
+    assert chunks_of(cut) == whole
+
+
+def test_what_is_served_and_how_to_reach_it(tmp_path: Path, address: str) -> None:
+    (tmp_path / "lab.yaml").write_text("kind: esn\nnodes: 12\n")
+    process = subprocess.Popen(
+        command("serve", "lab.yaml", "--inputs", "3", "--bind", address, "--lease", "2", "--credits", "3"),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    said = [process.stdout.readline() for _ in range(6)]
+    with open_reservoir({"kind": "zmq", "address": address}) as far:
+        fingerprint = far.spec.identity.fingerprint
+        assert (far.spec.inputs, far.spec.nodes) == (3, 12)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert said[0] == f"Serving reservoir_hw esn (simulation), 3 inputs -> 12 nodes, fingerprint {fingerprint[:12]}\n"
+    assert said[1].startswith(f"at {address}")
+    assert said[3:5] == ["    kind: zmq\n", f"    address: {address}\n"]
+    assert "has the device" in errors
+    assert "says goodbye" in errors
+
+
+def test_the_log_is_json_where_that_is_wanted(tmp_path: Path, address: str) -> None:
+    (tmp_path / "lab.yaml").write_text("kind: esn\nnodes: 12\ninputs: 1\n")
+    process = subprocess.Popen(
+        command("serve", "lab.yaml", "--bind", address, "--json"),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    events = [json.loads(process.stderr.readline())]
+    with open_reservoir({"kind": "zmq", "address": address}) as far:
+        far.run(np.zeros((1, 7, 1)))
+    process.terminate()
+    output, errors = process.communicate(timeout=30)
+    events += map(json.loads, errors.splitlines())
+    assert process.returncode == 0
+    assert output == ""
+    assert [event["event"] for event in events] == ["serving", "leased", "goodbye", "stopped"]
+    assert events[0]["address"] == address
+    assert events[-1]["status"]["traffic"]["clients"] == 1
+    assert {"time", "level", "logger", "message"} <= events[0].keys()
+
+
+def test_a_server_goes_down_safely_in_the_middle_of_a_run(tmp_path: Path, address: str) -> None:
+    (tmp_path / "bench.py").write_text(BENCH)
+    (tmp_path / "lab.yaml").write_text(SLOW)
+    (tmp_path / "narma.yaml").write_text(NARMA)
+    far = client(tmp_path, address)
+    with serving("lab.yaml", "--bind", address, cwd=tmp_path, end=None) as server:
+        (tmp_path / "safe").unlink()
+        # Each chunk holds the device for longer than the client's patience with a dead one; more are on their way.
+        over = ["--set", "run.chunk_steps=8", "--set", "reservoir.timeout_s=0.5"]
+        run = subprocess.Popen(
+            command("run", "narma.yaml", "--reservoir", far, *over),
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        while not (tmp_path / "driven").exists() and run.poll() is None:
+            time.sleep(0.01)
+        server.terminate()
+        _, errors = run.communicate(timeout=30)
+        assert run.returncode == 3, errors
+        assert "the server is shutting down" in errors
+        assert "Traceback" not in errors
+        _, errors = server.communicate(timeout=30)
+        assert server.returncode == 0, errors
+    assert (tmp_path / "safe").exists()
+
+
+def test_a_second_signal_does_not_wait(tmp_path: Path, address: str) -> None:
+    (tmp_path / "bench.py").write_text(BENCH.replace("0.4", "60"))
+    (tmp_path / "lab.yaml").write_text(SLOW)
+    (tmp_path / "narma.yaml").write_text(NARMA)
+    far = client(tmp_path, address)
+    with serving("lab.yaml", "--bind", address, cwd=tmp_path, end=None) as server:
+        (tmp_path / "safe").unlink()
+        quiet = subprocess.DEVNULL
+        run = subprocess.Popen(
+            command("run", "narma.yaml", "--reservoir", far), cwd=tmp_path, stdout=quiet, stderr=quiet, text=True
+        )
+        while not (tmp_path / "driven").exists() and run.poll() is None:
+            time.sleep(0.01)
+        while server.poll() is None:
+            server.send_signal(signal.SIGINT)
+            time.sleep(0.1)
+        assert server.returncode == 130
+        run.kill()
+        run.wait()
+    assert (tmp_path / "safe").exists()
+
+
+# ---- mistakes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--bind", "tcp://0.0.0.0:5555"], "can be reached by other hosts: give keys .* --insecure"),
+        (["--bind", "5555"], "is not tcp://host:port"),
+        (["--bind", "tcp://127.0.0.1:x"], "is not tcp://host:port"),
+        (["--bind", "ipc:///no/such/folder/x"], "cannot listen at ipc:///no/such/folder/x: No such file"),
+        (["--max-message", "lots"], "write a number of bytes"),
+        (["--max-message", "1K"], "max_frame_bytes at least 4096"),
+        (["--lease", "0"], "lease_s must be"),
+        (["--secret-key", "x"], "belong together"),
+        (["--secret-key", "x", "--clients", "nowhere"], "nowhere is not a folder"),
+        (["--inputs", "2"], "reservoir.inputs is 1"),
+        (["--set", "nodes=-1"], "nodes = -1"),
+        (["--chaos", "nowhere.yaml"], "nowhere.yaml: there is no such file"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "says",
+)
+def test_one_sentence_for_each_mistake(tmp_path: Path, options: list[str], message: str) -> None:
+    (tmp_path / "lab.yaml").write_text("kind: esn\nnodes: 3\ninputs: 1\n")
+    done = call("serve", "lab.yaml", *options, cwd=tmp_path, code=2)
+    assert re.search(message, done.stderr)
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_inputs_must_be_known(tmp_path: Path) -> None:
+    (tmp_path / "lab.yaml").write_text("kind: esn\nnodes: 3\n")
+    assert "--inputs N" in call("serve", "lab.yaml", cwd=tmp_path, code=2).stderr
+    (tmp_path / "narma.yaml").write_text(NARMA)
+    done = call("serve", "narma.yaml", "--inputs", 2, cwd=tmp_path, code=2)
+    assert "its task has 1 input channels, not 2" in done.stderr
+
+
+def test_mistakes_between_two_processes(tmp_path: Path, address: str) -> None:
+    (tmp_path / "narma.yaml").write_text(NARMA)
+    (tmp_path / "three.yaml").write_text("kind: esn\nnodes: 3\n")
+    far = client(tmp_path, address)
+    run = ["run", "narma.yaml", "--reservoir", far]
+    done = call(*run, "--set", "reservoir.timeout_s=0.5", cwd=tmp_path, code=3)
+    assert "no connection within 0.5 s" in done.stderr
+    assert "Is the server running" in done.stderr
+    with serving("three.yaml", "--inputs", 3, "--bind", address, "--insecure", cwd=tmp_path):
+        assert "cannot listen at" in call("serve", "narma.yaml", "--bind", address, cwd=tmp_path, code=2).stderr
+        assert re.search(r"has 3 inputs, but 1 are wanted", call(*run, cwd=tmp_path, code=2).stderr)
+        with open_reservoir({"kind": "zmq", "address": address}):
+            done = call(*run, cwd=tmp_path, code=3)
+            assert "is in use by" in done.stderr
+            assert f"(process {os.getpid()})" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("security", "message"),
+    [
+        ("{server_key: bench.key, key: berta.key_secret}", "does not let us in"),
+        ("{server_key: berta.key, key: anna.key_secret}", "not the device that security.server_key belongs to"),
+        ("null", "it asks for keys"),
+    ],
+    ids=["wrong own key", "wrong server key", "no key"],
+)
+def test_whoever_has_no_key_learns_nothing(tmp_path: Path, address: str, security: str, message: str) -> None:
+    (tmp_path / "narma.yaml").write_text(NARMA)
+    for name in ("bench", "anna", "berta"):
+        make_keys(tmp_path, name)
+    (tmp_path / "clients").mkdir()
+    shutil.copy(tmp_path / "anna.key", tmp_path / "clients")
+    options = ["--secret-key", "bench.key_secret", "--clients", "clients", "--json"]
+    with serving("narma.yaml", "--bind", address, *options, cwd=tmp_path, end=None) as server:
+        far = client(tmp_path, address, f"security: {security}\n")
+        done = call("run", "narma.yaml", "--reservoir", far, cwd=tmp_path, code=3)
+        said = [line for line in done.stderr.splitlines() if line.startswith("device:")]
+        assert len(said) == 1
+        assert message in said[0]
+        assert "esn" not in said[0]
+        server.terminate()
+        _, errors = server.communicate(timeout=30)
+        last = json.loads(errors.splitlines()[-1])
+        assert last["event"] == "stopped"
+        assert set(last["status"]["traffic"].values()) == {0}
+
+
+def test_chaos_never_gives_wrong_states(tmp_path: Path, address: str) -> None:
+    (tmp_path / "lab.yaml").write_text("kind: esn\nnodes: 12\ninputs: 1\n")
+    (tmp_path / "faults.yaml").write_text("corrupt: 0.1\nduplicate: 0.1\nsockets: [data]\n")
+    make_keys(tmp_path, "bench")
+    make_keys(tmp_path / "clients", "anna")
+    keys = {"server_key": str(tmp_path / "bench.key"), "key": str(tmp_path / "clients/anna.key_secret")}
+    u = np.random.default_rng(0).uniform(-1, 1, (1, 20, 1))
+    with open_reservoir({"kind": "esn", "nodes": 12, "inputs": 1}) as near:
+        expected = near.run(u)
+    options = ["--chaos", "faults.yaml", "--secret-key", "bench.key_secret", "--clients", "clients", "--json"]
+    right = wrong = 0
+    with serving("lab.yaml", "--bind", address, *options, cwd=tmp_path, end=None) as server:
+        for _ in range(40):
+            try:
+                with open_reservoir({"kind": "zmq", "address": address, "timeout_s": 1.0, "security": keys}) as far:
+                    np.testing.assert_array_equal(far.run(u), expected)
+                    right += 1
+            except ReservoirError:
+                wrong += 1
+        server.terminate()
+        _, errors = server.communicate(timeout=30)
+        assert server.returncode == 0, errors
+        struck = next(json.loads(line) for line in errors.splitlines() if '"chaos"' in line)
+    assert right
+    assert wrong
+    assert struck["faults"]["corrupt"]
+
+
+def test_the_example(tmp_path: Path, address: str) -> None:
+    shutil.copytree(Path(__file__).parents[2] / "examples/remote", tmp_path / "examples/remote")
+    folder = tmp_path / "examples/remote"
+    small = ["--set", "task.train_steps=600", "--set", "task.test_steps=300", "--json"]
+    there = ["--reservoir", folder / "bench.yaml", "--set", f"reservoir.address={address}"]
+    with serving(folder / "experiment.yaml", "--bind", address, cwd=tmp_path):
+        call("device", "info", folder / "bench.yaml", "--set", f"address={address}", cwd=tmp_path)
+        far = json.loads(call("run", folder / "experiment.yaml", *small, *there, cwd=tmp_path).stdout)
+    near = json.loads(call("run", folder / "experiment.yaml", *small, cwd=tmp_path).stdout)
+    assert [row["metrics"] for row in far["rows"]] == [row["metrics"] for row in near["rows"]]
+    options = ["--bind", address, "--chaos", folder / "faults.yaml"]
+    with serving(folder / "experiment.yaml", *options, cwd=tmp_path):
+        pass

@@ -1,0 +1,58 @@
+"""Reservoirs behind sockets, in threads of the test process."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from reservoir_hw.drivers.zeromq import Server
+from reservoir_hw.reservoir import Reservoir
+
+
+def free_address() -> str:
+    """A tcp address on this host whose next port is free too."""
+    for port in range(20000 + 2 * (threading.get_native_id() % 10000), 65000, 2):
+        with socket.socket() as data, socket.socket() as control, contextlib.suppress(OSError):
+            data.bind(("127.0.0.1", port))
+            control.bind(("127.0.0.1", port + 1))
+            return f"tcp://127.0.0.1:{port}"
+    raise AssertionError("no free port")
+
+
+@contextlib.contextmanager
+def ipc_address() -> Iterator[str]:
+    """An ipc address: the folders of pytest have paths that are too long for one."""
+    with tempfile.TemporaryDirectory(prefix="rhw") as folder:
+        yield f"ipc://{Path(folder)}/device"
+
+
+@contextlib.contextmanager
+def served(reservoir: Reservoir, address: str, **options: Any) -> Iterator[Server]:
+    """While a server runs; what ended it early is raised."""
+    server = Server(reservoir, address, **options)
+    ended: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            server.run()
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=run, name="server")
+    thread.start()
+    try:
+        while not server.wait_ready(0.05) and thread.is_alive():
+            pass
+        if ended:
+            raise ended[0]
+        yield server
+    finally:
+        server.stop()
+        thread.join()
+    if ended:
+        raise ended[0]

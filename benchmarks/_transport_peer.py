@@ -1,6 +1,6 @@
 """The other end of `transport.py`, in a process of its own: a device that does nothing, or a bare socket.
 
-    python benchmarks/_transport_peer.py ours|bare ADDRESS INPUTS NODES
+python benchmarks/_transport_peer.py ours|bare ADDRESS INPUTS NODES
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from typing import Any, NamedTuple, cast
 
 import google_crc32c
@@ -59,8 +59,8 @@ REPLY = 0x80
 ERROR = 0xFF
 
 
-class Flag(IntFlag):
-    """Of a RUN."""
+class Flag(IntEnum):
+    """Bits of a RUN. (Not an IntFlag, whose operators take a microsecond each.)"""
 
     MORE = 1
     OUTPUTS = 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,10 +19,14 @@ else:
 
 # Values whose temporary array stays in the cache.
 _BLOCK = 1 << 16
+# Values for which a single call, here of a product, is cheaper than two.
+_FEW = 1 << 12
 
 
 def is_tensor(value: object) -> bool:
     """Whether `value` is a torch tensor, decided without importing torch."""
+    if type(value) is np.ndarray:
+        return False
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -37,6 +42,8 @@ def import_torch(purpose: str) -> Any:
 
 def to_numpy(value: Any, dtype: np.dtype[Any], name: str) -> np.ndarray:
     """A C-contiguous numpy array of `dtype`; no copy is made where none is needed."""
+    if type(value) is np.ndarray and value.dtype == dtype and value.flags.c_contiguous:
+        return value
     if is_tensor(value):
         value = value.detach().cpu().numpy()
     return np.ascontiguousarray(_real(value, name), dtype=dtype)
@@ -78,6 +85,9 @@ def all_finite(array: Any) -> bool:
     """Whether there is neither NaN nor infinity in `array`. One pass, no large temporary array."""
     if is_tensor(array):
         return bool(array.detach().isfinite().all())
+    if array.size <= _FEW and math.isfinite(np.vdot(array, array)):
+        # A finite sum of squares proves it. That of large finite numbers may overflow, so a bad one is looked at.
+        return True
     if array.size <= _BLOCK or not array.flags.c_contiguous:
         return bool(np.isfinite(array).all())
     flat = array.reshape(-1)

@@ -107,6 +107,8 @@ class Connection:
         self._sent = 0
         self._answered = 0
         self._abandoned = 0
+        self._interrupted: tuple[bytes, Any] | None = None
+        self._not_understood = 0
         self._closing = threading.Event()
         self._dead: str | None = None
         self._unusable: str | None = None
@@ -233,23 +235,18 @@ class Connection:
     def send(self, operation: Operation, payload: Any = b"", **fields: Any) -> Header:
         """Send a request without waiting for its answer. `fields` are those of the header."""
         self._unusable_after_failure()
+        if self._interrupted is not None:
+            self._put(*self._interrupted, again=True)
         header = Header(operation, self._session, self._sent + 1, **fields)
         size = len(payload) if isinstance(payload, bytes) else payload.nbytes
         if size > self.max_frame_bytes:
             text = f"{self.address} takes messages of at most {self.max_frame_bytes} bytes, this has {size}"
             raise exception_of(Code.TOO_LARGE, text)
         packed = pack_header(header, payload)
-        try:
-            send(self._data, packed, payload)
-            self._sent += 1
-        except zmq.Again:
-            self._unusable = f"nothing could be sent for {self.timeout_s:g} s"
-            self._unusable_after_failure()
-        except BaseException:
-            # Nobody knows whether it is under way, or half of it.
-            self._unusable = "the sending of a request was interrupted"
-            raise
-        self._last = header
+        # No interrupt comes between these two: neither calls anything.
+        self._interrupted = packed, payload
+        self._sent, self._last = header.request, header
+        self._put(packed, payload)
         return header
 
     def receive(self, expected: Header | None = None) -> tuple[Header, memoryview]:
@@ -265,6 +262,7 @@ class Connection:
         self._abandoned = max(self._abandoned, request - 1)
         try:
             header, payload = self._await(request)
+            self._not_understood = 0
             if header.operation == ERROR:
                 self._answered = request
                 raise self._error(header, payload)
@@ -281,6 +279,19 @@ class Connection:
             raise
 
     # ---- how ------------------------------------------------------------------------------------
+
+    def _put(self, packed: bytes, payload: Any, *, again: bool = False) -> None:
+        """Send a message; `again` if that was interrupted, and nothing, half or all of it is under way."""
+        try:
+            if again:
+                # It ends half a message, or is one that nobody understands. The device drops what it has already.
+                self._not_understood += 1
+                self._data.send(b"")
+            send(self._data, packed, payload)
+        except zmq.Again:
+            self._unusable = f"nothing could be sent for {self.timeout_s:g} s"
+            self._unusable_after_failure()
+        self._interrupted = None
 
     def _socket(self) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.DEALER)
@@ -412,6 +423,9 @@ class Connection:
             self.incidents.damaged += 1
             raise ProtocolError(f"{self.address}: {error}") from error
         if header.operation == ERROR and header.request == 0:
+            if self._not_understood:
+                self._not_understood -= 1
+                return None
             self.incidents.damaged += 1
             raise self._error(header, payload)
         if header.session != self._session:

@@ -223,7 +223,7 @@ def unpack_map(data: Any) -> dict[str, Any]:
     try:
         content = msgpack.unpackb(data, strict_map_key=True, max_array_len=LARGEST_LIST, max_map_len=LARGEST_LIST)
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
-        raise ProtocolError(f"this is not msgpack: {error!r}") from error
+        raise ProtocolError(f"this is not msgpack: {str(error) or type(error).__name__}") from error
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise ProtocolError("this is not a msgpack map with text keys")
     return content

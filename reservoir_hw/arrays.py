@@ -42,10 +42,10 @@ def import_torch(purpose: str) -> Any:
 
 def to_numpy(value: Any, dtype: np.dtype[Any], name: str) -> np.ndarray:
     """A C-contiguous numpy array of `dtype`; no copy is made where none is needed."""
-    if type(value) is np.ndarray and value.dtype == dtype and value.flags.c_contiguous:
-        return value
     if is_tensor(value):
         value = value.detach().cpu().numpy()
+    elif type(value) is np.ndarray and value.dtype == dtype and value.flags.c_contiguous:
+        return value
     return np.ascontiguousarray(_real(value, name), dtype=dtype)
 
 

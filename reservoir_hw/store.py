@@ -27,6 +27,8 @@ from reservoir_hw.provenance import plain
 FORMAT = "reservoir_hw.states"
 VERSION = 1
 
+# What the codecs take.
+_MOST_CHUNK_BYTES = (1 << 31) - 1
 _RESERVED = {"journal", "snapshots"}
 _NO_STORE = "is not a store of states, as `run.record`, `reservoir-hw harvest` and `reservoir-hw trace import` make it"
 
@@ -106,7 +108,8 @@ class Dataset:
     def read_states(self, place: Place) -> np.ndarray:
         """As `read`, the states alone."""
         states = self._read(self.states, place.rows, place.start, place.stop)
-        if states.size and np.isnan(states[:, -1, -1]).any():
+        # A single node may well be NaN.
+        if states.size and np.isnan(states[:, -1]).all(axis=-1).any():
             raise ConfigurationError(
                 f"{self._store.path}: {self.name}, steps {place.start} to {place.stop - 1} of sequence "
                 f"{place.rows.start} were never harvested"
@@ -114,8 +117,42 @@ class Dataset:
         return states
 
     def read_inputs(self, rows: slice, start: int, stop: int) -> np.ndarray:
-        """Inputs alone, NaN where nothing was written. Raises `ConfigurationError` if the file is damaged."""
-        return self._read(self.inputs, rows, start, stop)
+        """Inputs alone, NaN where nothing was written.
+
+        Raises `ConfigurationError` if a file is damaged, or lost.
+        """
+        inputs = self._read(self.inputs, rows, start, stop)
+        if self._lost(inputs, rows, start) is not None:
+            # They may have been written just now. Inputs come before states, so those of these states are there.
+            inputs = self._read(self.inputs, rows, start, stop)
+            lost = self._lost(inputs, rows, start)
+            if lost is not None:
+                raise ConfigurationError(
+                    f"{self._store.path}: inputs of {self.name}, steps {lost.start} to {lost.stop - 1} of sequence "
+                    f"{lost.rows.start}: they were written, and are not there any more. Was a file lost?"
+                )
+        return inputs
+
+    def _lost(self, inputs: np.ndarray, rows: slice, start: int) -> Place | None:
+        """The first part of what was read as `inputs` that is missing, although it was written once.
+
+        Costs little: states that were never written have no file.
+        """
+        missing = np.asarray(np.isnan(inputs).any(axis=2))
+        if not missing.any():
+            return None
+        group, size = self.group, self.chunk_steps
+        for first in range(rows.start - rows.start % group, rows.stop, group):
+            for begin in range(start - start % size, start + missing.shape[1], size):
+                row, step = max(first, rows.start), max(begin, start)
+                part = missing[row - rows.start : first + group - rows.start, step - start : begin + size - start]
+                if not part.any():
+                    continue
+                row, at = (int(offset) for offset in np.argwhere(part)[0] + (row, step))
+                states = self._read(self.states, slice(row, row + 1), at, at + 1)
+                if self._store.complete or not np.isnan(states).all():
+                    return Place(slice(row, row + 1), at, min(begin + size, start + missing.shape[1]))
+        return None
 
     def _read(self, array: Any, rows: slice, start: int, stop: int) -> np.ndarray:
         try:
@@ -125,6 +162,13 @@ class Dataset:
                 f"{self._store.path}: {array.basename} of {self.name}, steps {start} to {stop - 1} of sequence "
                 f"{rows.start}: cannot be read ({error}). Is the file damaged?"
             ) from error
+
+    def erase(self, place: Place) -> None:
+        """Make one chunk unwritten again. It must not count any more."""
+        at = (place.rows, slice(place.start, place.stop))
+        # States without inputs would pass for damage.
+        for array in (self.states, self.inputs):
+            array[at] = np.nan
 
     def write(self, place: Place, inputs: np.ndarray, states: np.ndarray, *, timing: tuple[float, float]) -> None:
         """Write one chunk, the time axis growing if need be.
@@ -277,6 +321,11 @@ class StateStore:
         if name in _RESERVED or "/" in name:
             raise ConfigurationError(f"{name!r} cannot be the name of a data set")
         group = group or sequences
+        if group * chunk_steps * max(inputs, nodes) * np.dtype(dtype).itemsize > _MOST_CHUNK_BYTES:
+            raise ConfigurationError(
+                f"{self.path}: {chunk_steps} steps of {group} sequences with {inputs} inputs and {nodes} nodes are "
+                "more than 2 GB, too much for one chunk; give a smaller `run.chunk_steps`"
+            )
         # The checksum makes a damaged file an error instead of wrong states.
         codecs = [BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()]
         made = self._root.create_group(name, attributes=plain(facts or {}))

@@ -52,6 +52,42 @@ def test_what_was_written_is_read_again_by_us_and_by_plain_zarr(tmp_path: Path) 
     np.testing.assert_array_equal(dataset.timing[..., 1], 0.5)
 
 
+def lose(path: Path, array: str, group: int, chunk: int) -> None:
+    (path / "train" / array / "c" / str(group) / str(chunk) / "0").unlink()
+
+
+def test_lost_inputs_are_damage_and_those_never_written_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    _, inputs, _ = filled(path)
+    lose(path, "inputs", 0, 1)
+    dataset = StateStore.open(path).dataset("train")
+    np.testing.assert_array_equal(dataset.read_inputs(slice(2, 3), 0, 50), inputs[2:])
+    np.testing.assert_array_equal(dataset.read_inputs(slice(0, 3), 40, 50), inputs[:, 40:])
+    with pytest.raises(ConfigurationError, match="inputs of train, steps 25 to 39 of sequence 1: they were written"):
+        dataset.read_inputs(slice(1, 3), 25, 50)
+    lose(path, "states", 0, 1)
+    assert np.isnan(dataset.read_inputs(slice(0, 2), 0, 50)[:, 20:40]).all()
+    StateStore.open(path, writable=True).close_segment([], complete=True)
+    with pytest.raises(ConfigurationError, match="steps 20 to 39 of sequence 0"):
+        StateStore.open(path).dataset("train").read_inputs(slice(0, 3), 0, 50)
+
+
+def test_inputs_written_while_they_are_read_are_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = StateStore.create(tmp_path / "store", {})
+    written = store.add("train", sequences=1, inputs=1, nodes=2, chunk_steps=10, steps=10)
+    reading = StateStore.open(tmp_path / "store").dataset("train")
+    inputs, read = block(1, 10, 1), reading._read
+
+    def late(*arguments: Any) -> np.ndarray:
+        found = read(*arguments)
+        monkeypatch.undo()
+        written.write(Place(slice(0, 1), 0, 10), inputs, block(1, 10, 2), timing=(0.0, 0.0))
+        return found
+
+    monkeypatch.setattr(reading, "_read", late)
+    np.testing.assert_array_equal(reading.read_inputs(slice(0, 1), 0, 10), inputs)
+
+
 def test_the_last_snapshot_belongs_to_the_last_commit(tmp_path: Path) -> None:
     store, _, states = filled(tmp_path / "store")
     snapshot = StateStore.open(tmp_path / "store").snapshot()
@@ -125,6 +161,8 @@ def test_what_is_no_store_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         store.dataset("tran")
     with pytest.raises(ConfigurationError, match="cannot be the name"):
         store.add("journal", sequences=1, inputs=1, nodes=1, chunk_steps=1)
+    with pytest.raises(ConfigurationError, match=r"4096 steps of 140 sequences .* smaller `run.chunk_steps`"):
+        store.add("wide", sequences=140, inputs=1, nodes=1000, chunk_steps=4096)
     store._root.attrs["version"] = 99
     with pytest.raises(ConfigurationError, match="format version 99"):
         StateStore.open(tmp_path / "store")

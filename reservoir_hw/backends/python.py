@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
@@ -13,6 +11,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
+from reservoir_hw.current_folder import look_in_current_folder
 from reservoir_hw.errors import (
     ConfigurationError,
     DeviceDisconnected,
@@ -184,8 +183,7 @@ class PythonReservoir(Reservoir):
 
 def _import(target: str, key: str) -> Callable[..., Any]:
     module, _, name = target.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    look_in_current_folder()
     try:
         found: Any = import_module(module)
         for part in name.split("."):

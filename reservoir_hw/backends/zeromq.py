@@ -226,12 +226,14 @@ class ZmqReservoir(Reservoir):
         while ahead is not None or waiting:
             while ahead is not None and len(waiting) < self._credits:
                 chunk, ahead = ahead, next(chunks, None)
-                sent = self._send_run(chunk, more=ahead is not None, outputs=False)
                 out = np.empty((*chunk.shape[:2], self._device().nodes), self.spec.numpy_dtype)
+                # A chunk without steps has nothing to send.
+                sent = self._send_run(chunk, more=ahead is not None, outputs=False) if chunk.shape[1] else None
                 waiting.append((sent, out))
             sent, out = waiting.popleft()
             try:
-                self._deliver(sent, out)
+                if sent is not None:
+                    self._deliver(sent, out)
             except DeviceError as fault:
                 self._keep(fault, out.shape[0], out, 0)
                 raise
@@ -264,7 +266,7 @@ class ZmqReservoir(Reservoir):
     def _drive_chunks(self, u: np.ndarray, out: np.ndarray, *, outputs: bool) -> None:
         """Fill `out` with the answers to `u`, several chunks under way at once."""
         steps = u.shape[1]
-        size = self._chunk_steps(u.shape[0]) if self._declaration.chunked else steps
+        size = self._chunk_steps(u.shape[0]) if self._declaration.chunked and steps > 1 else steps
         waiting: deque[tuple[Any, int, int]] = deque()
         sent = done = 0
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 
 import typer
 
@@ -36,4 +37,5 @@ def harvest(
         seams = [segment["seam"] for segment in store.segments if segment["seam"]]
         whole = "in one piece" if len(store.segments) == 1 else f"in {len(store.segments)} pieces"
         typer.echo(f"States are in {store.path}, harvested {whole}" + (f", {len(seams)} seams" if seams else ""))
-    typer.echo(f"Now: reservoir-hw run {file}")
+    options = [*(["--reservoir", str(reservoir)] if reservoir else []), *(f"--set={change}" for change in set_ or [])]
+    typer.echo(f"Now: {shlex.join(['reservoir-hw', 'run', str(file), *options])}")

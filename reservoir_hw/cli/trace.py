@@ -72,6 +72,8 @@ def diff(
     json: JsonOption = False,
 ) -> None:
     """Compare two traces wherever both devices were driven with the same inputs."""
+    import numpy as np
+
     from reservoir_hw.experiment.traces.difference import compare
     from reservoir_hw.store import StateStore
 
@@ -91,8 +93,11 @@ def diff(
         if not found.identical:
             print_tables([found.table()])
     if tolerance is not None and not found.within_tolerance:
-        above = int((found.nrmse > tolerance).sum())
-        typer.echo(f"{above} of {len(found.nodes)} nodes are above the tolerance of {tolerance:g}", err=True)
+        above = int((found.nrmse[np.isfinite(found.largest)] > tolerance).sum())
+        message = f"{above} of {len(found.nodes)} nodes are above the tolerance of {tolerance:g}"
+        if found.not_finite:
+            message += f"; not finite: {found.names_not_finite()}"
+        typer.echo(message, err=True)
         raise typer.Exit(1)
 
 

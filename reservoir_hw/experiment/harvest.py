@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw import provenance
+from reservoir_hw.current_folder import look_in_current_folder
 from reservoir_hw.errors import ConfigurationError, DeviceBusy
 from reservoir_hw.experiment.configuration import Point
 from reservoir_hw.experiment.drive import OnSteps, mean_of, states_of
@@ -147,6 +148,12 @@ def harvest(reservoir: Reservoir, bursts: Sequence[Burst], store: StateStore, on
     segments = [*store.segments, segment]
     store.commit(done, snapshot=None if done == 0 or seam else store.snapshot(), segments=segments)
     datasets = store.datasets
+    if seam is not None and seam["kind"] == "started again":
+        # Whoever reads the store meanwhile must not take the rest of another drive for this one's.
+        for burst, leg in kept[done:]:
+            place = bursts[burst].legs[leg].place
+            if burst == b and place is not None:
+                datasets[bursts[burst].legs[leg].dataset].erase(place)
     try:
         for number in range(b, len(bursts)):
             legs = bursts[number].legs[i:]
@@ -235,8 +242,12 @@ def _take_up(
         reservoir.restore(snapshot)
     if done == len(kept):
         return done, (len(bursts), 0), seam
+    if seam is not None:
+        # The noise of a simulation belongs to its sequences, which resets count.
+        for burst in bursts[: kept[done][0]]:
+            reservoir.reset(burst.batch)
     if kept[done][0] != b:
-        # The next one begins with a reset; the snapshot has told the noise where it is.
+        # The next one begins with a reset; the snapshot, if there is one, has told the noise where it is.
         return done, (kept[done][0], 0), seam
     if snapshot is not None:
         return done, (b, i + 1), None
@@ -303,6 +314,8 @@ def _contents(value: Any) -> Iterator[tuple[str, str]]:
 def _files_of(text: str) -> Iterator[Path]:
     with contextlib.suppress(OSError, ValueError, ImportError):
         if re.fullmatch(r"[\w.]+:\w+", text):
+            # As `kind: python` finds it: the key must be the same before and after the device was opened.
+            look_in_current_folder()
             found = importlib.util.find_spec(text.partition(":")[0])
             if found is not None and found.origin is not None and Path(found.origin).is_file():
                 yield Path(found.origin)

@@ -270,8 +270,8 @@ def _recorded(store: StateStore, washout: int | None, max_delay: int | None) -> 
     """The sequences of a trace, as far as they were written."""
     pairs = []
     for dataset in store.datasets.values():
-        inputs = dataset.inputs[:]
-        missing = np.isnan(inputs).any(axis=2)
+        inputs = dataset.read_inputs(slice(0, dataset.sequences), 0, dataset.steps)
+        missing = np.asarray(np.isnan(inputs).any(axis=2))
         written = np.where(missing.any(axis=1), missing.argmax(axis=1), dataset.steps)
         whole = np.flatnonzero(written == written.max(initial=0))
         if dataset.steps and written.max(initial=0):

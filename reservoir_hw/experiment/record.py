@@ -12,12 +12,16 @@ from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.reservoir import Reservoir
 from reservoir_hw.store import Dataset, Place, StateStore
 
+# Zarr makes every chunk as large as the first, the last ones too, and its codecs take two gigabytes at most.
+_CHUNK_BYTES = 64 << 20
+
 
 class Recorder:
     """Writes every drive of an open reservoir into a new store: data sets "000", "001", ..., one for each reset.
 
     Use it in a `with` block around the driving. Inputs are recorded as they cross the contract (before a mask and
-    before clipping), states as they are returned. What was driven before a fault is kept.
+    before clipping), states as they are returned. What was driven before a fault is kept. One chunk of `chunk_steps`
+    steps is held in memory; chunks of many sequences or nodes have fewer steps.
 
     Raises `ConfigurationError` if there is something at `path` already, or another recorder at work.
     """
@@ -33,10 +37,10 @@ class Recorder:
         self._number = 0
         self._places = 0
         self._written = 0
-        self._waiting: list[tuple[np.ndarray, np.ndarray]] = []
-        self._waiting_steps = 0
-        self._began: float | None = None
-        self._seconds = 0.0
+        # Inputs and states of the chunk that is being filled, (sequences, time, ·), and what of it is full.
+        self._chunk = np.empty((0, 0, 0)), np.empty((0, 0, 0))
+        self._waiting = 0
+        self._began = self._seconds = 0.0
 
     def __enter__(self) -> Recorder:
         if self._reservoir.observer is not None:
@@ -60,47 +64,57 @@ class Recorder:
 
     def was_driven(self, inputs: np.ndarray, states: np.ndarray, seconds: float) -> None:
         """Inputs (batch, time, inputs) and the states that they gave."""
-        if self._dataset is None:
-            spec = self._reservoir.spec
-            self._dataset = self.store.add(
-                f"{self._number:03d}",
-                sequences=inputs.shape[0],
-                inputs=spec.inputs,
-                nodes=spec.nodes,
-                chunk_steps=self._chunk_steps,
-                dtype=spec.dtype,
-                facts={"from_rest": self._from_rest},
-            )
-            self._number, self._written = self._number + 1, 0
-        if self._began is None:
-            self._began = time.time() - seconds
-        self._seconds += seconds
-        # Copies: the caller may use its buffers again.
-        self._waiting.append((inputs.copy(), states.copy()))
-        self._waiting_steps += inputs.shape[1]
-        if self._waiting_steps >= self._chunk_steps:
-            self._write(self._waiting_steps - self._waiting_steps % self._chunk_steps)
+        steps = inputs.shape[1]
+        if not steps:
+            return
+        dataset = self._dataset or self._begin(len(inputs))
+        # The steps of a drive share its time.
+        share, began = seconds / steps, time.time() - seconds
+        done = 0
+        while done < steps:
+            if not self._waiting:
+                self._began, self._seconds = began + share * done, 0.0
+            count = min(steps - done, dataset.chunk_steps - self._waiting)
+            # Copied: the caller may use its buffers again.
+            for chunk, given in zip(self._chunk, (inputs, states), strict=True):
+                chunk[:, self._waiting : self._waiting + count] = given[:, done : done + count]
+            self._waiting += count
+            self._seconds += share * count
+            done += count
+            if self._waiting == dataset.chunk_steps:
+                self._write(dataset)
 
-    def _write(self, length: int) -> None:
-        """Write the first `length` steps of what waits, in chunks; they share what was measured of their time."""
-        assert self._dataset is not None
-        inputs, states = (np.concatenate(parts, axis=1) for parts in zip(*self._waiting, strict=True))
-        began, share = self._began or 0.0, self._seconds / self._waiting_steps
-        for start in range(0, length, self._chunk_steps):
-            part = slice(start, min(start + self._chunk_steps, length))
-            steps = part.stop - part.start
-            place = Place(slice(0, self._dataset.sequences), self._written, self._written + steps)
-            timing = (began + share * start, share * steps)
-            self._dataset.write(place, inputs[:, part], states[:, part], timing=timing)
-            self._written = place.stop
+    def _begin(self, sequences: int) -> Dataset:
+        spec = self._reservoir.spec
+        row = (spec.inputs + spec.nodes) * np.dtype(spec.dtype).itemsize
+        group = min(sequences, max(1, _CHUNK_BYTES // row))
+        self._dataset = self.store.add(
+            f"{self._number:03d}",
+            sequences=sequences,
+            inputs=spec.inputs,
+            nodes=spec.nodes,
+            chunk_steps=min(self._chunk_steps, max(1, _CHUNK_BYTES // (row * sequences))),
+            group=group,
+            dtype=spec.dtype,
+            facts={"from_rest": self._from_rest},
+        )
+        shape = sequences, self._dataset.chunk_steps
+        self._chunk = np.empty((*shape, spec.inputs), spec.dtype), np.empty((*shape, spec.nodes), spec.dtype)
+        self._number, self._written = self._number + 1, 0
+        return self._dataset
+
+    def _write(self, dataset: Dataset) -> None:
+        """Write what waits, and count it."""
+        start, stop = self._written, self._written + self._waiting
+        inputs, states = (chunk[:, : self._waiting] for chunk in self._chunk)
+        for first in range(0, dataset.sequences, dataset.group):
+            rows = slice(first, min(first + dataset.group, dataset.sequences))
+            dataset.write(Place(rows, start, stop), inputs[rows], states[rows], timing=(self._began, self._seconds))
             self._places += 1
-            self.store.commit(self._places)
-        left = inputs.shape[1] - length
-        self._waiting = [(inputs[:, length:], states[:, length:])] if left else []
-        self._waiting_steps, self._seconds = left, share * left
-        self._began = began + share * length if left else None
+        self.store.commit(self._places)
+        self._written, self._waiting = stop, 0
 
     def _finish(self) -> None:
-        if self._waiting_steps:
-            self._write(self._waiting_steps)
+        if self._dataset is not None and self._waiting:
+            self._write(self._dataset)
         self._dataset = None

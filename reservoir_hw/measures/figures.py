@@ -192,7 +192,8 @@ def echo_index_figure(result: EchoStateIndex) -> Figure:
     axes.set_ylim(bottom=lowest)
     axes.set_xlabel("step of the common drive (logarithmic)")
     axes.set_ylabel("distance to the response from\nthe first (in units of the spread)")
-    axes.set_title(f"Echo-state index {result.value:.0f}, from {len(result.response)} initial states", loc="left")
+    most = f" to {result.interval.high:.0f}" if np.isfinite(result.interval.high) else ""
+    axes.set_title(f"Echo-state index {result.value:.0f}{most}, from {len(result.response)} initial states", loc="left")
     axes.legend(frameon=False, fontsize=8, loc="lower left")
     plain(axes)
     return figure

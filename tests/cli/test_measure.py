@@ -221,6 +221,15 @@ def test_nothing_measured_is_an_error(file: Path) -> None:
     assert call("film", "--only", "consistency", "--only", "drift").exit_code == 0
 
 
+def test_lost_inputs_are_no_shorter_recording(tmp_path: Path) -> None:
+    u = np.random.default_rng(0).uniform(-1, 1, (1, 300, 1))
+    path = trace(tmp_path / "t", u, np.repeat(u, 2, axis=2))
+    (path / "000/inputs/c/0/1/0").unlink()
+    done = call(path)
+    assert done.exit_code == 2
+    assert "inputs of 000, steps 100 to 199 of sequence 0: they were written" in " ".join(done.output.split())
+
+
 def test_a_trace_cannot_be_configured(tmp_path: Path) -> None:
     path = trace(tmp_path / "trace", np.ones((1, 200, 1)), np.ones((1, 200, 1)), written=0)
     with pytest.raises(ConfigurationError, match="nothing to set"):

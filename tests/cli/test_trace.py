@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,3 +94,14 @@ def test_mistakes_are_one_message(files: Path) -> None:
     call("import", files / "mapping.yaml", files / "a.npz", "-o", files / "t")
     assert "not supported" in call("plot", files / "t", "-o", files / "t.gifx", code=2)
     assert "exists already" in call("import", files / "mapping.yaml", files / "a.npz", "-o", files / "t", code=2)
+
+
+def test_diff_names_a_node_that_is_not_finite(files: Path) -> None:
+    for name in "ab":
+        call("import", files / "mapping.yaml", files / "a.npz", "-o", files / name)
+    states: Any = zarr.open_group(files / "b", mode="r+")["000/states"]
+    states[0, 7, 1] = np.nan
+    said = call("diff", files / "a", files / "b", "--tolerance", "0.1", code=1)
+    assert "0 of 3 nodes are above the tolerance of 0.1; not finite: node 1" in said
+    assert "constant" not in said
+    assert json.loads(call("diff", files / "a", files / "b", "--json"))["not_finite"] == ["1"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from toys import SnapshotToy, Toy
 
 from reservoir_hw import Experiment, open_reservoir
 from reservoir_hw.errors import ConfigurationError, DeviceFault, InputRangeError
+from reservoir_hw.experiment import record
 from reservoir_hw.experiment.record import Recorder
+from reservoir_hw.experiment.traces import describe
 from reservoir_hw.store import StateStore
 
 RNG = np.random.default_rng(0)
@@ -78,6 +81,7 @@ def test_what_was_driven_before_a_fault_is_kept(tmp_path: Path) -> None:
     store = StateStore.open(tmp_path / "trace")
     np.testing.assert_array_equal(store.dataset("000").inputs[:], u[:, :13])
     assert store.segments[0]["status"] == "failed: DeviceFault: toy fault at step 13"
+    assert describe(store)["ended_early"] == "DeviceFault: toy fault at step 13"
 
 
 def test_what_a_device_driven_in_turn_gave_before_a_fault_is_kept(tmp_path: Path) -> None:
@@ -138,6 +142,53 @@ def test_recording_a_closed_loop_costs_little_for_each_step(tmp_path: Path) -> N
     timing = recorder.store.dataset("000").timing
     assert timing.shape == (1, 1, 2)
     assert 0 < timing[0, 0, 1] < 60
+
+
+def test_chunks_are_bounded_in_bytes(tmp_path: Path) -> None:
+    """The default of 4096 steps would make them of 2.3 GB, which no codec takes, however little was driven."""
+    device: dict[str, Any] = {"kind": "esn", "nodes": 1000, "inputs": 1}
+    u = RNG.uniform(-1, 1, (140, 130, 1)).astype(np.float32)
+    with open_reservoir(device) as reservoir, Recorder(reservoir, tmp_path / "trace"):
+        reservoir.reset(140)
+        given = reservoir.run(u)
+    recorded = StateStore.open(tmp_path / "trace").dataset("000")
+    assert (recorded.group, recorded.chunk_steps) == (140, 119)
+    np.testing.assert_array_equal(recorded.states[:], given)
+    with open_reservoir({"kind": "replay", "trace": str(tmp_path / "trace")}) as replay:
+        replay.reset(140)
+        np.testing.assert_array_equal(replay.run(u), given)
+
+
+def test_sequences_are_split_where_one_step_of_all_is_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "_CHUNK_BYTES", 2 * 8 * (2 + 2))
+    with Toy() as toy, Recorder(toy, tmp_path / "trace") as recorder:
+        toy.reset(5)
+        u = drive(5, 3)
+        given = np.concatenate([toy.run(u[:, :2]), toy.run(u[:, 2:])], axis=1)
+        assert recorder.store.committed == 9
+    recorded = StateStore.open(tmp_path / "trace").dataset("000")
+    assert (recorded.group, recorded.chunk_steps, recorded.timing.shape) == (2, 1, (3, 3, 2))
+    assert np.isfinite(recorded.timing).all()
+    np.testing.assert_array_equal(recorded.inputs[:], u)
+    np.testing.assert_array_equal(recorded.states[:], given)
+    with open_reservoir({"kind": "replay", "trace": str(tmp_path / "trace")}) as replay:
+        replay.reset(5)
+        np.testing.assert_array_equal(replay.run(u), given)
+
+
+def test_one_chunk_is_held_in_memory(tmp_path: Path) -> None:
+    """Of 200 sequences of 1000 nodes one step has 800 kB; 400 steps would be 320 MB."""
+    with Toy(inputs=1, nodes=1000, dtype="float32") as toy:
+        recorder = Recorder(toy, tmp_path / "trace")
+        u, x = np.zeros((200, 100, 1), np.float32), np.zeros((200, 100, 1000), np.float32)
+        tracemalloc.start()
+        with recorder:
+            for _ in range(4):
+                recorder.was_driven(u, x, 0.1)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert recorder.store.dataset("000").steps == 400
+    assert peak < 240e6
 
 
 def experiment(folder: Path, **over: Any) -> Experiment:

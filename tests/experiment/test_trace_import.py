@@ -87,6 +87,17 @@ def test_text(tmp_path: Path, content: bytes, columns: dict[str, Any]) -> None:
     check(imported(tmp_path, written(tmp_path / "bench.dat", content), **columns))
 
 
+@pytest.mark.parametrize("delimiter", [",", ", ", ";", "\t", "  "])
+def test_quoted_names_may_hold_what_stands_between_columns(tmp_path: Path, delimiter: str) -> None:
+    names = ["t", "u, in", "a; [V]", "b c", "5"]
+    header = delimiter.join(f'"{name}"' for name in names)
+    body = text(delimiter.strip(" ") or " ", names=False).decode()
+    file = written(tmp_path / "a.csv", f"{header}\n{body}".encode())
+    store = imported(tmp_path, file, inputs={"columns": ["u, in"]}, states={"columns": ["a; [V]", "b c", "5"]})
+    check(store)
+    assert store.facts["spec"]["node_names"] == ["a; [V]", "b c", "5"]
+
+
 def test_how_a_text_is_written_can_be_said(tmp_path: Path) -> None:
     file = written(tmp_path / "bench.txt", b"1 2\n" + text("|", decimal=","))
     check(imported(tmp_path, file, text={"delimiter": "|", "decimal": ",", "skip_lines": 1}, **BY_NAME))
@@ -232,6 +243,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     refused(text(",") + b"\n1,2,3,4", "line 14: 4 columns, the lines before have 5")
     refused(b"time,voltage\nmonday,high\n", "no line of numbers")
     refused(b"\x00\x01\x02\x03", "neither npy, npz, HDF5 nor text")
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
+        refused(text(",").decode().encode(encoding), "looks like text in UTF-16: save it as UTF-8")
     refused(b"MATLAB 5.0 MAT-file" + b" " * 200, "save -v7.3")
     refused(b"\x93NUMPY\x01\x00", "cannot be read")
     with pytest.raises(ConfigurationError, match="No such file"):

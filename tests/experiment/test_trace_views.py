@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,47 @@ def test_repetitions_are_paired_in_their_order(tmp_path: Path) -> None:
     found = compare(store(tmp_path / "a", [(u, y) for y in x]), store(tmp_path / "b", [(u, x[0]), (u, x[1])]))
     assert found.identical
     assert (len(found.pairs), found.alone_a) == (2, 1)
+
+
+def test_lost_inputs_are_no_shorter_recording(tmp_path: Path) -> None:
+    batch = drive(1)
+    a, b = store(tmp_path / "a", [batch]), store(tmp_path / "b", [batch])
+    (tmp_path / "b/000/inputs/c/0/2/0").unlink()
+    for pair in ((a, b), (b, a)):
+        with pytest.raises(ConfigurationError, match=r"b: inputs of 000, steps 32 to 39 of sequence 0: they were writ"):
+            compare(*pair)
+
+
+def test_a_recording_that_a_fault_ended_says_so(tmp_path: Path) -> None:
+    trace = store(tmp_path / "t", [drive(1)])
+    assert dict(facts(describe(trace)))["state"] == "complete"
+    trace.close_segment([{"status": "failed: DeviceFault: laser off", "seam": None}], complete=True)
+    about = describe(StateStore.open(tmp_path / "t"))
+    assert about["ended_early"] == "DeviceFault: laser off"
+    assert dict(facts(about))["state"] == "ended early, by DeviceFault: laser off"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("where", ["a", "b", "both"])
+def test_nodes_that_are_not_finite_are_named(tmp_path: Path, value: float, where: str) -> None:
+    u, x = drive(1)
+    x[:, :, 3] = 0.1
+    broken = x.copy()
+    broken[1, 7, 2] = value
+    a = store(tmp_path / "a", [(u, x if where == "b" else broken)])
+    found = compare(a, store(tmp_path / "b", [(u, x if where == "a" else broken)]), tolerance=0.1)
+    assert found.not_finite == [2]
+    assert not found.identical
+    assert not found.within_tolerance
+    assert (found.nrmse[[0, 1, 3]] == 0).all()
+    assert (found.overall, found.worst(1)) == (0, [2])
+    shown = dict(found.facts())
+    assert shown["not finite"] == "node 2"
+    assert shown["first difference above 0.1"] == "step 7 of data set 000, sequence 1: node 2, not finite"
+    assert "1 nodes are constant" in shown["consistency"]
+    assert (found.table().rows[0][0], found.table().rows[0][2]) == ("2", "not finite")
+    text = json.dumps(found.as_dict(), allow_nan=False)
+    assert json.loads(text)["not_finite"] == ["2"]
 
 
 def test_constant_nodes(tmp_path: Path) -> None:

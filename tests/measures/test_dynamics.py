@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from measures.known import Map, linear, non_normal_matrix, random, random_matrix
+from measures.known import Map, correlated, linear, non_normal_matrix, random, random_matrix
 
+from reservoir_hw import open_reservoir
 from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.measures import Live, echo_state_index, lyapunov_from_replicas, lyapunov_from_transition
 
@@ -51,6 +52,56 @@ def test_echo_state_index_counts_the_responses() -> None:
     many = echo_state_index(after_pasts(chaotic, 10))
     assert many.value == 10
     assert "chaos" in many.note
+
+
+def slow(x: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """Forgets everything, by a factor e in 500 steps."""
+    return x * np.exp(-0.002) + 0.1 * u
+
+
+def slow_halves(x: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """Two attractors, about ±3, each of which is reached slowly."""
+    return np.sign(x) * 3 + (x - np.sign(x) * 3) * np.exp(-0.002) + 0.01 * u
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01])
+@pytest.mark.parametrize(("f", "index"), [(slow, 1), (slow_halves, 2)])
+def test_responses_that_still_approach_are_not_counted_as_different(f: Any, index: int, noise: float) -> None:
+    long = after_pasts(f, 10, 8000)
+    long += noise * random(3).standard_normal(long.shape)
+    early = echo_state_index(long[:, :1000], noise=noise * 2**0.5)
+    assert early.value == early.interval.low == index
+    assert index < early.interval.high <= 10
+    assert "still approaching each other: drive longer" in early.note
+    assert early.response.max() + 1 == index
+    late = echo_state_index(long, noise=noise * 2**0.5)
+    assert late.value == index
+    assert late.interval.high == np.inf
+    assert "approaching" not in late.note
+
+
+def test_an_esn_that_forgets_slowly() -> None:
+    """Spectral radius 1 and a faint input: the Lyapunov exponent is -0.0017."""
+    with open_reservoir({"kind": "esn", "nodes": 100, "spectral_radius": 1.0, "input_scaling": 0.05}, inputs=1) as esn:
+        found = Live(esn).echo_state_index()
+    assert found.value == 1
+    assert found.interval.high > 1
+    assert "drive longer" in found.note
+
+
+@pytest.mark.parametrize("steps", [12, 60, 400, 2000])
+def test_neither_chaos_nor_stable_branches_approach(steps: int) -> None:
+    for f, index in ((chaotic, 10), (bistable, 2)):
+        found = echo_state_index(after_pasts(f, 10, steps))
+        assert found.value == index
+        assert found.interval.high == np.inf
+
+
+def test_slow_chaos_is_no_approach() -> None:
+    """Differences that are correlated for longer than the pieces: some pairs come closer while others go apart."""
+    rng = random(5)
+    x = np.stack([correlated(rng, 2000, 3, 0.995) for _ in range(16)])
+    assert echo_state_index(x).value >= 14
 
 
 def test_noise_does_not_split_a_response() -> None:

@@ -101,6 +101,13 @@ def test_what_was_not_recorded_is_refused(tmp_path: Path, over: dict[str, Any], 
         TraceTask(**{"trace": made(tmp_path / "t"), "train_steps": 100, **over})
 
 
+def test_lost_inputs_are_no_shorter_recording(tmp_path: Path) -> None:
+    path = made(tmp_path / "t")
+    (tmp_path / "t/000/inputs/c/0/2/0").unlink()
+    with pytest.raises(ConfigurationError, match="inputs of 000, steps 200 to 299 of sequence 1: they were written"):
+        TraceTask(path, 100, sequence=1)
+
+
 def run(tmp_path: Path, **over: Any) -> dict[str, float]:
     experiment = Experiment(
         {

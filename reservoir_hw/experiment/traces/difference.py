@@ -44,7 +44,8 @@ class Difference:
     `nrmse` is the root mean square of b - a over the standard deviation of the node in a, pooled over all pairs (for
     a node that is constant in a, over that of all nodes). `consistency` is the correlation of a and b, NaN where
     one of them is constant. `offset` is the mean of b - a, `largest` the greatest |b - a|. `overall` is the NRMSE of
-    all nodes together: total squared difference over total variance, rooted.
+    all finite nodes together: total squared difference over total variance, rooted. A node that is NaN or infinite
+    somewhere, in a or b, counts as different.
     """
 
     a: str
@@ -73,9 +74,14 @@ class Difference:
         """Whether the NRMSE of no node is above the tolerance."""
         return bool((self.nrmse <= self.tolerance).all())
 
+    @property
+    def not_finite(self) -> list[int]:
+        """Numbers of the nodes that are NaN or infinite somewhere, in a or b."""
+        return np.flatnonzero(~np.isfinite(self.largest)).tolist()
+
     def worst(self, count: int = _WORST) -> list[int]:
-        """The nodes with the greatest NRMSE."""
-        return np.argsort(-self.nrmse, kind="stable")[:count].tolist()
+        """The nodes with the greatest NRMSE, before them those that are not finite."""
+        return np.argsort(np.where(np.isfinite(self.largest), -self.nrmse, -np.inf), kind="stable")[:count].tolist()
 
     def as_dict(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
@@ -88,8 +94,9 @@ class Difference:
             "within_tolerance": self.within_tolerance,
             "washout": self.washout,
             "steps": self.steps,
-            "nrmse": self.overall,
+            "nrmse": _known(self.overall),
             "consistency": _middle(self.consistency),
+            "not_finite": [self.nodes[i] for i in self.not_finite],
             "pairs": [{"a": list(p.a), "b": list(p.b), "steps": p.steps} for p in self.pairs],
             "alone": {"a": self.alone_a, "b": self.alone_b},
             "divergence": None
@@ -99,15 +106,15 @@ class Difference:
                 "b": list(first.pair.b),
                 "step": first.step,
                 "node": first.node,
-                "deviations": first.deviations,
+                "deviations": _known(first.deviations),
             },
             "nodes": [
                 {
                     "name": self.nodes[i],
-                    "nrmse": float(self.nrmse[i]),
-                    "consistency": None if np.isnan(self.consistency[i]) else float(self.consistency[i]),
-                    "offset": float(self.offset[i]),
-                    "largest": float(self.largest[i]),
+                    "nrmse": _known(self.nrmse[i]),
+                    "consistency": _known(self.consistency[i]),
+                    "offset": _known(self.offset[i]),
+                    "largest": _known(self.largest[i]),
                 }
                 for i in range(len(self.nodes))
             ],
@@ -119,10 +126,13 @@ class Difference:
         if first is None:
             diverges = "nowhere"
         else:
+            size = f"{first.deviations:.3g} standard deviations" if np.isfinite(first.deviations) else "not finite"
             diverges = (
                 f"step {first.step} of data set {first.pair.a[0]}, sequence {first.pair.a[1]}: node "
-                f"{self.nodes[first.node]}, {first.deviations:.3g} standard deviations"
+                f"{self.nodes[first.node]}, {size}"
             )
+        finite = np.isfinite(self.largest)
+        nrmse = self.nrmse[finite]
         return [
             ("a", self.a),
             ("b", self.b),
@@ -132,18 +142,28 @@ class Difference:
             ),
             ("compared", f"{self.steps:,} steps of {len(self.nodes):,} nodes"),
             ("NRMSE", "0, identical" if self.identical else f"{self.overall:.3g}"),
-            ("NRMSE of a node", f"median {np.median(self.nrmse):.3g}, worst {self.nrmse.max():.3g}"),
-            ("consistency", _shown(self.consistency)),
+            *([("NRMSE of a node", f"median {np.median(nrmse):.3g}, worst {nrmse.max():.3g}")] if len(nrmse) else []),
+            ("consistency", _shown(self.consistency[finite])),
+            *([] if finite.all() else [("not finite", self.names_not_finite())]),
             ("first difference" + (f" above {self.tolerance:g}" if self.tolerance else ""), diverges),
         ]
 
+    def names_not_finite(self) -> str:
+        """Which nodes are not finite, for people."""
+        names = [self.nodes[i] for i in self.not_finite]
+        more = f" and {len(names) - _WORST} more" if len(names) > _WORST else ""
+        return f"node{'s' * (len(names) > 1)} {', '.join(names[:_WORST])}{more}"
+
     def table(self) -> Table:
         """The worst nodes, for people."""
+        moving = ["constant" if np.isnan(value) else f"{value:.4f}" for value in self.consistency]
+        for i in self.not_finite:
+            moving[i] = "not finite"
         worst = [
             [
                 self.nodes[i],
                 f"{self.nrmse[i]:.3g}",
-                "constant" if np.isnan(self.consistency[i]) else f"{self.consistency[i]:.4f}",
+                moving[i],
                 f"{self.offset[i]:.3g}",
                 f"{self.largest[i]:.3g}",
             ]
@@ -156,6 +176,7 @@ class Difference:
         return Table("Worst nodes", ["node", "NRMSE", "consistency", "offset", "largest"], worst, note)
 
 
+@np.errstate(invalid="ignore", over="ignore")  # what is not finite is a result here
 def compare(
     a: StateStore,
     b: StateStore,
@@ -310,8 +331,10 @@ class _Sums:
         """What differences of each node are measured in."""
         self.variance /= self.count
         self.variance[self._low[0] == self._high[0]] = 0.0
-        together = float(np.sqrt(self.variance.mean())) or 1.0
-        self.scale = np.where(self.variance > 0, np.sqrt(self.variance), together)
+        known = self.variance[np.isfinite(self.variance)]
+        together = (float(np.sqrt(known.mean())) if len(known) else 0.0) or 1.0
+        moving = np.isfinite(self.variance) & (self.variance > 0)
+        self.scale = np.where(moving, np.sqrt(self.variance), together)
 
     def add(self, x: np.ndarray, y: np.ndarray) -> None:
         """Both, of the same steps."""
@@ -333,22 +356,33 @@ class _Sums:
         other = np.where(moving, self._bb / self.count - offset**2, 1.0)
         own = np.where(moving, self.variance, 1.0)
         consistency = np.where(moving, self._ab / self.count / np.sqrt(own * other), np.nan)
-        total = float(self.variance.sum())
-        overall = float(np.sqrt(square.sum() / total)) if total else float(np.sqrt(np.mean(nrmse**2)))
+        finite = np.isfinite(self.largest)
+        total = float(self.variance[finite].sum())
+        if not finite.any():
+            overall = float("nan")
+        elif total:
+            overall = float(np.sqrt(square[finite].sum() / total))
+        else:
+            overall = float(np.sqrt(np.mean(nrmse[finite] ** 2)))
         return nrmse, np.clip(consistency, -1, 1), offset, overall
 
 
 def _first_above(
     x: np.ndarray, y: np.ndarray, scale: np.ndarray, tolerance: float
 ) -> tuple[int, int, int, float] | None:
-    """Sequence, step, node and size of the earliest difference above the tolerance."""
+    """Sequence, step, node and size of the earliest difference above the tolerance, or that is not finite."""
     deviations = np.abs(y - x) / scale
-    above = deviations > tolerance
+    above = ~(deviations <= tolerance)
     if not above.any():
         return None
     step = int(above.any(axis=(0, 2)).argmax())
     sequence, node = np.unravel_index(int(deviations[:, step].argmax()), deviations[:, step].shape)
     return int(sequence), step, int(node), float(deviations[sequence, step, node])
+
+
+def _known(value: float) -> float | None:
+    """For JSON, which has no NaN."""
+    return float(value) if np.isfinite(value) else None
 
 
 def _middle(values: np.ndarray) -> float | None:

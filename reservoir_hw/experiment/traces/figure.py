@@ -148,8 +148,8 @@ def _components(axes: Axes, standard: np.ndarray) -> None:
         axes.set_xscale("log")
     axes.axvline(effective, color="tab:red", linewidth=1)
     axes.set(
-        title=f"Variance by principal component\n(nodes of equal variance: effective dimension {effective:.1f}, red)",
-        xlabel="component",
+        title=f"Variance by component, nodes scaled alike\n(red: effective dimension {effective:.1f})",
+        xlabel="principal component",
     )
     axes.set_ylim(max(share[0] * 1e-8, share.min() / 2), 1.5)
     plain(axes)

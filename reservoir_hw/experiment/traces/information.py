@@ -17,6 +17,7 @@ def describe(store: StateStore) -> dict[str, Any]:
 
     `written_steps` of a data set counts steps of one sequence, averaged over its sequences; `driven_s` is the time
     that the device was driven for, `started` when that began, both None where it is not known (an import).
+    `ended_early` says why a recording that nobody goes on with ended before its time, None where it did not.
     """
     recorded = store.facts
     spec = recorded["spec"]
@@ -25,6 +26,7 @@ def describe(store: StateStore) -> dict[str, Any]:
         "path": store.path,
         "made_by": recorded["made_by"],
         "complete": store.complete,
+        "ended_early": _ended_early(store),
         "committed_chunks": store.committed,
         "hardware": not spec["identity"]["simulated"],
         "spec": spec,
@@ -48,7 +50,7 @@ def facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("fingerprint", identity["fingerprint"][:12]),
         ("made by", f"{about['made_by']}{', ' + provenance['time'] if 'time' in provenance else ''}"),
         *([] if started is None else [("driven from", started)]),
-        ("state", "complete" if about["complete"] else f"unfinished, {about['committed_chunks']} chunks are valid"),
+        ("state", _state(about)),
         ("inputs", _channels(spec["inputs"], spec["input_names"], spec["input_unit"])),
         ("nodes", _channels(spec["nodes"], spec["node_names"], spec["state_unit"])),
         ("step period", "unknown" if period is None else f"{period:.4g} s"),
@@ -79,6 +81,17 @@ def table(about: Mapping[str, Any]) -> Table:
     ]
     note = "chunk: sequences × steps in one file. duration: of one sequence. driven: time that driving took."
     return Table("Data sets", header, body, note)
+
+
+def _ended_early(store: StateStore) -> str | None:
+    status = store.segments[-1].get("status", "") if store.complete and store.segments else ""
+    return status.removeprefix("failed: ") if status.startswith("failed") else None
+
+
+def _state(about: Mapping[str, Any]) -> str:
+    if not about["complete"]:
+        return f"unfinished, {about['committed_chunks']} chunks are valid"
+    return "complete" if about["ended_early"] is None else f"ended early, by {about['ended_early']}"
 
 
 def _describe(dataset: Dataset, store: StateStore, period: float | None) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import csv
 import gzip
 import hashlib
 import io
@@ -92,12 +93,20 @@ def opened(path: Path, text: TextConfig) -> Iterator[Source]:
         yield Source(path, digest, size, {TABLE: _numpy(content, path)}, notes=notes)
     elif start.startswith(b"MATLAB 5.0"):
         raise ConfigurationError(f"{path} is a MATLAB 5 file: save it with `save -v7.3` (HDF5), or as csv")
+    elif b"\x00" in start and (start.startswith((b"\xff\xfe", b"\xfe\xff")) or _every_other_zero(start)):
+        raise ConfigurationError(f"{path} looks like text in UTF-16: save it as UTF-8")
     elif b"\x00" in start:
         raise ConfigurationError(f"{path} is neither npy, npz, HDF5 nor text")
     else:
         raw = content.getvalue() if isinstance(content, io.BytesIO) else path.read_bytes()
         table, header = _table(raw, text, path, notes)
         yield Source(path, digest, size, {TABLE: table}, header, notes)
+
+
+def _every_other_zero(start: bytes) -> bool:
+    """Numbers and Latin letters in UTF-16 without a mark at the beginning: one byte of each is 0, the other never."""
+    halves = start[: len(start) & ~1][::2], start[1::2]
+    return any(half and not any(half) and 0 not in other for half, other in (halves, halves[::-1]))
 
 
 def _unpacked(content: Any, start: bytes, path: Path) -> bytes | None:
@@ -212,6 +221,12 @@ def _style(line: str, options: TextConfig) -> tuple[str | None, str]:
 
 
 def _split(line: str, delimiter: str | None) -> list[str]:
+    if '"' in line and (delimiter is None or len(delimiter) == 1):
+        # A quoted name may hold what stands between columns.
+        quoted = next(
+            csv.reader([line if delimiter else line.strip()], delimiter=delimiter or " ", skipinitialspace=True)
+        )
+        return [part.strip() for part in quoted if part or delimiter]
     if delimiter is None:
         return line.split()
     return [part.strip().strip('"') for part in line.split(delimiter)]

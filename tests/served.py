@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import socket
 import tempfile
 import threading
@@ -16,7 +17,9 @@ from reservoir_hw.reservoir import Reservoir
 
 def free_address() -> str:
     """A tcp address on this host whose next port is free too."""
-    for port in range(20000 + 2 * (threading.get_native_id() % 10000), 65000, 2):
+    # Below those that the system gives to whoever connects; at random, as other tests look at the same time.
+    for _ in range(1000):
+        port = 20000 + 2 * secrets.randbelow(6000)
         with socket.socket() as data, socket.socket() as control, contextlib.suppress(OSError):
             data.bind(("127.0.0.1", port))
             control.bind(("127.0.0.1", port + 1))

@@ -111,6 +111,8 @@ class ZmqReservoir(Reservoir):
         weights, bias = np.asarray(weights, np.float64), np.asarray(bias, np.float64)
         if weights.ndim != 2 or weights.shape[1] != self.spec.nodes or bias.shape != weights.shape[:1]:
             raise ShapeError(f"a readout needs weights (outputs, {self.spec.nodes}) and bias (outputs,)")
+        if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
+            raise ConfigurationError("a readout needs finite weights and a finite bias")
         if not self._declaration.readout:
             raise NotSupported(f"{self._name()} has no readout: the device does not declare it")
         scale = np.ones(len(weights))

@@ -107,22 +107,25 @@ def _bytes(text: str) -> int:
 
 
 def _stop_on_signals(server: Server) -> None:
-    """The first Ctrl-C or SIGTERM lets the request at hand end, the second does not."""
+    """The first Ctrl-C, SIGTERM or closed terminal lets the request at hand end, the second does not."""
     first: list[float] = []
+    endings = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    # Under nohup a closed terminal is to be ignored.
+    endings = [every for every in endings if signal.getsignal(every) is not signal.SIG_IGN]
 
     def stop(number: int, frame: Any) -> None:
         del number, frame
         now = time.monotonic()
         if first and now > first[0] + _ONE_SIGNAL_S:
             # The device is brought to its safe state in any case.
-            for every in (signal.SIGINT, signal.SIGTERM):
+            for every in endings:
                 signal.signal(every, signal.SIG_IGN)
             raise KeyboardInterrupt
         if not first:
             first.append(now)
             server.stop()
 
-    for every in (signal.SIGINT, signal.SIGTERM):
+    for every in endings:
         signal.signal(every, stop)
 
 

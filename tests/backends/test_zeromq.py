@@ -335,8 +335,11 @@ def test_fixed_point_inputs_are_declared(ipc: str) -> None:
     with served(Toy(), ipc, inputs=Encoding(5, 1 / 128)), connect(ipc) as far, Toy() as near:
         assert far.spec.input_bits == 8
         assert_same([far.run(u)], [near.run(u)])
-        with pytest.raises(InputRangeError, match="do not fit int8"):
+        assert far.spec.input_range == (-1.0, 127 / 128)
+        with pytest.raises(InputRangeError, match="outside the range"):
             far.run(u + 5)
+        # Nothing was sent.
+        assert_same([far.run(u)], [near.run(u)])
 
 
 def test_a_fault_brings_what_was_harvested(ipc: str) -> None:

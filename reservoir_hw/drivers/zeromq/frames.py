@@ -12,7 +12,7 @@ import google_crc32c
 import msgpack
 import numpy as np
 
-from reservoir_hw.errors import InputRangeError, ProtocolError
+from reservoir_hw.errors import ConfigurationError, InputRangeError, ProtocolError
 
 VERSION = 1
 HEADER = struct.Struct("<4sBBHQQQIIIB3sdQdI")
@@ -98,6 +98,12 @@ class Encoding(NamedTuple):
     def number(self) -> np.dtype[Any]:
         """The numpy dtype of the numbers on the wire."""
         return _DTYPES[self.dtype]
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The smallest and the largest value that can be written."""
+        info = np.finfo(self.number) if self.number.kind == "f" else np.iinfo(self.number)
+        return float(info.min) * self.scale, float(info.max) * self.scale
 
     def encode(self, values: np.ndarray) -> np.ndarray:
         """Numbers for the wire, C-contiguous. `InputRangeError` for what integers cannot hold."""
@@ -236,7 +242,9 @@ def pack_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
         array = np.asarray(array)
         kind = f"{array.dtype.kind}{array.dtype.itemsize}"
         if kind not in _ARRAY_DTYPES:
-            raise ProtocolError(f"{name!r} is {array.dtype}, which does not travel")
+            raise ConfigurationError(
+                f"{name!r} is {array.dtype}, which does not travel: convert it (there are {', '.join(_ARRAY_DTYPES)})"
+            )
         shape = list(array.shape)
         content[name] = [kind, shape, np.ascontiguousarray(array, _ARRAY_DTYPES[kind]).tobytes()]
     return pack_map(content)

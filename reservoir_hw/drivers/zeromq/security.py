@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import zmq
 import zmq.auth
 from zmq.auth.thread import ThreadAuthenticator
+from zmq.utils import z85
 
 from reservoir_hw.errors import ConfigurationError
 
@@ -93,6 +95,10 @@ def make_keys(folder: str | Path, name: str) -> tuple[Path, Path]:
 def read_public(path: str | Path) -> bytes:
     """The public key in a certificate file, or given as 40 characters of Z85."""
     if isinstance(path, str) and len(path) == _Z85_LENGTH and not Path(path).exists():
+        try:
+            z85.decode(path.encode("ascii"))
+        except (ValueError, KeyError, struct.error) as error:
+            raise ConfigurationError(f"{path!r} is neither a key file nor a key: not 40 characters of Z85") from error
         return path.encode()
     return _read(path)[0]
 
@@ -102,6 +108,8 @@ def read_pair(path: str | Path) -> KeyPair:
     public, secret = _read(path)
     if secret is None:
         raise ConfigurationError(f"{path} holds a public key only; the .key_secret file is needed here")
+    if zmq.curve_public(secret) != public:
+        raise ConfigurationError(f"{path}: its secret key does not belong to its public key; make a new pair")
     return KeyPair(public, secret)
 
 

@@ -59,6 +59,8 @@ log = logging.getLogger(__name__)
 IDLE_MS = 100
 MAX_FRAME_BYTES = 1 << 28
 NONCE_BYTES = 16
+# Besides the RUN requests that a client may have unanswered.
+SPARE_MESSAGES = 8
 
 
 class Server:
@@ -98,8 +100,9 @@ class Server:
         self.address = checked_address(address)
         self.control_address = checked_address(control or control_address(address))
         if allowed is None and not insecure and not (is_local(self.address) and is_local(self.control_address)):
+            reachable = self.control_address if is_local(self.address) else self.address
             raise ConfigurationError(
-                f"{address} can be reached by other hosts: give keys (reservoir-hw device keys makes them), bind to "
+                f"{reachable} can be reached by other hosts: give keys (reservoir-hw device keys makes them), bind to "
                 "127.0.0.1 or ipc, or say --insecure (insecure=True) if everybody in that network may drive the device"
             )
         if not 0.1 <= lease_s <= 3600 or not 1 <= credits <= 1024 or not 4096 <= max_frame_bytes <= 1 << 40:
@@ -225,6 +228,9 @@ class Server:
         socket.setsockopt(zmq.SNDTIMEO, int(1000 * patience_s))
         socket.setsockopt(zmq.RCVTIMEO, IDLE_MS)
         socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
+        # What waits in the queues of a connection is bounded by it; ZeroMQ would take a thousand messages.
+        socket.setsockopt(zmq.RCVHWM, self.credits + SPARE_MESSAGES)
+        socket.setsockopt(zmq.SNDHWM, self.credits + SPARE_MESSAGES)
         socket.setsockopt(zmq.IPV6, "[" in address)
         if self._allowed is not None:
             self._allowed.secure(socket)
@@ -344,7 +350,11 @@ class Server:
         attaches = header.operation == Operation.ATTACH and header.session != self._attached
         if not heard or not (attaches or (header.session == self._attached and peer == self._peer)):
             traffic.foreign += 1
-            self._send_error(peer, header, Refusal(Code.NO_SESSION, "this session does not hold the device (any more)"))
+            self._send_error(
+                peer,
+                header,
+                Refusal(Code.NO_SESSION, "this session does not hold the device (any more); open it again"),
+            )
             return None
         if attaches:
             self._release()
@@ -407,10 +417,14 @@ class Server:
     def _declaration(self) -> dict[str, Any]:
         spec = self._reservoir.spec
         # Integers on the wire are a limit of the device, like those of its converters.
-        for name, encoding in (("input_bits", self._inputs), ("output_bits", self._states)):
+        for name, encoding in (("input", self._inputs), ("output", self._states)):
             if encoding.number.kind == "i":
                 bits = 8 * encoding.number.itemsize
-                spec = spec.model_copy(update={name: min(bits, getattr(spec, name) or bits)})
+                spec = spec.model_copy(update={f"{name}_bits": min(bits, getattr(spec, f"{name}_bits") or bits)})
+        if self._inputs.number.kind == "i":
+            low, high = self._inputs.limits
+            limits = spec.input_range or (low, high)
+            spec = spec.model_copy(update={"input_range": (max(low, limits[0]), min(high, limits[1]))})
         self.spec = spec
         return {
             "spec": spec.model_dump(mode="json"),
@@ -479,6 +493,8 @@ class Server:
             raise Refusal(Code.CONFIGURATION, f"a readout needs weights (outputs, {nodes})")
         if weights.dtype not in (np.int8, np.int16, np.float32):
             raise Refusal(Code.CONFIGURATION, f"readout weights are int8, int16 or float32, not {weights.dtype}")
+        if not np.isfinite(weights).all():
+            raise Refusal(Code.CONFIGURATION, "readout weights must be finite numbers")
         scale, bias = arrays.get("scale"), arrays.get("bias")
         for name, array in (("scale", scale), ("bias", bias)):
             if array is None or array.shape != weights.shape[:1] or not np.isfinite(array).all():
@@ -630,12 +646,12 @@ class Server:
         except InputRangeError as error:
             raise DeviceFault(f"the states cannot be sent as this server declares them: {error}") from error
         sent = self._send(self._peer, reply, numbers)
-        self._session.finish(header.request)
+        self._session.finish(header.session, header.request)
         return sent
 
     def _answer_with(self, header: Header, payload: bytes, **fields: int) -> None:
         self._send(self._peer, Header(header.operation | REPLY, header.session, header.request, **fields), payload)
-        self._session.finish(header.request)
+        self._session.finish(header.session, header.request)
 
     def _fail(self, header: Header, error: Exception) -> None:
         """Answer a request with an error."""
@@ -656,7 +672,7 @@ class Server:
         if lost and self._lost is None:
             self._lost = f"request {header.request} failed: {error}"
         self._send_error(self._peer, header, error)
-        self._session.finish(header.request)
+        self._session.finish(header.session, header.request)
 
     def _send_error(self, peer: bytes, header: Header, error: Exception) -> None:
         self._session.traffic.errors += 1

@@ -105,10 +105,12 @@ class Session:
         """The device has to wait for the next message of a run that it has begun."""
         self._work = None
 
-    def finish(self, request: int) -> None:
-        """The request was answered."""
-        self._finished, self._work = request, None
-        self._heard = time.monotonic()
+    def finish(self, session: int, request: int) -> None:
+        """A request of `session` was answered. Another client may have the device by now."""
+        self._work = None
+        with self._guard:
+            if session == self._number:
+                self._finished, self._heard = request, time.monotonic()
 
     def cancel(self, request: int) -> None:
         """Requests up to this one are not wanted any more."""

@@ -12,6 +12,7 @@ Any Zarr reader understands the arrays. A step that was never written reads as N
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -169,6 +170,11 @@ class Dataset:
         # States without inputs would pass for damage.
         for array in (self.states, self.inputs):
             array[at] = np.nan
+        self._timing[place.rows.start // self.group, place.start // self.chunk_steps] = np.nan
+
+    def is_written(self, place: Place) -> bool:
+        """Whether there are states, whether or not they count."""
+        return not np.isnan(self.states[place.rows.start, place.stop - 1]).all()
 
     def write(self, place: Place, inputs: np.ndarray, states: np.ndarray, *, timing: tuple[float, float]) -> None:
         """Write one chunk, the time axis growing if need be.
@@ -414,8 +420,10 @@ class StateStore:
     def settle(self, name: str) -> None:
         """Wait until a file of the store is on the disk, so that a power failure cannot take it."""
         if self._local is not None:
-            _settle(self._local / name)
-            _settle((self._local / name).parent)
+            # Zarr keeps no file of a chunk that holds nothing but NaN.
+            with contextlib.suppress(FileNotFoundError):
+                _settle(self._local / name)
+                _settle((self._local / name).parent)
 
     def _note(self, changes: Mapping[str, Any]) -> None:
         # Not attrs.update, which writes the file once for each key: a crash would find half of the changes.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
+import itertools
 import logging
 import os
 import platform
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from reservoir_hw.experiment.plan import Burst, Leg, plan_of
 from reservoir_hw.hostlock import HostLock
 from reservoir_hw.reservoir import Reservoir
 from reservoir_hw.spec import ReservoirSpec
-from reservoir_hw.store import StateStore
+from reservoir_hw.store import Dataset, StateStore
 from reservoir_hw.tasks.task import Task
 
 log = logging.getLogger(__name__)
@@ -148,12 +149,8 @@ def harvest(reservoir: Reservoir, bursts: Sequence[Burst], store: StateStore, on
     segments = [*store.segments, segment]
     store.commit(done, snapshot=None if done == 0 or seam else store.snapshot(), segments=segments)
     datasets = store.datasets
-    if seam is not None and seam["kind"] == "started again":
-        # Whoever reads the store meanwhile must not take the rest of another drive for this one's.
-        for burst, leg in kept[done:]:
-            place = bursts[burst].legs[leg].place
-            if burst == b and place is not None:
-                datasets[bursts[burst].legs[leg].dataset].erase(place)
+    if store.segments[:-1]:
+        _erase_rest(bursts, kept[done:], datasets)
     try:
         for number in range(b, len(bursts)):
             legs = bursts[number].legs[i:]
@@ -242,8 +239,9 @@ def _take_up(
         reservoir.restore(snapshot)
     if done == len(kept):
         return done, (len(bursts), 0), seam
-    if seam is not None:
-        # The noise of a simulation belongs to its sequences, which resets count.
+    if spec.snapshot and snapshot is None:
+        # Damaged, now or when an earlier process came. The noise of a simulation belongs to its sequences, which
+        # resets count.
         for burst in bursts[: kept[done][0]]:
             reservoir.reset(burst.batch)
     if kept[done][0] != b:
@@ -258,6 +256,19 @@ def _take_up(
         return done, (b, i + 1), {"kind": "driven again", "steps": past.shape[1], **at}
     begin = next(number for number, (burst, _) in enumerate(kept) if burst == b)
     return begin, (b, 0), {"kind": "started again", "steps": 0, **at, "place": begin}
+
+
+def _erase_rest(bursts: Sequence[Burst], ahead: Sequence[tuple[int, int]], datasets: Mapping[str, Dataset]) -> None:
+    """Remove what an earlier process wrote of the burst at hand and nobody counts.
+
+    Whoever reads the store meanwhile would take the rest of another drive for this one's. From the end, so that
+    what is left by a process that dies here is found again.
+    """
+    legs = [bursts[b].legs[i] for b, i in ahead if b == ahead[0][0]]
+    places = [(datasets[leg.dataset], leg.place) for leg in legs if leg.place is not None]
+    written = list(itertools.takewhile(lambda found: found[0].is_written(found[1]), places))
+    for dataset, place in reversed(written):
+        dataset.erase(place)
 
 
 def _steps_before(bursts: Sequence[Burst], b: int, i: int) -> int:
@@ -312,8 +323,9 @@ def _contents(value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _files_of(text: str) -> Iterator[Path]:
-    with contextlib.suppress(OSError, ValueError, ImportError):
-        if re.fullmatch(r"[\w.]+:\w+", text):
+    # Looking for a module imports the packages around it, which may raise anything; opening the device will say so.
+    with contextlib.suppress(Exception):
+        if re.fullmatch(r"[\w.]+:[\w.]+", text):
             # As `kind: python` finds it: the key must be the same before and after the device was opened.
             look_in_current_folder()
             found = importlib.util.find_spec(text.partition(":")[0])

@@ -50,12 +50,14 @@ class Recorder:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._reservoir.observer = None
-        self._finish()
-        status = "complete" if error is None else f"failed: {type(error).__name__}: {error}"
-        segment: dict[str, Any] = {"status": status, "seam": None, "places": self._places}
-        if self._reservoir.is_open:
-            segment["reservoir"] = self._reservoir.provenance()
-        self.store.close_segment([segment], complete=True)
+        try:
+            self._finish()
+        finally:
+            status = "complete" if error is None else f"failed: {type(error).__name__}: {error}"
+            segment: dict[str, Any] = {"status": status, "seam": None, "places": self._places}
+            if self._reservoir.is_open:
+                segment["reservoir"] = self._reservoir.provenance()
+            self.store.close_segment([segment], complete=True)
 
     def was_reset(self, *, from_rest: bool) -> None:
         """New sequences begin: at rest, or where a restored snapshot was taken."""

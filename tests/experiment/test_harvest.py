@@ -25,7 +25,7 @@ from reservoir_hw.experiment.configuration import TrainingConfig
 from reservoir_hw.experiment.drive import driven
 from reservoir_hw.experiment.harvest import harvest, layout, stored
 from reservoir_hw.experiment.plan import Burst, plan
-from reservoir_hw.store import StateStore
+from reservoir_hw.store import Dataset, Place, StateStore
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Split, Task
 
 STEPS, TEST_STEPS, CHUNK = 3000, 1000, 100
@@ -458,6 +458,52 @@ def test_a_damaged_snapshot_repeats_no_noise(tmp_path: Path) -> None:
         assert experiment(tmp_path, **sections).harvest()[0].complete
         assert states_of(path) == states_of(whole)
         journal = json.loads((path / "journal" / "zarr.json").read_text())
+
+
+def test_a_damaged_snapshot_that_was_found_earlier_repeats_no_noise(tmp_path: Path) -> None:
+    """The process that found it ended before its first chunk: the next one finds no snapshot at all."""
+    sections = {"training": {"repetitions": 2}}
+    whole = Path(experiment(tmp_path / "whole", **sections).harvest()[0].path)
+    path = Path(experiment(tmp_path, **sections).harvest()[0].path)
+    journal = json.loads((path / "journal" / "zarr.json").read_text())
+    for places in (4, 6, 8, 10):
+        journal["attributes"] |= {"complete": False, "places": places, "snapshot": None}
+        (path / "journal" / "zarr.json").write_text(json.dumps(journal))
+        assert experiment(tmp_path, **sections).harvest()[0].complete
+        assert states_of(path) == states_of(whole)
+
+
+@pytest.mark.parametrize("erased", [0, 1, 2])
+def test_what_a_dying_process_did_not_erase_is_erased_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, erased: int
+) -> None:
+    task = Sequences(1, 200)
+    bursts = bursts_of(task, max_batch=1)
+    with FreeRunning(fails_in=8) as toy, pytest.raises(DeviceFault):
+        store_of(tmp_path / "s", task, toy, bursts)
+
+    class Died(Exception):
+        pass
+
+    true, left = Dataset.erase, erased
+
+    def dying(dataset: Dataset, place: Place) -> None:
+        nonlocal left
+        if left == 0:
+            raise Died
+        left -= 1
+        true(dataset, place)
+
+    monkeypatch.setattr(Dataset, "erase", dying)
+    with FreeRunning() as toy, pytest.raises(Died):
+        harvest(toy, bursts, StateStore.open(tmp_path / "s", writable=True), quiet)
+    monkeypatch.undo()
+    with FreeRunning(fails_in=1) as toy, pytest.raises(DeviceFault):
+        harvest(toy, bursts, StateStore.open(tmp_path / "s", writable=True), quiet)
+    store = StateStore.open(tmp_path / "s")
+    train = store.dataset("train")
+    assert store.committed == 1
+    assert [train.is_written(place) for place in train.places()] == [True] + 9 * [False]
 
 
 def test_states_of_a_drive_that_is_done_again_cannot_be_read(tmp_path: Path) -> None:

@@ -103,6 +103,17 @@ def test_what_a_device_driven_in_turn_gave_before_a_fault_is_kept(tmp_path: Path
     assert np.isnan(states[2, 5:]).all()
 
 
+@pytest.mark.parametrize("fails_at", [0, 13])
+def test_chunks_that_a_fault_left_empty_hide_no_fault(tmp_path: Path, fails_at: int) -> None:
+    """Driven in turn, what was not harvested is NaN: whole chunks of it, of which Zarr makes no file."""
+    with SnapshotToy(max_batch=1, fails_at=fails_at) as toy:
+        toy.reset(3)
+        with pytest.raises(DeviceFault, match="toy fault"), Recorder(toy, tmp_path / "trace", chunk_steps=10):
+            toy.run(drive(3, 40))
+    store = StateStore.open(tmp_path / "trace")
+    assert [segment["status"].partition(":")[0] for segment in store.segments] == ["failed"]
+
+
 def test_what_does_not_begin_at_rest_says_so_and_is_not_replayed(tmp_path: Path) -> None:
     with SnapshotToy() as toy:
         toy.run(drive(1, 5))

@@ -195,22 +195,24 @@ def test_nonsense_from_who_holds_the_device(server: tuple[Server, str], seed: in
     assert_normal(address)
 
 
-def test_noise_from_who_holds_the_device(server: tuple[Server, str]) -> None:
-    _, address = server
+def test_noise_from_who_holds_the_device() -> None:
     random = np.random.default_rng(1)
-    connection = Connection(address, timeout_s=5.0)
-    try:
-        connection.attach()
-        for _ in range(1000):
-            connection._data.send_multipart(noise(random))
-            connection._control.send_multipart(noise(random))
-        assert connection.ask("ping", session=connection.welcome["session"])["valid"]
-        connection.send(Operation.RESET, batch=1)
-        with pytest.raises(ProtocolError):
-            connection.receive()
-    finally:
-        connection.close()
-    assert_normal(address)
+    # A long lease: the heartbeat waits behind the noise.
+    with ipc_address() as address, served(StrictToy(), address, lease_s=60.0, max_frame_bytes=SMALL):
+        connection = Connection(address, timeout_s=15.0)
+        try:
+            connection.attach()
+            with connection._control_guard:
+                for _ in range(1000):
+                    connection._data.send_multipart(noise(random))
+                    connection._control.send_multipart(noise(random))
+            assert connection.ask("ping", session=connection.welcome["session"])["valid"]
+            connection.send(Operation.RESET, batch=1)
+            with pytest.raises(ProtocolError):
+                connection.receive()
+        finally:
+            connection.close()
+        assert_normal(address)
 
 
 def test_a_step_that_no_number_can_follow(server: tuple[Server, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self, cast
@@ -21,6 +22,7 @@ class NormalEquations:
     def __init__(self, width: int) -> None:
         self.rows = 0
         self._gram = np.zeros((1 + width, 1 + width))
+        self._mean: Array | None = None
 
     def add(self, block: Array) -> None:
         """Take in rows (n, 1 + width); numpy hands block.T @ block to dsyrk, half the work of a product."""
@@ -30,6 +32,7 @@ class NormalEquations:
         else:
             self._gram = product
         self.rows += block.shape[0]
+        self._mean = None
 
     def merged(self, others: Sequence[Self]) -> Self:
         """Moments add up."""
@@ -42,21 +45,23 @@ class NormalEquations:
     @property
     def mean(self) -> Array:
         """(width,)."""
-        return self._gram[0, 1:] / self.rows
+        if self._mean is None:
+            self._mean = self._gram[0, 1:] / self.rows
+        return self._mean
 
     @property
     def variance(self) -> Array:
         """(width,)."""
-        return np.maximum(np.diagonal(self._gram)[1:] / self.rows - self.mean**2, 0.0)
+        return np.maximum(self._gram.diagonal()[1:] / self.rows - self.mean**2, 0.0)
 
     def _about(self, centre: Array) -> Array:
         """Second moments about `centre`: (width, width)."""
         mean = self.mean
-        offset = mean - centre
         # Two steps: about the mean first, so that the common case loses no digits to the second term.
-        moments = np.outer(mean, -self.rows * mean)
+        moments = np.multiply.outer(mean, -self.rows * mean)
         moments += self._gram[1:, 1:]
-        if offset.any():
+        if centre is not mean:
+            offset = mean - centre
             moments += self.rows * np.outer(offset, offset)
         return moments
 
@@ -64,10 +69,11 @@ class NormalEquations:
         moments = self._about(design.centre)
         kept, targets = design.columns, slice(design.features, None)
         gram = moments[kept][:, kept]
-        gram /= design.scale
-        gram /= design.scale[:, None]
-        cross = moments[kept, targets] / design.scale[:, None]
-        return _System(gram, cross, np.diagonal(moments)[targets].copy(), self.rows, design.constants)
+        if design.scale is not None:
+            gram /= design.scale
+            gram /= design.scale[:, None]
+        cross = design.scaled(moments[kept, targets])
+        return _System(gram, cross, moments.diagonal()[targets].copy(), self.rows, design.constants)
 
     def spectrum(self, design: Design) -> Spectrum:
         """Eigenvalues and eigenvectors of the scaled Gram matrix."""
@@ -83,10 +89,10 @@ class NormalEquations:
         """|y|² - 2 w·Xᵀy + w·XᵀX w."""
         moments = self._about(design.centre)
         kept, targets = design.columns, slice(design.features, None)
-        weights = weights / design.scale[:, None, None]
+        weights = design.scaled(weights)
         gram, cross = moments[kept][:, kept], moments[kept, targets]
         error = (weights * (times(gram, weights) - 2.0 * cross[:, None])).sum(axis=0)
-        return np.maximum(error + np.diagonal(moments)[targets], 0.0)
+        return np.maximum(error + moments.diagonal()[targets], 0.0)
 
 
 @dataclass(frozen=True)
@@ -130,9 +136,10 @@ class _System:
         if and only if all eigenvalues are positive, so that of the matrix minus τ if they exceed τ.
         """
         matrix = self.gram.copy()
-        diagonal = np.einsum("ii->i", matrix)
+        entries = matrix.reshape(-1)
+        diagonal = entries[:: len(matrix) + 1]
         diagonal += alpha
-        threshold = 2 * self.level * np.linalg.norm(matrix)
+        threshold = 2 * self.level * math.sqrt(entries.dot(entries))
         if alpha < 2 * threshold:
             diagonal -= threshold
             try:

@@ -58,7 +58,7 @@ class IncrementalQR:
         columns = np.append(design.keep, np.arange(design.features, self._factor.shape[1] - 1))
         kept = design.keep.size
         factor = _triangle(self._about(design.centre)[:, columns])
-        left, singular, right = np.linalg.svd(factor[:kept, :kept] / design.scale, full_matrices=False)
+        left, singular, right = np.linalg.svd(design.scaled(factor[:kept, :kept].T).T, full_matrices=False)
         projected = left.T @ factor[:kept, kept:]
         level = rounding_level(kept, self.rows)
         resolved = singular > level * singular.max(initial=0.0)
@@ -83,7 +83,7 @@ class IncrementalQR:
     def squared_error(self, design: Design, weights: Array) -> Array:
         """The residuals themselves, up to a rotation: no difference of large numbers."""
         factor = self._about(design.centre)
-        weights = weights / design.scale[:, None, None]
+        weights = design.scaled(weights)
         residual = factor[:, None, design.features :] - times(factor[:, design.keep], weights)
         return (residual**2).sum(axis=0)
 

@@ -59,7 +59,7 @@ def loo_scores(blocks: Iterable[tuple[Array, Array]], spectrum: Spectrum, design
     squared_error = np.zeros(filtered.shape[1:])
     rows = 0
     for x, y in blocks:
-        projected = ((x[:, design.keep] - centre) / design.scale) @ spectrum.vectors
+        projected = (x[:, design.keep] - centre) @ design.scaled(spectrum.vectors)
         leverage = spectrum.constants / spectrum.rows + projected**2 @ inverse
         residual = (y - target_centre)[:, None] - times(projected, filtered)
         # A row that alone determines a weight has leverage 1; rounding must not make that a division by 0.

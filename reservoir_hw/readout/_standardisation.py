@@ -22,5 +22,5 @@ def design_of(statistics: Statistics, *, shift: Array, precision: Array, standar
     # Without a bias there is no constant to take a mean off, so a constant column is as good as any.
     keep = np.flatnonzero(spread > DEAD_DIGITS * precision * magnitude if bias else magnitude > 0)
     centre = mean if bias else -shift
-    scale = (spread if bias else magnitude)[keep] if standardise else np.ones(keep.size)
+    scale = (spread if bias else magnitude)[keep] if standardise else None
     return Design(keep=keep, features=features, centre=centre, scale=scale, constants=int(bias))

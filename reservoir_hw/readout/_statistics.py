@@ -65,6 +65,7 @@ class Accumulator:
 
     def __init__(self, empty: Callable[[int], Statistics], width: int, folds: int) -> None:
         self._shift: Array | None = None
+        self._shifted = False
         self._statistics = [empty(width) for _ in range(folds)]
         self._block_rows = BLOCK_ROWS if folds == 1 else FOLD_BLOCK_ROWS
         self._blocks: list[Array | None] = [None] * folds
@@ -116,11 +117,12 @@ class Accumulator:
         filled[:, 0] = 1.0
         if self._shift is None:
             sample = filled[:: -(-count // SHIFT_ROWS)]
-            mean = sample.sum(axis=0) / sample.shape[0]
-            power = np.einsum("ij,ij->j", sample, sample) / sample.shape[0]
-            self._shift = np.where(mean**2 > power / 2, mean, 0.0)
-            self._shift[0] = 0.0
-        if self._shift.any():
+            total = np.add.reduce(sample)
+            far = total * total > len(sample) / 2 * np.einsum("ij,ij->j", sample, sample)
+            far[0] = False
+            self._shifted = bool(far.any())
+            self._shift = far * total / len(sample)
+        if self._shifted:
             # Whole rows, the first column too: numpy subtracts twice as fast in contiguous memory.
             filled -= self._shift
         self._statistics[fold].add(filled)

@@ -433,7 +433,7 @@ class RidgeReadout:
             scaled_weights, self._spectrum = direct
         self.alpha_, self.alphas_, self.scores_ = cast(float | Array, alpha), alphas, scores
         self.n_samples_, self._report = total.rows, None
-        self._store(scaled_weights / design.scale[:, None], design.columns, design.centre + accumulator.shift, widths)
+        self._store(design.scaled(scaled_weights), design.columns, design.centre + accumulator.shift, widths)
         if direct is None and self.condition_ > self._largest_condition:
             warnings.warn(self.report_["notes"][-1], IllConditionedWarning, stacklevel=3)
         return self
@@ -478,7 +478,8 @@ class RidgeReadout:
     def _store(self, kept_weights: Array, kept: npt.NDArray[np.intp] | slice, centre: Array, widths: Widths) -> None:
         weights = np.zeros((widths.outputs, widths.features))
         weights[:, kept] = kept_weights.T
-        dead = np.delete(np.arange(widths.features), kept)
+        features = np.arange(widths.features)
+        dead = features[:0] if isinstance(kept, slice) else np.delete(features, kept)
         self._nodes = widths.nodes
         self.weights_ = weights
         self.bias_ = centre[widths.features :] - weights @ centre[: widths.features]

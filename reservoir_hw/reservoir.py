@@ -64,6 +64,8 @@ class Reservoir(ABC):
 
     native: Literal["numpy", "torch"] = "numpy"
     device: str = "cpu"
+    checks_states: bool = False
+    """Whether `_run` and `_stream` themselves refuse states that are not finite, by `_refuse_not_finite`."""
     observer: Observer | None = None
     """Is told what crosses the contract, for instance a recorder."""
 
@@ -709,20 +711,28 @@ class Reservoir(ABC):
             if states.dtype.kind not in "fiub":
                 raise DeviceFault(f"{self._name()} returned {states.dtype} states; they must be real numbers")
             states = states.astype(spec.numpy_dtype)
-        if not arrays.all_finite(states):
-            bad = _not_finite(states)
-            step = int(bad.any(axis=(0, 2)).argmax())
-            sequence, node = _first(bad[:, step])
-            cause = (
-                "a simulation that diverges" if spec.identity.simulated else "a broken channel, or a failed read-out"
-            )
-            raise DeviceFault(
-                f"{self._name()} returned a state that is not finite (sequence {sequence}, step {step}, node {node}): "
-                f"{cause}",
-                steps_done=step,
-                states=states[:, :step],
-            )
+        if not self.checks_states:
+            self._refuse_not_finite(states)
         return states
+
+    def _refuse_not_finite(self, states: Any, first: int = 0) -> None:
+        """Raise `DeviceFault` if a state (batch, time, nodes) is not finite; `first` is the number of its first step.
+
+        The fault carries the steps of `states` before it.
+        """
+        if arrays.all_finite(states):
+            return
+        bad = _not_finite(states)
+        step = int(bad.any(axis=(0, 2)).argmax())
+        sequence, node = _first(bad[:, step])
+        simulated = self.spec.identity.simulated
+        cause = "a simulation that diverges" if simulated else "a broken channel, or a failed read-out"
+        raise DeviceFault(
+            f"{self._name()} returned a state that is not finite (sequence {sequence}, step {first + step}, node "
+            f"{node}): {cause}",
+            steps_done=step,
+            states=states[:, :step],
+        )
 
     def _to_rest(self, batch: int) -> None:
         try:

@@ -23,6 +23,7 @@ from pydantic import (
 Continuity = Literal["held", "replayed", "free_running"]
 Clock = Literal["device", "host", "external"]
 DType = Literal["float32", "float64"]
+_NUMPY_DTYPES: dict[DType, np.dtype[Any]] = {"float32": np.dtype("float32"), "float64": np.dtype("float64")}
 
 
 class _Frozen(BaseModel):
@@ -112,7 +113,7 @@ class ReservoirSpec(_Frozen):
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
         """The dtype in which inputs and states cross the contract."""
-        return np.dtype(self.dtype)
+        return _NUMPY_DTYPES[self.dtype]
 
 
 @dataclass

@@ -31,8 +31,8 @@ from reservoir_hw.spec import Identity, ReservoirSpec
 
 log = logging.getLogger(__name__)
 
-# Inputs and states of one chunk together: large enough to hide the cost of a message, small enough for the cache.
-CHUNK_BYTES = 1 << 19
+# Of the wider of inputs and states: large enough to hide the cost of a message, small enough for the cache.
+CHUNK_BYTES = 1 << 21
 
 
 class SecurityConfig(Config):
@@ -57,7 +57,7 @@ class ZmqConfig(ReservoirConfig):
         default=None, description="chunks under way at once; by default what the device offers"
     )
     chunk_steps: PositiveInt | None = Field(
-        default=None, description="time steps in a message; by default about half a megabyte"
+        default=None, description="time steps in a message; by default about two megabytes"
     )
     security: SecurityConfig | None = Field(default=None, description="keys, where the device asks for them")
     reset: ResetPolicy | None = Field(default=None, description="in addition to the reset of the device itself")
@@ -84,6 +84,9 @@ class ZmqReservoir(Reservoir):
 
     `set_readout` and `run_outputs` use a readout on the device, where it has one.
     """
+
+    # Chunk by chunk, while they are in the cache.
+    checks_states = True
 
     def __init__(self, config: ZmqConfig) -> None:
         super().__init__(reset=config.reset, out_of_range=config.out_of_range)
@@ -272,6 +275,9 @@ class ZmqReservoir(Reservoir):
         waiting: deque[tuple[Any, int, int]] = deque()
         sent = done = 0
         try:
+            if size >= steps:
+                self._deliver(self._send_run(u, more=False, outputs=outputs), out)
+                return
             while done < steps:
                 while sent < steps and len(waiting) < self._credits:
                     stop = min(sent + size, steps)
@@ -279,7 +285,7 @@ class ZmqReservoir(Reservoir):
                     waiting.append((header, sent, stop))
                     sent = stop
                 header, start, stop = waiting.popleft()
-                self._deliver(header, out[:, start:stop])
+                self._deliver(header, out[:, start:stop], start)
                 done = stop
         except DeviceError as fault:
             if outputs:
@@ -306,8 +312,8 @@ class ZmqReservoir(Reservoir):
         self._untouched = False
         return header
 
-    def _deliver(self, sent: Any, out: np.ndarray) -> None:
-        """Receive the answer to `sent` into `out`, if it is what it must be."""
+    def _deliver(self, sent: Any, out: np.ndarray, first: int = 0) -> None:
+        """Receive the answer to `sent` into `out`, if it is what it must be. Its first step has the number `first`."""
         header, payload = self._connection.receive(sent)
         outputs = sent.flags & self._frames.Flag.OUTPUTS
         encoding = self._frames.encoding_of("float32") if outputs else self._declaration.states
@@ -321,6 +327,7 @@ class ZmqReservoir(Reservoir):
         except ProtocolError as error:
             raise self._connection.broken(f"the reply to request {sent.request}: {error}") from error
         encoding.decode(numbers, out)
+        self._refuse_not_finite(out, first)
         self._check_time(header)
 
     def _check_time(self, header: Any) -> None:
@@ -342,7 +349,10 @@ class ZmqReservoir(Reservoir):
         """Put what was harvested before a fault into it."""
         steps, raw = fault.steps_done, fault.states
         fault.steps_done, fault.states = done, out[:, :done]
-        if isinstance(raw, bytes) and steps and done + steps <= out.shape[1]:
+        if isinstance(raw, np.ndarray):
+            # They lie in `out`, which is where the client saw that they are none.
+            fault.steps_done, fault.states = done + steps, out[:, : done + steps]
+        elif isinstance(raw, bytes) and steps and done + steps <= out.shape[1]:
             encoding = self._declaration.states
             try:
                 numbers = np.frombuffer(raw, encoding.number).reshape(batch, steps, out.shape[2])

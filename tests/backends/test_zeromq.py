@@ -531,3 +531,35 @@ def test_the_ten_lines_of_the_page(tmp_path: Path) -> None:
         output, _ = process.communicate(timeout=20)
     # Once after a look at what it is, once after the client.
     assert output == "laser off\nlaser off\n"
+
+
+@pytest.mark.parametrize("chunk_steps", [None, 10])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_states_that_are_not_finite_end_the_run_where_they_came(
+    ipc: str, chunk_steps: int | None, value: float
+) -> None:
+    class Broken(Toy):
+        # A device that does not look at its own states.
+        checks_states = True
+
+        def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+            before = int(self.t[0])
+            states = super()._run(u, out).copy()
+            if before <= 37 < before + u.shape[1]:
+                states[0, 37 - before, 1] = value
+            return states
+
+    u = drive(1, 60)
+    with Toy() as here:
+        true = here.run(u)
+    with served(Broken(), ipc), built({"kind": "zmq", "address": ipc, "chunk_steps": chunk_steps}) as far:
+        with pytest.raises(DeviceFault, match=r"not finite \(sequence 0, step 37, node 1\)") as caught:
+            far.run(u)
+        assert caught.value.steps_done == 37
+        assert np.array_equal(caught.value.states, true[:, :37])
+        with pytest.raises(StateLost):
+            far.run(u)
+        far.reset()
+        parts = [drive(1, 60)[:, i : i + 20] for i in (0, 20, 40)]
+        with pytest.raises(DeviceFault, match="not finite"):
+            list(far.stream(parts))

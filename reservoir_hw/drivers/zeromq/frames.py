@@ -119,6 +119,14 @@ class Encoding(NamedTuple):
             )
         return counts.astype(number)
 
+    def decoded(self, numbers: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+        """The values, as a copy: inside a message numbers lie at any address."""
+        if self.scale == 1.0:
+            return numbers.astype(dtype)
+        values = np.empty(numbers.shape, dtype)
+        self.decode(numbers, values)
+        return values
+
     def decode(self, numbers: np.ndarray, out: np.ndarray) -> None:
         """Fill `out` with the values."""
         if self.scale == 1.0:
@@ -208,15 +216,17 @@ def check_payload(payload: memoryview, crc: int) -> None:
 
 def array_of(header: Header, payload: memoryview) -> np.ndarray:
     """The numbers of an array payload (batch, steps, width), not copied; `ProtocolError` if the length is not right."""
-    dtype = _DTYPES.get(header.dtype)
+    dtype, shape = _DTYPES.get(header.dtype), header.shape
     if dtype is None:
         raise ProtocolError(f"there is no array dtype number {header.dtype}")
-    expected = header.batch * header.steps * header.width * dtype.itemsize
+    expected = shape[0] * shape[1] * shape[2] * dtype.itemsize
     if len(payload) != expected:
-        raise ProtocolError(f"{header.shape} of {dtype} are {expected} bytes, not {len(payload)}")
-    if not expected and math.prod(n or 1 for n in header.shape) > LARGEST_SHAPE:
-        raise ProtocolError(f"{header.shape} is too large, even with nothing in it")
-    return np.frombuffer(payload, dtype).reshape(header.shape)
+        raise ProtocolError(f"{shape} of {dtype} are {expected} bytes, not {len(payload)}")
+    if not expected:
+        if math.prod(n or 1 for n in shape) > LARGEST_SHAPE:
+            raise ProtocolError(f"{shape} is too large, even with nothing in it")
+        return np.empty(shape, dtype)
+    return np.ndarray(shape, dtype, payload)
 
 
 def pack_map(content: Mapping[str, Any]) -> bytes:

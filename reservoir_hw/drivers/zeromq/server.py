@@ -607,10 +607,7 @@ class Server:
             numbers = array_of(header, payload)
         except ProtocolError as error:
             raise Refusal(Code.MALFORMED, str(error)) from error
-        # A copy: inside a message numbers lie at any address.
-        values = np.empty(header.shape, self._reservoir.spec.numpy_dtype)
-        encoding.decode(numbers, values)
-        return values
+        return encoding.decoded(numbers, self._reservoir.spec.numpy_dtype)
 
     def _check_size(self, batch: int, steps: int) -> None:
         """Refuse what would answer with more than one frame may hold."""
@@ -709,7 +706,7 @@ class Server:
         """Whether the message is on its way."""
         try:
             # Only for the one who has the device is it worth while to wait.
-            flags = 0 if peer == self._peer else zmq.DONTWAIT
+            flags = 0 if peer == self._peer else int(zmq.DONTWAIT)
             send(self._data, pack_header(header, payload), payload, peer=peer, flags=flags)
         except zmq.ZMQError as error:
             log.warning("request %d cannot be answered: %s", header.request, error)

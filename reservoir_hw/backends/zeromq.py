@@ -327,7 +327,8 @@ class ZmqReservoir(Reservoir):
         except ProtocolError as error:
             raise self._connection.broken(f"the reply to request {sent.request}: {error}") from error
         encoding.decode(numbers, out)
-        self._refuse_not_finite(out, first)
+        if outputs or not self._declaration.finite:
+            self._refuse_not_finite(out, first)
         self._check_time(header)
 
     def _check_time(self, header: Any) -> None:

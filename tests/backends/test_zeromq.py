@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -539,7 +540,7 @@ def test_states_that_are_not_finite_end_the_run_where_they_came(
     ipc: str, chunk_steps: int | None, value: float
 ) -> None:
     class Broken(Toy):
-        # A device that does not look at its own states.
+        # The server does not look at the states of this one.
         checks_states = True
 
         def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
@@ -553,6 +554,9 @@ def test_states_that_are_not_finite_end_the_run_where_they_came(
     with Toy() as here:
         true = here.run(u)
     with served(Broken(), ipc), built({"kind": "zmq", "address": ipc, "chunk_steps": chunk_steps}) as far:
+        assert isinstance(far, ZmqReservoir)
+        assert far._declaration.finite
+        far._declaration = replace(far._declaration, finite=False)
         with pytest.raises(DeviceFault, match=r"not finite \(sequence 0, step 37, node 1\)") as caught:
             far.run(u)
         assert caught.value.steps_done == 37

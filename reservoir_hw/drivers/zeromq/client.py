@@ -62,6 +62,7 @@ class Declaration:
     states: Encoding
     chunked: bool
     readout: bool
+    finite: bool
 
 
 @dataclass
@@ -492,7 +493,7 @@ def _declaration(content: dict[str, Any]) -> Declaration:
         if not isinstance(entry, list) or len(entry) != 2:
             raise ProtocolError(f"the declaration of the device lacks {name}: [dtype, scale]")
         encodings.append(checked_encoding(*entry))
-    return Declaration(spec, *encodings, chunked=chunked, readout=bool(readout))
+    return Declaration(spec, *encodings, chunked=chunked, readout=bool(readout), finite=content.get("finite") is True)
 
 
 def _who() -> str:

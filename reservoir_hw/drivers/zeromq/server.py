@@ -432,6 +432,8 @@ class Server:
             "states": list(self._states),
             "chunked": self._chunked,
             "readout": True,
+            # `Reservoir.run` has looked at them; only a narrower number could still overflow.
+            "finite": self._states.number.kind == "i" or self._states.number == spec.numpy_dtype,
         }
 
     @property

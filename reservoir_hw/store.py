@@ -12,9 +12,9 @@ Any Zarr reader understands the arrays. A step that was never written reads as N
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,10 +110,13 @@ class Dataset:
         """As `read`, the states alone."""
         states = self._read(self.states, place.rows, place.start, place.stop)
         # A single node may well be NaN.
-        if states.size and np.isnan(states[:, -1]).all(axis=-1).any():
+        missing = np.isnan(states[:, -1]).all(axis=-1) if states.size else np.zeros(0, bool)
+        if missing.any():
+            row = int(missing.argmax())
+            start = place.start + int(np.isnan(states[row]).all(axis=-1).argmax())
             raise ConfigurationError(
-                f"{self._store.path}: {self.name}, steps {place.start} to {place.stop - 1} of sequence "
-                f"{place.rows.start} were never harvested"
+                f"{self._store.path}: {self.name}, steps {start} to {place.stop - 1} of sequence "
+                f"{place.rows.start + row} were never harvested"
             )
         return states
 
@@ -167,14 +170,17 @@ class Dataset:
     def erase(self, place: Place) -> None:
         """Make one chunk unwritten again. It must not count any more."""
         at = (place.rows, slice(place.start, place.stop))
-        # States without inputs would pass for damage.
+        self._forget(place)
         for array in (self.states, self.inputs):
             array[at] = np.nan
-        self._timing[place.rows.start // self.group, place.start // self.chunk_steps] = np.nan
+        self._timing[self._chunk_of(place)] = np.nan
 
     def is_written(self, place: Place) -> bool:
-        """Whether there are states, whether or not they count."""
-        return not np.isnan(self.states[place.rows.start, place.stop - 1]).all()
+        """Whether there are states, whether or not they count; damaged ones are."""
+        try:
+            return not np.isnan(self.states[place.rows.start, place.stop - 1]).all()
+        except (ValueError, RuntimeError, OSError):
+            return True
 
     def write(self, place: Place, inputs: np.ndarray, states: np.ndarray, *, timing: tuple[float, float]) -> None:
         """Write one chunk, the time axis growing if need be.
@@ -184,17 +190,27 @@ class Dataset:
         """
         if place.start % self.chunk_steps or place.stop - place.start > self.chunk_steps:
             raise ShapeError(f"steps {place.start} to {place.stop} are not one chunk of {self.chunk_steps} steps")
+        if place.rows.start % self.group or place.rows.stop != min(place.rows.start + self.group, self.sequences):
+            raise ShapeError(f"sequences {place.rows.start} to {place.rows.stop} are not one group of {self.group}")
         if place.stop > self.steps:
             for array in (self.inputs, self.states):
                 array.resize((array.shape[0], place.stop, array.shape[2]))
             self._timing.resize((self._timing.shape[0], -(-place.stop // self.chunk_steps), 2))
         at = (place.rows, slice(place.start, place.stop))
+        self._forget(place)
         self.inputs[at] = inputs
         self.states[at] = states
-        group, chunk = place.rows.start // self.group, place.start // self.chunk_steps
-        self._timing[group, chunk] = timing
-        for array in (self.inputs, self.states):
-            self._store.settle(f"{self.name}/{array.basename}/c/{group}/{chunk}/0")
+        self._timing[self._chunk_of(place)] = timing
+
+    def _forget(self, place: Place) -> None:
+        """Remove the files of a chunk: one that is damaged could not be written over in part."""
+        group, chunk = self._chunk_of(place)
+        # States without inputs would pass for damage.
+        for array in (self.states, self.inputs):
+            self._store.remove(f"{self.name}/{array.basename}/c/{group}/{chunk}/0")
+
+    def _chunk_of(self, place: Place) -> tuple[int, int]:
+        return place.rows.start // self.group, place.start // self.chunk_steps
 
 
 class StateStore:
@@ -229,7 +245,7 @@ class StateStore:
                 # What a process that died while it made the same store has left.
                 shutil.rmtree(place, ignore_errors=True)
             root = zarr.create_group(
-                place, zarr_format=3, attributes=plain({**facts, "format": FORMAT, "version": VERSION})
+                _target(place), zarr_format=3, attributes=plain({**facts, "format": FORMAT, "version": VERSION})
             )
             root.create_group("journal", attributes={"places": 0, "complete": False, "snapshot": None, "segments": []})
             root.create_group("snapshots")
@@ -238,8 +254,10 @@ class StateStore:
                 store.add(name, **layout)
             if local is None:
                 return store
+            from reservoir_hw.durable_store import settle_folder
+
             os.rename(place, local)
-            _settle(local.parent)
+            settle_folder(local.parent)
         except (OSError, ImportError) as error:
             raise ConfigurationError(
                 f"{path} cannot be written: {getattr(error, 'strerror', None) or error}"
@@ -252,7 +270,7 @@ class StateStore:
         path = str(path).removeprefix("file://")
         zarr = _zarr()
         try:
-            root = zarr.open_group(path, mode="r+" if writable else "r", zarr_format=3)
+            root = zarr.open_group(_target(path), mode="r+" if writable else "r", zarr_format=3)
         except (OSError, ValueError, ImportError) as error:
             raise ConfigurationError(_not_a_store(path, error)) from error
         if root.attrs.get("format") != FORMAT:
@@ -289,7 +307,10 @@ class StateStore:
     def datasets(self) -> dict[str, Dataset]:
         """All data sets by name, in the order of their names, numbers by their value."""
         try:
-            names = [name for name, _ in self._root.groups() if name not in _RESERVED]
+            with warnings.catch_warnings():
+                # Of half-written files of a process that died.
+                warnings.filterwarnings("ignore", message="Object at .*partial is not recognized")
+                names = [name for name, _ in self._root.groups() if name not in _RESERVED]
         except (KeyError, ValueError, OSError) as error:
             raise ConfigurationError(f"{self.path} is damaged: a data set cannot be read ({error!r})") from error
         names.sort(key=lambda name: [(len(part), part) if part.isdigit() else (0, part) for part in name.split(".")])
@@ -417,18 +438,14 @@ class StateStore:
             for leftover in self._local.rglob("*.partial"):
                 leftover.unlink(missing_ok=True)
 
-    def settle(self, name: str) -> None:
-        """Wait until a file of the store is on the disk, so that a power failure cannot take it."""
+    def remove(self, name: str) -> None:
+        """Remove a file of the store, if it is a folder's and there."""
         if self._local is not None:
-            # Zarr keeps no file of a chunk that holds nothing but NaN.
-            with contextlib.suppress(FileNotFoundError):
-                _settle(self._local / name)
-                _settle((self._local / name).parent)
+            (self._local / name).unlink(missing_ok=True)
 
     def _note(self, changes: Mapping[str, Any]) -> None:
         # Not attrs.update, which writes the file once for each key: a crash would find half of the changes.
         self._journal.update_attributes(plain(changes))
-        self.settle("journal/zarr.json")
 
     def _write_snapshot(self, slot: str, snapshot: Mapping[str, np.ndarray]) -> None:
         from safetensors.numpy import save
@@ -436,7 +453,6 @@ class StateStore:
 
         data = np.frombuffer(save({name: np.ascontiguousarray(array) for name, array in snapshot.items()}), np.uint8)
         self._root["snapshots"].create_array(slot, data=data, overwrite=True, compressors=[Crc32cCodec()])
-        self.settle(f"snapshots/{slot}/c/0")
 
 
 def _not_a_store(path: str, error: Exception) -> str:
@@ -456,15 +472,13 @@ def _not_a_store(path: str, error: Exception) -> str:
     return f"{path} {_NO_STORE}: {why}"
 
 
-def _settle(path: Path) -> None:
-    """Of a file its content, of a folder its entries (which Windows keeps by itself)."""
-    if os.name == "nt" and path.is_dir():
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _target(path: str) -> Any:
+    """What Zarr is to read and write: a folder whose files survive a power failure, or an address."""
+    if "://" in path:
+        return path
+    from reservoir_hw.durable_store import DurableStore
+
+    return DurableStore(path)
 
 
 def _zarr() -> Any:

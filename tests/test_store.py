@@ -52,6 +52,63 @@ def test_what_was_written_is_read_again_by_us_and_by_plain_zarr(tmp_path: Path) 
     np.testing.assert_array_equal(dataset.timing[..., 1], 0.5)
 
 
+def test_every_file_is_on_the_disk_before_it_takes_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settled: set[int] = set()
+    named: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def noted_fsync(descriptor: int) -> None:
+        fsync(descriptor)
+        settled.add(os.fstat(descriptor).st_ino)
+
+    def noted_replace(self: Path, target: Path) -> Path:
+        assert self.stat().st_ino in settled, f"{target} could be empty after a power failure"
+        settled.discard(target.parent.stat().st_ino)
+        named.append(target.relative_to(tmp_path).as_posix())
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(Path, "replace", noted_replace)
+    filled(tmp_path / "store")
+    assert {"store/journal/zarr.json", "store/train/timing/c/1/0/0", "store/train/states/c/1/2/0"} <= set(named)
+    assert all((tmp_path / name).parent.stat().st_ino in settled for name in named if "store.new" not in name)
+
+
+@pytest.mark.parametrize("damage", [b"", b"x" * 40])
+def test_a_damaged_chunk_that_does_not_count_is_written_over(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / "store"
+    store, inputs, states = filled(path)
+    dataset = store.dataset("train")
+    for place in dataset.places():
+        for array in ("inputs", "states"):
+            file = path / "train" / array / "c" / str(place.rows.start // 2) / str(place.start // 20) / "0"
+            file.write_bytes(damage)
+        assert dataset.is_written(place)
+        dataset.erase(place)
+        assert not dataset.is_written(place)
+        with pytest.raises(ConfigurationError, match="never harvested"):
+            dataset.read_states(place)
+        for array in ("inputs", "states"):
+            file = path / "train" / array / "c" / str(place.rows.start // 2) / str(place.start // 20) / "0"
+            file.write_bytes(damage)
+        at = (place.rows, slice(place.start, place.stop))
+        dataset.write(place, inputs[at], states[at], timing=(0.0, 0.5))
+        np.testing.assert_array_equal(dataset.read(place)[1], states[at])
+
+
+def test_the_sequence_that_was_not_harvested_is_named(tmp_path: Path) -> None:
+    store, inputs, states = filled(tmp_path / "store")
+    dataset, place = store.dataset("train"), Place(slice(0, 2), 20, 40)
+    cut = states[0:2, 20:40].copy()
+    cut[1, 13:] = np.nan
+    dataset.write(place, inputs[0:2, 20:40], cut, timing=(0.0, 0.5))
+    with pytest.raises(ConfigurationError, match="steps 33 to 39 of sequence 1 were never harvested"):
+        dataset.read(place)
+    np.testing.assert_array_equal(dataset.read_states(Place(slice(0, 1), 20, 40)), states[0:1, 20:40])
+    with pytest.raises(ShapeError, match="not one group of 2"):
+        dataset.write(Place(slice(0, 1), 20, 40), inputs[0:1, 20:40], states[0:1, 20:40], timing=(0.0, 0.5))
+
+
 def lose(path: Path, array: str, group: int, chunk: int) -> None:
     (path / "train" / array / "c" / str(group) / str(chunk) / "0").unlink()
 

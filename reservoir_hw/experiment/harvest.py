@@ -149,9 +149,9 @@ def harvest(reservoir: Reservoir, bursts: Sequence[Burst], store: StateStore, on
     segments = [*store.segments, segment]
     store.commit(done, snapshot=None if done == 0 or seam else store.snapshot(), segments=segments)
     datasets = store.datasets
-    if store.segments[:-1]:
-        _erase_rest(bursts, kept[done:], datasets)
     try:
+        if store.segments[:-1]:
+            _erase_rest(bursts, kept[done:], datasets)
         for number in range(b, len(bursts)):
             legs = bursts[number].legs[i:]
             if i == 0:
@@ -233,7 +233,9 @@ def _take_up(
         try:
             snapshot = store.snapshot()
         except ConfigurationError as damage:
-            log.warning("%s: going on without it", damage)
+            log.warning(
+                "%s: going on without it; if the device is a simulation that drifts, its drift begins anew", damage
+            )
             seam = {"kind": "the snapshot was damaged", "steps": 0, **at}
     if snapshot is not None:
         reservoir.restore(snapshot)
@@ -309,14 +311,14 @@ def _decisive(point: Point, task: Task) -> dict[str, Any]:
         "reservoir": config.reservoir.for_inputs(task.inputs).model_dump(mode="json"),
         "training": config.training.model_dump(mode="json"),
     }
-    return {**decisive, "files": dict(_contents(decisive))}
+    return {**decisive, "files": dict(contents(decisive))}
 
 
-def _contents(value: Any) -> Iterator[tuple[str, str]]:
+def contents(value: Any) -> Iterator[tuple[str, str]]:
     """Every text that names a file, a store or a function (module:name), with a digest of what is behind it now."""
     if isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
-            yield from _contents(item)
+            yield from contents(item)
     elif isinstance(value, str):
         for path in _files_of(value):
             yield value, hashlib.sha256(path.read_bytes()).hexdigest()

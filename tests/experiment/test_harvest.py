@@ -473,6 +473,24 @@ def test_a_damaged_snapshot_that_was_found_earlier_repeats_no_noise(tmp_path: Pa
         assert states_of(path) == states_of(whole)
 
 
+@pytest.mark.parametrize("places", [1, 4, 6])
+def test_a_damaged_chunk_that_does_not_count_is_harvested_again(tmp_path: Path, places: int) -> None:
+    """As a power failure may leave it."""
+    whole = Path(experiment(tmp_path / "whole").harvest()[0].path)
+    path = Path(experiment(tmp_path).harvest()[0].path)
+    journal = json.loads((path / "journal" / "zarr.json").read_text())
+    journal["attributes"] |= {"complete": False, "places": places, "snapshot": None}
+    (path / "journal" / "zarr.json").write_text(json.dumps(journal))
+    for number, chunk in enumerate(sorted(path.rglob("states/c/0/*/0"))):
+        chunk.write_bytes(b"" if number % 2 else b"garbage")
+    assert experiment(tmp_path).harvest()[0].complete
+    found, right = states_of(path), states_of(whole)
+    # Those that count and are not driven again stay as they are, and are refused when they are read.
+    assert found.keys() == right.keys()
+    again = [name for name in found if found[name] == right[name]]
+    assert len(again) >= len(found) - places
+
+
 @pytest.mark.parametrize("erased", [0, 1, 2])
 def test_what_a_dying_process_did_not_erase_is_erased_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, erased: int

@@ -415,7 +415,8 @@ class Reservoir(ABC):
         """Drive the device with `u` and return the states (batch, time, nodes).
 
         `u` is a C-contiguous numpy array of `spec.dtype` (batch, time, inputs), or a tensor on
-        `self.device` where `native` is "torch". `out` is None or an array that may be filled and returned.
+        `self.device` where `native` is "torch". `out` is None or an array that may be filled and returned;
+        any other array belongs to the caller from then on, so its memory must not be used for the next states.
         A `DeviceError` raised here should carry `steps_done` and `states`.
         """
 
@@ -690,6 +691,9 @@ class Reservoir(ABC):
         except DeviceError as fault:
             self.counters.steps += batch * fault.steps_done
             fault.steps_done = max(0, fault.steps_done - replay)
+            if fault.states is not None and getattr(fault.states, "ndim", None) != 3:
+                fault.add_note("the states in this fault were dropped: they are no array (batch, time, nodes)")
+                fault.steps_done, fault.states = 0, None
             fault.states = None if fault.states is None else fault.states[:, replay : replay + fault.steps_done]
             raise
         self.latency.record(time.perf_counter() - started)

@@ -130,9 +130,17 @@ class ZmqReservoir(Reservoir):
         """Drive the device like `run`, but get what its readout makes of the states: (batch, time, outputs) float32."""
         if not self._wire_outputs:
             raise NotSupported(f"{self._name()} has no readout loaded: call set_readout first")
-        native = self._in_range(self._shaped(u))
+        native = self._shaped(u)
         self._check_continuation()
+        if self.spec.continuity == "replayed" or len(self._groups(self._batch)) > 1:
+            raise NotSupported(
+                f"{self._name()} needs several drives for one run (replayed, or {self._batch} sequences on a device "
+                f"for {self.spec.max_batch}), which its readout does not serve: use run(), and the readout here"
+            )
+        native = self._in_range(native)
         out = np.empty((*native.shape[:2], self._wire_outputs), np.float32)
+        if not native.shape[1]:
+            return out
         self._lost = "the last run was interrupted"
         self._drive_chunks(native, out, outputs=True)
         self._steps += native.shape[1]
@@ -264,7 +272,7 @@ class ZmqReservoir(Reservoir):
         spec = self._device()
         if self._config.chunk_steps is not None:
             return self._config.chunk_steps
-        widest = max(spec.inputs, spec.nodes)
+        widest = max(spec.inputs, spec.nodes, self._wire_outputs)
         row = batch * widest * spec.numpy_dtype.itemsize
         return max(1, min(CHUNK_BYTES, self._connection.max_frame_bytes) // row)
 

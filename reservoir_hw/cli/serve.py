@@ -116,14 +116,14 @@ def _stop_on_signals(server: Server) -> None:
     def stop(number: int, frame: Any) -> None:
         del number, frame
         now = time.monotonic()
-        if first and now > first[0] + _ONE_SIGNAL_S:
+        if not first:
+            first.append(now)
+            server.stop()
+        elif now > first[0] + _ONE_SIGNAL_S and not server.closing:
             # The device is brought to its safe state in any case.
             for every in endings:
                 signal.signal(every, signal.SIG_IGN)
             raise KeyboardInterrupt
-        if not first:
-            first.append(now)
-            server.stop()
 
     for every in endings:
         signal.signal(every, stop)

@@ -332,6 +332,21 @@ def test_a_second_signal_does_not_wait(tmp_path: Path, address: str) -> None:
     assert (tmp_path / "safe").exists()
 
 
+def test_the_way_to_the_safe_state_is_not_interrupted(tmp_path: Path, address: str) -> None:
+    safe = 'time.sleep(2)\n    pathlib.Path("safe").touch()'
+    (tmp_path / "bench.py").write_text(BENCH.replace('pathlib.Path("safe").touch()', safe))
+    (tmp_path / "lab.yaml").write_text(SLOW)
+    with serving("lab.yaml", "--bind", address, cwd=tmp_path, end=None) as server:
+        (tmp_path / "safe").unlink()
+        with open_reservoir({"kind": "zmq", "address": address}) as device:
+            device.run(np.zeros((1, 1, 1)))
+            server.send_signal(signal.SIGTERM)
+            while server.poll() is None:
+                time.sleep(0.2)
+                server.send_signal(signal.SIGTERM)
+    assert (tmp_path / "safe").exists()
+
+
 # ---- mistakes ---------------------------------------------------------------------------------------
 
 

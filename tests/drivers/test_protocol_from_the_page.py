@@ -408,6 +408,10 @@ def test_a_busy_device_says_with_what(address: str) -> None:
             assert client.ping()["valid"]
         bench.gate.set()
         assert client.states(header).shape == (1, 20, 2)
+        # The count follows the answer.
+        until = time.monotonic() + PATIENCE_S
+        while client.ping()["finished"] < header.request and time.monotonic() < until:
+            time.sleep(0.01)
         assert client.ping()["finished"] == header.request
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import os
+import re
 import socket
+import stat
 from urllib.parse import urlsplit
 
 from reservoir_hw.errors import ConfigurationError
@@ -28,7 +31,8 @@ def checked_address(address: str) -> str:
         return address
     if separator and scheme == "tcp":
         host, _, port = rest.rpartition(":")
-        if host and port.isdigit() and 0 < int(port) < 65535:
+        # ZeroMQ itself would take `local;remote`, and listen at what this program has not looked at.
+        if re.fullmatch(r"\*|[\w.-]+|\[[\w:.%]+\]", host) and re.fullmatch(r"\d{1,5}", port) and 0 < int(port) < 65535:
             return address
     raise ConfigurationError(f"{address!r} is not tcp://host:port (port 1 to 65534) or ipc://path")
 
@@ -46,11 +50,21 @@ def is_local(address: str) -> bool:
         return False
 
 
-def somebody_listens(address: str) -> bool:
-    """Whether an ipc address is being served. ZeroMQ would take its path away from the other server without a word."""
+def check_free(address: str) -> None:
+    """Raise `ConfigurationError` if an ipc address is being served, or its path is no socket.
+
+    ZeroMQ would take the path away from another server, and remove a file, without a word.
+    """
     path = address.removeprefix("ipc://")
     if path == address or path.startswith("@"):
-        return False
+        return
+    if os.path.lexists(path) and not stat.S_ISSOCK(os.lstat(path).st_mode):
+        raise ConfigurationError(f"cannot listen at {address}: there is something that is no socket; name another path")
+    if _answers(path):
+        raise ConfigurationError(f"cannot listen at {address}: another server listens there")
+
+
+def _answers(path: str) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(path)

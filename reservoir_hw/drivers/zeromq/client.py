@@ -37,7 +37,7 @@ from reservoir_hw.drivers.zeromq.frames import (
     unpack_map,
 )
 from reservoir_hw.drivers.zeromq.security import KeyPair
-from reservoir_hw.drivers.zeromq.sockets import receive, send
+from reservoir_hw.drivers.zeromq.sockets import keep_freed_memory, receive, send
 from reservoir_hw.errors import (
     DeviceDisconnected,
     DeviceError,
@@ -102,7 +102,7 @@ class Connection:
         self.incidents = Incidents()
         self.welcome: dict[str, Any] = {}
         self._keys = (server_key, keys)
-        _keep_freed_memory()
+        keep_freed_memory()
         self._context: zmq.Context[Any] = zmq.Context()
         self._control_guard = threading.Lock()
         self._question = 0
@@ -472,15 +472,6 @@ class Connection:
     def _ask_map(self, operation: Operation, payload: bytes = b"") -> dict[str, Any]:
         self.send(operation, payload)
         return unpack_map(self.receive()[1])
-
-
-def _keep_freed_memory() -> None:
-    """Have the memory of messages reused.
-
-    glibc gives large blocks back to the system as soon as they are freed, and every message would get its pages anew: a
-    third of the time of a long run. It stops doing so for blocks as large as any that it has seen freed, up to 32 MiB.
-    """
-    np.empty(31 << 20, np.uint8)
 
 
 def _declaration(content: dict[str, Any]) -> Declaration:

@@ -95,11 +95,9 @@ def make_keys(folder: str | Path, name: str) -> tuple[Path, Path]:
 def read_public(path: str | Path) -> bytes:
     """The public key in a certificate file, or given as 40 characters of Z85."""
     if isinstance(path, str) and len(path) == _Z85_LENGTH and not Path(path).exists():
-        try:
-            z85.decode(path.encode("ascii"))
-        except (ValueError, KeyError, struct.error) as error:
-            raise ConfigurationError(f"{path!r} is neither a key file nor a key: not 40 characters of Z85") from error
-        return path.encode()
+        key = path.encode()
+        _check_key(key, f"{path!r} is neither a key file nor a key: it")
+        return key
     return _read(path)[0]
 
 
@@ -108,6 +106,7 @@ def read_pair(path: str | Path) -> KeyPair:
     public, secret = _read(path)
     if secret is None:
         raise ConfigurationError(f"{path} holds a public key only; the .key_secret file is needed here")
+    _check_key(secret, f"{path}: its secret key")
     if zmq.curve_public(secret) != public:
         raise ConfigurationError(f"{path}: its secret key does not belong to its public key; make a new pair")
     return KeyPair(public, secret)
@@ -115,6 +114,17 @@ def read_pair(path: str | Path) -> KeyPair:
 
 def _read(path: str | Path) -> tuple[bytes, bytes | None]:
     try:
-        return zmq.auth.load_certificate(path)
+        public, secret = zmq.auth.load_certificate(path)
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{path} is not a key file: {error} (reservoir-hw device keys makes them)") from error
+    _check_key(public, f"{path}: its key")
+    return public, secret
+
+
+def _check_key(key: bytes, what: str) -> None:
+    try:
+        if len(key) != _Z85_LENGTH:
+            raise ValueError
+        z85.decode(key)
+    except (ValueError, KeyError, struct.error, UnicodeError) as error:
+        raise ConfigurationError(f"{what} is not 40 characters of Z85") from error

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import zmq
 
-from reservoir_hw.drivers.zeromq.addresses import checked_address, control_address, is_local, somebody_listens
+from reservoir_hw.drivers.zeromq.addresses import check_free, checked_address, control_address, is_local
 from reservoir_hw.drivers.zeromq.faults import HARMLESS, Code, Refusal, code_of
 from reservoir_hw.drivers.zeromq.frames import (
     ERROR,
@@ -40,7 +40,7 @@ from reservoir_hw.drivers.zeromq.frames import (
 )
 from reservoir_hw.drivers.zeromq.security import Allowed, admit
 from reservoir_hw.drivers.zeromq.session import Session, Work
-from reservoir_hw.drivers.zeromq.sockets import receive, send
+from reservoir_hw.drivers.zeromq.sockets import ZERO_COPY_BYTES, keep_freed_memory, receive, send
 from reservoir_hw.errors import (
     ConfigurationError,
     DeviceError,
@@ -112,6 +112,8 @@ class Server:
         self.spec: ReservoirSpec | None = None
         """What is served, once it was opened."""
         self._reservoir = reservoir
+        self.closing = False
+        """Whether the device is being brought to its safe state, which nothing may interrupt."""
         self._session = Session(lease_s)
         self._allowed = allowed
         self._encodings = inputs, states
@@ -137,11 +139,13 @@ class Server:
 
         `on_ready` is called when the device is known and clients may come.
         """
+        keep_freed_memory()
         context = zmq.Context()
         try:
             with admit(context, self._allowed):
                 self._serve(context, on_ready)
         finally:
+            self._release()
             # What was answered last still gets a moment to leave.
             context.destroy(linger=500)
 
@@ -169,12 +173,15 @@ class Server:
     # ---- the two threads ------------------------------------------------------------------------
 
     def _serve(self, context: zmq.Context[Any], on_ready: Callable[[], None] | None) -> None:
-        with self._reservoir as reservoir:
-            self.spec = spec = reservoir.spec
+        try:
+            self.spec = spec = self._reservoir.open().spec
             identity = spec.identity
-            self._device = f"{identity.vendor} {identity.model} {identity.serial}".strip()
+            self._device = _printable(f"{identity.vendor} {identity.model} {identity.serial}".strip())
             inputs, states = self._encodings
             self._inputs, self._states = inputs or encoding_of(spec.dtype), states or encoding_of(spec.dtype)
+            self._declaration()
+        finally:
+            self._close_device()
         data = self._bound(context, self.address, self.max_frame_bytes, self._session.lease_s)
         control = self._bound(context, self.control_address, LARGEST_CONTROL, 0)
         self._data = data
@@ -210,9 +217,9 @@ class Server:
             self._stop.set()
             try:
                 self._turn_away()
+            finally:
                 self._session.end()
                 self._release()
-            finally:
                 # ZeroMQ ends the whole process if a socket is closed under a thread that uses it.
                 self._at_rest.set()
                 answering.join()
@@ -234,8 +241,7 @@ class Server:
         socket.setsockopt(zmq.IPV6, "[" in address)
         if self._allowed is not None:
             self._allowed.secure(socket)
-        if somebody_listens(address):
-            raise ConfigurationError(f"cannot listen at {address}: another server listens there")
+        check_free(address)
         try:
             socket.bind(address)
         except zmq.ZMQError as error:
@@ -307,7 +313,7 @@ class Server:
             )
         if self._stop.is_set():
             raise Refusal(Code.SHUTTING_DOWN, "the server is shutting down")
-        session = self._session.grant(client[:200], nonce)
+        session = self._session.grant(_printable(client[:200]), nonce)
         if not session:
             raise Refusal(Code.BUSY, f"{self._device} at {self.address} is in use by {self._session.holder()}")
         log.info("%s has the device", self._session.holder(), extra={"event": "leased"})
@@ -422,9 +428,19 @@ class Server:
                 bits = 8 * encoding.number.itemsize
                 spec = spec.model_copy(update={f"{name}_bits": min(bits, getattr(spec, f"{name}_bits") or bits)})
         if self._inputs.number.kind == "i":
+            number = spec.numpy_dtype.type
             low, high = self._inputs.limits
-            limits = spec.input_range or (low, high)
-            spec = spec.model_copy(update={"input_range": (max(low, limits[0]), min(high, limits[1]))})
+            if spec.input_range is not None:
+                low, high = max(low, spec.input_range[0]), min(high, spec.input_range[1])
+            if not low < high:
+                raise ConfigurationError(
+                    f"inputs as {self._inputs.number} with a scale of {self._inputs.scale:g} cannot reach the device's "
+                    f"range {spec.input_range}: choose another scale"
+                )
+            # Inwards: what the client may send in the dtype of the device must fit.
+            low = float(low if float(number(low)) >= low else np.nextafter(number(low), number(np.inf)))
+            high = float(high if float(number(high)) <= high else np.nextafter(number(high), number(-np.inf)))
+            spec = spec.model_copy(update={"input_range": (low, high)})
         self.spec = spec
         return {
             "spec": spec.model_dump(mode="json"),
@@ -503,10 +519,12 @@ class Server:
                 raise Refusal(Code.CONFIGURATION, f"a readout needs {name} ({weights.shape[0]},), finite numbers")
         assert scale is not None
         assert bias is not None
-        self._readout = (
-            np.ascontiguousarray((weights.astype(np.float32) * scale.astype(np.float32)[:, None]).T),
-            bias.astype(np.float32),
-        )
+        with np.errstate(over="ignore"):
+            values = np.ascontiguousarray((weights.astype(np.float32) * scale.astype(np.float32)[:, None]).T)
+            bias = bias.astype(np.float32)
+        if not (np.isfinite(values).all() and np.isfinite(bias).all()):
+            raise Refusal(Code.CONFIGURATION, "the weights or the bias of the readout do not fit into float32")
+        self._readout = values, bias
         self._answer_with(header, b"", width=weights.shape[0])
 
     def _run(self, header: Header, payload: memoryview) -> None:
@@ -518,9 +536,16 @@ class Server:
         if header.flags & Flag.MORE and not self._chunked:
             raise Refusal(Code.NOT_SUPPORTED, "this device must have a whole run in one message (chunked: false)")
         started = time.time_ns()
-        states = reservoir.run(u)
+        states = reservoir.run(u, out=self._memory_for(header))
         self._step += header.steps
         self._answer_run(header, states, started)
+
+    def _memory_for(self, header: Header) -> np.ndarray | None:
+        """Where large states are put: those of a device may lie in memory that it uses again before they are sent."""
+        spec = self._reservoir.spec
+        if header.batch * header.steps * spec.nodes * spec.numpy_dtype.itemsize < ZERO_COPY_BYTES:
+            return None
+        return np.empty((header.batch, header.steps, spec.nodes), spec.numpy_dtype)
 
     def _inputs_of(self, header: Header, payload: memoryview) -> np.ndarray:
         """What a RUN drives the device with, refused unless it goes on from where the last one ended."""
@@ -538,7 +563,7 @@ class Server:
             raise Refusal(Code.MALFORMED, f"a RUN has no flags {header.flags:#x}")
         if header.flags & Flag.OUTPUTS and self._readout is None:
             raise Refusal(Code.CONFIGURATION, "outputs were asked for, but no READOUT was loaded")
-        self._check_size(header.batch, header.steps)
+        self._check_size(header.batch, header.steps, outputs=bool(header.flags & Flag.OUTPUTS))
         return self._values(header, payload, self._inputs)
 
     def _run_stream(self, first: Header, u: np.ndarray) -> None:
@@ -588,6 +613,8 @@ class Server:
         try:
             for states in reservoir.stream(chunks()):
                 header = taken.pop(0)
+                # A copy, as in `_memory_for`.
+                states = np.array(states)
                 since_first = header.step - first.step
                 if not self._answer_run(header, states, started_ns + round(1e9 * since_first * (period_s or 0))):
                     reservoir.counters.overruns += 1
@@ -611,18 +638,21 @@ class Server:
             raise Refusal(Code.MALFORMED, str(error)) from error
         return encoding.decoded(numbers, self._reservoir.spec.numpy_dtype)
 
-    def _check_size(self, batch: int, steps: int) -> None:
+    def _check_size(self, batch: int, steps: int, *, outputs: bool = False) -> None:
         """Refuse what would answer with more than one frame may hold."""
         spec = self._reservoir.spec
+        width = spec.nodes
+        if outputs and self._readout is not None:
+            width = max(width, len(self._readout[1]))
         if batch < 1:
             raise Refusal(Code.SHAPE, "batch must be at least 1")
         if spec.max_batch is not None and batch > spec.max_batch:
             raise Refusal(Code.TOO_LARGE, f"batch is {batch}, the device drives {spec.max_batch} sequences at once")
-        answer = batch * steps * spec.nodes * max(self._states.number.itemsize, spec.numpy_dtype.itemsize)
+        answer = batch * steps * width * max(self._states.number.itemsize, spec.numpy_dtype.itemsize)
         if answer > self.max_frame_bytes:
             raise Refusal(
                 Code.TOO_LARGE,
-                f"{batch} x {steps} steps of {spec.nodes} nodes are {answer} bytes, at most {self.max_frame_bytes} go "
+                f"{batch} x {steps} steps of {width} numbers are {answer} bytes, at most {self.max_frame_bytes} go "
                 "into one frame: use shorter chunks or fewer sequences",
             )
 
@@ -649,6 +679,10 @@ class Server:
         return sent
 
     def _answer_with(self, header: Header, payload: bytes, **fields: int) -> None:
+        if len(payload) > self.max_frame_bytes:
+            raise Refusal(
+                Code.TOO_LARGE, f"the answer has {len(payload)} bytes, at most {self.max_frame_bytes} go into one frame"
+            )
         self._send(self._peer, Header(header.operation | REPLY, header.session, header.request, **fields), payload)
         self._session.finish(header.session, header.request)
 
@@ -662,14 +696,14 @@ class Server:
                 "request %d (%s): %s",
                 header.request,
                 name_of(header.operation),
-                error,
+                _sendable(str(error)),
                 extra={"event": "refused", "request": header.request, "code": int(code)},
             )
         more = header.operation == Operation.RUN and header.flags & Flag.MORE
         # What a device raises in the middle of its work loses the state, whatever it is called.
         lost = code not in HARMLESS or more or (self._reservoir.is_open and self._reservoir.state_lost is not None)
         if lost and self._lost is None:
-            self._lost = f"request {header.request} failed: {error}"
+            self._lost = _sendable(f"request {header.request} failed: {error}")
         self._send_error(self._peer, header, error)
         self._session.finish(header.session, header.request)
 
@@ -679,7 +713,7 @@ class Server:
         text = str(error) if isinstance(error, ReservoirError | Refusal) else f"{type(error).__name__}: {error}"
         content: dict[str, Any] = {
             "code": int(code),
-            "text": "\n".join([text, *getattr(error, "__notes__", ())]),
+            "text": _sendable("\n".join([text, *getattr(error, "__notes__", ())])),
             "step": self._step_of(header, error),
             "state_lost": self._lost is not None,
             "steps_done": 0,
@@ -687,7 +721,7 @@ class Server:
         }
         if isinstance(error, DeviceError) and error.states is not None and header.operation == Operation.RUN:
             # What cannot be written as declared is not told: the error itself is what counts.
-            with contextlib.suppress(InputRangeError):
+            with contextlib.suppress(InputRangeError, TypeError, ValueError, IndexError):
                 harvested = np.asarray(error.states)[:, : error.steps_done]
                 content["states"] = self._states.encode(harvested).tobytes()
                 content["steps_done"] = harvested.shape[1]
@@ -720,11 +754,27 @@ class Server:
         """Bring the device to its safe state."""
         if self._attached:
             self._attached, self._peer, self._readout = 0, b"", None
-        if self._reservoir.is_open:
-            try:
-                self._reservoir.close()
-            except Exception:
-                log.exception("the device could not be brought to its safe state")
+        try:
+            self._close_device()
+        except Exception:
+            log.exception("the device could not be brought to its safe state")
+
+    def _close_device(self) -> None:
+        self.closing = True
+        try:
+            self._reservoir.close()
+        finally:
+            self.closing = False
+
+
+def _printable(text: str) -> str:
+    """What others sent, as it may be shown in a log or on a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _sendable(text: str) -> str:
+    """A text that may hold what an instrument has sent, which may be none at all."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _named(payload: memoryview) -> dict[str, np.ndarray]:

@@ -22,6 +22,7 @@ class DurableStore(LocalStore):
         """As `set`."""
         self._check_writable()
         path = self.root / key
+        fresh = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
         try:
@@ -34,6 +35,8 @@ class DurableStore(LocalStore):
             partial.unlink(missing_ok=True)
             raise
         settle_folder(path.parent)
+        for folder in fresh:
+            settle_folder(folder.parent)
 
 
 def settle_folder(path: Path) -> None:

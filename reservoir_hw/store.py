@@ -12,6 +12,8 @@ Any Zarr reader understands the arrays. A step that was never written reads as N
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import shutil
 import warnings
@@ -25,12 +27,15 @@ import numpy as np
 from reservoir_hw.errors import ConfigurationError, MissingExtra, ShapeError
 from reservoir_hw.provenance import plain
 
+log = logging.getLogger(__name__)
+
 FORMAT = "reservoir_hw.states"
 VERSION = 1
 
 # What the codecs take.
 _MOST_CHUNK_BYTES = (1 << 31) - 1
 _RESERVED = {"journal", "snapshots"}
+_UNFINISHED = ".partial"
 _NO_STORE = "is not a store of states, as `run.record`, `reservoir-hw harvest` and `reservoir-hw trace import` make it"
 
 
@@ -173,7 +178,7 @@ class Dataset:
         self._forget(place)
         for array in (self.states, self.inputs):
             array[at] = np.nan
-        self._timing[self._chunk_of(place)] = np.nan
+        self._note_time(place, (np.nan, np.nan))
 
     def is_written(self, place: Place) -> bool:
         """Whether there are states, whether or not they count; damaged ones are."""
@@ -200,7 +205,20 @@ class Dataset:
         self._forget(place)
         self.inputs[at] = inputs
         self.states[at] = states
-        self._timing[self._chunk_of(place)] = timing
+        self._note_time(place, timing)
+
+    def _note_time(self, place: Place, timing: tuple[float, float]) -> None:
+        group, chunk = self._chunk_of(place)
+        try:
+            self._timing[group, chunk] = timing
+        except (ValueError, RuntimeError, OSError) as error:
+            # Times are no states: those around this one are given up.
+            if not self._store.remove(f"{self.name}/timing/c/{group}/{chunk // self._timing.chunks[1]}/0"):
+                raise
+            log.warning(
+                "%s: times of %s were damaged (%s) and are not known any more", self._store.path, self.name, error
+            )
+            self._timing[group, chunk] = timing
 
     def _forget(self, place: Place) -> None:
         """Remove the files of a chunk: one that is damaged could not be written over in part."""
@@ -269,6 +287,8 @@ class StateStore:
         """An existing store. Raises `ConfigurationError` for anything else."""
         path = str(path).removeprefix("file://")
         zarr = _zarr()
+        if "://" not in path and not os.path.isdir(path):
+            raise ConfigurationError(_not_a_store(path, FileNotFoundError(path)))
         try:
             root = zarr.open_group(_target(path), mode="r+" if writable else "r", zarr_format=3)
         except (OSError, ValueError, ImportError) as error:
@@ -281,6 +301,7 @@ class StateStore:
             )
         try:
             store = cls(path, root)
+            root["snapshots"]
             if not {"places", "complete", "snapshot", "segments"} <= set(store._journal.attrs):
                 raise KeyError("journal")
         except (KeyError, ValueError, OSError) as error:
@@ -310,7 +331,9 @@ class StateStore:
             with warnings.catch_warnings():
                 # Of half-written files of a process that died.
                 warnings.filterwarnings("ignore", message="Object at .*partial is not recognized")
-                names = [name for name, _ in self._root.groups() if name not in _RESERVED]
+                names = [
+                    name for name, _ in self._root.groups() if name not in _RESERVED and not name.endswith(_UNFINISHED)
+                ]
         except (KeyError, ValueError, OSError) as error:
             raise ConfigurationError(f"{self.path} is damaged: a data set cannot be read ({error!r})") from error
         names.sort(key=lambda name: [(len(part), part) if part.isdigit() else (0, part) for part in name.split(".")])
@@ -345,7 +368,7 @@ class StateStore:
         """
         from zarr.codecs import BloscCodec, Crc32cCodec
 
-        if name in _RESERVED or "/" in name:
+        if name in _RESERVED or "/" in name or name.endswith(_UNFINISHED):
             raise ConfigurationError(f"{name!r} cannot be the name of a data set")
         group = group or sequences
         if group * chunk_steps * max(inputs, nodes) * np.dtype(dtype).itemsize > _MOST_CHUNK_BYTES:
@@ -355,7 +378,9 @@ class StateStore:
             )
         # The checksum makes a damaged file an error instead of wrong states.
         codecs = [BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()]
-        made = self._root.create_group(name, attributes=plain(facts or {}))
+        # In a folder it appears as a whole, or not at all.
+        unfinished = name if self._local is None else f"{name}{_UNFINISHED}"
+        made = self._root.create_group(unfinished, overwrite=unfinished != name, attributes=plain(facts or {}))
         for array, width in (("inputs", inputs), ("states", nodes)):
             made.create_array(
                 array,
@@ -373,7 +398,13 @@ class StateStore:
             dtype="float64",
             fill_value=float("nan"),
         )
-        return Dataset(made, self)
+        if self._local is None:
+            return Dataset(made, self)
+        from reservoir_hw.durable_store import settle_folder
+
+        os.rename(self._local / unfinished, self._local / name)
+        settle_folder(self._local)
+        return Dataset(self._root[name], self)
 
     # ---- how far it is
 
@@ -406,7 +437,7 @@ class StateStore:
         changes: dict[str, Any] = {"places": places, "complete": False, "snapshot": None}
         if snapshot is not None:
             slot = "b" if self._journal.attrs["snapshot"] == "a" else "a"
-            self._write_snapshot(slot, snapshot)
+            self._write_snapshot(slot, snapshot, places)
             changes["snapshot"] = slot
         if segments is not None:
             changes["segments"] = list(segments)
@@ -428,30 +459,47 @@ class StateStore:
         if slot is None:
             return None
         try:
-            return load(self._root[f"snapshots/{slot}"][:].tobytes())
+            data = self._root[f"snapshots/{slot}"][:].tobytes()
+            told = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {}).get("places")
+            # Stores of earlier versions do not tell.
+            if told is not None and int(told) != self.committed:
+                raise ValueError(f"it belongs to place {told}, not {self.committed}")
+            return load(data)
         except (KeyError, ValueError, RuntimeError, OSError, SafetensorError) as error:
             raise ConfigurationError(f"{self.path}: the last snapshot is damaged ({error!r})") from error
 
     def remove_leftovers(self) -> None:
         """Remove half-written files of a process that died; only while nobody else writes."""
         if self._local is not None:
-            for leftover in self._local.rglob("*.partial"):
-                leftover.unlink(missing_ok=True)
+            for leftover in list(self._local.rglob(f"*{_UNFINISHED}")):
+                if leftover.is_dir():
+                    shutil.rmtree(leftover)
+                else:
+                    leftover.unlink(missing_ok=True)
 
-    def remove(self, name: str) -> None:
-        """Remove a file of the store, if it is a folder's and there."""
-        if self._local is not None:
-            (self._local / name).unlink(missing_ok=True)
+    def remove(self, name: str) -> bool:
+        """Remove a file of the store, if that is a folder and the file there; whether it was."""
+        if self._local is not None and (self._local / name).exists():
+            if self._root.store.read_only:
+                raise ConfigurationError(f"{self.path} was opened to be read: open it with writable=True")
+            from reservoir_hw.durable_store import settle_folder
+
+            (self._local / name).unlink()
+            settle_folder((self._local / name).parent)
+            return True
+        return False
 
     def _note(self, changes: Mapping[str, Any]) -> None:
         # Not attrs.update, which writes the file once for each key: a crash would find half of the changes.
         self._journal.update_attributes(plain(changes))
 
-    def _write_snapshot(self, slot: str, snapshot: Mapping[str, np.ndarray]) -> None:
+    def _write_snapshot(self, slot: str, snapshot: Mapping[str, np.ndarray], places: int) -> None:
         from safetensors.numpy import save
         from zarr.codecs import Crc32cCodec
 
-        data = np.frombuffer(save({name: np.ascontiguousarray(array) for name, array in snapshot.items()}), np.uint8)
+        arrays = {name: np.ascontiguousarray(array) for name, array in snapshot.items()}
+        # An old snapshot in the place of the last one must be told from it.
+        data = np.frombuffer(save(arrays, {"places": str(places)}), np.uint8)
         self._root["snapshots"].create_array(slot, data=data, overwrite=True, compressors=[Crc32cCodec()])
 
 

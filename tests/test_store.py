@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -71,7 +72,13 @@ def test_every_file_is_on_the_disk_before_it_takes_its_name(tmp_path: Path, monk
     monkeypatch.setattr(Path, "replace", noted_replace)
     filled(tmp_path / "store")
     assert {"store/journal/zarr.json", "store/train/timing/c/1/0/0", "store/train/states/c/1/2/0"} <= set(named)
-    assert all((tmp_path / name).parent.stat().st_ino in settled for name in named if "store.new" not in name)
+    here = [tmp_path / name for name in named if (tmp_path / name).parent.is_dir()]
+    assert len(here) > 30
+    for file in here:
+        for folder in (file.parent, *file.parent.parents):
+            if folder == tmp_path:
+                break
+            assert folder.stat().st_ino in settled, f"{folder} may have lost its entries"
 
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 40])
@@ -94,6 +101,71 @@ def test_a_damaged_chunk_that_does_not_count_is_written_over(tmp_path: Path, dam
         at = (place.rows, slice(place.start, place.stop))
         dataset.write(place, inputs[at], states[at], timing=(0.0, 0.5))
         np.testing.assert_array_equal(dataset.read(place)[1], states[at])
+
+
+def test_who_only_reads_destroys_nothing(tmp_path: Path) -> None:
+    _, inputs, states = filled(tmp_path / "store")
+    dataset = StateStore.open(tmp_path / "store").dataset("train")
+    place = next(iter(dataset.places()))
+    at = (place.rows, slice(place.start, place.stop))
+    for spoil in (
+        lambda: dataset.write(place, inputs[at], states[at], timing=(0.0, 0.0)),
+        lambda: dataset.erase(place),
+    ):
+        with pytest.raises(ConfigurationError, match="opened to be read"):
+            spoil()
+        np.testing.assert_array_equal(dataset.read(place)[1], states[at])
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage"])
+def test_damaged_times_are_given_up(tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    store, inputs, states = filled(tmp_path / "store")
+    (tmp_path / "store" / "train" / "timing" / "c" / "0" / "0" / "0").write_bytes(damage)
+    dataset, place = store.dataset("train"), Place(slice(0, 2), 20, 40)
+    dataset.write(place, inputs[0:2, 20:40], states[0:2, 20:40], timing=(7.0, 0.25))
+    assert "times of train were damaged" in caplog.text
+    np.testing.assert_array_equal(dataset.timing[0], [[np.nan] * 2, [7.0, 0.25], [np.nan] * 2])
+
+
+def test_an_old_snapshot_is_not_taken_for_the_last(tmp_path: Path) -> None:
+    store, _, _ = filled(tmp_path / "store")
+    path = tmp_path / "store" / "snapshots"
+    slot = store._journal.attrs["snapshot"]
+    store.commit(7, snapshot={"x": np.ones(3)})
+    shutil.copytree(path / slot, tmp_path / "old")
+    store.commit(8, snapshot={"x": np.ones(3)})
+    last = store.snapshot()
+    assert last is not None
+    assert last["x"].tolist() == [1.0] * 3
+    shutil.rmtree(path / slot)
+    shutil.copytree(tmp_path / "old", path / slot)
+    with pytest.raises(ConfigurationError, match=r"damaged.*place \d, not 8"):
+        StateStore.open(tmp_path / "store").snapshot()
+
+
+def test_a_data_set_that_was_not_finished_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, _, states = filled(tmp_path / "store")
+
+    def dying(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "rename", dying)
+    with pytest.raises(KeyboardInterrupt):
+        store.add("more", sequences=1, inputs=1, nodes=1, chunk_steps=5)
+    monkeypatch.undo()
+    again = StateStore.open(tmp_path / "store", writable=True)
+    assert list(again.datasets) == ["train"]
+    again.add("more", sequences=1, inputs=1, nodes=1, chunk_steps=5)
+    assert list(again.datasets) == ["more", "train"]
+    again.remove_leftovers()
+    assert not list((tmp_path / "store").glob("*.partial"))
+    np.testing.assert_array_equal(again.dataset("train").states[:], states)
+
+
+def test_opening_what_is_not_there_makes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="there is nothing"):
+        StateStore.open(tmp_path / "x", writable=True)
+    assert not (tmp_path / "x").exists()
 
 
 def test_the_sequence_that_was_not_harvested_is_named(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
-import itertools
 import logging
 import os
 import platform
@@ -135,6 +134,8 @@ def harvest(reservoir: Reservoir, bursts: Sequence[Burst], store: StateStore, on
     are written anew. The last two leave a seam, which `store.segments` tells.
     """
     store.remove_leftovers()
+    for name in {leg.dataset for burst in bursts for leg in burst.legs if leg.place is not None}:
+        store.dataset(name)
     kept = [(b, i) for b, burst in enumerate(bursts) for i, leg in enumerate(burst.legs) if leg.place is not None]
     done, (b, i), seam = _take_up(reservoir, bursts, kept, store)
     on_steps(_steps_before(bursts, b, i))
@@ -263,14 +264,12 @@ def _take_up(
 def _erase_rest(bursts: Sequence[Burst], ahead: Sequence[tuple[int, int]], datasets: Mapping[str, Dataset]) -> None:
     """Remove what an earlier process wrote of the burst at hand and nobody counts.
 
-    Whoever reads the store meanwhile would take the rest of another drive for this one's. From the end, so that
-    what is left by a process that dies here is found again.
+    Whoever reads the store meanwhile would take the rest of another drive for this one's.
     """
     legs = [bursts[b].legs[i] for b, i in ahead if b == ahead[0][0]]
-    places = [(datasets[leg.dataset], leg.place) for leg in legs if leg.place is not None]
-    written = list(itertools.takewhile(lambda found: found[0].is_written(found[1]), places))
-    for dataset, place in reversed(written):
-        dataset.erase(place)
+    for leg in legs:
+        if leg.place is not None and datasets[leg.dataset].is_written(leg.place):
+            datasets[leg.dataset].erase(leg.place)
 
 
 def _steps_before(bursts: Sequence[Burst], b: int, i: int) -> int:
@@ -309,7 +308,7 @@ def _decisive(point: Point, task: Task) -> dict[str, Any]:
     decisive = {
         "task": config.task.model_dump(mode="json"),
         "reservoir": config.reservoir.for_inputs(task.inputs).model_dump(mode="json"),
-        "training": config.training.model_dump(mode="json"),
+        "training": config.training.model_dump(mode="json", exclude={"gradient"}),
     }
     return {**decisive, "files": dict(contents(decisive))}
 

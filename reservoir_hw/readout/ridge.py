@@ -23,12 +23,13 @@ from reservoir_hw.readout._chunks import (
     check_finite,
     checked,
     chunk_source,
-    numeric,
     one_shot_error,
 )
 from reservoir_hw.readout._errors import IllConditionedWarning, NotSolved
+from reservoir_hw.readout._linear import linear_answers
 from reservoir_hw.readout._normal_equations import NormalEquations
 from reservoir_hw.readout._qr import IncrementalQR
+from reservoir_hw.readout._readout_file import read_readout, write_readout
 from reservoir_hw.readout._regularisation import (
     DEFAULT_ALPHAS,
     LOO_BLOCK_ROWS,
@@ -37,7 +38,6 @@ from reservoir_hw.readout._regularisation import (
     kfold_scores,
     loo_scores,
 )
-from reservoir_hw.readout._ridge_file import read_readout, write_readout
 from reservoir_hw.readout._spectrum import EPSILON, Array, Spectrum
 from reservoir_hw.readout._standardisation import design_of
 from reservoir_hw.readout._statistics import Accumulator, Statistics
@@ -253,31 +253,15 @@ class RidgeReadout:
         filled and returned if given; it must have exactly that shape and dtype.
         """
         self._require_solution("predict")
-        x = numeric(states, "states")
-        u = None if inputs is None else numeric(inputs, "inputs")
-        nodes = self._nodes
-        if x.ndim == 0 or x.shape[-1] != nodes:
-            raise ShapeError(f"states must be (..., {nodes}) as in training, got {x.shape}")
-        if (u is not None) != self.input_connection:
-            raise ConfigurationError(
-                "this readout was trained with the inputs: pass them to predict as well"
-                if self.input_connection
-                else "this readout was trained without the inputs: call predict with states only"
-            )
-        width = self.weights_.shape[1] - nodes
-        if u is not None and u.shape != (*x.shape[:-1], width):
-            raise ShapeError(f"inputs must be {(*x.shape[:-1], width)} beside states {x.shape}, got {u.shape}")
-        single = x.dtype == np.float32 and (u is None or u.dtype == np.float32)
-        dtype = np.dtype(np.float32 if single else np.float64)
-        shape = (*x.shape[:-1], self.weights_.shape[0])
-        if out is not None and (out.shape != shape or out.dtype != dtype):
-            raise ShapeError(f"out must be {shape} {dtype}, got {out.shape} {out.dtype}")
-        weights, bias = self._parameters(dtype)
-        result = np.matmul(x.astype(dtype, copy=False), weights[:nodes], out=out)
-        if u is not None:
-            result += u.astype(dtype, copy=False) @ weights[nodes:]
-        result += bias
-        return result
+        outputs, features = self.weights_.shape
+        return linear_answers(
+            states,
+            inputs,
+            out,
+            widths=Widths(self._nodes, features - self._nodes, outputs),
+            input_connection=self.input_connection,
+            parameters=self._parameters,
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write weights, settings and figures as safetensors; an existing file is replaced as a whole."""

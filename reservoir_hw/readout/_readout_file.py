@@ -1,4 +1,4 @@
-"""The file of a ridge readout: safetensors with a version, settings and a checksum; no pickle."""
+"""The file of a linear readout: safetensors with a version, settings and a checksum; no pickle."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from safetensors.numpy import save
 
 from reservoir_hw.errors import ConfigurationError
 
-FORMAT = "reservoir_hw.ridge"
 VERSION = 1
 
 
-def write_readout(path: str | os.PathLike[str], arrays: dict[str, npt.NDArray], facts: dict[str, Any]) -> None:
+def write_readout(
+    path: str | os.PathLike[str], arrays: dict[str, npt.NDArray], facts: dict[str, Any], kind: str = "ridge"
+) -> None:
     """Write beside the target first, then rename: a reader sees the old file or the new one, never a half."""
     path = Path(path)
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     text = json.dumps(facts, sort_keys=True)
     metadata = {
-        "format": FORMAT,
+        "format": _format(kind),
         "version": str(VERSION),
         "readout": text,
         "sha256": _checksum(arrays, text),
@@ -45,16 +46,16 @@ def write_readout(path: str | os.PathLike[str], arrays: dict[str, npt.NDArray], 
         raise
 
 
-def read_readout(path: str | os.PathLike[str]) -> tuple[dict[str, npt.NDArray], dict[str, Any]]:
+def read_readout(path: str | os.PathLike[str], kind: str = "ridge") -> tuple[dict[str, npt.NDArray], dict[str, Any]]:
     """Arrays and facts of a file; raises ConfigurationError if it is missing, damaged or something else."""
     name = os.fspath(path)
     try:
         with safe_open(name, framework="numpy") as file:
             metadata = file.metadata() or {}
-            if metadata.get("format") != FORMAT:
+            if metadata.get("format") != _format(kind):
                 raise ConfigurationError(
-                    f"{name} is a safetensors file, but no ridge readout (format {metadata.get('format')!r}, "
-                    f"expected {FORMAT!r})"
+                    f"{name} is a safetensors file, but no {kind} readout (format {metadata.get('format')!r}, "
+                    f"expected {_format(kind)!r})"
                 )
             if metadata.get("version") != str(VERSION):
                 raise ConfigurationError(
@@ -70,6 +71,10 @@ def read_readout(path: str | os.PathLike[str]) -> tuple[dict[str, npt.NDArray], 
     if metadata.get("sha256") != _checksum(arrays, text):
         raise ConfigurationError(f"{name} is damaged: its contents do not match their checksum; copy it again")
     return arrays, json.loads(text)
+
+
+def _format(kind: str) -> str:
+    return f"reservoir_hw.{kind}"
 
 
 def _checksum(arrays: dict[str, npt.NDArray], text: str) -> str:

@@ -45,9 +45,10 @@ class NormalEquations:
     @property
     def mean(self) -> Array:
         """(width,)."""
-        if self._mean is None:
-            self._mean = self._gram[0, 1:] / self.rows
-        return self._mean
+        mean = self._mean
+        if mean is None:
+            mean = self._mean = self._gram[0, 1:] / self.rows
+        return mean
 
     @property
     def variance(self) -> Array:

@@ -115,15 +115,16 @@ class Accumulator:
             return
         filled = block[:count]
         filled[:, 0] = 1.0
-        if self._shift is None:
+        shift = self._shift
+        if shift is None:
             sample = filled[:: -(-count // SHIFT_ROWS)]
             total = np.add.reduce(sample)
             far = total * total > len(sample) / 2 * np.einsum("ij,ij->j", sample, sample)
             far[0] = False
             self._shifted = bool(far.any())
-            self._shift = far * total / len(sample)
+            shift = self._shift = far * total / len(sample)
         if self._shifted:
             # Whole rows, the first column too: numpy subtracts twice as fast in contiguous memory.
-            filled -= self._shift
+            filled -= shift
         self._statistics[fold].add(filled)
         self._filled[fold] = 0

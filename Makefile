@@ -26,7 +26,7 @@ demo: $(VENV)/.demo  ## Reproduce the first results of Tong et al. 2007 (three m
 install: $(VENV)/.dev  ## Install everything that tests and benchmarks need
 
 test: $(VENV)/.dev  ## Tests, under ten minutes
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -n 2 -m 'not slow'
 
 test-slow: $(VENV)/.dev  ## The long tests, under thirty minutes
 	$(BIN)/python -m pytest -m slow

@@ -8,55 +8,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
 import numpy as np
-from pydantic import BeforeValidator, Field, NonNegativeInt, SerializeAsAny, ValidationError, WithJsonSchema
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic import Field, NonNegativeInt
 
-from reservoir_hw import arrays, errors, registry
+from reservoir_hw import arrays, errors
 from reservoir_hw.configuration import Config
 from reservoir_hw.errors import ConfigurationError, DeviceError, DeviceFault, ReservoirError, ShapeError, StateLost
 from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.reservoir_config import ReservoirConfig, build_reservoir
+from reservoir_hw.reservoir_config import AnyReservoirConfig, ReservoirConfig, build_reservoir
 from reservoir_hw.spec import Identity, ReservoirSpec
 
 T = TypeVar("T")
 
 _CAPABILITIES = ("snapshot", "settable", "programmable", "differentiable")
-
-
-def _of_its_kind(value: Any) -> Any:
-    """The configuration that stands behind `kind:`, validated by its own class."""
-    if isinstance(value, ReservoirConfig):
-        return value
-    if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-        raise ConfigurationError("a reservoir needs `kind:`, for instance kind: esn")
-    model = registry.find("backends", value["kind"]).load()
-    try:
-        return model.model_validate_json(json.dumps(value), strict=True)
-    except ValidationError as error:
-        # Raised on, pydantic puts the place of this reservoir before that of each problem.
-        raise ValidationError.from_exception_data(
-            error.title, [_readable(problem, model) for problem in error.errors()], "json"
-        ) from None
-
-
-def _readable(problem: Any, model: type[Config]) -> InitErrorDetails:
-    """A problem as it was, but for an unknown key: only here it is known which ones there are."""
-    kind: Any = PydanticCustomError("of_its_kind", "{message}", {"message": problem["msg"]})
-    if problem["type"] == "missing":
-        kind = "missing"
-    elif problem["type"] == "extra_forbidden":
-        hint = ""
-        if len(problem["loc"]) == 1:
-            close = get_close_matches(str(problem["loc"][0]), model.model_fields, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            hint += f" (known: {', '.join(sorted(model.model_fields))})"
-        kind = PydanticCustomError("unknown_key", "unknown key{hint}", {"hint": hint})
-    return InitErrorDetails(type=kind, loc=problem["loc"], input=problem["input"])
 
 
 @contextmanager
@@ -71,11 +38,7 @@ def _placed(place: str) -> Iterator[None]:
 class DeviceConfig(Config):
     """One of the reservoirs, and what it is driven with."""
 
-    reservoir: Annotated[
-        SerializeAsAny[ReservoirConfig],
-        BeforeValidator(_of_its_kind),
-        WithJsonSchema({"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]}),
-    ] = Field(description="a reservoir of any kind, with its own `kind:`")
+    reservoir: AnyReservoirConfig = Field(description="a reservoir of any kind, with its own `kind:`")
     channels: Annotated[list[NonNegativeInt], Field(min_length=1)] | None = Field(
         default=None, description="which of the task's input channels it is driven with, 0 the first; by default all"
     )

@@ -46,11 +46,24 @@ def _common(
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
-from reservoir_hw.cli import check, device, harvest, init, list_kinds, measure, run, schema, serve, trace  # noqa: E402
+from reservoir_hw.cli import (  # noqa: E402
+    check,
+    device,
+    harvest,
+    init,
+    list_kinds,
+    measure,
+    run,
+    schema,
+    serve,
+    sweep,
+    trace,
+)
 
 app.command("init")(init.init)
 app.command("check")(check.check)
 app.command("run")(run.run)
+app.command("sweep")(sweep.sweep)
 app.command("harvest")(harvest.harvest)
 app.command("measure")(measure.measure)
 app.command("schema")(schema.schema)

@@ -21,6 +21,7 @@ def check(
 ) -> None:
     """Validate a file and estimate what a run would cost. Opens no device."""
     from reservoir_hw.experiment.experiment import Experiment, load_document
+    from reservoir_hw.experiment.sweep import Sweep, describe
     from reservoir_hw.reservoir_config import parse_reservoir
 
     document = load_document(file, reservoir=reservoir, set=set_ or [])
@@ -35,11 +36,14 @@ def check(
         return
     with own_stdout() if json else contextlib.nullcontext():
         experiment = Experiment(document)
-        cost = experiment.estimate()
+        sweep = None if experiment.config.sweep is None else Sweep(document)
+        cost = (sweep or experiment).estimate()
     if json:
         print_json({"valid": True, "points": len(experiment.points), "estimate": cost.as_dict()})
         return
     if not estimate:
         grid = " × ".join(f"{len(values)} {key}" for key, values in experiment.config.vary.items())
         typer.echo(f"{file} is a valid experiment" + (f" over {grid}" if grid else ""))
+        if sweep is not None:
+            typer.echo(f"with {describe(sweep.config)}; each trial is")
     typer.echo(str(cost))

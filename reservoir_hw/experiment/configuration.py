@@ -9,13 +9,16 @@ from functools import reduce
 from operator import or_
 from typing import Annotated, Any
 
-from pydantic import Field, NonNegativeInt, PositiveInt, create_model
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, create_model
 
 from reservoir_hw import registry
 from reservoir_hw.configuration import Config, Document, validate
 from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.experiment.gradient import GradientConfig
+from reservoir_hw.experiment.sweeps.search import Dimension, SweepConfig
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.readout.configuration import ReadoutConfig
+from reservoir_hw.readout.model_configuration import ModelConfig
 from reservoir_hw.reservoir_config import ReservoirConfig
 from reservoir_hw.tasks.task import TaskConfig
 
@@ -42,6 +45,20 @@ class TrainingConfig(Config):
         default=None,
         description="drive all sequences in one burst, so many rest inputs (0) between them; null: a reset before each",
     )
+    gradient: GradientConfig | None = Field(
+        default=None, description="how a language model is trained; it needs nothing else of this section"
+    )
+
+
+class SampleConfig(Config):
+    """A text that a trained language model writes."""
+
+    tokens: PositiveInt = Field(default=200, description="how long it is")
+    prompt: str | None = Field(default=None, description="what it continues; null: the beginning of the test")
+    temperature: NonNegativeFloat = Field(default=0.8, description="0 takes the most likely token")
+    top_k: PositiveInt | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    seed: NonNegativeInt = 0
 
 
 class RunConfig(Config):
@@ -54,6 +71,12 @@ class RunConfig(Config):
         default="states", description="where harvested states lie; `run` takes those of the same configuration"
     )
     record: str | None = Field(default=None, description="write inputs and states of the run there, as a trace")
+    resume: str | None = Field(
+        default=None, description="language models: the folder of a run that was interrupted, to go on with"
+    )
+    generate: SampleConfig | None = Field(
+        default=None, description="a text that each language model writes in the end; {} takes the defaults"
+    )
     sample: str = Field(default="", description="free text: the sample on the bench")
     operator: str = Field(default="", description="free text: who ran it")
     notes: str = ""
@@ -65,13 +88,14 @@ class ExperimentConfig(Config):
     title: str = ""
     task: TaskConfig
     reservoir: ReservoirConfig
-    readout: ReadoutConfig
+    readout: ReadoutConfig | ModelConfig
     training: TrainingConfig = TrainingConfig()
     run: RunConfig = RunConfig()
     baselines: list[BaselineConfig] = Field(default=[])
     vary: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
         default={}, description="dotted key -> values; one result row for each point of the grid"
     )
+    sweep: SweepConfig | None = Field(default=None, description="what `reservoir-hw sweep` searches")
 
 
 @dataclass(frozen=True)
@@ -84,12 +108,19 @@ class Point:
     @property
     def label(self) -> str:
         """The model's name: points that differ only in the task or in a seed share it, they are repetitions."""
-        shown = (
-            f"{key.rpartition('.')[2]}={_short(value)}"
+        shown = [
+            _short(value) if key in SECTIONS else f"{key.rpartition('.')[2]}={_short(value)}"
             for key, value in self.values.items()
-            if not key.startswith("task.") and key != "reservoir.nodes" and not key.endswith("seed")
-        )
-        return " ".join([self.config.reservoir.label, *shown])
+            if key.partition(".")[0] != "task" and key != "reservoir.nodes" and not key.endswith("seed")
+        ]
+        readout = self.config.readout
+        model = [readout.label] if isinstance(readout, ModelConfig) and "readout" not in self.values else []
+        return " ".join([self.config.reservoir.label, *model, *shown])
+
+    @property
+    def place(self) -> str:
+        """What varies, and how, for people."""
+        return ", ".join(f"{key.rpartition('.')[2]} {_short(value)}" for key, value in self.values.items())
 
 
 def parse_experiment(document: Document) -> ExperimentConfig:
@@ -100,6 +131,7 @@ def parse_experiment(document: Document) -> ExperimentConfig:
             "with --reservoir"
         )
     _expand_baselines(document)
+    _expand_choices(document)
     fields: dict[str, Any] = {}
     for section, group in SECTIONS.items():
         if section in document.data:
@@ -114,13 +146,10 @@ def grid(document: Document) -> list[Point]:
     """All points of `vary`, each validated, in the order of the file (the last key turns fastest)."""
     config = parse_experiment(document)
     keys = list(config.vary)
+    if not keys:
+        return [Point({}, config)]
     for key in keys:
-        section = key.partition(".")[0]
-        if section not in {*SECTIONS, "training"} or "." not in key:
-            raise ConfigurationError(
-                f"{document.origin(('vary', key))}: vary: {key!r} must lie in task, reservoir, readout or training, "
-                "for instance reservoir.nodes"
-            )
+        check_key(document, ("vary", key))
     points = []
     for values in itertools.product(*config.vary.values()):
         here = Document.copy_of(document)
@@ -128,6 +157,16 @@ def grid(document: Document) -> list[Point]:
             here.set(key, value, document.origin(("vary", key)))
         points.append(Point(dict(zip(keys, values, strict=True)), parse_experiment(here)))
     return points
+
+
+def check_key(document: Document, place: tuple[str, ...]) -> None:
+    """Raise `ConfigurationError` unless the last part of `place` is a key of which values may be tried."""
+    *sections, key = place
+    if key not in SECTIONS and (key.partition(".")[0] not in {*SECTIONS, "training"} or "." not in key):
+        raise ConfigurationError(
+            f"{document.origin(place)}: {'.'.join(sections)}: {key!r} must lie in task, reservoir, readout or "
+            "training, for instance reservoir.nodes, or be the whole of task, reservoir or readout"
+        )
 
 
 def schema() -> dict[str, Any]:
@@ -139,6 +178,8 @@ def schema() -> dict[str, Any]:
     baselines = {kind: plugin.load() for kind, plugin in registry.available("baselines").items()}
     item = _one_of(list(baselines.values())) | reduce(or_, [Annotated[str, Field(pattern=f"^{k}$")] for k in baselines])
     fields["baselines"] = (list[item], [])
+    search = (dict[str, Dimension | Annotated[list[Any], Field(min_length=1)]], SweepConfig.model_fields["search"])
+    fields["sweep"] = (create_model("SweepConfig", __base__=SweepConfig, search=search) | None, None)
     fields["extends"] = (str | None, Field(default=None, description="a file that this one builds on"))
     return create_model("ExperimentConfig", __base__=ExperimentConfig, **fields).model_json_schema()
 
@@ -169,7 +210,18 @@ def _expand_baselines(document: Document) -> None:
         document.data["baselines"] = [{"kind": b} if isinstance(b, str) else b for b in baselines]
 
 
+def _expand_choices(document: Document) -> None:
+    """`key: [a, b]` is short for `key: {choices: [a, b]}`."""
+    sweep = document.data.get("sweep")
+    search = sweep.get("search") if isinstance(sweep, dict) else None
+    if isinstance(search, dict):
+        search.update({key: {"choices": values} for key, values in search.items() if isinstance(values, list)})
+
+
 def _short(value: Any) -> str:
     if value is None:
         return "none"
+    if isinstance(value, Mapping):
+        rest = ", ".join(f"{key}={_short(item)}" for key, item in value.items() if key != "kind")
+        return f"{value.get('kind', '')}({rest})" if rest else str(value.get("kind", ""))
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -9,9 +9,10 @@ import numpy as np
 
 from reservoir_hw.errors import NotSupported
 from reservoir_hw.experiment.plan import Burst, Leg
-from reservoir_hw.readout.configuration import Readout
+from reservoir_hw.readout import Chunk
+from reservoir_hw.readout.configuration import OnlineReadout, Readout
 from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.tasks.task import Task
+from reservoir_hw.tasks.task import Split, Task
 
 OnSteps: TypeAlias = Callable[[int], None]
 
@@ -59,17 +60,8 @@ def states_of(reservoir: Reservoir, legs: Sequence[Leg]) -> Iterator[Any]:
 
 def learn(readout: Readout, task: Task, leg: Leg, states: np.ndarray) -> None:
     """Hand the states of a training leg to the readout, with the targets that belong to them."""
-    place, split = leg.place, task.train
-    if place is None:
-        return
-    targets = split.targets[place.rows, place.start : place.stop]
-    inputs = leg.inputs if readout.input_connection else None
-    if split.lengths is None:
-        readout.partial_fit(states, targets, inputs, new_sequence=place.start == 0)
-        return
-    for row, length in enumerate(split.lengths[place.rows]):
-        given = None if inputs is None else inputs[row : row + 1, :length]
-        readout.partial_fit(states[row : row + 1, :length], targets[row : row + 1, :length], given, new_sequence=True)
+    for chunk, _ in _pieces(task.train, leg, states, inputs=readout.input_connection):
+        readout.partial_fit(chunk.states, chunk.targets, chunk.inputs, new_sequence=chunk.new_sequence)
 
 
 def judge(readout: Readout, leg: Leg, states: np.ndarray, outputs: np.ndarray) -> None:
@@ -77,3 +69,28 @@ def judge(readout: Readout, leg: Leg, states: np.ndarray, outputs: np.ndarray) -
     if leg.place is not None:
         answers = readout.predict(states, leg.inputs if readout.input_connection else None)
         outputs[leg.place.rows, leg.place.start : leg.place.stop] = answers
+
+
+def follow(readout: OnlineReadout, task: Task, leg: Leg, states: np.ndarray, outputs: np.ndarray) -> None:
+    """As `judge`, but the readout learns the target of each step as soon as it has answered."""
+    for chunk, (rows, times) in _pieces(task.test, leg, states, inputs=readout.input_connection):
+        answers = readout.follow(chunk.states, chunk.targets, chunk.inputs, new_sequence=chunk.new_sequence)
+        outputs[rows, times] = answers
+
+
+def _pieces(split: Split, leg: Leg, states: np.ndarray, *, inputs: bool) -> Iterator[tuple[Chunk, tuple[slice, slice]]]:
+    """What of a leg can be learned from, without padding, and where in the split it lies (sequences, steps)."""
+    place = leg.place
+    if place is None:
+        return
+    targets = split.targets[place.rows, place.start : place.stop]
+    given = leg.inputs if inputs else None
+    if split.lengths is None:
+        times = slice(place.start, place.stop)
+        yield Chunk(states, targets, given, new_sequence=place.start == 0), (place.rows, times)
+        return
+    for row, length in enumerate(split.lengths[place.rows]):
+        one = slice(row, row + 1)
+        piece = Chunk(states[one, :length], targets[one, :length], None if given is None else given[one, :length], True)
+        number = place.rows.start + row
+        yield piece, (slice(number, number + 1), slice(0, length))

@@ -6,14 +6,19 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from reservoir_hw.experiment import language
 from reservoir_hw.experiment.configuration import Point
 from reservoir_hw.experiment.plan import plan_of, steps_needed
+from reservoir_hw.readout.model_configuration import ModelConfig
 from reservoir_hw.tasks.task import Task
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Totals over all points. `hours` is None where no step period is declared (a simulation)."""
+    """Totals over all points. `hours` is None where no step period is declared (a simulation).
+
+    `training_steps` are those of language models, updates of the weights; `chunks` count for the others only.
+    """
 
     runs: int
     device_steps: int
@@ -21,6 +26,7 @@ class Estimate:
     state_bytes: int | None
     hours: float | None
     kept: bool = False
+    training_steps: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, for `--json`."""
@@ -31,10 +37,11 @@ class Estimate:
         time = "" if self.hours is None else f", {self.hours:.2g} h of device time"
         what = "harvest" if self.kept else "run"
         runs = f"1 {what}" if self.runs == 1 else f"{self.runs} {what}s"
-        return (
-            f"{runs}, {self.device_steps:,} device steps in {self.chunks:,} chunks, "
-            f"{size} of states ({'kept on disk' if self.kept else 'streamed, not kept'}){time}"
-        )
+        learning = f", {self.training_steps:,} training steps" if self.training_steps else ""
+        chunks = f" in {self.chunks:,} chunks" if self.chunks else ""
+        where = "kept on disk" if self.kept else "streamed, not kept" if self.chunks else "computed once"
+        states = f", {size} of states ({where})" if self.state_bytes != 0 else ""
+        return f"{runs}{learning}, {self.device_steps:,} device steps{chunks}{states}{time}"
 
 
 def estimate(points: Sequence[tuple[Point, Task]], *, kept: bool = False) -> Estimate:
@@ -42,16 +49,23 @@ def estimate(points: Sequence[tuple[Point, Task]], *, kept: bool = False) -> Est
 
     `kept` is for a harvest: only states that are kept count as bytes, and no forecast is made.
     """
-    steps = chunks = 0
+    steps = chunks = learning = 0
     sizes: list[int] = []
     periods: list[float] = []
     for point, task in points:
         reservoir = point.config.reservoir
+        period = getattr(reservoir, "step_period_s", None)
+        if isinstance(point.config.readout, ModelConfig):
+            model = language.cost(point, task)
+            steps, learning = steps + model.device_steps, learning + model.training_steps
+            sizes += [] if model.state_bytes is None else [model.state_bytes]
+            periods += [] if period is None else [model.device_steps * period / 3600]
+            continue
         legs = [leg for burst in plan_of(point, task) for leg in burst.legs]
         here = sum(leg.steps for leg in legs) if kept else steps_needed(point, task)
         here += _steps_for_rest(point, task)
         steps, chunks = steps + here, chunks + len(legs)
-        nodes, period = getattr(reservoir, "nodes", None), getattr(reservoir, "step_period_s", None)
+        nodes = getattr(reservoir, "nodes", None)
         if nodes is not None:
             written = sum(leg.steps for leg in legs if leg.place is not None) if kept else here
             sizes.append(written * nodes * (8 if getattr(reservoir, "dtype", "float32") == "float64" else 4))
@@ -64,6 +78,7 @@ def estimate(points: Sequence[tuple[Point, Task]], *, kept: bool = False) -> Est
         state_bytes=sum(sizes) if len(sizes) == len(points) else None,
         hours=sum(periods) if len(periods) == len(points) else None,
         kept=kept,
+        training_steps=learning,
     )
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 
 from reservoir_hw import provenance
 from reservoir_hw.configuration import Document
 from reservoir_hw.errors import ConfigurationError, MissingExtra, ReservoirError
+from reservoir_hw.experiment import language
 from reservoir_hw.experiment.configuration import ExperimentConfig, Point, grid, parse_experiment
-from reservoir_hw.experiment.drive import driven, judge, learn
+from reservoir_hw.experiment.drive import driven, follow, judge, learn
 from reservoir_hw.experiment.estimate import Estimate, estimate
-from reservoir_hw.experiment.files import new_run_folder, write_yaml
+from reservoir_hw.experiment.files import begun_run_folder, new_run_folder, write_yaml
 from reservoir_hw.experiment.forecast import forecast
 from reservoir_hw.experiment.harvest import (
     device_of,
@@ -32,11 +33,13 @@ from reservoir_hw.experiment.record import Recorder
 from reservoir_hw.experiment.report import write_report
 from reservoir_hw.experiment.result import Result
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
-from reservoir_hw.readout.configuration import Readout
+from reservoir_hw.readout.configuration import OnlineReadout, Readout, ReadoutConfig
+from reservoir_hw.readout.model_configuration import ModelConfig
 from reservoir_hw.reservoir import Reservoir
 from reservoir_hw.reservoir_config import build_reservoir
 from reservoir_hw.store import StateStore
 from reservoir_hw.tasks.task import Evaluation, Row, Task
+from reservoir_hw.tasks.text import Text
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, steps done, steps in all)."""
@@ -45,17 +48,20 @@ Progress = Callable[[str, int, int], None]
 class Experiment:
     """A validated experiment: every point of its grid was checked when it was made.
 
-    Use `Experiment.from_file(path).run()`, or give a mapping with the same keys as a file.
+    Use `Experiment.from_file(path).run()`, or give a mapping with the same keys as a file. Experiments that are given
+    the same `tasks` share the data of equal tasks.
     """
 
-    def __init__(self, document: Document | Mapping[str, Any], name: str = "experiment") -> None:
+    def __init__(
+        self, document: Document | Mapping[str, Any], name: str = "experiment", tasks: dict[str, Task] | None = None
+    ) -> None:
         if not isinstance(document, Document):
             document = Document.from_mapping(document, "the given mapping")
         self._document = document
         self.config: ExperimentConfig = parse_experiment(document)
         self.points: list[Point] = grid(document)
         self.name = self.config.run.name or name
-        self._tasks: dict[str, Task] = {}
+        self._tasks: dict[str, Task] = {} if tasks is None else tasks
 
     @classmethod
     def from_file(
@@ -82,24 +88,33 @@ class Experiment:
         """What a run, or a harvest, will cost. Makes the task's data; opens no device."""
         points = self._checked_points()
         if harvest:
+            self._refuse_to_harvest()
             points = list({store_path(point, task): (point, task) for point, task in points}.values())
         return estimate(points, kept=harvest)
 
-    def run(self, progress: Progress | None = None) -> Result:
+    def run(
+        self,
+        progress: Progress | None = None,
+        *,
+        report: bool = True,
+        on_row: Callable[[Row], None] | None = None,
+    ) -> Result:
         """Run every point and baseline; write the run folder as it goes.
 
-        After a fault or Ctrl-C the finished rows are in the folder, and the error goes on to the caller.
+        `on_row` is called with every finished row of a point; what it raises ends the run. Without `report` no figures
+        are drawn. After a fault or Ctrl-C the finished rows are in the folder, and the error goes on to the caller.
+        Trainings of language models go on where they were if `run.resume` names that folder.
         """
         points = self._checked_points()
-        folder = new_run_folder(self.config.run.folder, self.name)
         resolved = self.resolved()
+        folder = self._folder(resolved)
         record = {**provenance.collect(resolved), "rows": []}
         run = self.config.run
         record |= {"sample": run.sample, "operator": run.operator, "notes": run.notes}
         result = Result(self.config.title or self.name, points[0][1], folder, record)
         write_yaml(folder / "experiment.yaml", resolved)
         result.save()
-        counter = _Counter(progress, sum(steps_needed(point, task) for point, task in points))
+        counter = _Counter(progress, sum(_steps(point, task) for point, task in points))
         try:
             baselines_done: set[int] = set()
             for point, task in points:
@@ -108,41 +123,75 @@ class Experiment:
                     for baseline in self.config.baselines:
                         result.rows.append(_run_baseline(baseline, task, point))
                 self._run_point(point, task, result, counter)
+                if on_row is not None:
+                    on_row(result.rows[-1])
             counter.say("writing the report")
             result.status = "complete"
-            _report(result)
+            if report:
+                _report(result)
             result.save()
         except BaseException as error:
-            stopped = isinstance(error, KeyboardInterrupt)
+            stopped = isinstance(error, KeyboardInterrupt | SystemExit)
             result.status = "interrupted" if stopped else "failed"
             result.problem = "interrupted by Ctrl-C" if stopped else f"{type(error).__name__}: {error}"
+            if any(folder.glob("training/*/checkpoint.safetensors")):
+                error.add_note(f"the same command goes on with the training if it is given --set run.resume={folder}")
             # The error itself goes on to the caller; a full disk must not hide it.
             with contextlib.suppress(Exception):
                 result.save()
-                _report(result)
+                if report:
+                    _report(result)
             raise
         return result
+
+    def metrics_on(self, task: Task) -> list[str]:
+        """Names of the metrics that rows on this task have."""
+        if any(isinstance(point.config.readout, ModelConfig) for point in self.points):
+            return language.metrics_on(task)
+        return list(task.evaluate(np.nan_to_num(task.test.targets)).metrics)
 
     def _checked_points(self) -> list[tuple[Point, Task]]:
         """Every point with its task, after everything was checked that can be without a device."""
         points = [(point, self._task(point)) for point in self.points]
-        for section in ("reservoir", "readout"):
+        for section in ("reservoir", "readout", "training", "run"):
             for point, task in points:
                 try:
-                    if section == "reservoir":
-                        point.config.reservoir.for_inputs(task.inputs)
-                    else:
-                        point.config.readout.check_outputs(task.outputs)
-                        point.config.readout.check_targets(task.train.targets)
+                    _check_section(section, point.config, task)
                 except ConfigurationError as error:
                     raise ConfigurationError(f"{self._document.origin((section,))}: {section}: {error}") from None
         for _, task in points:
-            if self.config.baselines and (task.closed_loop or task.train.lengths is not None):
+            if not self.config.baselines:
+                break
+            where = self._document.origin(("baselines",))
+            try:
+                uneven = not task.closed_loop and task.train.lengths is not None
+            except ConfigurationError as error:
+                raise ConfigurationError(f"{where}: baselines: {error}") from None
+            if task.closed_loop or uneven:
                 what = "in a closed loop" if task.closed_loop else "with sequences of different lengths"
-                raise ConfigurationError(
-                    f"{self._document.origin(('baselines',))}: baselines cannot be run {what}; remove them"
-                )
+                raise ConfigurationError(f"{where}: baselines cannot be run {what}; remove them")
         return points
+
+    def _folder(self, resolved: dict[str, Any]) -> Path:
+        """The run folder: a new one, or that of a run that is gone on with."""
+        resume = self.config.run.resume
+        if resume is None:
+            return new_run_folder(self.config.run.folder, self.name)
+        if not any(isinstance(point.config.readout, ModelConfig) for point in self.points):
+            raise ConfigurationError(
+                f"{self._document.origin(('run', 'resume'))}: run.resume goes on with the training of language models, "
+                "and there is none; states of a device are kept by `reservoir-hw harvest`"
+            )
+        return begun_run_folder(resume, resolved)
+
+    def _refuse_to_harvest(self) -> None:
+        for point in self.points:
+            if isinstance(point.config.readout, ModelConfig):
+                raise ConfigurationError(
+                    f"{self._document.origin(('readout',))}: readout {point.config.readout.kind} drives its reservoir "
+                    "itself while it is trained: run the experiment (training.gradient.keep_states keeps the states of "
+                    "a linear, low_rank or attention readout in the run folder)"
+                )
 
     def harvest(self, progress: Progress | None = None) -> list[StateStore]:
         """Drive the reservoir of every point for its states alone, into the stores that `run` takes them from.
@@ -150,6 +199,7 @@ class Experiment:
         What an earlier harvest has is kept, whatever ended it; points that share their states share a store.
         """
         points = self._checked_points()
+        self._refuse_to_harvest()
         plans = {store_path(point, task): (point, task) for point, task in points}
         if self.config.run.states is None:
             raise ConfigurationError("run.states is null: give the folder in which harvested states are to lie")
@@ -183,8 +233,10 @@ class Experiment:
 
     def _run_point(self, point: Point, task: Task, result: Result, counter: _Counter) -> None:
         config = point.config
-        at = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in point.values.items())
-        name = f"{config.reservoir.label}" + (f" [{at}]" if at else "")
+        name = f"{config.reservoir.label}" + (f" [{point.place}]" if point.place else "")
+        if isinstance(config.readout, ModelConfig):
+            self._run_model(point, cast(Text, task), name, result, counter)
+            return
         repetitions = config.training.repetitions
         store = self._harvested(point, task, result)
         if store is not None and not task.closed_loop:
@@ -210,22 +262,52 @@ class Experiment:
                         horizon = task.test.targets.shape[1]
                         outputs = forecast(reservoir, readout, task.test.inputs, horizon, counter.add)
             except BaseException as error:
-                unfinished = {"label": point.label, "point": dict(point.values)}
-                try:
-                    result.provenance["unfinished"] = {**unfinished, "reservoir": reservoir.provenance()}
-                except Exception as reading:
-                    # A dead device cannot be read back; why it died is what counts.
-                    error.add_note(f"its settings could not be read back: {reading}")
+                _note_unfinished(result, point, error, [reservoir])
                 raise
             self._keep(point, task.evaluate(outputs, "scores"), readout, reservoir.provenance(), result)
 
+    def _run_model(self, point: Point, task: Text, name: str, result: Result, counter: _Counter) -> None:
+        """Train a language model on the text, and put its row into the result and its folder."""
+        number = len(result.provenance["rows"])
+        record = point.config.run.record
+        if record is not None and len(self.points) > 1:
+            record = f"{record}/{number:03d}"
+        place = language.Place(result.folder, number, record)
+        watch = language.Watch(lambda what: counter.say(f"{name}: {what}"), counter.add)
+        watch.say("opening")
+        with language.opened(point, task, place) as (model, devices):
+            try:
+                outcome = language.train_model(model, devices, point, task, place, watch)
+            except BaseException as error:
+                _note_unfinished(result, point, error, devices)
+                raise
+            result.rows.append(Row(point.label, point.values, outcome.evaluation))
+            result.provenance["rows"].append(
+                {
+                    "label": point.label,
+                    "point": dict(point.values),
+                    **language.device_records(devices),
+                    **outcome.record,
+                }
+            )
+            result.notes += outcome.notes
+            result.save()
+
     def _train(self, point: Point, task: Task, states: Iterable[tuple[Leg, np.ndarray]]) -> tuple[Readout, np.ndarray]:
         """A readout trained on the training legs, and its outputs for the test legs."""
-        readout = point.config.readout.build()
+        config = _classical(point.config)
+        readout = config.build()
         readout.repetitions_ = point.config.training.repetitions
         outputs = np.zeros(task.test.targets.shape, dtype=np.float32)
         left = len(task.train.inputs) * task.train.inputs.shape[1]
         waiting: list[tuple[Leg, np.ndarray]] = []
+
+        def test(leg: Leg, answer: np.ndarray) -> None:
+            if config.keeps_learning:
+                follow(cast(OnlineReadout, readout), task, leg, answer, outputs)
+            else:
+                judge(readout, leg, answer, outputs)
+
         for leg, answer in states:
             if leg.split == "train":
                 learn(readout, task, leg, answer)
@@ -236,9 +318,9 @@ class Experiment:
                 # Groups of sequences that are tested in one go with their training: more training is to come.
                 waiting.append((leg, answer))
             else:
-                judge(readout, leg, answer, outputs)
+                test(leg, answer)
         for leg, answer in waiting:
-            judge(readout, leg, answer, outputs)
+            test(leg, answer)
         return readout, outputs
 
     def _harvested(self, point: Point, task: Task, result: Result) -> StateStore | None:
@@ -318,6 +400,57 @@ def load_document(
         for assignment in [set] if isinstance(set, str) else set or ():
             document.set_option(assignment)
     return document
+
+
+def _check_section(section: str, config: ExperimentConfig, task: Task) -> None:
+    """Raise `ConfigurationError` where a section of a point does not fit the others."""
+    if isinstance(config.readout, ModelConfig):
+        language.check(section, config, config.readout, task)
+    elif section == "reservoir":
+        config.reservoir.for_inputs(task.inputs)
+    elif section == "readout":
+        config.readout.check_outputs(task.outputs)
+        config.readout.check_targets(task.train.targets)
+        _check_learning_on(config.readout, task)
+    elif section == "training" and config.training.gradient is not None:
+        raise ConfigurationError(
+            f"gradient: readout {config.readout.kind} is not trained by gradients; remove it, or take one of the "
+            "readouts linear, low_rank, attention and laerc"
+        )
+
+
+def _classical(config: ExperimentConfig) -> ReadoutConfig:
+    """The readout of an experiment that is not a language model's."""
+    assert isinstance(config.readout, ReadoutConfig)
+    return config.readout
+
+
+def _steps(point: Point, task: Task) -> int:
+    """What the progress of a point is counted in: device steps, and for a language model tokens."""
+    if isinstance(point.config.readout, ModelConfig):
+        return language.cost(point, task).tokens
+    return steps_needed(point, task)
+
+
+def _note_unfinished(result: Result, point: Point, error: BaseException, devices: Sequence[Reservoir]) -> None:
+    """Keep what is known of the devices on which a point was not finished."""
+    unfinished = {"label": point.label, "point": dict(point.values)}
+    try:
+        result.provenance["unfinished"] = {**unfinished, **language.device_records(devices)}
+    except Exception as reading:
+        # A dead device cannot be read back; why it died is what counts.
+        error.add_note(f"its settings could not be read back: {reading}")
+
+
+def _check_learning_on(readout: ReadoutConfig, task: Task) -> None:
+    """Raise `ConfigurationError` where a readout cannot go on learning in the test."""
+    if not readout.keeps_learning:
+        return
+    if task.closed_loop:
+        raise ConfigurationError(
+            "keep_learning: a forecast in closed loop has no targets to learn from; set it to false"
+        )
+    readout.check_targets(task.test.targets)
 
 
 def _report(result: Result) -> None:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from reservoir_hw.configuration import Document
 from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.provenance import as_plain
 
@@ -31,6 +32,25 @@ def new_run_folder(parent: str | Path, name: str) -> Path:
             ) from error
         return folder
     raise ConfigurationError(f"run.folder: {parent} holds too many runs named {stem}")
+
+
+def begun_run_folder(path: str | Path, resolved: dict[str, Any]) -> Path:
+    """The folder of an earlier run of the same experiment, to go on in.
+
+    Raises `ConfigurationError` if it is none, or what decides about the results is not the same.
+    """
+    folder = Path(path)
+    if not (folder / "experiment.yaml").is_file():
+        raise ConfigurationError(f"run.resume: {folder} is not the folder of a run: it has no experiment.yaml")
+    begun = Document.from_file(folder / "experiment.yaml").data
+    now = json.loads(json.dumps(resolved))
+    for section in ("task", "reservoir", "readout", "training", "baselines", "vary"):
+        if begun.get(section) != now[section]:
+            raise ConfigurationError(
+                f"run.resume: {folder} was begun with {section} {begun.get(section)}, now it is {now[section]}: change "
+                "it back, or begin a new run (run.resume=null)"
+            )
+    return folder
 
 
 def write_text(path: Path, text: str) -> None:

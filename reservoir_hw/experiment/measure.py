@@ -19,6 +19,7 @@ from reservoir_hw.errors import ConfigurationError, DeviceError, MissingExtra, R
 from reservoir_hw.experiment.configuration import parse_experiment
 from reservoir_hw.experiment.experiment import Progress, load_document
 from reservoir_hw.experiment.files import new_run_folder, write_bytes, write_json
+from reservoir_hw.experiment.language import input_channels
 from reservoir_hw.experiment.report import write_report
 from reservoir_hw.experiment.result import Result
 from reservoir_hw.measures import (
@@ -240,7 +241,7 @@ def _built(
     if "task" in document.data:
         experiment = parse_experiment(document)
         _refuse_replay(path, experiment.reservoir)
-        inputs = experiment.task.build().inputs
+        inputs = input_channels(experiment, experiment.task.build())
         config = experiment.reservoir.for_inputs(inputs)
     else:
         config = parse_reservoir(document)

@@ -56,10 +56,11 @@ def _devices(provenance: dict[str, Any]) -> list[str]:
     """One line for each distinct device: whether it was hardware is said first."""
     lines = []
     for row in [*provenance["rows"], *([provenance["unfinished"]] if "unfinished" in provenance else [])]:
-        identity = row["reservoir"]["identity"]
-        what = "simulation" if identity["simulated"] else "hardware"
-        name = " ".join(filter(None, (identity["vendor"], identity["model"], identity["serial"])))
-        lines.append(f"{what}: {name} (fingerprint {identity['fingerprint'][:12]})")
+        for device in (row["reservoir"], *row.get("further_reservoirs", ())):
+            identity = device["identity"]
+            what = "simulation" if identity["simulated"] else "hardware"
+            name = " ".join(filter(None, (identity["vendor"], identity["model"], identity["serial"])))
+            lines.append(f"{what}: {name} (fingerprint {identity['fingerprint'][:12]})")
     return list(dict.fromkeys(lines))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.experiment.configuration import parse_experiment
 from reservoir_hw.experiment.experiment import load_document
+from reservoir_hw.experiment.language import input_channels
 from reservoir_hw.reservoir import Reservoir
 from reservoir_hw.reservoir_config import ReservoirConfig, build_reservoir, parse_reservoir
 
@@ -23,7 +24,7 @@ def reservoir_of(
     document = load_document(path, set=list(set))
     if "task" in document.data:
         experiment = parse_experiment(document)
-        channels = experiment.task.build().inputs
+        channels = input_channels(experiment, experiment.task.build())
         if inputs is not None and inputs != channels:
             raise ConfigurationError(f"{path}: its task has {channels} input channels, not {inputs}")
         config = experiment.reservoir.for_inputs(channels)

@@ -90,7 +90,7 @@ def dataset(name: str) -> Path:
 
 def contents(name: str) -> bytes:
     """The bytes of a data set, unpacked; raises what `dataset` does."""
-    return _unpacked(dataset(name))
+    return unpacked(dataset(name))
 
 
 def _known(name: str) -> DataSet:
@@ -100,7 +100,7 @@ def _known(name: str) -> DataSet:
 
 
 def _check(path: Path, wanted: DataSet, name: str) -> None:
-    found = hashlib.sha256(_unpacked(path)).hexdigest()
+    found = hashlib.sha256(unpacked(path)).hexdigest()
     if found != wanted.sha256:
         raise ConfigurationError(
             f"{path} is not the data set {name}: the sha256 of its contents is {found}, it must be {wanted.sha256}. "
@@ -108,7 +108,8 @@ def _check(path: Path, wanted: DataSet, name: str) -> None:
         )
 
 
-def _unpacked(path: Path) -> bytes:
+def unpacked(path: Path) -> bytes:
+    """The bytes of a file, without the .gz or .xz that its name ends in."""
     opener = _OPENERS.get(path.suffix)
     if opener is None:
         return path.read_bytes()

@@ -222,5 +222,39 @@ class JapaneseVowelsConfig(TaskConfig):
         return JapaneseVowels()
 
 
+class TextConfig(TaskConfig):
+    """Say how a text goes on: characters, words or byte pairs."""
+
+    kind: Literal["text"]
+    corpus: str | Annotated[list[str], Field(min_length=1)] = Field(
+        description="path of a text (also .gz, .xz), or several; looked for in the folder of RESERVOIR_HW_DATA too"
+    )
+    level: Literal["char", "word", "bpe"] = Field(default="char", description="what a token is; bpe: GPT-2's")
+    lower: bool = Field(default=False, description="turn the text to lower case")
+    limit: PositiveInt | None = Field(default=None, description="characters that are read, from the start")
+    most: PositiveInt | None = Field(default=None, description="level word: so many of the most frequent words")
+    unknown: Literal["error", "token"] = Field(
+        default="error", description="what the training part does not have: refuse it, or give it a token of its own"
+    )
+    validation: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.05, description="share of the text")
+    test: Annotated[float, Field(gt=0, lt=1)] = Field(default=0.05, description="share of the text, its end")
+
+    @model_validator(mode="after")
+    def _leaves_something(self) -> Self:
+        if self.validation + self.test >= 1:
+            raise ValueError(f"validation {self.validation:g} and test {self.test:g} leave nothing for training")
+        if self.most is not None and self.level != "word":
+            raise ValueError(f"most belongs to level word, not to {self.level}")
+        if self.most is not None and self.unknown == "error":
+            raise ValueError("most leaves words without a token: it needs unknown: token")
+        return self
+
+    def build(self) -> Task:
+        """A `Text` with these settings."""
+        from reservoir_hw.tasks.text import Text
+
+        return Text(**_fields(self))
+
+
 def _fields(config: TaskConfig) -> dict[str, Any]:
     return {name: value for name, value in config if name != "kind"}

@@ -1,0 +1,54 @@
+"""`reservoir-hw sweep`."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Annotated
+
+import typer
+
+from reservoir_hw.cli.options import ExperimentFile, JsonOption, ReservoirOption, SetOption
+from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress_bar
+
+
+def sweep(
+    file: ExperimentFile,
+    reservoir: ReservoirOption = None,
+    set_: SetOption = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Trials in all, those that are there included.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Of the study and its folder. [default: from the file's name]")
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Database, for instance postgresql://bench/sweeps. [default: a SQLite file in the folder]",
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Search good settings: trials with other values of the keys in the section `sweep`, chosen by Optuna.
+
+    Whatever ends it (Ctrl-C, a device fault, kill -9): the same command goes on, in any number of processes at once.
+    Writes best.yaml, a complete experiment file, figures and a self-contained report.html.
+    """
+    from reservoir_hw.experiment.sweep import Sweep, describe
+
+    with own_stdout() if json else contextlib.nullcontext():
+        wanted = Sweep.of(file, reservoir=reservoir, set=set_ or [], trials=trials, name=name, storage=storage)
+        title = wanted.experiment.config.title or wanted.experiment.name
+        typer.echo(f"{title}: {describe(wanted.config)}; each {wanted.estimate()}", err=True)
+        with progress_bar() as progress:
+            result = wanted.run(progress)
+    if json:
+        print_json(result.metrics)
+    else:
+        print_tables(result.tables())
+        typer.echo(f"Results are in {result.folder}")
+        if result.best is not None:
+            typer.echo(f"Now: reservoir-hw run {result.best_file}")
+    for note in result.notes:
+        typer.echo(note, err=True)

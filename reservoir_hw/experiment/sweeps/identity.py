@@ -1,0 +1,65 @@
+"""What must be the same for trials to be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from reservoir_hw.configuration import Document, Location
+from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.experiment.harvest import contents
+from reservoir_hw.experiment.sweeps.search import Dimension, SweepConfig
+from reservoir_hw.provenance import plain
+
+# What neither decides about a trial's result nor about what it is compared with.
+_INDIFFERENT = {"title", "run", "baselines", "sweep"}
+
+
+def identity_of(resolved: Mapping[str, Any], config: SweepConfig, space: Mapping[str, Dimension]) -> dict[str, Any]:
+    """Everything in a resolved configuration that decides about trials, and the content of the files that it names."""
+    decisive = {key: value for key, value in plain(resolved).items() if key not in _INDIFFERENT}
+    for key in space:
+        _forget(decisive, key)
+    decisive["sweep"] = {
+        "metric": config.metric,
+        "direction": config.direction,
+        "search": {key: dimension.model_dump(mode="json") for key, dimension in space.items()},
+    }
+    return {**decisive, "files": dict(contents(decisive))}
+
+
+def check_identity(known: dict[str, Any], identity: dict[str, Any], document: Document, study: str) -> None:
+    """Raise `ConfigurationError` that names the first thing in which the experiment is not that of the study."""
+    difference = _first_difference(known, plain(identity))
+    if difference is None:
+        return
+    place, before, now = difference
+    advice = "change it back, or begin another study with --name"
+    if place[0] == "files":
+        raise ConfigurationError(f"the content of {place[1]} has changed since {study} was begun; {advice}")
+    key = ".".join(map(str, place))
+    raise ConfigurationError(f"{document.origin(place)}: {key} is {now}, but {study} was begun with {before}; {advice}")
+
+
+def _first_difference(before: Any, now: Any, place: Location = ()) -> tuple[Location, str, str] | None:
+    """Where they differ, and what stands there."""
+    if not (isinstance(before, dict) and isinstance(now, dict)):
+        return None if before == now else (place, repr(before), repr(now))
+    for key in dict.fromkeys([*now, *before]):
+        if key not in before:
+            return (*place, key), "nothing there", repr(now[key])
+        if key not in now:
+            return (*place, key), repr(before[key]), "not there"
+        found = _first_difference(before[key], now[key], (*place, key))
+        if found is not None:
+            return found
+    return None
+
+
+def _forget(section: Any, dotted: str) -> None:
+    """Remove a key: a base value that every trial replaces decides about nothing."""
+    *path, last = dotted.split(".")
+    for key in path:
+        section = section.get(key) if isinstance(section, dict) else None
+    if isinstance(section, dict):
+        section.pop(last, None)

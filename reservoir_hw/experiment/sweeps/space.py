@@ -1,0 +1,65 @@
+"""The keys that a sweep searches, checked before its first trial, and the experiment with values for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.configuration import Document
+from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.experiment.configuration import check_key, parse_experiment
+from reservoir_hw.experiment.sweeps.search import Dimension, SweepConfig
+
+_OTHER_VALUES = 20
+
+
+def search_space(document: Document, config: SweepConfig) -> dict[str, Dimension]:
+    """What is searched, with whole numbers where the key takes no others.
+
+    Both ends of every range and every choice are tried in the experiment: alone, and if that is not possible with
+    some values of the other keys. Raises `ConfigurationError` for an unknown key, for one that `vary` has too, and for
+    a value that no experiment could have.
+    """
+    for key in config.search:
+        check_key(document, ("sweep", "search", key))
+        if key in document.data.get("vary", {}):
+            raise ConfigurationError(
+                f"{document.origin(('sweep', 'search', key))}: {key!r} is searched and varied; remove one"
+            )
+    space = {key: _typed(document, key, dimension) for key, dimension in config.search.items()}
+    random = np.random.default_rng(0)
+    others = [{key: dimension.draw(random) for key, dimension in space.items()} for _ in range(_OTHER_VALUES)]
+    for key, dimension in space.items():
+        for value in dimension.extremes():
+            problem = _problem(document, {key: value})
+            # A key may need another one that is searched too: the jump of a topology, as many links as nodes.
+            if problem is not None and all(_problem(document, {**other, key: value}) for other in others):
+                raise problem
+    return space
+
+
+def with_values(document: Document, values: Mapping[str, Any]) -> Document:
+    """The experiment without its section `sweep`, and with `values` of the keys that are searched."""
+    here = Document.copy_of(document)
+    here.data.pop("sweep", None)
+    for key, value in values.items():
+        here.set(key, value, document.origin(("sweep", "search", key)))
+    return here
+
+
+def _typed(document: Document, key: str, dimension: Dimension) -> Dimension:
+    """`{low: 0, high: 2}` means real numbers, unless the key takes whole ones only or a step says so."""
+    if dimension.choices is not None or dimension.step is not None or not dimension.whole:
+        return dimension
+    between = dimension.range[0] + 0.5
+    return dimension if _problem(document, {key: between}) else dimension.of_real_numbers()
+
+
+def _problem(document: Document, values: Mapping[str, Any]) -> ConfigurationError | None:
+    try:
+        parse_experiment(with_values(document, values))
+    except ConfigurationError as error:
+        return error
+    return None

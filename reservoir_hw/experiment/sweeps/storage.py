@@ -1,0 +1,97 @@
+"""The database of a study, and its errors in one sentence. Needs the `train` extra."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import warnings
+from collections.abc import Iterator
+
+import optuna
+from optuna.exceptions import ExperimentalWarning, StorageInternalError
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
+
+from reservoir_hw.errors import ConfigurationError, MissingExtra
+
+HEARTBEAT_S, GRACE_S = 30, 300
+"""A running trial shows every so often that it lives; one that did not for so long is given up.
+
+The grace is long because a kernel that computes for minutes keeps the sign of life waiting."""
+
+LOCKED_S = 60
+"""How long a process waits for another one that writes into the same SQLite file."""
+
+_ATTEMPTS = 5
+
+
+def open_storage(url: str) -> optuna.storages.BaseStorage:
+    """The database behind `url`, its tables made if they are not there.
+
+    Raises `ConfigurationError` where it cannot be used, `MissingExtra` without its driver.
+    """
+    shown = without_password(url)
+    engine = {"connect_args": {"timeout": LOCKED_S}} if url.startswith("sqlite") else {"pool_pre_ping": True}
+    for attempt in range(_ATTEMPTS):
+        try:
+            with silent(), experimental():
+                return optuna.storages.RDBStorage(
+                    url, engine_kwargs=engine, heartbeat_interval=HEARTBEAT_S, grace_period=GRACE_S
+                )
+        except ImportError as error:
+            reason = error.__cause__ or error
+            raise MissingExtra(f"sweep.storage: {shown}: {reason}; install the driver of that database") from error
+        except SQLAlchemyError as error:
+            # Two processes that make the tables at the same moment stand in each other's way.
+            made_twice = isinstance(error, IntegrityError) or "already exists" in str(error)
+            if not made_twice or attempt == _ATTEMPTS - 1:
+                raise ConfigurationError(f"sweep.storage: {shown} cannot be used: {_reason(error)}") from error
+            time.sleep(0.2)
+        except RuntimeError as error:
+            # Tables of another version of Optuna; its message names the command that converts them.
+            raise ConfigurationError(f"sweep.storage: {shown} cannot be used: {error}") from error
+    raise AssertionError
+
+
+@contextlib.contextmanager
+def connected(storage: str) -> Iterator[None]:
+    """While the database is used: its loss is a `ConnectionError`."""
+    try:
+        yield
+    except (SQLAlchemyError, StorageInternalError) as error:
+        raise ConnectionError(f"the storage {storage} cannot be used any more: {_reason(error)}") from error
+
+
+def without_password(url: str) -> str:
+    """The URL as everybody may read it."""
+    try:
+        return make_url(url).render_as_string(hide_password=True)
+    except ArgumentError:
+        raise ConfigurationError(
+            f"sweep.storage: {url!r} is no database URL; write sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME"
+        ) from None
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """Optuna says nothing meanwhile: what happened to a trial stands in the study."""
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(level)
+
+
+@contextlib.contextmanager
+def experimental() -> Iterator[None]:
+    """Features that some versions of Optuna warn of."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        yield
+
+
+def _reason(error: BaseException) -> str:
+    """What the database said, without the statement."""
+    cause = error.__cause__ if isinstance(error, StorageInternalError) and error.__cause__ else error
+    return str(getattr(cause, "orig", None) or cause).strip().splitlines()[0]

@@ -1,0 +1,287 @@
+"""The study behind a sweep: its trials and who is at work on them. Needs the `train` extra.
+
+Optuna keeps every trial in a database at once, so what was finished outlives any death. It is imported at the top of
+this module, which is imported when a sweep begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import FrozenTrial, TrialState
+
+from reservoir_hw.configuration import Document
+from reservoir_hw.errors import ConfigurationError, DeviceBusy, MissingExtra, ReservoirError
+from reservoir_hw.experiment.sweeps.identity import check_identity
+from reservoir_hw.experiment.sweeps.interrupts import HeldInterrupts
+from reservoir_hw.experiment.sweeps.result import Trial
+from reservoir_hw.experiment.sweeps.search import Dimension, SweepConfig
+from reservoir_hw.experiment.sweeps.storage import (
+    LOCKED_S,
+    connected,
+    experimental,
+    open_storage,
+    silent,
+    without_password,
+)
+from reservoir_hw.experiment.sweeps.worker import Worker, dead_workers, forget_workers
+from reservoir_hw.provenance import configuration_hash, plain
+from reservoir_hw.seeds import generator
+
+log = logging.getLogger(__name__)
+
+_FEWEST_FOR_IMPORTANCE = 30
+
+
+class Attempt:
+    """The trial at hand, as far as what runs it needs to know."""
+
+    def __init__(self, trial: optuna.Trial, config: SweepConfig) -> None:
+        self._trial, self._config = trial, config
+        self.number = trial.number
+
+    def judge(self, mean: float, points: int) -> None:
+        """Tell the mean over the first `points` of the grid; ends the trial if it is to be pruned."""
+        if self._config.pruning == "none":
+            return
+        self._trial.report(mean, points)
+        if self._trial.should_prune():
+            raise optuna.TrialPruned(f"the mean over {points} points is {mean:.4g}")
+
+
+Evaluate = Callable[[Attempt, dict[str, Any], dict[str, Any]], float]
+"""Runs a trial with these values, fills in what is kept of it, and returns its objective."""
+
+
+class Study:
+    """A study in a database, in which any number of processes take part. `folder` is the sweep's.
+
+    Raises `ConfigurationError` for a storage that cannot be used and for a study of another experiment than `identity`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        folder: Path,
+        config: SweepConfig,
+        space: Mapping[str, Dimension],
+        identity: dict[str, Any],
+        document: Document,
+    ) -> None:
+        self._config, self._space, self._folder = config, space, folder
+        self.storage = without_password(url)
+        self._database = open_storage(url)
+        self._sampler = _ByNumber(config)
+        with connected(self.storage), silent():
+            self._study = optuna.create_study(
+                storage=self._database,
+                sampler=self._sampler,
+                pruner=optuna.pruners.MedianPruner() if config.pruning == "median" else optuna.pruners.NopPruner(),
+                study_name=name,
+                direction=config.direction,
+                load_if_exists=True,
+            )
+            what = f"the study {name!r} in {self.storage}"
+            known = self._study.user_attrs
+            if "experiment" in known:
+                check_identity(known["experiment"], identity, document, what)
+            elif self._study.get_trials(deepcopy=False):
+                raise ConfigurationError(f"{what} was not made by a sweep; give another name with --name")
+            else:
+                self._study.set_user_attr("experiment", identity)
+                self._study.set_user_attr("experiment_sha256", configuration_hash(identity))
+
+    def trials(self) -> list[Trial]:
+        """All trials of all processes, in the order in which they were begun."""
+        with connected(self.storage):
+            found = self._study.get_trials(deepcopy=False)
+        return [self._trial(trial) for trial in found if "surplus" not in trial.user_attrs]
+
+    def run_trial(self, worker: Worker, evaluate: Evaluate) -> ReservoirError | MemoryError | None:
+        """One more trial. Returns the error that made it fail.
+
+        What ends the sweep (Ctrl-C, a device that another process has, a missing package) is raised: the trial is
+        then known to have died.
+        """
+        failures: list[ReservoirError | MemoryError] = []
+        lost = False
+
+        def run(trial: optuna.Trial) -> float:
+            nonlocal lost
+            before = [known for known in self.trials() if known.number < trial.number]
+            if sum(known.counts or known.running for known in before) >= self._config.trials:
+                # Another process was quicker to begin the last one.
+                trial.set_user_attr("surplus", True)
+                raise _GivenUp
+            values = {key: _suggested(trial, key, dimension) for key, dimension in self._space.items()}
+            found: dict[str, Any] = {}
+            try:
+                with interrupts.allowed():
+                    objective = evaluate(Attempt(trial, self._config), values, found)
+            except (DeviceBusy, MissingExtra):
+                raise
+            except (ReservoirError, MemoryError) as error:
+                found["problem"] = f"{type(error).__name__}: {error}"
+                failures.append(error)
+                raise _GivenUp from error
+            finally:
+                lost = self._state(trial.number) != TrialState.RUNNING
+                if not lost:
+                    trial.set_user_attr("found", plain(found))
+            if lost:
+                raise _GivenUp
+            return objective
+
+        self._sampler.begin = lambda number: self._label(number, worker)
+        with connected(self.storage), silent(), HeldInterrupts() as interrupts:
+            try:
+                self._study.optimize(run, n_trials=1, catch=(_GivenUp,))
+            except ValueError:
+                # Optuna cannot finish what another process has finished.
+                if not lost:
+                    raise
+                log.warning("a trial showed no sign of life for so long that another process gave it up")
+        return failures[0] if failures else None
+
+    def give_up_dead(self) -> None:
+        """Mark the trials of processes that died as failed; they do not count.
+
+        A process that uses the same folder is known to be dead at once, by its lock; one on another machine after
+        `storage.GRACE_S` without a sign of life.
+        """
+        dead = dead_workers(self._folder)
+        with connected(self.storage), experimental():
+            for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+                if _is_dead(trial, dead):
+                    # Another process may have done so a moment ago.
+                    with contextlib.suppress(UpdateFinishedTrialError, ValueError):
+                        self._study.tell(trial.number, state=TrialState.FAIL)
+            optuna.storages.fail_stale_trials(self._study)
+        forget_workers(self._folder, dead)
+
+    def importances(self) -> dict[str, float]:
+        """How much each key decides whether a trial is among the best tenth (Watanabe et al. 2023), shares of 1.
+
+        Empty where few complete trials, or one key alone, would tell nothing.
+        """
+        with connected(self.storage):
+            complete = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+            if len(complete) < _FEWEST_FOR_IMPORTANCE or len(self._space) < 2:
+                return {}
+            with experimental():
+                evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+                return optuna.importance.get_param_importances(self._study, evaluator=evaluator)
+
+    def _label(self, number: int, worker: Worker) -> None:
+        """Write down who is at work on a trial."""
+        study_id = self._database.get_study_id_from_name(self._study.study_name)
+        trial_id = self._database.get_trial_id_from_study_id_trial_number(study_id, number)
+        self._database.set_trial_user_attr(trial_id, "worker", worker.record)
+
+    def _state(self, number: int) -> TrialState:
+        return self._study.get_trials(deepcopy=False)[number].state
+
+    def _trial(self, trial: FrozenTrial) -> Trial:
+        found = trial.user_attrs.get("found", {})
+        return Trial(
+            number=trial.number,
+            status=_status(trial.state, failed="problem" in found),
+            values={key: _value(self._space[key], value) for key, value in trial.params.items()},
+            objective=trial.value if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) else None,
+            metrics=found.get("metrics", {}),
+            rows=found.get("rows", []),
+            devices=found.get("devices", []),
+            problem=found.get("problem", ""),
+            seconds=None if trial.duration is None else trial.duration.total_seconds(),
+            worker=trial.user_attrs.get("worker", {}),
+        )
+
+
+class _GivenUp(Exception):
+    """Ends a trial, not the sweep."""
+
+
+class _ByNumber(optuna.samplers.BaseSampler):
+    """Draws each trial from its own number.
+
+    So a sweep that is continued draws as if it had never been interrupted, and processes that begin together do not
+    all try the same. `begin` is called with that number as soon as there is one.
+    """
+
+    def __init__(self, config: SweepConfig) -> None:
+        self._config = config
+        self._sampler = self._for_trial(0)
+        self.begin: Callable[[int], None] = lambda number: None
+
+    def _for_trial(self, number: int) -> optuna.samplers.BaseSampler:
+        seed = int(generator(self._config.seed, f"sweep/{number}").integers(2**32))
+        if self._config.sampler == "random":
+            return optuna.samplers.RandomSampler(seed=seed)
+        with experimental():
+            return optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True)
+
+    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        """Called first, when the trial has its number."""
+        self.begin(trial.number)
+        self._sampler = self._for_trial(trial.number)
+        self._sampler.before_trial(study, trial)
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """As the sampler behind it."""
+        return self._sampler.infer_relative_search_space(study, trial)
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """As the sampler behind it."""
+        return self._sampler.sample_relative(study, trial, search_space)
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """As the sampler behind it."""
+        return self._sampler.sample_independent(study, trial, param_name, param_distribution)
+
+
+def _suggested(trial: optuna.Trial, key: str, dimension: Dimension) -> Any:
+    if dimension.choices is not None:
+        return _value(dimension, trial.suggest_categorical(key, dimension.labels))
+    low, high = dimension.range
+    if dimension.whole:
+        return trial.suggest_int(key, int(low), int(high), step=int(dimension.step or 1), log=dimension.log)
+    return trial.suggest_float(key, low, high, step=dimension.step, log=dimension.log)
+
+
+def _value(dimension: Dimension, value: Any) -> Any:
+    """What a value of the study stands for."""
+    return value if dimension.choices is None else dimension.choices[dimension.labels.index(value)]
+
+
+def _status(state: TrialState, *, failed: bool) -> Literal["complete", "pruned", "failed", "died", "running"]:
+    match state:
+        case TrialState.COMPLETE:
+            return "complete"
+        case TrialState.PRUNED:
+            return "pruned"
+        case TrialState.FAIL:
+            return "failed" if failed else "died"
+        case _:
+            return "running"
+
+
+def _is_dead(trial: FrozenTrial, dead: set[str]) -> bool:
+    """Whether the process at work on a running trial is among the dead, or died before it could say who it is."""
+    worker = trial.user_attrs.get("worker")
+    if worker is not None:
+        return worker["id"] in dead
+    began = trial.datetime_start
+    return began is not None and (datetime.now() - began).total_seconds() > LOCKED_S

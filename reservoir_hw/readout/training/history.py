@@ -1,0 +1,112 @@
+"""What a training says while it runs, and what is left of it afterwards: rows of a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.readout.training._files import replace
+
+
+@dataclass(frozen=True)
+class Row:
+    """The state of a training after `step` steps.
+
+    `loss` is the mean over the steps since the row before (nats per target), `validation_loss` that over the
+    validation corpus after this step, None where it was not evaluated. `tokens` were read in all, `seconds` is wall
+    time of this process and `tokens_per_s` its speed since the row before, evaluations and checkpoints left out.
+    """
+
+    step: int
+    tokens: int
+    loss: float
+    validation_loss: float | None
+    learning_rate: float
+    gradient_norm: float
+    tokens_per_s: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A row as it is told to the caller, with what is still to come."""
+
+    row: Row
+    steps: int
+    seconds_left: float
+
+    def __str__(self) -> str:
+        row = self.row
+        validation = "" if row.validation_loss is None else f", validation {row.validation_loss:.4f}"
+        return (
+            f"step {row.step:,} of {self.steps:,}: loss {row.loss:.4f}{validation}, {row.tokens_per_s:,.0f} tokens/s, "
+            f"{_duration(self.seconds_left)} left"
+        )
+
+
+class Log:
+    """A CSV file that grows by rows; `begin` says after which step it goes on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def begin(self, step: int) -> list[Row]:
+        """Forget rows beyond `step`, which a process that died has left; returns the others."""
+        rows = [row for row in self.read() if row.step <= step]
+        partial = self._path.with_name(f"{self._path.name}.partial")
+        with open(partial, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(field.name for field in fields(Row))
+            writer.writerows(_cells(row) for row in rows)
+        replace(partial, self._path)
+        return rows
+
+    def read(self) -> list[Row]:
+        """All whole rows; none if there is no file."""
+        if not self._path.exists():
+            return []
+        with open(self._path, newline="", encoding="utf-8") as file:
+            lines = file.read().splitlines(keepends=True)
+        # The last line of a process that died may be cut.
+        whole = [line for line in lines if line.endswith("\n")]
+        try:
+            return [_row(cells) for cells in list(csv.reader(whole))[1:]]
+        except (ValueError, TypeError) as error:
+            raise ConfigurationError(f"{self._path} is not the log of a training: {error}") from error
+
+    def add(self, row: Row) -> None:
+        """Append a row; it is on its way to the disk when this returns."""
+        with open(self._path, "a", newline="", encoding="utf-8") as file:
+            csv.writer(file, lineterminator="\n").writerow(_cells(row))
+
+    def settle(self) -> None:
+        """Return when every row is on the disk."""
+        with open(self._path, "rb") as file:
+            os.fsync(file.fileno())
+
+
+def _cells(row: Row) -> list[str]:
+    # repr gives the same float back.
+    return ["" if value is None else repr(value) for value in asdict(row).values()]
+
+
+def _row(cells: Sequence[str]) -> Row:
+    if len(cells) != len(fields(Row)):
+        raise ValueError(f"a line has {len(cells)} cells instead of {len(fields(Row))}")
+    whole = {"step", "tokens"}
+    values = [
+        None if cell == "" else int(cell) if field.name in whole else float(cell)
+        for field, cell in zip(fields(Row), cells, strict=True)
+    ]
+    return Row(*values)  # type: ignore[arg-type]
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,515 @@
+"""The loop that `train` and `train_on_states` share: steps, evaluations, checkpoints, what is said meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reservoir_hw import provenance
+from reservoir_hw.errors import ConfigurationError, InputRangeError, MissingExtra
+from reservoir_hw.readout._evaluating import evaluating
+from reservoir_hw.readout.training._errors import NotFinite
+from reservoir_hw.readout.training.folder import TrainingFolder
+from reservoir_hw.readout.training.history import Progress, Row
+from reservoir_hw.readout.training.objective import Batch, Objective, put_weights
+from reservoir_hw.readout.training.optimizer import make_optimizer, set_learning_rate
+from reservoir_hw.readout.training.options import DECIDE_ORDER, TrainingOptions
+from reservoir_hw.readout.training.stopping import StopRequests
+from reservoir_hw.readout.training.weights_file import WEIGHTS, read_tensors
+from reservoir_hw.reservoir import Reservoir
+
+log = logging.getLogger(__name__)
+
+OnProgress = Callable[[Progress], None]
+
+
+class Rows(Protocol):
+    """Rows of an endless sequence, each what the loss takes, the last tensor targets."""
+
+    @property
+    def tokens_per_row(self) -> int:
+        """Tokens that a row stands for."""
+        ...
+
+    def get(self, first: int, stop: int, device: torch.device) -> Sequence[Tensor]:
+        """Tensors (stop - first, ...) on this device."""
+        ...
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The first `count` rows are what a validation loss is the mean over."""
+
+    rows: Rows
+    count: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be done: `objective` is minimised over `rows` for `steps` steps.
+
+    `identity` names what must be the same when a checkpoint is continued (the corpus, the devices).
+    Noise of `reservoirs` goes on where a checkpoint has left it, if they can tell.
+    """
+
+    objective: Objective
+    rows: Rows
+    evaluation: Evaluation | None
+    steps: int
+    identity: Mapping[str, Any]
+    reservoirs: Sequence[Reservoir] = ()
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """How a training went.
+
+    `history` has a row for every `log_steps` steps, those of earlier processes included where there is a folder.
+    `best_loss` is the best validation loss, met after `best_step` steps; None without a validation corpus.
+    `tokens_per_s` is the mean speed of this process, evaluations and checkpoints left out; 0 if nothing was left to do.
+    `weights` and `best` are the files, None without a folder.
+    """
+
+    steps: int
+    history: list[Row]
+    best_loss: float | None
+    best_step: int | None
+    stopped_early: bool
+    tokens_per_s: float
+    folder: Path | None = None
+    weights: Path | None = None
+    best: Path | None = None
+
+    @property
+    def losses(self) -> np.ndarray:
+        """Training losses (rows,), each the mean since the row before, in nats per target."""
+        return np.array([row.loss for row in self.history])
+
+    @property
+    def validation_losses(self) -> np.ndarray:
+        """(evaluations, 2): step, and mean validation loss after it."""
+        met = [(row.step, row.validation_loss) for row in self.history if row.validation_loss is not None]
+        return np.array(met, dtype=np.float64).reshape(-1, 2)
+
+
+@dataclass
+class _State:
+    """Where a training is, beside its weights and those of the optimizer."""
+
+    step: int = 0
+    loss_sum: float = 0.0
+    loss_steps: int = 0
+    best_loss: float | None = None
+    best_step: int | None = None
+    worse: int = 0
+    stopped_early: bool = False
+
+
+@dataclass
+class _Clock:
+    """Wall time of this process, and the part of it that steps took."""
+
+    begin: float = field(default_factory=time.perf_counter)
+    stepping: float = 0.0
+    stepping_at_row: float = 0.0
+    tokens_at_row: int = 0
+    first_step: int = 0
+
+
+def run(
+    work: Work,
+    options: TrainingOptions,
+    folder: str | os.PathLike[str] | None,
+    progress: OnProgress | None,
+    resume: bool,
+) -> TrainingResult:
+    """Train; see `train`."""
+    fabric = _fabric(options)
+    with ExitStack() as stack:
+        place = None if folder is None else TrainingFolder(folder)
+        if place is not None and fabric.is_global_zero:
+            stack.enter_context(place.owned())
+        # Reproducible by step, and nobody else's random numbers are touched.
+        devices = [fabric.device.index] if fabric.device.type == "cuda" else []
+        stack.enter_context(torch.random.fork_rng(devices=devices))
+        return _Training(work, options, place, progress, resume, fabric).run()
+
+
+class _Training:
+    def __init__(
+        self,
+        work: Work,
+        options: TrainingOptions,
+        folder: TrainingFolder | None,
+        progress: OnProgress | None,
+        resume: bool,
+        fabric: Any,
+    ) -> None:
+        self._work, self._options, self._folder, self._fabric = work, options, folder, fabric
+        self._progress = progress
+        self._rank, self._world = fabric.global_rank, fabric.world_size
+        if options.batch % self._world:
+            raise ConfigurationError(
+                f"batch {options.batch} cannot be shared equally by {self._world} processes: choose a multiple"
+            )
+        optimizer = make_optimizer(work.objective, options)
+        self._module, self._optimizer = fabric.setup(work.objective, optimizer)
+        self._plain_optimizer = optimizer
+        self._parameters = [p for p in work.objective.parameters() if p.requires_grad]
+        self._state = _State()
+        self._history: list[Row] = []
+        self._best_weights: dict[str, Tensor] | None = None
+        self._begin(resume)
+        work.objective.trained.train()
+        self._clock = _Clock(first_step=self._state.step, tokens_at_row=self._tokens(self._state.step))
+
+    # ---- the course of things
+
+    def run(self) -> TrainingResult:
+        """Do the steps that are left."""
+        steps, state = self._work.steps, self._state
+        began = state.step
+        with StopRequests() as stop:
+            while state.step < steps and not state.stopped_early:
+                norm, stopping = self._step(stop)
+                self._after_step(norm)
+                last = state.step == steps or state.stopped_early
+                if stopping or last or state.step % self._options.checkpoint_steps == 0:
+                    self._checkpoint()
+                if stopping and not last:
+                    self._stopped(stopping)
+        return self._finish(began)
+
+    def _step(self, stop: StopRequests) -> tuple[float, int]:
+        """One update of the weights; returns the norm of its gradient and the signal that asks to stop, or 0."""
+        options, number = self._options, self._state.step
+        begin = time.perf_counter()
+        rate = options.learning_rate * options.rate_factor(number, self._work.steps)
+        set_learning_rate(self._plain_optimizer, rate)
+        total = torch.zeros((), dtype=torch.float64, device=self._fabric.device)
+        for part in range(options.accumulate):
+            micro = number * options.accumulate + part
+            self._seed(micro)
+            batch = self._batch(self._work.rows, micro * options.batch, (micro + 1) * options.batch)
+            waits = self._world > 1 and part < options.accumulate - 1
+            with self._fabric.no_backward_sync(self._module) if waits else nullcontext():
+                try:
+                    loss = self._module(batch)
+                except InputRangeError as error:
+                    raise InputRangeError(f"step {number}: {error}") from error
+                self._fabric.backward(loss / options.accumulate)
+            total += loss.detach() / options.accumulate
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, options.clip or math.inf)
+        mean, norm, stopping = self._agreed(total, norm, stop.requested)
+        if not (math.isfinite(mean) and math.isfinite(norm)):
+            raise self._not_finite(number, mean, norm)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        self._state.step += 1
+        self._state.loss_sum += mean
+        self._state.loss_steps += 1
+        self._clock.stepping += time.perf_counter() - begin
+        return norm, stopping
+
+    def _after_step(self, norm: float) -> None:
+        """Evaluate and say something, if it is time."""
+        state, options, last = self._state, self._options, self._state.step == self._work.steps
+        due = last or (options.evaluation_steps is not None and state.step % options.evaluation_steps == 0)
+        validation = self._evaluate(self._work.evaluation) if due and self._work.evaluation is not None else None
+        if validation is not None:
+            self._judge(validation)
+        if validation is not None or last or state.step % options.log_steps == 0:
+            self._add_row(validation, norm)
+
+    def _judge(self, loss: float) -> None:
+        """Keep the weights if they are the best so far; stop if better ones have not come for long."""
+        state, options = self._state, self._options
+        if state.best_loss is None or loss < state.best_loss:
+            state.best_loss, state.best_step, state.worse = loss, state.step, 0
+            if self._folder is not None and self._fabric.is_global_zero:
+                self._folder.write_weights(
+                    self._folder.best, self._work.objective.weights(), step=state.step, validation_loss=loss
+                )
+            elif options.keep == "best" and self._folder is None:
+                self._best_weights = {name: w.clone() for name, w in self._work.objective.weights().items()}
+            return
+        state.worse += 1
+        state.stopped_early = options.patience is not None and state.worse >= options.patience
+
+    def _finish(self, began: int) -> TrainingResult:
+        state, folder, objective = self._state, self._folder, self._work.objective
+        self._fabric.barrier()
+        if self._options.keep == "best" and state.best_step is not None and state.best_step != state.step:
+            if self._best_weights is not None:
+                put_weights(objective.trained, self._best_weights, "the best step")
+            elif folder is not None:
+                put_weights(objective.trained, read_tensors(folder.best, WEIGHTS)[0], str(folder.best))
+        if folder is not None and self._fabric.is_global_zero:
+            folder.write_weights(folder.weights, objective.weights(), step=state.step)
+            folder.draw(self._history)
+        self._fabric.barrier()
+        tokens = self._tokens(state.step) - self._tokens(began)
+        return TrainingResult(
+            steps=state.step,
+            history=self._history,
+            best_loss=state.best_loss,
+            best_step=state.best_step,
+            stopped_early=state.stopped_early,
+            tokens_per_s=tokens / self._clock.stepping if tokens else 0.0,
+            folder=None if folder is None else folder.path,
+            weights=None if folder is None else folder.weights,
+            best=None if folder is None or state.best_step is None else folder.best,
+        )
+
+    def _stopped(self, number: int) -> None:
+        done = f"stopped after step {self._state.step} of {self._work.steps}"
+        if self._folder is None:
+            message = f"{done}; without a folder nothing is kept: give one to be able to go on"
+        else:
+            message = f"{done}; the same call goes on from {self._folder.checkpoint}"
+            if self._fabric.is_global_zero:
+                self._folder.draw(self._history)
+        log.warning(message)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt(message)
+        raise SystemExit(128 + number)
+
+    # ---- data and losses
+
+    def _batch(self, rows: Rows, first: int, stop: int) -> Batch:
+        """This process's share of rows first..stop - 1, on its device."""
+        begin, end = (first + (stop - first) * rank // self._world for rank in (self._rank, self._rank + 1))
+        return Batch(*rows.get(begin, end, self._fabric.device))
+
+    def _agreed(self, loss: Tensor, norm: Tensor, requested: int) -> tuple[float, float, int]:
+        """Loss and norm over all processes, and whether one of them was asked to stop."""
+        told = torch.stack([loss, norm.detach().double(), loss.new_tensor(requested)])
+        if self._world == 1:
+            mean, norm_, stopping = told.tolist()
+            return mean, norm_, int(stopping)
+        everyone = self._fabric.all_gather(told)
+        return float(everyone[:, 0].mean()), float(everyone[:, 1].max()), int(everyone[:, 2].max())
+
+    @torch.no_grad()
+    def _evaluate(self, evaluation: Evaluation) -> float:
+        """The mean loss over the evaluated targets of all processes."""
+        objective = self._work.objective
+        total = torch.zeros(2, dtype=torch.float64, device=self._fabric.device)
+        with evaluating(objective):
+            for first in range(0, evaluation.count, self._options.batch):
+                batch = self._batch(evaluation.rows, first, min(first + self._options.batch, evaluation.count))
+                counted = int((batch.tensors[-1] >= 0).sum())
+                if counted:
+                    # Not through the wrapper: processes may have different numbers of batches.
+                    with self._fabric.autocast():
+                        loss = objective(batch)
+                    total += torch.stack([loss.double() * counted, total.new_tensor(counted)])
+        if self._world > 1:
+            total = self._fabric.all_reduce(total, reduce_op="sum")
+        mean = float(total[0] / total[1])
+        if not math.isfinite(mean):
+            raise self._not_finite(self._state.step - 1, mean, None)
+        return mean
+
+    def _seed(self, micro: int) -> None:
+        """Random numbers of the model (dropout) belong to a batch and a process, so that no position is kept."""
+        words = np.random.SeedSequence([self._options.seed, micro, self._rank]).generate_state(2)
+        torch.manual_seed(int(words[0]) << 32 | int(words[1]))
+
+    def _not_finite(self, step: int, loss: float, norm: float | None) -> NotFinite:
+        what = (
+            "the validation loss after it" if norm is None else "the loss" if not math.isfinite(loss) else "a gradient"
+        )
+        value = loss if norm is None or not math.isfinite(loss) else norm
+        kept = "no checkpoint was written before"
+        if self._folder is not None and self._folder.checkpoint.exists():
+            kept = f"the weights before it are in {self._folder.checkpoint}"
+        return NotFinite(
+            f"step {step}: {what} is {value}. Look for NaN in the data or the states; if there is none, the training "
+            f"has diverged: lower learning_rate, set clip or a longer warmup, or precision fp32; {kept}",
+            step=step,
+        )
+
+    # ---- what is said
+
+    def _tokens(self, steps: int) -> int:
+        return steps * self._options.windows_per_step * self._work.rows.tokens_per_row
+
+    def _add_row(self, validation: float | None, norm: float) -> None:
+        state, clock, options = self._state, self._clock, self._options
+        seconds = clock.stepping - clock.stepping_at_row
+        tokens = self._tokens(state.step)
+        row = Row(
+            step=state.step,
+            tokens=tokens,
+            loss=state.loss_sum / state.loss_steps,
+            validation_loss=validation,
+            learning_rate=options.learning_rate * options.rate_factor(state.step - 1, self._work.steps),
+            gradient_norm=norm,
+            tokens_per_s=(tokens - clock.tokens_at_row) / seconds,
+            seconds=time.perf_counter() - clock.begin,
+        )
+        clock.stepping_at_row, clock.tokens_at_row = clock.stepping, tokens
+        state.loss_sum, state.loss_steps = 0.0, 0
+        self._history.append(row)
+        if not self._fabric.is_global_zero:
+            return
+        if self._folder is not None:
+            self._folder.log.add(row)
+        if self._progress is not None:
+            left = self._work.steps - state.step
+            self._progress(Progress(row, self._work.steps, row.seconds / (state.step - clock.first_step) * left))
+
+    # ---- going on after an interruption
+
+    def _checkpoint(self) -> None:
+        if self._folder is None or not self._fabric.is_global_zero:
+            return
+        names = self._work.objective.parameter_names()
+        tensors = {f"weights/{name}": tensor for name, tensor in self._work.objective.weights().items()}
+        for parameter, values in self._plain_optimizer.state.items():
+            for key, value in values.items():
+                tensors[f"optimizer/{names[id(parameter)]}/{key}"] = value
+        for number, reservoir in enumerate(self._noisy()):
+            for name, array in reservoir.snapshot().items():
+                tensors[f"reservoir/{number}/{name}"] = torch.from_numpy(np.ascontiguousarray(array))
+        facts = {
+            "state": vars(self._state),
+            "steps": self._work.steps,
+            "options": self._options.model_dump(mode="json"),
+            "identity": dict(self._work.identity),
+        }
+        self._folder.write_checkpoint(tensors, facts)
+
+    def _noisy(self) -> list[Reservoir]:
+        """The reservoirs whose noise has a position. That of several processes is not kept."""
+        if self._world > 1:
+            return []
+        return [r for r in self._work.reservoirs if r.spec.snapshot and not r.spec.deterministic and not r.state_lost]
+
+    def _begin(self, resume: bool) -> None:
+        folder = self._folder
+        if folder is None:
+            return
+        if self._fabric.is_global_zero:
+            if not resume:
+                folder.clear()
+            folder.write_facts(self._facts())
+        self._fabric.barrier()
+        found = folder.read_checkpoint() if resume else None
+        if found is not None:
+            self._take_up(*found)
+        if self._world > 1:
+            steps = self._fabric.all_gather(torch.tensor(self._state.step, device=self._fabric.device)).tolist()
+            if len(set(steps)) > 1:
+                raise ConfigurationError(
+                    f"the processes found checkpoints of different steps ({steps}): {folder.path} must be one folder "
+                    "that all of them see"
+                )
+        if self._fabric.is_global_zero:
+            self._history = folder.log.begin(self._state.step)
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "identity": dict(self._work.identity),
+            "steps": self._work.steps,
+            "parameters": {
+                "trained": sum(p.numel() for p in self._parameters),
+                "all": sum(p.numel() for p in self._work.objective.parameters()),
+            },
+            "processes": self._world,
+            "device": str(self._fabric.device),
+            **provenance.collect({"training": self._options.model_dump(mode="json")}),
+        }
+
+    def _take_up(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        """Become what the checkpoint was. Raises `ConfigurationError` if it belongs to something else."""
+        assert self._folder is not None
+        where = str(self._folder.checkpoint)
+        self._check_identity(facts, where)
+        parts: dict[str, dict[str, Tensor]] = {"weights": {}, "optimizer": {}, "reservoir": {}}
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition("/")
+            parts[part][rest] = tensor
+        put_weights(self._work.objective.trained, parts["weights"], where)
+        self._put_optimizer(parts["optimizer"])
+        for number, reservoir in enumerate(self._noisy()):
+            prefix = f"{number}/"
+            kept = {n.removeprefix(prefix): t.numpy() for n, t in parts["reservoir"].items() if n.startswith(prefix)}
+            if kept:
+                reservoir.restore(kept)
+        self._state = _State(**facts["state"])
+        log.info("%s: going on after step %d of %d", where, self._state.step, self._work.steps)
+
+    def _check_identity(self, facts: dict[str, Any], where: str) -> None:
+        advice = "name another folder, or begin anew with resume=False"
+        then = facts["options"]
+        now = self._options.model_dump(mode="json")
+        changed = [name for name in now if then.get(name) != now[name]]
+        for name in DECIDE_ORDER:
+            if name in changed:
+                raise ConfigurationError(
+                    f"{where} was written with {name} = {then.get(name)}, now it is {now[name]}: the steps done would "
+                    f"have seen other data; {advice}"
+                )
+        for name, value in self._work.identity.items():
+            # Each process of several has a device of its own.
+            if facts["identity"].get(name) != value and self._rank == 0:
+                raise ConfigurationError(
+                    f"{where} was written with {name} {facts['identity'].get(name)}, now it is {value}; {advice}"
+                )
+        for name in changed:
+            log.warning("%s was written with %s = %s; going on with %s", where, name, then.get(name), now[name])
+
+    def _put_optimizer(self, tensors: dict[str, Tensor]) -> None:
+        names = self._work.objective.parameter_names()
+        found: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            parameter, _, key = name.rpartition("/")
+            found.setdefault(parameter, {})[key] = tensor
+        state = self._plain_optimizer.state_dict()
+        parameters = [p for group in self._plain_optimizer.param_groups for p in group["params"]]
+        indices = [index for group in state["param_groups"] for index in group["params"]]
+        state["state"] = {
+            index: found[names[id(parameter)]]
+            for index, parameter in zip(indices, parameters, strict=True)
+            if names[id(parameter)] in found
+        }
+        self._plain_optimizer.load_state_dict(state)
+
+
+def _fabric(options: TrainingOptions) -> Any:
+    """Lightning Fabric for this process: alone, or one of those that torchrun has started."""
+    try:
+        from lightning_fabric import Fabric
+        from lightning_fabric.strategies.ddp import DDPStrategy
+    except ImportError as error:
+        raise MissingExtra(f"training needs Lightning Fabric: pip install 'reservoir-hw[train]' ({error})") from error
+    accelerator = options.accelerator
+    if accelerator == "auto":
+        accelerator = "cuda" if torch.cuda.is_available() else "cpu"
+    elif accelerator == "cuda" and not torch.cuda.is_available():
+        raise ConfigurationError("accelerator is cuda, but torch finds no CUDA device; set it to cpu")
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+    fabric = Fabric(
+        accelerator=accelerator,
+        devices=here,
+        num_nodes=world // here,
+        strategy=DDPStrategy(broadcast_buffers=False) if world > 1 else "auto",
+        precision="32-true" if options.precision == "fp32" else options.precision,
+    )
+    fabric.launch()
+    return fabric

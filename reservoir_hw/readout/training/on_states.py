@@ -1,0 +1,190 @@
+"""Training a readout on states that were computed beforehand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.readout.softmax import cross_entropy
+from reservoir_hw.readout.training.loop import Evaluation, OnProgress, TrainingResult, Work, run
+from reservoir_hw.readout.training.objective import Objective
+from reservoir_hw.readout.training.options import TrainingOptions
+from reservoir_hw.readout.training.shards import HarvestedShards, Shard, Shards
+from reservoir_hw.readout.training.windows import Order, drawn, shuffled
+
+
+def train_on_states(
+    readout: nn.Module,
+    shards_train: Shards,
+    shards_valid: Shards | None = None,
+    *,
+    options: TrainingOptions,
+    folder: str | os.PathLike[str] | None = None,
+    progress: OnProgress | None = None,
+    resume: bool = True,
+) -> TrainingResult:
+    """Train a readout, states -> logits, to predict the targets of shards; its weights are changed in place.
+
+        shards = HarvestedShards(model, corpus, options=options, shards=5)
+        train_on_states(model.readout, shards, options=options)
+
+    Each shard is learned from for `options.shard_epochs` epochs, then the next, round and round (Köster & Uchida 2026,
+    section III.A): `options.epochs` is a multiple of `shard_epochs`, or give `steps`. A row is a window of `context`
+    successive steps, or a whole sequence where that is shorter; steps at the end of a sequence that do not fill a
+    window are left out. The last step on a shard is filled up with rows of a further epoch on it. With one
+    shard, windows for sequences and the seed of `train`, this takes the steps that `train` takes.
+
+    Parameters
+    ----------
+    readout
+        A module that treats positions independently, such as `model.readout`.
+    shards_train
+        `HarvestedShards`, or a list of `Shard`. One is held in memory.
+    shards_valid
+        Evaluated in full; all of them are held in memory.
+
+    Further parameters, files and errors are those of `train`. With several processes each takes its share of
+    the rows: give them shards of the same states.
+    """
+    rows = _ShardRows(shards_train, options)
+    evaluation, identity = None, {"shards": _identity_of(shards_train)}
+    if shards_valid is not None:
+        held = _AllRows([_windowed(shards_valid[i], options.context) for i in range(len(shards_valid))])
+        evaluation = Evaluation(held, len(held))
+    work = Work(
+        objective=Objective(readout, partial(_loss, readout)),
+        rows=rows,
+        evaluation=evaluation,
+        steps=rows.steps,
+        identity=identity,
+    )
+    return run(work, options, folder, progress, resume)
+
+
+def _loss(readout: nn.Module, states: Tensor, targets: Tensor) -> Tensor:
+    parameter = next(readout.parameters())
+    return cross_entropy(readout, states.to(parameter.dtype), targets)
+
+
+class _ShardRows:
+    """Rows of visits: a visit is one shard for some epochs, and whole steps."""
+
+    def __init__(self, shards: Shards, options: TrainingOptions) -> None:
+        if not len(shards):
+            raise ConfigurationError("there are no shards to learn from")
+        self._shards, self._options = shards, options
+        self._counts = [_count(steps, sequences, options.context) for sequences, steps in _shapes(shards)]
+        self._context = min(options.context, _shapes(shards)[0][1])
+        per_step = options.windows_per_step
+        self._steps_of = [-(-count * options.shard_epochs // per_step) for count in self._counts]
+        self.steps = self._total_steps()
+        self._loaded: tuple[int, tuple[Tensor, Tensor]] | None = None
+        self._ordered: tuple[int, Order] | None = None
+
+    @property
+    def tokens_per_row(self) -> int:
+        """Time steps in a row."""
+        return self._context
+
+    def get(self, first: int, stop: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """States (rows, context, features) and targets (rows, context). Rows of one step are of one visit."""
+        per_step = self._options.windows_per_step
+        visit, begin = self._visit(first // per_step)
+        number = visit % len(self._counts)
+        if self._loaded is None or self._loaded[0] != number:
+            self._loaded = None
+            states, targets = _windowed(self._shards[number], self._options.context)
+            # A shard lies where it is learned from: it is read many times.
+            self._loaded = number, (states.to(device), targets.to(device))
+        if self._ordered is None or self._ordered[0] != visit:
+            make = drawn if self._options.windows == "random" else shuffled
+            # The first visit has the order of a training on windows.
+            name = "windows" if visit == 0 else f"windows visit {visit}"
+            self._ordered = visit, make(self._counts[number], self._options.seed, name)
+        chosen = torch.from_numpy(self._ordered[1](first - begin * per_step, stop - begin * per_step)).to(device)
+        states, targets = self._loaded[1]
+        return states[chosen], targets[chosen]
+
+    def _visit(self, step: int) -> tuple[int, int]:
+        """The visit that a step belongs to, and the first step of it."""
+        round_, rest = divmod(step, sum(self._steps_of))
+        begin = step - rest
+        for number, steps in enumerate(self._steps_of):
+            if step < begin + steps:
+                return round_ * len(self._steps_of) + number, begin
+            begin += steps
+        raise AssertionError("a step lies within its round")
+
+    def _total_steps(self) -> int:
+        options = self._options
+        if options.steps is not None:
+            return options.steps
+        assert options.epochs is not None
+        rounds, rest = divmod(options.epochs, options.shard_epochs)
+        if rest:
+            raise ConfigurationError(
+                f"epochs {options.epochs} must be a multiple of shard_epochs {options.shard_epochs}, the epochs on one "
+                "shard before the next"
+            )
+        return rounds * sum(self._steps_of)
+
+
+class _AllRows:
+    """The rows of several shards one after the other."""
+
+    def __init__(self, parts: Sequence[tuple[Tensor, Tensor]]) -> None:
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return sum(len(targets) for _, targets in self._parts)
+
+    @property
+    def tokens_per_row(self) -> int:
+        """Time steps in a row of the first shard."""
+        return self._parts[0][1].shape[1]
+
+    def get(self, first: int, stop: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """States and targets of rows first..stop - 1."""
+        chosen = list(self._pieces(first, stop))
+        states, targets = (torch.cat(parts).to(device) for parts in zip(*chosen, strict=True))
+        return states, targets
+
+    def _pieces(self, first: int, stop: int) -> Iterator[tuple[Tensor, Tensor]]:
+        begin = 0
+        for states, targets in self._parts:
+            part = slice(max(first - begin, 0), max(stop - begin, 0))
+            yield states[part], targets[part]
+            begin += len(targets)
+
+
+def _shapes(shards: Shards) -> list[tuple[int, int]]:
+    """(sequences, steps) of each shard."""
+    if isinstance(shards, HarvestedShards):
+        return [shards.shape(number) for number in range(len(shards))]
+    return [tuple(shards[number].targets.shape) for number in range(len(shards))]
+
+
+def _count(steps: int, sequences: int, context: int) -> int:
+    return sequences * (steps // min(context, steps))
+
+
+def _windowed(shard: Shard, context: int) -> tuple[Tensor, Tensor]:
+    """States (windows, context, features) and targets (windows, context)."""
+    states, targets = torch.as_tensor(shard.states), torch.as_tensor(shard.targets)
+    _, steps, features = states.shape
+    context = min(context, steps)
+    kept = steps // context * context
+    return states[:, :kept].reshape(-1, context, features), targets[:, :kept].reshape(-1, context)
+
+
+def _identity_of(shards: Shards) -> dict[str, Any]:
+    """What must be the same when a checkpoint is continued."""
+    if isinstance(shards, HarvestedShards):
+        return shards.identity
+    return {"shapes": [list(shards[number].states.shape) for number in range(len(shards))]}

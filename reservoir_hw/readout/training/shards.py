@@ -1,0 +1,384 @@
+"""States that a reservoir gave to a corpus, shard by shard: driven once, learned from many times.
+
+Köster & Uchida 2026, section II.F: "reservoir responses are precomputed shard-wise and kept in memory, allowing several
+training epochs to be run on each shard before advancing to the next".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from reservoir_hw import provenance
+from reservoir_hw.errors import ConfigurationError, DeviceBusy, ShapeError
+from reservoir_hw.hostlock import HostLock
+from reservoir_hw.readout._evaluating import evaluating
+from reservoir_hw.readout.training.estimate import DriveEstimate, estimate_harvest
+from reservoir_hw.readout.training.objective import weights_of
+from reservoir_hw.readout.training.on_corpus import reservoirs_of
+from reservoir_hw.readout.training.options import TrainingOptions
+from reservoir_hw.readout.training.windows import Windows, digest_of
+from reservoir_hw.store import Place, StateStore
+
+# Bytes of states in one chunk of a store.
+_CHUNK_BYTES = 1 << 26
+
+
+@dataclass(frozen=True)
+class Shard:
+    """States (sequences, steps, features) and the targets (sequences, steps) to be read from them, -1 not counted."""
+
+    states: Any
+    targets: Any
+
+    def __post_init__(self) -> None:
+        if np.ndim(self.states) != 3 or tuple(self.states.shape[:2]) != tuple(self.targets.shape):
+            raise ShapeError(
+                "a shard needs states (sequences, steps, features) and targets (sequences, steps), not "
+                f"{tuple(np.shape(self.states))} and {tuple(np.shape(self.targets))}"
+            )
+
+
+class Shards(Protocol):
+    """A list of `Shard`, or what makes them when they are asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> Shard: ...
+
+
+class HarvestedShards:
+    """The features that `model` makes of a corpus, in shards; a shard is driven when it is asked for.
+
+    The corpus is cut into sequences, each driven from rest. By default a sequence is a window of the options, so
+    that `train_on_states` does what `train` would with `windows: consecutive`. Longer ones take fewer resets, and
+    nodes remember across windows: right for a device that runs by itself.
+
+    Parameters
+    ----------
+    model
+        A `TokenModel` with nothing trainable, and no dropout, upstream of its readout.
+    corpus
+        Tokens (time,).
+    options
+        `context`, `stride` and `predict` cut the sequences.
+    shards
+        How many; one of them is held in memory.
+    sequence
+        Time steps of a sequence, a multiple of `context`; it then follows the one before without an overlap, and every
+        target counts.
+    washout
+        Leading steps of each sequence that are not learned from.
+    at_once
+        Sequences that are driven side by side; by default `options.batch`.
+    folder
+        A store that keeps the states: they are driven once, by one process, and what is there already is taken from
+        there, after a death too, `at_once` included. Without one a shard is driven each time it is asked for.
+    name
+        What messages call the corpus.
+
+    Raises
+    ------
+    ConfigurationError
+        Features change in training; the corpus is empty or shorter than a sequence; the folder
+        holds states of another corpus, model or device.
+    InputRangeError
+        A token lies outside the vocabulary (when it is driven).
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        corpus: Any,
+        *,
+        options: TrainingOptions,
+        shards: int = 5,
+        sequence: int | None = None,
+        washout: int = 0,
+        at_once: int | None = None,
+        folder: str | os.PathLike[str] | None = None,
+        name: str = "the corpus",
+    ) -> None:
+        _check_fixed(model)
+        sequence = sequence or options.context
+        long = sequence != options.context
+        if long and (sequence % options.context or options.stride is not None or options.predict == "last"):
+            raise ConfigurationError(
+                f"a sequence of {sequence} steps must be a multiple of context {options.context}, with stride null and "
+                "predict every"
+            )
+        self._windows = Windows(
+            corpus,
+            sequence,
+            stride=None if long else options.stride,
+            vocabulary=model.vocabulary,
+            predict=options.predict,
+            name=name,
+        )
+        if not 1 <= shards <= len(self._windows):
+            raise ConfigurationError(
+                f"{name} has {len(self._windows)} sequences of {self._windows.context} steps, which cannot make "
+                f"{shards} shards"
+            )
+        if not 0 <= washout < self._windows.context:
+            raise ConfigurationError(
+                f"washout {washout} must be less than the {self._windows.context} steps of a sequence"
+            )
+        self._model, self._washout, self._name = model, washout, name
+        self._kept_steps = 1 if options.predict == "last" else self._windows.context
+        self._at_once = at_once or options.batch
+        bounds = [len(self._windows) * number // shards for number in range(shards + 1)]
+        self._sequences = [range(*pair) for pair in itertools.pairwise(bounds)]
+        self._path = None if folder is None else Path(folder)
+
+    # ---- what it holds
+
+    def __len__(self) -> int:
+        """How many shards."""
+        return len(self._sequences)
+
+    def __getitem__(self, number: int) -> Shard:
+        """A shard; its states are read from the store, or driven."""
+        number = range(len(self))[number]
+        if self._path is None:
+            states = self._in_memory(number)
+        else:
+            states = self._stored(number)
+        return Shard(states, torch.from_numpy(self._targets(number)))
+
+    def shape(self, number: int) -> tuple[int, int]:
+        """(sequences, steps) of a shard, without driving it."""
+        return len(self._sequences[number]), self._kept_steps
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides about the states."""
+        windows = self._windows
+        return {
+            "corpus": digest_of(windows.corpus),
+            "sequence": windows.context,
+            "stride": windows.stride,
+            "predict": windows.predict,
+            "shards": len(self),
+            "washout": self._washout,
+            "reservoirs": [r.spec.identity.fingerprint for r in reservoirs_of(self._model)],
+            "upstream": _upstream_digest(self._model),
+        }
+
+    def estimate(self) -> DriveEstimate:
+        """What it takes to drive all shards once."""
+        parts = [estimate_harvest(self._model, len(s), self._windows.context, self._at_once) for s in self._sequences]
+        seconds = [part.seconds for part in parts]
+        return DriveEstimate(
+            training_steps=0,
+            layers=parts[0].layers,
+            steps_per_layer=sum(part.steps_per_layer for part in parts),
+            resets_per_layer=sum(part.resets_per_layer for part in parts),
+            step_period_s=parts[0].step_period_s,
+            seconds=None if None in seconds else sum(s for s in seconds if s is not None),
+        )
+
+    def harvest(self, on_steps: Callable[[int], None] | None = None) -> None:
+        """Drive everything that the store does not hold yet; `on_steps` is told of time steps that were driven.
+
+        Raises `ConfigurationError` without a folder, and the reservoir's own errors; what was driven before stays.
+        """
+        if self._path is None:
+            raise ConfigurationError("harvest keeps states in a store: give a folder")
+        self._fill(len(self), on_steps)
+
+    # ---- driving
+
+    def _groups(self, number: int) -> list[range]:
+        """The sequences of a shard that are driven side by side."""
+        sequences = self._sequences[number]
+        return [sequences[first : first + self._at_once] for first in range(0, len(sequences), self._at_once)]
+
+    def _driven(self, number: int, first_group: int) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """Tokens and features of the groups of a shard, from a group on."""
+        model = self._model
+        # A readout in training may be elsewhere.
+        device = next((tensor.device for tensor in _upstream(model).values()), torch.device("cpu"))
+        for group in self._groups(number)[first_group:]:
+            tokens, _ = self._windows.consecutive(np.asarray(group))
+            with evaluating(model):
+                states = model.features(torch.from_numpy(tokens).to(device))
+            if self._kept_steps < states.shape[1]:
+                # A view would hold all steps in memory.
+                states = states[:, -self._kept_steps :].clone()
+            yield tokens, states.cpu()
+
+    def _in_memory(self, number: int) -> Tensor:
+        states, first = torch.empty(0), 0
+        for _, part in self._driven(number, 0):
+            if not first:
+                states = part.new_empty((len(self._sequences[number]), *part.shape[1:]))
+            states[first : first + len(part)] = part
+            first += len(part)
+        return states
+
+    def _targets(self, number: int) -> np.ndarray:
+        _, targets = self._windows.consecutive(np.asarray(self._sequences[number]))
+        targets = targets[:, -self._kept_steps :]
+        targets[:, : max(0, self._washout - (self._windows.context - self._kept_steps))] = -1
+        return targets
+
+    # ---- keeping
+
+    def _stored(self, number: int) -> Tensor:
+        if not StateStore.exists(self._store_path) or self._opened().committed < self._places(number + 1):
+            self._fill(number + 1, None)
+        dataset = self._opened().dataset(f"shard{number}")
+        return torch.from_numpy(dataset.read_states(Place(slice(0, dataset.sequences), 0, dataset.steps)))
+
+    def _places(self, shards: int) -> int:
+        """What the store counts: the groups of the first shards."""
+        return sum(len(self._groups(number)) for number in range(shards))
+
+    @property
+    def _store_path(self) -> Path:
+        assert self._path is not None
+        return self._path
+
+    def _opened(self, *, writable: bool = False) -> StateStore:
+        store = StateStore.open(self._store_path, writable=writable)
+        begun = store.facts.get("harvest", {})
+        for key, value in self.identity.items():
+            if begun.get(key) != value:
+                raise ConfigurationError(
+                    f"{store.path} holds states with {key} {begun.get(key)}, these would have {value}: name another "
+                    "folder, or remove it"
+                )
+        # What counts in it are groups of so many.
+        self._at_once = store.facts["at_once"]
+        return store
+
+    def _fill(self, shards: int, on_steps: Callable[[int], None] | None) -> None:
+        """Drive what is missing of the first shards."""
+        with _filling(self._store_path):
+            store = self._opened(writable=True) if StateStore.exists(self._store_path) else None
+            reservoirs = reservoirs_of(self._model)
+            done = 0 if store is None else store.committed
+            if store is not None:
+                store.remove_leftovers()
+                snapshot = store.snapshot()
+                if snapshot is not None and len(reservoirs) == 1:
+                    reservoirs[0].restore(snapshot)
+            place = 0
+            for number in range(shards):
+                groups = len(self._groups(number))
+                skipped = min(max(0, done - place), groups)
+                place += skipped
+                first = sum(len(group) for group in self._groups(number)[:skipped])
+                for tokens, states in self._driven(number, skipped):
+                    store = store or self._created(states)
+                    self._write(store, number, first, tokens, states.numpy())
+                    first, place = first + len(tokens), place + 1
+                    store.commit(place, snapshot=_noise_of(reservoirs))
+                    if on_steps is not None:
+                        on_steps(tokens.size)
+            if store is not None and shards == len(self):
+                store.close_segment(store.segments, complete=True)
+
+    def _write(self, store: StateStore, number: int, first: int, tokens: np.ndarray, states: np.ndarray) -> None:
+        dataset = store.dataset(f"shard{number}")
+        rows = slice(first, first + len(tokens))
+        inputs = tokens[:, -self._kept_steps :, None].astype(states.dtype)
+        for start in range(0, dataset.steps, dataset.chunk_steps):
+            part = slice(start, min(start + dataset.chunk_steps, dataset.steps))
+            dataset.write(
+                Place(rows, part.start, part.stop),
+                inputs[:, part],
+                states[:, part],
+                timing=(float("nan"), float("nan")),
+            )
+
+    def _created(self, states: Tensor) -> StateStore:
+        """A new store for states like these."""
+        steps, nodes = self._kept_steps, states.shape[2]
+        per_step = min(self._at_once, max(map(len, self._sequences))) * nodes * states.element_size()
+        layout = {
+            f"shard{number}": {
+                "sequences": len(sequences),
+                "inputs": 1,
+                "nodes": nodes,
+                "steps": steps,
+                "chunk_steps": max(1, min(steps, _CHUNK_BYTES // per_step)),
+                "group": min(self._at_once, len(sequences)),
+                "dtype": str(states.dtype).removeprefix("torch."),
+                "facts": {"inputs": "the number of the token", "from_rest": steps == self._windows.context},
+            }
+            for number, sequences in enumerate(self._sequences)
+        }
+        facts = {
+            "made_by": "training",
+            "harvest": self.identity,
+            "at_once": self._at_once,
+            "provenance": {
+                **provenance.collect({"sequences": self.identity}),
+                "reservoir": [reservoir.provenance() for reservoir in reservoirs_of(self._model)],
+            },
+        }
+        return StateStore.create(self._store_path, facts, layout)
+
+
+def _check_fixed(model: Any) -> None:
+    """Raise `ConfigurationError` if features change in training."""
+    if model.trainable_upstream:
+        raise ConfigurationError(
+            f"states of {type(model).__name__} cannot be computed beforehand: something upstream of a reservoir is "
+            "trained, so they change in every step; use train(), which drives the reservoirs in every step "
+            "(estimate_training says what that takes)"
+        )
+    behind = {id(module) for module in model.readout.modules()}
+    if any(isinstance(m, nn.Dropout) and m.p > 0 and id(m) not in behind for m in model.modules()):
+        raise ConfigurationError(
+            f"states of {type(model).__name__} cannot be computed beforehand: dropout changes them in every step; "
+            "make the model with dropout=0, or use train()"
+        )
+
+
+@contextlib.contextmanager
+def _filling(path: Path) -> Iterator[None]:
+    """While this process alone may fill the store."""
+    lock = HostLock(f"store {os.path.realpath(path)}")
+    try:
+        lock.acquire()
+    except DeviceBusy as busy:
+        raise ConfigurationError(
+            f"{path} is being filled by another process: {busy}; call harvest() in one process first"
+        ) from busy
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _noise_of(reservoirs: Sequence[Any]) -> dict[str, np.ndarray] | None:
+    """Where the noise of a simulated device is, so that a harvest goes on as if it had not been interrupted."""
+    if len(reservoirs) != 1 or not reservoirs[0].spec.snapshot or reservoirs[0].spec.deterministic:
+        return None
+    return reservoirs[0].snapshot()
+
+
+def _upstream(model: Any) -> dict[str, Tensor]:
+    """All weights that the readout does not hold."""
+    return {name: value for name, value in weights_of(model).items() if not name.startswith("readout.")}
+
+
+def _upstream_digest(model: Any) -> str:
+    digest = hashlib.sha256()
+    for name, value in sorted(_upstream(model).items()):
+        digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,48 @@
+"""Ctrl-C between two steps instead of in the middle of one."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+log = logging.getLogger(__name__)
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# torchrun passes on the signal that the terminal has sent to every process already.
+_ECHO_S = 1.0
+
+
+class StopRequests:
+    """While this is entered, the first SIGINT or SIGTERM is only noted; another, later one stops at once.
+
+    Only the main thread can do this; elsewhere signals act as ever.
+    """
+
+    def __init__(self) -> None:
+        self.requested: int = 0
+        """Number of the signal that came, or 0."""
+        self._since = 0.0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            # None stands for a handler that was not set by Python, which cannot be put back.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if not self.requested:
+            self.requested, self._since = number, time.monotonic()
+            log.warning("stopping after this step; once more to stop at once")
+        elif time.monotonic() - self._since > _ECHO_S:
+            raise KeyboardInterrupt("stopped at once; the training goes on from its last checkpoint")

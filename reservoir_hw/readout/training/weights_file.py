@@ -1,0 +1,74 @@
+"""Files of named tensors and facts: safetensors, written as a whole or not at all; no pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.readout.training._files import replace
+from reservoir_hw.readout.training.objective import put_weights, weights_of
+
+VERSION = 1
+WEIGHTS = "reservoir_hw.weights"
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], form: str) -> None:
+    """Write beside `path` first, settle it on the disk, then rename: a reader sees the old file or the new one."""
+    partial = path.with_name(f"{path.name}.partial")
+    metadata = {"format": form, "version": str(VERSION), "facts": json.dumps(facts)}
+    plain = {name: _of_its_own(tensor.detach().cpu()) for name, tensor in tensors.items()}
+    try:
+        save_file(plain, partial, metadata=metadata)
+        replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def read_tensors(path: Path, form: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and facts; raises `ConfigurationError` if the file is missing, damaged or something else."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != form or metadata.get("version") != str(VERSION):
+                raise ConfigurationError(
+                    f"{path} is {metadata.get('format')!r} version {metadata.get('version')}, not {form!r} version "
+                    f"{VERSION}"
+                )
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+            return tensors, json.loads(metadata["facts"])
+    except FileNotFoundError as error:
+        raise ConfigurationError(f"there is no file {path}") from error
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        if isinstance(error, ConfigurationError):
+            raise
+        raise ConfigurationError(f"{path} cannot be read (safetensors): {error}; is it damaged?") from error
+
+
+def _of_its_own(tensor: Tensor) -> Tensor:
+    """Contiguous, and no part of a larger tensor: the format refuses memory that is shared."""
+    tensor = tensor.contiguous()
+    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
+
+
+def save_weights(module: nn.Module, path: str | os.PathLike[str], **facts: Any) -> None:
+    """Write all weights and buffers of a module; `facts` are kept with them."""
+    write_tensors(Path(path), weights_of(module), facts, WEIGHTS)
+
+
+def load_weights(module: nn.Module, path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Put the weights of a file into a module; returns the facts that were saved with them.
+
+    Raises `ConfigurationError` if the file cannot be read, or is of another model, naming the first difference.
+    """
+    tensors, facts = read_tensors(Path(path), WEIGHTS)
+    put_weights(module, tensors, str(path))
+    return facts

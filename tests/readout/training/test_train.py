@@ -1,0 +1,385 @@
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from training_case import VOCABULARY, SmallModel, digest, facts, options, text
+
+from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.hostlock import HostLock
+from reservoir_hw.readout.training import (
+    NotFinite,
+    Progress,
+    TrainingOptions,
+    load_weights,
+    save_weights,
+    train,
+)
+from reservoir_hw.seeds import generator
+
+TRAIN, VALID = text(3000), text(500, "valid")
+
+
+class Bigram:
+    """Logits are the row of a matrix: no module, but it has what a training needs."""
+
+    def __init__(self, scale: float = 0.0) -> None:
+        drawn = generator(1, "bigram").standard_normal((VOCABULARY, VOCABULARY)) * scale
+        self.matrix = nn.Parameter(torch.from_numpy(drawn))
+        self.seen: list[Tensor] = []
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        yield self.matrix
+
+    def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        self.seen.append(tokens)
+        return nn.functional.cross_entropy(self.matrix[tokens].flatten(0, 1), targets.flatten(), ignore_index=-1)
+
+
+def bigram_reference(start: np.ndarray, given: TrainingOptions, steps: int) -> tuple[np.ndarray, list[float]]:
+    """The same training in float64 numpy: gradient of softmax and cross-entropy, clipping, schedule, AdamW."""
+    matrix, first, second = start.copy(), np.zeros_like(start), np.zeros_like(start)
+    windows = (len(TRAIN) - 1) // given.context
+    per_step = given.batch * given.accumulate
+    order = np.concatenate([generator(given.seed, f"windows epoch {e}").permutation(windows) for e in range(9)])
+    losses = []
+    for step in range(steps):
+        starts = order[step * per_step : (step + 1) * per_step] * given.context
+        tokens = np.concatenate([TRAIN[s : s + given.context] for s in starts])
+        targets = np.concatenate([TRAIN[s + 1 : s + 1 + given.context] for s in starts])
+        logits = matrix[tokens]
+        probability = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        losses.append(-np.log(probability[np.arange(len(targets)), targets]).mean())
+        probability[np.arange(len(targets)), targets] -= 1
+        gradient = np.zeros_like(matrix)
+        np.add.at(gradient, tokens, probability / len(targets))
+        norm = np.sqrt((gradient**2).sum())
+        if given.clip is not None and norm > given.clip:
+            gradient *= given.clip / (norm + 1e-6)
+        rate = given.learning_rate * given.rate_factor(step, steps)
+        # Loshchilov & Hutter 2019, algorithm 2.
+        beta1, beta2 = given.betas
+        matrix *= 1 - rate * given.weight_decay
+        first = beta1 * first + (1 - beta1) * gradient
+        second = beta2 * second + (1 - beta2) * gradient**2
+        corrected = first / (1 - beta1 ** (step + 1)), second / (1 - beta2 ** (step + 1))
+        matrix -= rate * corrected[0] / (np.sqrt(corrected[1]) + 1e-8)
+    return matrix, losses
+
+
+def test_equals_a_float64_reference() -> None:
+    given = options(weight_decay=0.3, betas=(0.8, 0.95), clip=0.05, log_steps=1, steps=25)
+    model = Bigram(scale=0.5)
+    expected, losses = bigram_reference(model.matrix.detach().numpy().copy(), given, 25)
+    result = train(model, TRAIN, options=given)
+    np.testing.assert_allclose(result.losses, losses, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(model.matrix.detach().numpy(), expected, rtol=0, atol=1e-10)
+
+
+def test_learns_what_can_be_learned() -> None:
+    model = Bigram()
+    result = train(model, TRAIN, VALID, options=options(steps=300, learning_rate=0.05, final_rate=0.1))
+    # With probability 0.8 the rule holds, else any of 11 follows.
+    ruled = np.mean((3 * VALID[:-1] + 1) % VOCABULARY == VALID[1:])
+    known = -ruled * math.log(0.8 + 0.2 / VOCABULARY) - (1 - ruled) * math.log(0.2 / VOCABULARY)
+    assert result.best_loss is not None
+    assert 0 < result.best_loss - known < 0.03
+    assert result.losses[0] > 2.2
+
+
+def test_accumulation_is_a_larger_batch() -> None:
+    small, large = SmallModel(dropout=0.0).double(), SmallModel(dropout=0.0).double()
+    a = train(small, TRAIN, options=options(batch=4, accumulate=4))
+    b = train(large, TRAIN, options=options(batch=16, accumulate=1))
+    np.testing.assert_allclose(a.losses, b.losses, rtol=0, atol=1e-12)
+    torch.testing.assert_close(small.state_dict(), large.state_dict(), rtol=0, atol=1e-9)
+
+
+def test_repeats_itself_and_leaves_random_numbers_alone() -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    first, second, other = SmallModel(), SmallModel(), SmallModel()
+    a = train(first, TRAIN, VALID, options=options())
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(7)
+    b = train(second, TRAIN, VALID, options=options())
+    assert facts(first, a) == facts(second, b)
+    train(other, TRAIN, VALID, options=options(seed=1))
+    assert digest(other) != digest(first)
+
+
+def test_random_windows() -> None:
+    model = Bigram()
+    train(model, TRAIN, options=options(windows="random", steps=3))
+    seen = torch.cat(model.seen)
+    assert seen.shape == (48, 16)
+    # Consecutive windows would begin at multiples of 16 alone.
+    starts = [[s for s in range(2984) if np.array_equal(TRAIN[s : s + 16], window)] for window in seen.numpy()]
+    assert all(starts)
+    assert len({s % 16 for found in starts for s in found}) > 8
+
+
+def test_bfloat16() -> None:
+    model = SmallModel()
+    result = train(model, TRAIN, VALID, options=options(precision="bf16-mixed", steps=40))
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    exact = train(SmallModel(), TRAIN, VALID, options=options(steps=40))
+    assert result.best_loss is not None
+    assert exact.best_loss is not None
+    assert result.best_loss != exact.best_loss
+    assert abs(result.best_loss - exact.best_loss) < 0.05
+
+
+def test_evaluation_is_the_mean_over_all_windows() -> None:
+    model = SmallModel(dropout=0.5)
+    # 500 tokens make 31 windows: the last batch is not full.
+    result = train(model, TRAIN, VALID, options=options(steps=3, evaluation_steps=None))
+    assert result.validation_losses[:, 0].tolist() == [3]
+    tokens = torch.from_numpy(VALID[: 31 * 16].astype(np.int64)).view(31, 16)
+    targets = torch.from_numpy(VALID[1 : 31 * 16 + 1].astype(np.int64)).view(31, 16)
+    assert model.training
+    model.eval()
+    assert result.best_loss == pytest.approx(float(model.loss(tokens, targets).detach()), abs=1e-6)
+    fewer = train(SmallModel(), TRAIN, VALID, options=options(steps=1, evaluation_windows=5))
+    assert fewer.best_loss is not None
+
+
+def test_stops_early_and_keeps_the_best(tmp_path: Path) -> None:
+    given = options(steps=400, evaluation_steps=5, patience=2, learning_rate=0.2, keep="best", final_rate=1.0)
+    for folder in (None, tmp_path / "run"):
+        model = SmallModel(width=40)
+        result = train(model, text(300), VALID, options=given, folder=folder)
+        assert result.stopped_early
+        assert result.steps < 400
+        losses = result.validation_losses
+        assert result.best_loss == losses[:, 1].min()
+        assert result.best_step is not None
+        assert result.best_step == losses[losses[:, 1].argmin(), 0]
+        assert result.best_step is not None
+        assert result.steps == result.best_step + 2 * 5
+        again = train(model, text(300), VALID, options=options(steps=1, learning_rate=1e-30))
+        assert again.best_loss == pytest.approx(result.best_loss, abs=1e-6)
+    assert result.best is not None
+    fresh = SmallModel(width=40)
+    assert load_weights(fresh, result.best) == {"step": result.best_step, "validation_loss": result.best_loss}
+    assert digest(fresh) == digest(model)
+    # It is over: the same call does nothing more.
+    resumed = train(SmallModel(width=40), text(300), VALID, options=given, folder=tmp_path / "run")
+    assert resumed.stopped_early
+    assert (resumed.steps, resumed.tokens_per_s) == (result.steps, 0.0)
+    assert resumed.losses.tolist() == result.losses.tolist()
+
+
+def test_folder(tmp_path: Path) -> None:
+    rows: list[Progress] = []
+    model = SmallModel()
+    result = train(model, TRAIN, VALID, options=options(), folder=tmp_path / "deep" / "run", progress=rows.append)
+    folder = tmp_path / "deep" / "run"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "best.safetensors",
+        "checkpoint.safetensors",
+        "log.csv",
+        "loss.png",
+        "training.json",
+        "weights.safetensors",
+    ]
+    with open(folder / "log.csv", newline="") as file:
+        table = list(csv.DictReader(file))
+    # Every third step, every seventh with an evaluation, and the last.
+    assert [int(row["step"]) for row in table] == [3, 6, 7, 9, 12, 14, 15, 18, 21, 24, 27, 28, 30]
+    assert [float(row["loss"]) for row in table] == result.losses.tolist()
+    assert [row["step"] for row in table if row["validation_loss"]] == ["7", "14", "21", "28", "30"]
+    assert [int(row["tokens"]) for row in table] == [int(row["step"]) * 2 * 8 * 16 for row in table]
+    assert [now.row for now in rows] == result.history
+    assert rows[-1].seconds_left == 0
+    assert "step 30 of 30: loss" in str(rows[-1])
+    assert "tokens/s" in str(rows[0])
+    assert result.tokens_per_s > 0
+    told = json.loads((folder / "training.json").read_text())
+    assert told["parameters"] == {"trained": 1235, "all": 1235}
+    assert told["configuration"]["training"]["batch"] == 8
+    fresh = SmallModel(seed=5)
+    assert result.weights is not None
+    load_weights(fresh, result.weights)
+    assert digest(fresh) == digest(model)
+    assert (folder / "loss.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+class Diverging(SmallModel):
+    """Gives something that is no number for one token."""
+
+    def __init__(self, value: float = math.nan) -> None:
+        super().__init__(dropout=0.0)
+        self.value = value
+
+    def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        loss = super().loss(tokens, targets)
+        return loss * self.value if bool((tokens == 10).any()) else loss
+
+
+def corpus_with_trouble_in_window(window: int) -> np.ndarray:
+    corpus = text(3000) % 10
+    corpus[window * 16 + 3] = 10
+    return corpus
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_loss_that_is_not_finite(tmp_path: Path, value: float) -> None:
+    windows = generator(0, "windows epoch 0").permutation(2999 // 16)
+    corpus = corpus_with_trouble_in_window(int(windows[7 * 16 + 5]))
+    with pytest.raises(NotFinite, match=r"step 7: the loss is (nan|inf)\. .*lower learning_rate") as caught:
+        train(Diverging(value), corpus, options=options(), folder=tmp_path)
+    assert caught.value.step == 7
+    assert isinstance(caught.value, FloatingPointError)
+    assert "the weights before it are in" in str(caught.value)
+    with pytest.raises(NotFinite, match=r"step 7.*no checkpoint was written before"):
+        train(Diverging(value), corpus, options=options(steps=20))
+
+
+def test_gradient_that_is_not_finite_changes_nothing() -> None:
+    class Root(Bigram):
+        def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
+            # √x has no finite slope at 0, where the matrix begins.
+            return super().loss(tokens, targets) + self.matrix.sqrt().sum()
+
+    model = Root()
+    with pytest.raises(NotFinite, match=r"step 0: a gradient is (nan|inf)"):
+        train(model, TRAIN, options=options())
+    assert not model.matrix.any()
+
+
+def test_activation_that_is_not_finite_says_the_step() -> None:
+    model = SmallModel()
+    with torch.no_grad():
+        model.norm.weight[2] = math.nan
+    with pytest.raises(InputRangeError, match=r"step 0: features at .* nan"):
+        train(model, TRAIN, options=options())
+
+
+def test_validation_loss_that_is_not_finite() -> None:
+    held_out = corpus_with_trouble_in_window(7)[:500]
+    with pytest.raises(NotFinite, match="step 6: the validation loss after it is nan"):
+        train(Diverging(), text(3000) % 10, held_out, options=options())
+
+
+def test_token_outside_the_vocabulary() -> None:
+    model: Any = SmallModel()
+    model.vocabulary = VOCABULARY
+    corpus = TRAIN.copy()
+    corpus[1234] = 11
+    with pytest.raises(InputRangeError, match="corpus_train has token 11 at position 1234, outside the model's vocab"):
+        train(model, corpus, options=options())
+
+
+def test_corpora_that_cannot_be() -> None:
+    with pytest.raises(ConfigurationError, match="corpus_train is empty"):
+        train(SmallModel(), np.array([], np.uint16), options=options())
+    with pytest.raises(ConfigurationError, match="corpus_valid has 16 tokens; a window of context 16 takes 17"):
+        train(SmallModel(), TRAIN, VALID[:16], options=options())
+    with pytest.raises(ShapeError, match="corpus_train must be one sequence"):
+        train(SmallModel(), TRAIN.astype(float), options=options())
+
+
+def test_checkpoint_of_another_model(tmp_path: Path) -> None:
+    train(SmallModel(), TRAIN, options=options(steps=5), folder=tmp_path)
+    before = SmallModel(width=13)
+    kept = digest(before)
+    with pytest.raises(
+        ConfigurationError,
+        match=r"checkpoint\.safetensors is of another model: its 'embedding\.weight' is \(11, 12\) of float32, this "
+        r"model's \(11, 13\)",
+    ):
+        train(before, TRAIN, options=options(), folder=tmp_path)
+    assert digest(before) == kept
+    more: Any = SmallModel()
+    more.gate = nn.Linear(2, 2)
+    with pytest.raises(ConfigurationError, match=r"it has no 'gate\.weight' \(2, 2\)"):
+        train(more, TRAIN, options=options(), folder=tmp_path)
+    less = SmallModel()
+    less.readout = nn.Linear(12, VOCABULARY, bias=False)
+    with pytest.raises(ConfigurationError, match=r"it has 'readout\.bias' \(11,\), which this model does not"):
+        train(less, TRAIN, options=options(), folder=tmp_path)
+    with pytest.raises(ConfigurationError, match=r"float32, this model's .* of float64"):
+        train(SmallModel().double(), TRAIN, options=options(), folder=tmp_path)
+
+
+def test_checkpoint_of_another_course(tmp_path: Path) -> None:
+    train(SmallModel(), TRAIN, options=options(steps=5), folder=tmp_path)
+    with pytest.raises(ConfigurationError, match=r"corpus_train 3000:.*, now it is 2999:.*resume=False"):
+        train(SmallModel(), TRAIN[1:], options=options(), folder=tmp_path)
+    with pytest.raises(ConfigurationError, match="was written with batch = 8, now it is 4"):
+        train(SmallModel(), TRAIN, options=options(batch=4), folder=tmp_path)
+
+
+def test_damaged_and_foreign_files(tmp_path: Path) -> None:
+    train(SmallModel(), TRAIN, options=options(steps=5), folder=tmp_path)
+    checkpoint = tmp_path / "checkpoint.safetensors"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
+    with pytest.raises(ConfigurationError, match=r"checkpoint\.safetensors cannot be read"):
+        train(SmallModel(), TRAIN, options=options(), folder=tmp_path)
+    with pytest.raises(ConfigurationError, match="there is no file"):
+        load_weights(SmallModel(), tmp_path / "none")
+    save_weights(SmallModel(), tmp_path / "w", note="mine")
+    assert load_weights(SmallModel(), tmp_path / "w") == {"note": "mine"}
+    (tmp_path / "w").replace(checkpoint)
+    with pytest.raises(
+        ConfigurationError, match=r"is 'reservoir_hw\.weights' version 1, not 'reservoir_hw\.checkpoint'"
+    ):
+        train(SmallModel(), TRAIN, options=options(), folder=tmp_path)
+    checkpoint.unlink()
+    (tmp_path / "log.csv").write_text("step,loss\na,b\n")
+    with pytest.raises(ConfigurationError, match="is not the log of a training"):
+        train(SmallModel(), TRAIN, options=options(), folder=tmp_path)
+
+
+def test_folder_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match="cannot be made"):
+        train(SmallModel(), TRAIN, options=options(), folder=tmp_path / "file" / "run")
+    lock = HostLock(f"training {tmp_path.resolve()}")
+    lock.acquire()
+    try:
+        with pytest.raises(ConfigurationError, match="belongs to a training that is running"):
+            train(SmallModel(), TRAIN, options=options(), folder=tmp_path)
+    finally:
+        lock.release()
+
+
+def test_parameters_that_are_no_parameters() -> None:
+    class Wrong(Bigram):
+        def parameters(self) -> Any:
+            return [torch.zeros(2, requires_grad=True)]
+
+    with pytest.raises(ConfigurationError, match=r"parameters\(\) of Wrong must give torch\.nn\.Parameter"):
+        train(Wrong(), TRAIN, options=options())
+    nothing = SmallModel().requires_grad_(False)
+    with pytest.raises(ConfigurationError, match="nothing to train"):
+        train(nothing, TRAIN, options=options())
+
+
+def test_cuda_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigurationError, match="accelerator is cuda"):
+        train(SmallModel(), TRAIN, options=options(accelerator="cuda"))
+
+
+def test_torch_is_loaded_when_it_is_needed() -> None:
+    import subprocess
+    import sys
+
+    program = (
+        "import sys\n"
+        "from reservoir_hw.readout.training import TrainingOptions, CharTokenizer\n"
+        "assert 'torch' not in sys.modules, 'torch'\n"
+        "from reservoir_hw.readout.training import train\n"
+        "assert 'lightning_fabric' not in sys.modules, 'lightning_fabric'\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

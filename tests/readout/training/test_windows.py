@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.readout.training import TrainingOptions
+from reservoir_hw.readout.training.windows import (
+    Windows,
+    digest_of,
+    drawn,
+    evaluation_rows,
+    in_turn,
+    shuffled,
+    training_rows,
+)
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("make", [shuffled, drawn])
+def test_order_depends_on_seed_and_row_alone(make: Any) -> None:
+    whole = make(13, 5, "windows")(0, 60)
+    again = make(13, 5, "windows")
+    # As a resumed training, or one of several processes, would ask.
+    pieces = [again(first, stop) for first, stop in [(44, 60), (0, 1), (1, 30), (30, 44)]]
+    np.testing.assert_array_equal(np.concatenate([*pieces[1:], pieces[0]]), whole)
+    assert not np.array_equal(make(13, 6, "windows")(0, 60), whole)
+
+
+def test_shuffled_takes_each_once_in_an_epoch() -> None:
+    order = shuffled(10, 0, "windows")
+    epochs = order(0, 30).reshape(3, 10)
+    assert (np.sort(epochs, axis=1) == np.arange(10)).all()
+    assert not np.array_equal(epochs[0], epochs[1])
+
+
+def test_drawn_is_uniform() -> None:
+    found = drawn(4, 0, "windows")(0, 40_000)
+    assert found.min() == 0
+    assert found.max() == 3
+    # Four standard deviations of a binomial count.
+    np.testing.assert_allclose(np.bincount(found), 10_000, atol=4 * (40_000 * 0.25 * 0.75) ** 0.5)
+
+
+def test_in_turn() -> None:
+    np.testing.assert_array_equal(in_turn(3)(1, 8), [1, 2, 0, 1, 2, 0, 1])
+
+
+def test_windows_are_pairs_of_token_and_next() -> None:
+    corpus = np.arange(100, 121, dtype=np.uint16)
+    windows = Windows(corpus, 5)
+    assert len(windows) == 4
+    tokens, targets = windows.consecutive(np.array([0, 3]))
+    np.testing.assert_array_equal(tokens, [[100, 101, 102, 103, 104], [115, 116, 117, 118, 119]])
+    np.testing.assert_array_equal(targets, tokens + 1)
+    assert tokens.dtype == targets.dtype == np.int64
+
+
+def test_random_windows_reach_both_ends() -> None:
+    # Köster & Uchida 2026, eq. A20: uniform starts, chunks of T tokens make T - 1 pairs.
+    options = TrainingOptions(steps=1, windows="random", context=3, seed=1)
+    rows = training_rows(Windows(np.arange(8), 3), options)
+    tokens, targets = rows.get(0, 500, CPU)
+    assert set(tokens[:, 0].tolist()) == {0, 1, 2, 3, 4}
+    torch.testing.assert_close(targets, tokens + 1)
+
+
+def test_stride_and_last_target() -> None:
+    # Köster & Uchida 2026, section II.F: 32 characters, and the one that follows.
+    windows = Windows(np.arange(10), 4, stride=1, predict="last")
+    assert len(windows) == 6
+    tokens, targets = windows.consecutive(np.arange(6))
+    np.testing.assert_array_equal(tokens[:, 0], np.arange(6))
+    np.testing.assert_array_equal(targets[:, -1], np.arange(4, 10))
+    assert (targets[:, :-1] == -1).all()
+
+
+def test_evaluation_takes_windows_in_turn() -> None:
+    rows = evaluation_rows(Windows(np.arange(9), 2))
+    tokens, _ = rows.get(0, 4, CPU)
+    np.testing.assert_array_equal(tokens[:, 0], [0, 2, 4, 6])
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.int64])
+def test_memory_mapped(tmp_path: Path, dtype: Any) -> None:
+    path = tmp_path / "tokens.npy"
+    np.save(path, np.arange(50, dtype=dtype))
+    mapped = Windows(np.load(path, mmap_mode="r"), 7)
+    assert isinstance(mapped.corpus, np.memmap)
+    np.testing.assert_array_equal(mapped.consecutive(np.array([2]))[0], [np.arange(14, 21)])
+    assert digest_of(mapped.corpus) == digest_of(np.arange(50))
+
+
+def test_another_corpus_has_another_digest() -> None:
+    corpus = np.zeros(10_000, np.uint16)
+    changed = corpus.copy()
+    changed[-1] = 1
+    assert len({digest_of(corpus), digest_of(changed), digest_of(corpus[1:])}) == 3
+
+
+def test_corpora_that_cannot_be() -> None:
+    with pytest.raises(ConfigurationError, match="corpus_train is empty"):
+        Windows([], 4, name="corpus_train")
+    with pytest.raises(ConfigurationError, match="has 4 tokens; a window of context 4 takes 5"):
+        Windows(np.arange(4), 4)
+    with pytest.raises(ShapeError, match="one sequence of tokens"):
+        Windows(np.zeros((2, 9), int), 4)
+    with pytest.raises(ShapeError, match=r"whole numbers, not .* float64"):
+        Windows(np.zeros(9), 4)
+
+
+@pytest.mark.parametrize("wrong", [-1, 5])
+def test_token_outside_the_vocabulary(wrong: int) -> None:
+    corpus = np.array([0, 1, 2, 3, 4, 0, wrong, 1, 2], dtype=np.int32)
+    windows = Windows(corpus, 2, vocabulary=5)
+    windows.at(np.array([0, 3]))
+    with pytest.raises(InputRangeError, match=f"token {wrong} at position 6, outside the model's vocabulary of 5"):
+        windows.at(np.array([0, 4]))

@@ -23,6 +23,7 @@ from reservoir_hw.experiment.files import write_yaml
 from reservoir_hw.experiment.report import write_report
 from reservoir_hw.experiment.result import Result
 from reservoir_hw.experiment.sweeps.identity import identity_of
+from reservoir_hw.experiment.sweeps.password import without_password
 from reservoir_hw.experiment.sweeps.result import SweepResult, Trial, short_names
 from reservoir_hw.experiment.sweeps.search import SweepConfig
 from reservoir_hw.experiment.sweeps.space import search_space, with_values
@@ -74,6 +75,7 @@ class Sweep:
         self.config = _section(self.experiment.config, document)
         self.name = self.config.name or self.experiment.name
         self.folder = Path(self.experiment.config.run.folder) / "sweeps" / self.name
+        self._url = self.config.storage or f"sqlite:///{self.folder / 'study.db'}"
         self._points = len(self.experiment.points)
         if self.config.pruning == "median" and self._points < 2:
             raise ConfigurationError(
@@ -129,9 +131,8 @@ class Sweep:
         cost = self.estimate()
         self._make_folder()
         resolved = self.experiment.resolved()
-        url = self.config.storage or f"sqlite:///{self.folder / 'study.db'}"
         identity = identity_of(resolved, self.config, self.space)
-        study = study_class(url, self.name, self.folder, self.config, self.space, identity, self._document)
+        study = study_class(self._url, self.name, self.folder, self.config, self.space, identity, self._document)
         result = SweepResult(
             title=f"Sweep of {self.experiment.config.title or self.experiment.name}",
             folder=self.folder,
@@ -141,7 +142,7 @@ class Sweep:
             direction=self.config.direction,
             wanted=self.config.trials,
             space=self.space,
-            provenance=provenance.collect(_without_storage(resolved)) | {"rows": []},
+            provenance=provenance.collect(_for_everybody(resolved)) | {"rows": []},
         )
         try:
             with Worker(self.folder) as worker:
@@ -331,9 +332,10 @@ def _means(metrics: list[dict[str, float]]) -> dict[str, float]:
     return {name: float(np.mean([one[name] for one in metrics])) for name in common}
 
 
-def _without_storage(resolved: dict[str, Any]) -> dict[str, Any]:
-    """The configuration for everybody's eyes: the URL of a database may hold a password."""
-    return {**resolved, "sweep": {key: value for key, value in resolved["sweep"].items() if key != "storage"}}
+def _for_everybody(resolved: dict[str, Any]) -> dict[str, Any]:
+    storage = resolved["sweep"]["storage"]
+    shown = None if storage is None else without_password(storage)
+    return {**resolved, "sweep": {**resolved["sweep"], "storage": shown}}
 
 
 def _at_work(trials: list[Trial]) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ from reservoir_hw.backends.simulated.esn import Esn
 from reservoir_hw.configuration import Document
 from reservoir_hw.errors import ConfigurationError, DeviceBusy, DeviceFault, MissingExtra
 from reservoir_hw.experiment.sweep import Sweep, sweep
+from reservoir_hw.experiment.sweeps.interrupts import HeldInterrupts
+from reservoir_hw.experiment.sweeps.password import without_password
 from reservoir_hw.experiment.sweeps.search import Dimension
 from reservoir_hw.hostlock import HostLock
 
@@ -311,6 +315,20 @@ def test_a_study_that_somebody_else_made(make: Make) -> None:
         sweep(make(), storage="sqlite:///text.db")
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql+psycopg2://anna:se%2Fcret@bench:5432/x", "postgresql+psycopg2://anna:***@bench:5432/x"),
+        ("--storage=mysql://anna:@bench/x", "--storage=mysql://anna:***@bench/x"),
+        ("postgresql:///x?user=anna&password=secret&host=h", "postgresql:///x?user=anna&password=***&host=h"),
+        ("sqlite:///C:/a@b/x.db", "sqlite:///C:/a@b/x.db"),
+        ("postgresql://anna@bench/x", "postgresql://anna@bench/x"),
+    ],
+)
+def test_passwords_are_hidden(url: str, shown: str) -> None:
+    assert without_password(url) == shown
+
+
 def test_a_password_is_not_shown(make: Make) -> None:
     with pytest.raises((ConfigurationError, MissingExtra)) as caught:
         sweep(make(), storage="postgresql+psycopg2://anna:secret@localhost:1/none")
@@ -425,6 +443,61 @@ def test_runs_can_be_kept(make: Make) -> None:
         assert known["rows"][0]["metrics"]["nrmse"] == trial.objective
         assert (folder / "readout/000.safetensors").is_file()
         assert not (folder / "report.html").exists()
+
+
+def test_a_trial_that_was_enqueued_by_hand(make: Make) -> None:
+    sweep(make(trials=1))
+    stored().enqueue_trial({"reservoir.spectral_radius": 0.75})
+    found = sweep(make(trials=3))
+    assert [trial.values["reservoir.spectral_radius"] == 0.75 for trial in found.trials] == [False, True, False]
+
+
+@pytest.mark.slow
+def test_a_process_that_died_on_another_machine(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another folder, the same database: only the missing signs of life tell."""
+    monkeypatch.setattr("reservoir_hw.experiment.sweeps.storage.HEARTBEAT_S", 1)
+    monkeypatch.setattr("reservoir_hw.experiment.sweeps.storage.GRACE_S", 3)
+    monkeypatch.setattr("reservoir_hw.experiment.sweeps.study.HEARTBEAT_S", 1)
+    storage = f"sqlite:///{Path.cwd()}/shared.db"
+    run, begun = Esn._run, []
+
+    def dies(self: Esn, *arguments: Any) -> Any:
+        begun.append(1)
+        if len(begun) > 1:
+            raise SystemExit
+        return run(self, *arguments)
+
+    here = make(over={"run.folder": "here"})
+    with monkeypatch.context() as patch:
+        patch.setattr(Esn, "_run", dies)
+        # The end of a process whose books stay open.
+        patch.setattr("reservoir_hw.experiment.sweeps.study.Study._tell", lambda *_: None)
+        with pytest.raises(SystemExit):
+            sweep(here, storage=storage)
+    there = make(over={"run.folder": "there"})
+    assert sweep(there, storage=storage).counts == {"complete": 2, "pruned": 0, "failed": 0, "died": 0, "running": 1}
+    deadline = time.monotonic() + 30
+    while (found := sweep(there, storage=storage)).status != "complete":
+        assert time.monotonic() < deadline
+    assert found.counts == {"complete": 3, "pruned": 0, "failed": 0, "died": 1, "running": 0}
+
+
+def test_interrupts_wait_until_they_may() -> None:
+    seen: list[str] = []
+    before = signal.signal(signal.SIGINT, lambda *_: seen.append("interrupted"))
+    try:
+        with HeldInterrupts() as interrupts:
+            signal.raise_signal(signal.SIGINT)
+            seen.append("begun")
+            with interrupts.allowed():
+                seen.append("at work")
+                signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            seen.append("written")
+        signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert seen == ["begun", "interrupted", "at work", "interrupted", "written", "interrupted", "interrupted"]
 
 
 def test_steps_are_decimals() -> None:

@@ -13,6 +13,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 
 from reservoir_hw.errors import ConfigurationError, MissingExtra
+from reservoir_hw.experiment.sweeps.password import without_password
 
 HEARTBEAT_S, GRACE_S = 30, 300
 """A running trial shows every so often that it lives; one that did not for so long is given up.
@@ -25,12 +26,18 @@ LOCKED_S = 60
 _ATTEMPTS = 5
 
 
-def open_storage(url: str) -> optuna.storages.BaseStorage:
+def open_storage(url: str) -> optuna.storages.RDBStorage:
     """The database behind `url`, its tables made if they are not there.
 
     Raises `ConfigurationError` where it cannot be used, `MissingExtra` without its driver.
     """
     shown = without_password(url)
+    try:
+        make_url(url)
+    except ArgumentError:
+        raise ConfigurationError(
+            f"sweep.storage: {shown!r} is no database URL; write sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME"
+        ) from None
     engine = {"connect_args": {"timeout": LOCKED_S}} if url.startswith("sqlite") else {"pool_pre_ping": True}
     for attempt in range(_ATTEMPTS):
         try:
@@ -60,16 +67,6 @@ def connected(storage: str) -> Iterator[None]:
         yield
     except (SQLAlchemyError, StorageInternalError) as error:
         raise ConnectionError(f"the storage {storage} cannot be used any more: {_reason(error)}") from error
-
-
-def without_password(url: str) -> str:
-    """The URL as everybody may read it."""
-    try:
-        return make_url(url).render_as_string(hide_password=True)
-    except ArgumentError:
-        raise ConfigurationError(
-            f"sweep.storage: {url!r} is no database URL; write sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME"
-        ) from None
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import warnings
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -22,17 +23,18 @@ from reservoir_hw.configuration import Document
 from reservoir_hw.errors import ConfigurationError, DeviceBusy, MissingExtra, ReservoirError
 from reservoir_hw.experiment.sweeps.identity import check_identity
 from reservoir_hw.experiment.sweeps.interrupts import HeldInterrupts
+from reservoir_hw.experiment.sweeps.password import without_password
 from reservoir_hw.experiment.sweeps.result import Trial
 from reservoir_hw.experiment.sweeps.search import Dimension, SweepConfig
 from reservoir_hw.experiment.sweeps.storage import (
+    HEARTBEAT_S,
     LOCKED_S,
     connected,
     experimental,
     open_storage,
     silent,
-    without_password,
 )
-from reservoir_hw.experiment.sweeps.worker import Worker, dead_workers, forget_workers
+from reservoir_hw.experiment.sweeps.worker import SignsOfLife, Worker, dead_workers, forget_workers
 from reservoir_hw.provenance import configuration_hash, plain
 from reservoir_hw.seeds import generator
 
@@ -104,7 +106,8 @@ class Study:
         """All trials of all processes, in the order in which they were begun."""
         with connected(self.storage):
             found = self._study.get_trials(deepcopy=False)
-        return [self._trial(trial) for trial in found if "surplus" not in trial.user_attrs]
+        begun = [trial for trial in found if trial.state != TrialState.WAITING]
+        return [self._trial(trial) for trial in begun if "surplus" not in trial.user_attrs]
 
     def run_trial(self, worker: Worker, evaluate: Evaluate) -> ReservoirError | MemoryError | None:
         """One more trial. Returns the error that made it fail.
@@ -112,45 +115,31 @@ class Study:
         What ends the sweep (Ctrl-C, a device that another process has, a missing package) is raised: the trial is
         then known to have died.
         """
-        failures: list[ReservoirError | MemoryError] = []
-        lost = False
-
-        def run(trial: optuna.Trial) -> float:
-            nonlocal lost
-            before = [known for known in self.trials() if known.number < trial.number]
-            if sum(known.counts or known.running for known in before) >= self._config.trials:
-                # Another process was quicker to begin the last one.
+        failure: ReservoirError | MemoryError | None = None
+        state, objective = TrialState.FAIL, None
+        found: dict[str, Any] = {}
+        with connected(self.storage), silent(), HeldInterrupts() as interrupts:
+            trial = self._ask(worker)
+            if self._is_surplus(trial.number):
                 trial.set_user_attr("surplus", True)
-                raise _GivenUp
+                self._tell(trial, state, None, {})
+                return None
             values = {key: _suggested(trial, key, dimension) for key, dimension in self._space.items()}
-            found: dict[str, Any] = {}
+            signs = SignsOfLife(lambda: self._database.record_heartbeat(self._id_of(trial.number)), HEARTBEAT_S)
             try:
-                with interrupts.allowed():
+                with signs, interrupts.allowed():
                     objective = evaluate(Attempt(trial, self._config), values, found)
+                state = TrialState.COMPLETE
+            except optuna.TrialPruned:
+                state = TrialState.PRUNED
             except (DeviceBusy, MissingExtra):
                 raise
             except (ReservoirError, MemoryError) as error:
                 found["problem"] = f"{type(error).__name__}: {error}"
-                failures.append(error)
-                raise _GivenUp from error
+                failure = error
             finally:
-                lost = self._state(trial.number) != TrialState.RUNNING
-                if not lost:
-                    trial.set_user_attr("found", plain(found))
-            if lost:
-                raise _GivenUp
-            return objective
-
-        self._sampler.begin = lambda number: self._label(number, worker)
-        with connected(self.storage), silent(), HeldInterrupts() as interrupts:
-            try:
-                self._study.optimize(run, n_trials=1, catch=(_GivenUp,))
-            except ValueError:
-                # Optuna cannot finish what another process has finished.
-                if not lost:
-                    raise
-                log.warning("a trial showed no sign of life for so long that another process gave it up")
-        return failures[0] if failures else None
+                self._tell(trial, state, objective, found)
+        return failure
 
     def give_up_dead(self) -> None:
         """Mark the trials of processes that died as failed; they do not count.
@@ -181,14 +170,32 @@ class Study:
                 evaluator = optuna.importance.PedAnovaImportanceEvaluator()
                 return optuna.importance.get_param_importances(self._study, evaluator=evaluator)
 
-    def _label(self, number: int, worker: Worker) -> None:
-        """Write down who is at work on a trial."""
-        study_id = self._database.get_study_id_from_name(self._study.study_name)
-        trial_id = self._database.get_trial_id_from_study_id_trial_number(study_id, number)
-        self._database.set_trial_user_attr(trial_id, "worker", worker.record)
+    def _ask(self, worker: Worker) -> optuna.Trial:
+        """Begin a trial; who is at work on it is written down before anything else."""
+        self._sampler.begin = lambda number: self._database.set_trial_user_attr(
+            self._id_of(number), "worker", worker.record
+        )
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Heartbeat of storage")
+            return self._study.ask()
 
-    def _state(self, number: int) -> TrialState:
-        return self._study.get_trials(deepcopy=False)[number].state
+    def _tell(self, trial: optuna.Trial, state: TrialState, objective: float | None, found: dict[str, Any]) -> None:
+        try:
+            trial.set_user_attr("found", plain(found))
+            self._study.tell(trial, objective, state=state)
+        except (UpdateFinishedTrialError, ValueError):
+            if self._study.get_trials(deepcopy=False)[trial.number].state == TrialState.RUNNING:
+                raise
+            log.warning("trial %d showed no sign of life for so long that another process gave it up", trial.number)
+
+    def _is_surplus(self, number: int) -> bool:
+        """Whether other processes were quicker to begin the last trials that are wanted."""
+        before = [known for known in self.trials() if known.number < number]
+        return sum(known.counts or known.running for known in before) >= self._config.trials
+
+    def _id_of(self, number: int) -> int:
+        study_id = self._database.get_study_id_from_name(self._study.study_name)
+        return self._database.get_trial_id_from_study_id_trial_number(study_id, number)
 
     def _trial(self, trial: FrozenTrial) -> Trial:
         found = trial.user_attrs.get("found", {})
@@ -204,10 +211,6 @@ class Study:
             seconds=None if trial.duration is None else trial.duration.total_seconds(),
             worker=trial.user_attrs.get("worker", {}),
         )
-
-
-class _GivenUp(Exception):
-    """Ends a trial, not the sweep."""
 
 
 class _ByNumber(optuna.samplers.BaseSampler):
@@ -274,7 +277,7 @@ def _status(state: TrialState, *, failed: bool) -> Literal["complete", "pruned",
             return "pruned"
         case TrialState.FAIL:
             return "failed" if failed else "died"
-        case _:
+        case TrialState.RUNNING | TrialState.WAITING:
             return "running"
 
 

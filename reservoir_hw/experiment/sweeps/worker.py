@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
+import threading
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
 from filelock import FileLock, Timeout
+
+log = logging.getLogger(__name__)
 
 _ALIVE = ".alive"
 
@@ -33,6 +38,33 @@ class Worker:
         if kind is None:
             # After an error a trial may be left that only the free lock tells to be dead.
             self._path.unlink(missing_ok=True)
+
+
+class SignsOfLife:
+    """Calls `show` every so many seconds while it is entered; one that fails is missed, not fatal."""
+
+    def __init__(self, show: Callable[[], None], every_s: float) -> None:
+        self._show, self._every_s = show, every_s
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._live, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _live(self) -> None:
+        while True:
+            try:
+                self._show()
+            except Exception as error:
+                # If the database is lost, whoever writes the result will say so.
+                log.debug("no sign of life: %s", error)
+            if self._ended.wait(self._every_s):
+                return
 
 
 def dead_workers(folder: Path) -> set[str]:

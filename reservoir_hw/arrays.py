@@ -67,6 +67,13 @@ def like(states: Any, given: Any) -> Any:
     return states.detach().cpu().numpy() if is_tensor(states) else states
 
 
+def concatenate(parts: list[Any], axis: int) -> Any:
+    """Arrays, or tensors, one behind the other."""
+    if is_tensor(parts[0]):
+        return import_torch("this reservoir").cat(parts, dim=axis)
+    return np.concatenate(parts, axis=axis)
+
+
 def contiguous(array: Any) -> Any:
     """The array or tensor with its last axis quickest and no gaps; copied only if needed."""
     return array.contiguous() if is_tensor(array) else np.ascontiguousarray(array)

@@ -369,7 +369,7 @@ class Reservoir(ABC):
             raise InputRangeError("transition: the given states are not all finite")
         driven = self._in_range(native[:, None])[:, 0]
         rows = self._groups(native.shape[0]) or [slice(0, 0)]
-        result = _concatenate([self._transition(driven[part], given[part]) for part in rows], 0)
+        result = arrays.concatenate([self._transition(driven[part], given[part]) for part in rows], 0)
         return arrays.like(self._checked(result[:, None], (native.shape[0], 1))[:, 0], u)
 
     def upload(self, weights: Mapping[str, np.ndarray]) -> None:
@@ -641,7 +641,7 @@ class Reservoir(ABC):
         else:
             states = self._drive_in_turn(self._groups(self._batch), u, out)
         if self.spec.continuity == "replayed":
-            kept = u if self._history is None else _concatenate([self._history, u], 1)
+            kept = u if self._history is None else arrays.concatenate([self._history, u], 1)
             last = kept[:, -self.spec.memory_steps :]
             # A copy: the caller may use the buffer of the inputs again.
             self._history = last.clone() if arrays.is_tensor(last) else last.copy()
@@ -664,7 +664,7 @@ class Reservoir(ABC):
                 )
                 fault.states, fault.steps_done = harvested, 0
                 raise
-        return _concatenate(parts, 0)
+        return arrays.concatenate(parts, 0)
 
     def _drive_group(self, index: int, u: Any, out: Any) -> Any:
         spec = self.spec
@@ -676,7 +676,7 @@ class Reservoir(ABC):
                 self._to_rest(batch)
             if self._history is not None:
                 replay = self._history.shape[1]
-                u = _concatenate([self._history[self._groups(self._batch)[index]], u], 1)
+                u = arrays.concatenate([self._history[self._groups(self._batch)[index]], u], 1)
                 out = None
         elif in_turn:
             frozen = self._frozen[index]
@@ -885,10 +885,3 @@ def _first(mask: np.ndarray) -> tuple[int, ...]:
 
 def _value(array: Any, index: tuple[int, ...]) -> float:
     return float(array.detach()[index] if arrays.is_tensor(array) else array[index])
-
-
-def _concatenate(parts: list[Any], axis: int) -> Any:
-    if arrays.is_tensor(parts[0]):
-        torch = arrays.import_torch("this reservoir")
-        return torch.cat(parts, dim=axis)
-    return np.concatenate(parts, axis=axis)

@@ -50,10 +50,14 @@ class Tokenizer(ABC):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything that `load_tokenizer` needs, as JSON."""
-        content = {"format": FORMAT, "version": VERSION, "kind": self.kind, **self._content()}
         partial = Path(path).with_name(f"{Path(path).name}.partial")
-        partial.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+        partial.write_text(self.dump(), encoding="utf-8")
         os.replace(partial, path)
+
+    def dump(self) -> str:
+        """What `save` writes."""
+        content = {"format": FORMAT, "version": VERSION, "kind": self.kind, **self._content()}
+        return json.dumps(content, ensure_ascii=False)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -241,13 +245,23 @@ _KINDS: dict[str, type[Tokenizer]] = {t.kind: t for t in (CharTokenizer, WordTok
 
 def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     """What `Tokenizer.save` wrote. Raises `ConfigurationError` for any other file."""
+    name = os.fspath(path)
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{name} cannot be read as a tokenizer: {error}") from error
+    return parse_tokenizer(text, name)
+
+
+def parse_tokenizer(text: str | bytes, name: str) -> Tokenizer:
+    """What `Tokenizer.save` wrote, as it was read from the file `name`."""
+    try:
+        content = json.loads(text)
         if content["format"] != FORMAT or content["version"] != VERSION:
             raise ValueError(f"format {content['format']!r} version {content['version']}")
         return _KINDS[content["kind"]]._from(content)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError(f"{os.fspath(path)} cannot be read as a tokenizer: {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigurationError(f"{name} cannot be read as a tokenizer: {error}") from error
 
 
 def _tokenizers() -> Any:

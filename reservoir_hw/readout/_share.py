@@ -7,9 +7,8 @@ from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from reservoir_hw import arrays
 from reservoir_hw.errors import StateLost
 from reservoir_hw.reservoir import Reservoir
 
@@ -30,7 +29,7 @@ class Share:
         self.steps = 0
         """Time steps since `begin`."""
         self._kept: Mapping[str, np.ndarray] | None = None
-        self._recent: Tensor | None = None
+        self._recent: Any = None
         self._counted = 0
 
     def begin(self, batch: int) -> None:
@@ -38,9 +37,10 @@ class Share:
         self.batch, self.steps = batch, 0
         self._kept = self._recent = None
 
-    def run(self, u: Tensor) -> Tensor:
+    def run(self, u: Any, out: Any = None) -> Any:
         """Drive this user's sequences with u (batch, time, inputs); returns the states (batch, time, nodes).
 
+        `out`, if given, may be filled and returned; look at what is returned.
         Raises `StateLost` where the device holds the state no more, and the reservoir's own errors.
         """
         reservoir, replay = self.reservoir, 0
@@ -59,12 +59,13 @@ class Share:
                 "sequences: begin() again"
             )
         _HOLDERS[reservoir] = ref(self)
-        states: Any = reservoir.run(given)
+        states: Any = reservoir.run(given, None if replay else out)
         self.steps += u.shape[1]
         self._counted = reservoir.counters.steps
         if self._replays:
-            past = u if self._recent is None else torch.cat([self._recent, u], 1)
-            self._recent = past[:, -reservoir.spec.memory_steps :].detach().clone()
+            past = u if self._recent is None else arrays.concatenate([self._recent, u], 1)
+            last: Any = past[:, -reservoir.spec.memory_steps :]
+            self._recent = last.detach().clone() if arrays.is_tensor(last) else last.copy()
         return states[:, replay:]
 
     @property
@@ -79,7 +80,7 @@ class Share:
         if self.steps and reservoir.spec.snapshot and undisturbed and not reservoir.state_lost:
             self._kept = reservoir.snapshot()
 
-    def _put_back(self, u: Tensor) -> Tensor:
+    def _put_back(self, u: Any) -> Any:
         """Bring the device to where these sequences were; returns what it is to be driven with."""
         reservoir = self.reservoir
         if self._kept is not None:
@@ -94,7 +95,7 @@ class Share:
                 "sequences into one call, or give every layer a device of its own"
             )
         reservoir.reset(self.batch)
-        return torch.cat([self._recent.to(u), u], 1)
+        return arrays.concatenate([arrays.like(self._recent, u), u], 1)
 
 
 def _holder(reservoir: Reservoir) -> Share | None:

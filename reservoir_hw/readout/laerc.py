@@ -135,7 +135,10 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x^(l+1) of x^(l)."""
-        states = self.reservoir.advance(self.norm_res(x))
+        return self.mix(x, self.reservoir.advance(self.norm_res(x)))
+
+    def mix(self, x: Tensor, states: Tensor) -> Tensor:
+        """x^(l+1) of x^(l) and the states (batch, time, R) with which the reservoir answered it (A6-A16)."""
         r = self.beta.exp() * self.reservoir_mlp(self.norm_states(states))
         g = self.gate(self.norm_mix(torch.cat([x, r], -1))).sigmoid()
         m = g * r + (1 - g) * x

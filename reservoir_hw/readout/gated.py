@@ -214,9 +214,9 @@ class GatedRecurrence(nn.Module):
             return u.new_empty(len(x), 0, self.nodes)
         states = []
         recurrent = self.W.T
-        gates = linear(u, self.W_in, self.bias).unbind(1)
-        for gate, drive in zip(gates, self.candidate.drives(u), strict=True):
-            r, z = torch.sigmoid(torch.addmm(gate, x, recurrent)).chunk(2, 1)
+        driven = linear(u, self.W_in, self.bias).unbind(1)
+        for drive_of_gates, drive in zip(driven, self.candidate.drives(u), strict=True):
+            r, z = gates(drive_of_gates, x, recurrent)
             x = torch.lerp(self.candidate.respond(drive, r * x), x, z)
             states.append(x)
         self._state = x.detach()
@@ -228,6 +228,12 @@ class GatedRecurrence(nn.Module):
                 f"gates around {self.nodes} nodes with {self.inputs} inputs take u (batch, time, {self.inputs}), not "
                 f"{tuple(u.shape)}"
             )
+
+
+def gates(drive: Tensor, x: Tensor, recurrent: Tensor) -> tuple[Tensor, Tensor]:
+    """r(t) and z(t), each (batch, nodes), of W_in u(t) + b (batch, 2 nodes), x(t - 1), and Ŵ transposed."""
+    r, z = torch.sigmoid(torch.addmm(drive, x, recurrent)).chunk(2, 1)
+    return r, z
 
 
 class SequenceClassifier(nn.Module):

@@ -1,0 +1,371 @@
+"""What an ONNX graph of a bundle may hold, found out without the onnx package and before a runtime sees it.
+
+The graph is read as protobuf's wire format (https://protobuf.dev/programming-guides/encoding) with the field numbers
+of onnx.proto3 up to IR version 8. Whatever two readers could take for two different things is refused: fields that
+are not known, fields in the wrong encoding, and a second copy of a field that may occur once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from reservoir_hw.readout.edge._refusal import Refused, shown
+from reservoir_hw.readout.edge._weights import Place
+from reservoir_hw.readout.edge.manifest import WEIGHTS, Segment, Value
+
+OPSET, IR_VERSIONS = 17, range(3, 9)
+DEPTH_LIMIT = 8
+FIELDS_LIMIT = 200_000
+_ELEMENTS_LIMIT = 1 << 40
+
+_DTYPES = {
+    1: np.dtype("<f4"),
+    2: np.dtype("u1"),
+    3: np.dtype("i1"),
+    4: np.dtype("<u2"),
+    5: np.dtype("<i2"),
+    6: np.dtype("<i4"),
+    7: np.dtype("<i8"),
+    9: np.dtype("?"),
+    10: np.dtype("<f2"),
+    11: np.dtype("<f8"),
+    12: np.dtype("<u4"),
+    13: np.dtype("<u8"),
+}
+_ELEMENTS = {"float32": 1, "int64": 7, "float64": 11}
+_EXTERNAL = 1
+
+_Found: TypeAlias = "dict[str, list[int | memoryview]]"
+
+
+class _Field(NamedTuple):
+    """`kind`: what the wire format calls it; `many`: it may occur more than once."""
+
+    name: str
+    kind: str
+    many: bool = False
+
+
+_VARINT, _FIXED_64, _BYTES, _FIXED_32 = "varint", "fixed64", "bytes", "fixed32"
+_KINDS = {0: _VARINT, 1: _FIXED_64, 2: _BYTES, 5: _FIXED_32}
+
+_MODEL = {
+    1: _Field("ir_version", _VARINT),
+    2: _Field("producer_name", _BYTES),
+    3: _Field("producer_version", _BYTES),
+    4: _Field("domain", _BYTES),
+    5: _Field("model_version", _VARINT),
+    6: _Field("doc_string", _BYTES),
+    7: _Field("graph", _BYTES),
+    8: _Field("opset_import", _BYTES, many=True),
+    14: _Field("metadata_props", _BYTES, many=True),
+    20: _Field("training_info", _BYTES, many=True),
+    25: _Field("functions", _BYTES, many=True),
+}
+_GRAPH = {
+    1: _Field("node", _BYTES, many=True),
+    2: _Field("name", _BYTES),
+    5: _Field("initializer", _BYTES, many=True),
+    10: _Field("doc_string", _BYTES),
+    11: _Field("input", _BYTES, many=True),
+    12: _Field("output", _BYTES, many=True),
+    13: _Field("value_info", _BYTES, many=True),
+    14: _Field("quantization_annotation", _BYTES, many=True),
+    15: _Field("sparse_initializer", _BYTES, many=True),
+    16: _Field("metadata_props", _BYTES, many=True),
+}
+_NODE = {
+    1: _Field("input", _BYTES, many=True),
+    2: _Field("output", _BYTES, many=True),
+    3: _Field("name", _BYTES),
+    4: _Field("op_type", _BYTES),
+    5: _Field("attribute", _BYTES, many=True),
+    6: _Field("doc_string", _BYTES),
+    7: _Field("domain", _BYTES),
+    9: _Field("metadata_props", _BYTES, many=True),
+}
+_ATTRIBUTE = {
+    1: _Field("name", _BYTES),
+    2: _Field("f", _FIXED_32),
+    3: _Field("i", _VARINT),
+    4: _Field("s", _BYTES),
+    5: _Field("t", _BYTES),
+    6: _Field("g", _BYTES),
+    7: _Field("floats", _FIXED_32, many=True),
+    8: _Field("ints", _VARINT, many=True),
+    9: _Field("strings", _BYTES, many=True),
+    10: _Field("tensors", _BYTES, many=True),
+    11: _Field("graphs", _BYTES, many=True),
+    13: _Field("doc_string", _BYTES),
+    14: _Field("tp", _BYTES),
+    15: _Field("type_protos", _BYTES, many=True),
+    20: _Field("type", _VARINT),
+    21: _Field("ref_attr_name", _BYTES),
+    22: _Field("sparse_tensor", _BYTES),
+    23: _Field("sparse_tensors", _BYTES, many=True),
+}
+_TENSOR = {
+    1: _Field("dims", _VARINT, many=True),
+    2: _Field("data_type", _VARINT),
+    3: _Field("segment", _BYTES),
+    4: _Field("float_data", _FIXED_32, many=True),
+    5: _Field("int32_data", _VARINT, many=True),
+    6: _Field("string_data", _BYTES, many=True),
+    7: _Field("int64_data", _VARINT, many=True),
+    8: _Field("name", _BYTES),
+    9: _Field("raw_data", _BYTES),
+    10: _Field("double_data", _FIXED_64, many=True),
+    11: _Field("uint64_data", _VARINT, many=True),
+    12: _Field("doc_string", _BYTES),
+    13: _Field("external_data", _BYTES, many=True),
+    14: _Field("data_location", _VARINT),
+    16: _Field("metadata_props", _BYTES, many=True),
+}
+_OPERATOR_SET = {1: _Field("domain", _BYTES), 2: _Field("version", _VARINT)}
+_PAIR = {1: _Field("key", _BYTES), 2: _Field("value", _BYTES)}
+_VALUE = {
+    1: _Field("name", _BYTES),
+    2: _Field("type", _BYTES),
+    3: _Field("doc_string", _BYTES),
+    4: _Field("metadata_props", _BYTES, many=True),
+}
+_TYPE = {1: _Field("tensor_type", _BYTES), 6: _Field("denotation", _BYTES)}
+_TENSOR_TYPE = {1: _Field("elem_type", _VARINT), 2: _Field("shape", _BYTES)}
+
+
+def check_graph(data: bytes, segment: Segment, weights: Mapping[str, Place]) -> tuple[str, ...]:
+    """Refuse a graph that is not one of standard operators on its segment's values and the bundle's weights.
+
+    Returns the names of the weights that it needs.
+
+    Raises `Refused` for a damaged file, an IR version above 8, an operator set other than ONNX 17, local functions,
+    operators of other domains (in subgraphs, too), inputs and outputs other than the segment's, and external data
+    that is not exactly the array of the same name in the file of weights.
+    """
+    return _Check(weights).model(data, segment)
+
+
+class _Check:
+    def __init__(self, weights: Mapping[str, Place]) -> None:
+        self._weights = weights
+        self._left = FIELDS_LIMIT
+
+    def model(self, data: bytes, segment: Segment) -> tuple[str, ...]:
+        model = self._message(memoryview(data), _MODEL, "the model")
+        version = _number(model, "ir_version", 0)
+        if version not in IR_VERSIONS:
+            raise Refused(f"has the IR version {version}; a bundle's graphs have at most {IR_VERSIONS[-1]}")
+        if model["functions"]:
+            raise Refused("has local functions; a bundle's graphs are made of standard operators only")
+        if model["training_info"]:
+            raise Refused("has training information, which a bundle's graphs have not")
+        sets = [self._message(part, _OPERATOR_SET, "an operator set") for part in _parts(model, "opset_import")]
+        found = [(_text(one, "domain"), _number(one, "version", 0)) for one in sets]
+        if found != [("", OPSET)]:
+            named = ", ".join(f"{shown(domain or 'ai.onnx')} {version}" for domain, version in found[:4]) or "none"
+            raise Refused(f"uses the operator sets {named}; a bundle's graphs use ONNX {OPSET} only")
+        if not model["graph"]:
+            raise Refused("has no graph")
+        graph = self._graph(_parts(model, "graph")[0], depth=0)
+        initializers = {_text(tensor, "name") for tensor in graph["tensors"]}
+        if len(initializers) != len(graph["tensors"]):
+            raise Refused("has two initializers of one name")
+        for what, values in (("input", segment.reads), ("output", segment.gives)):
+            self._values(graph["message"], what, values)
+        overridden = initializers & {value.name for value in segment.reads}
+        if overridden:
+            raise Refused(f"has the input {shown(min(overridden))} as an initializer, too")
+        return tuple(_text(tensor, "name") for tensor in graph["tensors"] if self._is_weight(tensor))
+
+    def _graph(self, data: memoryview, depth: int) -> dict:
+        if depth > DEPTH_LIMIT:
+            raise Refused(f"has graphs inside graphs, more than {DEPTH_LIMIT} deep")
+        graph = self._message(data, _GRAPH, "a graph")
+        if graph["sparse_initializer"]:
+            raise Refused("has sparse initializers, which a bundle's graphs have not")
+        for node in _parts(graph, "node"):
+            self._node(self._message(node, _NODE, "a node"), depth)
+        tensors = [self._message(tensor, _TENSOR, "an initializer") for tensor in _parts(graph, "initializer")]
+        if depth:
+            for tensor in tensors:
+                self._inline(tensor)
+        return {"message": graph, "tensors": tensors}
+
+    def _node(self, node: _Found, depth: int) -> None:
+        operator, domain = _text(node, "op_type"), _text(node, "domain")
+        if domain:
+            where = " inside another operator" if depth else ""
+            raise Refused(
+                f"has the operator {shown(operator)} of the domain {shown(domain)}{where}; a bundle's graphs are made "
+                "of standard ONNX operators only"
+            )
+        for part in _parts(node, "attribute"):
+            attribute = self._message(part, _ATTRIBUTE, "an attribute")
+            if attribute["ref_attr_name"] or attribute["sparse_tensor"] or attribute["sparse_tensors"]:
+                raise Refused(f"has an attribute of {shown(operator)} that is sparse or belongs to a function")
+            for name in ("t", "tensors"):
+                for tensor in _parts(attribute, name):
+                    self._inline(self._message(tensor, _TENSOR, "a tensor"))
+            for name in ("g", "graphs"):
+                for graph in _parts(attribute, name):
+                    self._graph(graph, depth + 1)
+
+    def _values(self, graph: _Found, what: str, expected: tuple[Value, ...]) -> None:
+        found = []
+        for part in _parts(graph, what):
+            value = self._message(part, _VALUE, f"an {what}")
+            element = 0
+            for kind in _parts(value, "type"):
+                for tensor in _parts(self._message(kind, _TYPE, "the type of a value"), "tensor_type"):
+                    element = _number(self._message(tensor, _TENSOR_TYPE, "the type of a value"), "elem_type", 0)
+            found.append((_text(value, "name"), element))
+        if found != [(value.name, _ELEMENTS[value.dtype]) for value in expected]:
+            named = ", ".join(f"{shown(name)} ({_dtype_name(element)})" for name, element in found[:20]) or "none"
+            wanted = ", ".join(f"{value.name} ({value.dtype})" for value in expected) or "none"
+            raise Refused(f"has the {what}s {named}; the manifest names {wanted}")
+
+    def _is_weight(self, tensor: _Found) -> bool:
+        """Whether an initializer of the main graph is one of the weights; refused if it is not exactly that."""
+        location = _number(tensor, "data_location", 0)
+        if location == 0 and not tensor["external_data"]:
+            self._inline(tensor)
+            return False
+        name = _text(tensor, "name")
+        if location != _EXTERNAL or any(tensor[field] for field in ("raw_data", "segment", "string_data")):
+            raise Refused(f"initializer {shown(name)} has its numbers both inside and outside, or in parts")
+        facts = {}
+        for part in _parts(tensor, "external_data"):
+            pair = self._message(part, _PAIR, "the place of external data")
+            key = _text(pair, "key")
+            if key in facts or key not in ("location", "offset", "length"):
+                raise Refused(f"initializer {shown(name)} has an unknown or second {shown(key)} of external data")
+            facts[key] = _text(pair, "value")
+        file = WEIGHTS.rpartition("/")[2]
+        if facts.get("location") != file:
+            raise Refused(
+                f"initializer {shown(name)} lies in {shown(facts.get('location', ''))}; external data lies in {file}"
+            )
+        place = self._weights.get(name)
+        if place is None:
+            raise Refused(f"needs the weight {shown(name)}, which {WEIGHTS} does not hold")
+        if facts != {"location": file, "offset": str(place.start), "length": str(place.length)}:
+            raise Refused(
+                f"initializer {shown(name)} lies at offset {shown(facts.get('offset', '0'))} with length "
+                f"{shown(facts.get('length', 'unknown'))}, but the weight at {place.start} with {place.length}"
+            )
+        dtype, shape = _DTYPES.get(_number(tensor, "data_type", 0)), self._dims(tensor)
+        if dtype != place.dtype or shape != place.shape:
+            raise Refused(
+                f"initializer {shown(name)} is {dtype} {list(shape)[:8]}, but the weight {place.dtype} "
+                f"{list(place.shape)}"
+            )
+        return True
+
+    def _inline(self, tensor: _Found) -> None:
+        """A tensor with its numbers in the graph itself."""
+        name = shown(_text(tensor, "name"))
+        if tensor["external_data"] or _number(tensor, "data_location", 0) != 0:
+            raise Refused(f"tensor {name} has external data, which only initializers of the main graph may have")
+        if tensor["segment"]:
+            raise Refused(f"tensor {name} is a part of another")
+        elements = math.prod(self._dims(tensor))
+        dtype = _DTYPES.get(_number(tensor, "data_type", 0))
+        raw = _parts(tensor, "raw_data")
+        if raw and dtype is not None and len(raw[0]) != elements * dtype.itemsize:
+            raise Refused(f"tensor {name} has {len(raw[0])} bytes for {elements} elements of {dtype}")
+
+    def _dims(self, tensor: _Found) -> tuple[int, ...]:
+        dims = tuple(number for number in tensor["dims"] if isinstance(number, int))
+        if len(dims) > 32 or math.prod(max(1, axis) for axis in dims) > _ELEMENTS_LIMIT:
+            raise Refused(f"tensor {shown(_text(tensor, 'name'))} has a shape that no memory can hold")
+        return dims
+
+    def _message(self, data: memoryview, fields: Mapping[int, _Field], what: str) -> _Found:
+        """Fields by name. Repeated numbers come out one by one, packed or not."""
+        found: _Found = {field.name: [] for field in fields.values()}
+        at, end = 0, len(data)
+        while at < end:
+            self._left -= 1
+            if self._left < 0:
+                raise Refused(f"has more than {FIELDS_LIMIT} parts: large arrays belong into {WEIGHTS}")
+            tag, at = _varint(data, at, 5)
+            field = fields.get(tag >> 3)
+            if field is None or tag >= 1 << 32:
+                raise Refused(f"has a part {tag >> 3} of {what} that IR version {IR_VERSIONS[-1]} does not know")
+            kind = _KINDS.get(tag & 7)
+            values = found[field.name]
+            if values and not field.many:
+                raise Refused(f"has the {field.name} of {what} twice: it is damaged or forged")
+            if kind == _VARINT:
+                value, at = _varint(data, at, 10)
+            elif kind == _BYTES:
+                size, at = _varint(data, at, 5)
+                value, at = data[at : at + size], at + size
+            elif kind is not None:
+                size = 8 if kind == _FIXED_64 else 4
+                value, at = int.from_bytes(data[at : at + size], "little"), at + size
+            else:
+                raise Refused(f"has the {field.name} of {what} in an encoding that is not used: it is damaged")
+            if at > end:
+                raise Refused(f"ends inside {what}: it is cut off or damaged")
+            if kind == field.kind:
+                values.append(value)
+            elif kind == _BYTES and field.many and isinstance(value, memoryview):
+                self._unpack(value, field, values)
+            else:
+                raise Refused(f"has the {field.name} of {what} in the wrong encoding: it is damaged or forged")
+        return found
+
+    def _unpack(self, data: memoryview, field: _Field, values: list[int | memoryview]) -> None:
+        if field.kind != _VARINT:
+            size = 8 if field.kind == _FIXED_64 else 4
+            if len(data) % size:
+                raise Refused(f"has a {field.name} that is cut off: it is damaged")
+            return  # Only whole numbers are ever looked at.
+        at = 0
+        while at < len(data):
+            self._left -= 1
+            if self._left < 0:
+                raise Refused(f"has more than {FIELDS_LIMIT} parts: large arrays belong into {WEIGHTS}")
+            value, at = _varint(data, at, 10)
+            values.append(value)
+
+
+def _varint(data: memoryview, at: int, limit: int) -> tuple[int, int]:
+    value = 0
+    for index in range(limit):
+        if at + index >= len(data):
+            raise Refused("ends inside a number: it is cut off or damaged")
+        byte = data[at + index]
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            if value >= 1 << 64:
+                raise Refused("has a number of more than 64 bits: it is damaged")
+            return value, at + index + 1
+    raise Refused("has a number that does not end: it is damaged")
+
+
+def _parts(message: _Found, name: str) -> list[memoryview]:
+    return [part for part in message[name] if isinstance(part, memoryview)]
+
+
+def _number(message: _Found, name: str, default: int) -> int:
+    values = message[name]
+    return values[0] if values and isinstance(values[0], int) else default
+
+
+def _text(message: _Found, name: str) -> str:
+    parts = _parts(message, name)
+    try:
+        return bytes(parts[0]).decode() if parts else ""
+    except UnicodeDecodeError:
+        raise Refused(f"has a {name} that is no UTF-8 text: it is damaged") from None
+
+
+def _dtype_name(element: int) -> str:
+    dtype = _DTYPES.get(element)
+    return f"type {element}" if dtype is None else dtype.name

@@ -1,0 +1,67 @@
+"""Graphs made ready to run, by onnxruntime."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reservoir_hw.errors import ConfigurationError, MissingExtra
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+    from reservoir_hw.readout.edge.bundle import Bundle
+
+
+def import_onnxruntime() -> Any:
+    """The runtime, or one sentence that says how to get it."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingExtra(f"running a bundle needs onnxruntime: pip install 'reservoir-hw[edge]' ({error})") from error
+    return onnxruntime
+
+
+def make_session(bundle: Bundle, index: int, threads: int = 1) -> onnxruntime.InferenceSession:
+    """A session on the CPU for a segment of a bundle, which may be closed afterwards.
+
+    The runtime gets the checked bytes of the graph and the mapped weights: it never opens a file. What it rearranges
+    for its kernels it copies (the matrices of MatMul); the rest is read from the mapped file.
+
+    Raises `ConfigurationError` if the runtime refuses the graph.
+    """
+    name = f"segment {index} of {bundle.name}"
+    return session_of(bundle.graph(index), bundle.weights_of(index), name, threads=threads)
+
+
+def session_of(
+    graph: bytes, weights: Mapping[str, np.ndarray], name: str, *, threads: int = 1
+) -> onnxruntime.InferenceSession:
+    """A session on the CPU for a graph whose external weights are these arrays, and only these.
+
+    Raises `ConfigurationError` if the runtime refuses the graph.
+    """
+    runtime = import_onnxruntime()
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.execution_mode = runtime.ExecutionMode.ORT_SEQUENTIAL
+    # Threads that spin would take the time of whoever drives the reservoir.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    options.log_severity_level = 3
+    if weights:
+        values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
+        options.add_external_initializers(list(weights), values)
+    try:
+        session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        # onnxruntime raises its own classes, which share no base but Exception.
+        text = str(error).splitlines()[0]
+        raise ConfigurationError(f"onnxruntime {runtime.__version__} cannot load {name}: {text}") from error
+    # The runtime keeps the addresses of the arrays, but not the arrays: they must live as long as the session.
+    weakref.finalize(session, dict.clear, dict(weights)).atexit = False
+    return session

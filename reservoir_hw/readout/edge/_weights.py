@@ -1,0 +1,129 @@
+"""Safetensors files, parsed without copying: which arrays there are and where they lie.
+
+Format: eight bytes with the length of a JSON object, the object (name -> dtype, shape, data_offsets), the numbers.
+https://huggingface.co/docs/safetensors
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.readout.edge._refusal import Refused, shown
+
+HEADER_LIMIT = 4 << 20
+RANK_LIMIT = 8
+_NAME_LIMIT = 256
+DTYPES = {
+    "BOOL": np.dtype("?"),
+    "U8": np.dtype("u1"),
+    "I8": np.dtype("i1"),
+    "U16": np.dtype("<u2"),
+    "I16": np.dtype("<i2"),
+    "F16": np.dtype("<f2"),
+    "U32": np.dtype("<u4"),
+    "I32": np.dtype("<i4"),
+    "F32": np.dtype("<f4"),
+    "U64": np.dtype("<u8"),
+    "I64": np.dtype("<i8"),
+    "F64": np.dtype("<f8"),
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """An array in a file: `start` and `length` are bytes, from the beginning of the file."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    start: int
+    length: int
+
+
+def parse_header(take: Callable[[int, int], bytes], size: int) -> dict[str, Place]:
+    """The arrays of a file of `size` bytes; `take` returns the bytes at (start, length).
+
+    Raises `Refused` unless the arrays lie one behind the other and fill the file exactly.
+    """
+    if size < 8:
+        raise Refused("is too short for a safetensors file")
+    length = int.from_bytes(take(0, 8), "little")
+    if length > HEADER_LIMIT:
+        raise Refused(f"has a header of {length} bytes, more than the {HEADER_LIMIT} of a safetensors file")
+    if 8 + length > size:
+        raise Refused(f"has a header of {length} bytes, but only {size} bytes in all: it is cut off or damaged")
+    described = _described(take(8, length))
+    first = 8 + length
+    places = {}
+    for name, about in described.items():
+        if name != "__metadata__":
+            places[name] = _place(name, about, first)
+    at = first
+    for name, place in sorted(places.items(), key=lambda item: (item[1].start, item[1].length)):
+        if place.start != at:
+            raise Refused(f"array {shown(name)} overlaps with another, or does not begin where the one before it ends")
+        if place.start % place.dtype.itemsize:
+            raise Refused(f"array {shown(name)} does not begin at a multiple of {place.dtype.itemsize} bytes")
+        at += place.length
+    if at != size:
+        raise Refused(f"has {size} bytes, but its arrays end at {at}: it is cut off or damaged")
+    return places
+
+
+def views(data: np.ndarray, places: Mapping[str, Place]) -> dict[str, np.ndarray]:
+    """Read-only arrays that share the memory of the file's bytes `data` (size,)."""
+    found = {}
+    for name, place in places.items():
+        array = data[place.start : place.start + place.length].view(place.dtype).reshape(place.shape)
+        array.flags.writeable = False
+        if not array.flags.aligned:
+            raise Refused(f"array {shown(name)} lies at an address that this processor cannot read: export it again")
+        found[name] = array
+    return found
+
+
+def _described(text: bytes) -> dict[str, Any]:
+    try:
+        described = json.loads(text.decode(), object_pairs_hook=_once)
+    except RecursionError:
+        raise Refused("has a header that is nested too deeply") from None
+    except ValueError as error:
+        raise Refused(f"has a header that is no JSON: {error}") from error
+    if not isinstance(described, dict):
+        raise Refused("has a header that is no JSON object")
+    return described
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise Refused("has a header that names something twice")
+    return found
+
+
+def _place(name: str, about: Any, first: int) -> Place:
+    if not name or len(name) > _NAME_LIMIT or not name.isprintable():
+        raise Refused(f"has an array called {shown(name)}")
+    if not isinstance(about, dict) or about.keys() != {"dtype", "shape", "data_offsets"}:
+        raise Refused(f"array {shown(name)} is not described by dtype, shape and data_offsets")
+    kind, shape, offsets = about["dtype"], about["shape"], about["data_offsets"]
+    dtype = DTYPES.get(kind) if isinstance(kind, str) else None
+    if dtype is None:
+        raise Refused(f"array {shown(name)} has the dtype {shown(str(kind))}; known are {', '.join(DTYPES)}")
+    if not _counts(shape) or len(shape) > RANK_LIMIT or math.prod(max(1, axis) for axis in shape) >= 1 << 48:
+        raise Refused(f"array {shown(name)} has no valid shape of at most {RANK_LIMIT} axes")
+    if not _counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise Refused(f"array {shown(name)} has no valid data_offsets")
+    length = offsets[1] - offsets[0]
+    if math.prod(shape) * dtype.itemsize != length:
+        raise Refused(f"array {shown(name)} of {kind} {shape} does not fit into its {length} bytes")
+    return Place(dtype, tuple(shape), first + offsets[0], length)
+
+
+def _counts(values: Any) -> bool:
+    return isinstance(values, list) and all(type(value) is int and 0 <= value < 1 << 62 for value in values)

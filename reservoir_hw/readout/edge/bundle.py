@@ -1,0 +1,220 @@
+"""A model for the edge in one folder or one file: written whole, and checked before any of it is used."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from reservoir_hw.readout.edge._archive import PIECE, Archive
+from reservoir_hw.readout.edge._graph_check import check_graph
+from reservoir_hw.readout.edge._manifest_text import manifest_text, parse_manifest
+from reservoir_hw.readout.edge._refusal import Refused, about, check_names, shown
+from reservoir_hw.readout.edge._weights import Place, parse_header, views
+from reservoir_hw.readout.edge._writing import MANIFEST_LIMIT, Content, Replacement
+from reservoir_hw.readout.edge.manifest import FORMAT, MANIFEST, VERSION, WEIGHTS, FileRecord, Manifest
+
+GRAPH_LIMIT = 16 << 20
+READ_LIMIT = 1 << 30
+"""Bytes. The weights alone have no limit, as they are mapped and never read as a whole."""
+
+
+def write_bundle(path: str | os.PathLike[str], facts: Mapping[str, Any], files: Mapping[str, Content]) -> Manifest:
+    """Write a bundle; returns its manifest.
+
+    `facts` are the fields of `Manifest` without `format`, `version` and `files`. `files` maps names in the bundle to
+    bytes, to the path of a file, or to an iterable of pieces, which is gone through once: nothing is held in memory
+    that was not there before. A path that ends with `.rhw` or `.zip` becomes a stored (uncompressed) zip file, any
+    other a folder. The same content gives the same bytes.
+
+    Everything is written beside the target, opened with all checks of `Bundle.open`, and then renamed, so that
+    nothing is left behind by a failure. A bundle that is there already is replaced as a whole.
+
+    Raises `ConfigurationError` if what would be written is no valid bundle, or if something is at `path` that is no
+    bundle or holds files that are not the bundle's.
+    """
+    target = Path(os.path.realpath(path))
+    name = os.fspath(path)
+    with about(name):
+        check_names([*files, MANIFEST])
+    with about(name, reading=False), Replacement(target) as part:
+        with part.packer() as packer:
+            records = {}
+            for file in sorted(files):
+                size, digest = packer.add(file, files[file])
+                records[file] = FileRecord(bytes=size, sha256=digest)
+            text = manifest_text({"format": FORMAT, "version": VERSION, **facts, "files": records})
+            packer.add(MANIFEST, text)
+        with Bundle(part.path, name) as bundle:
+            manifest = bundle.manifest
+        part.keep()
+    return manifest
+
+
+class Bundle:
+    """A bundle whose every file was checked when it was opened.
+
+    with Bundle.open("model.rhw") as bundle:
+        bundle.manifest.model, bundle.weights["block_0.weight"], bundle.graph(0)
+
+    The path itself may be a symbolic link, as `current` -> a version is; nothing inside a folder may be one. A hard
+    link is a file like any other: what counts is its content, and that is compared with the manifest's hash.
+
+    `weights` are read-only views into the mapped file. They stay valid after `close`, which lets go of the file as
+    soon as the last of them is gone. What is mapped can be changed by who may write to the file, as a program can;
+    what `read`, `graph` and `tensors` return was hashed as it was returned.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], name: str | None = None) -> None:
+        self.name = os.fspath(path) if name is None else name
+        """The path, as it appears in messages."""
+        self.digest: str
+        """SHA-256 of the manifest, and with it of everything."""
+        with about(self.name):
+            self._archive = Archive(path)
+        try:
+            self._check()
+        except BaseException:
+            self._archive.close()
+            raise
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Open a folder or a stored zip and check everything in it.
+
+        Raises `ConfigurationError` that names the bundle and the file if anything is missing, damaged, not listed
+        in the manifest, a link, compressed, of an unknown version, or a graph that is not made of standard ONNX
+        operators and the bundle's own weights.
+        """
+        return cls(path)
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Bytes of each file, the manifest's among them."""
+        return MappingProxyType(self._archive.sizes)
+
+    def read(self, name: str) -> bytes:
+        """A file of the bundle, at most 1 GiB. Raises `ConfigurationError` if it has changed since it was opened."""
+        with about(self.name, shown(name)):
+            record = self.manifest.files.get(name)
+            if record is None:
+                raise Refused("the manifest does not list it")
+            if record.bytes > READ_LIMIT:
+                raise Refused(f"has {record.bytes} bytes, more than the {READ_LIMIT} that are read into memory")
+            data = self._archive.read(name, 0, record.bytes)
+            if hashlib.sha256(data).hexdigest() != record.sha256:
+                raise Refused("does not have the SHA-256 that the manifest names: it is damaged or was changed")
+            return data
+
+    def graph(self, index: int) -> bytes:
+        """The ONNX graph of a segment."""
+        return self.read(self.manifest.segments[index].graph)
+
+    def weights_of(self, index: int) -> dict[str, np.ndarray]:
+        """Those of the weights that the graph of a segment needs."""
+        return {name: self.weights[name] for name in self._needed[index]}
+
+    def tensors(self, name: str) -> dict[str, np.ndarray]:
+        """The arrays of a safetensors file, such as the golden values; read-only."""
+        data = self.read(name)
+        with about(self.name, shown(name)):
+            array = np.frombuffer(data, np.uint8)
+            return views(array, parse_header(_taken_from(array), array.size))
+
+    @property
+    def places(self) -> Mapping[str, Place]:
+        """Where in the file of weights each of them lies."""
+        return MappingProxyType(self._places)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._archive.close()
+        self.weights = MappingProxyType({})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check(self) -> None:
+        sizes = self._archive.sizes
+        with about(self.name):
+            check_names(list(sizes))
+            if MANIFEST not in sizes:
+                raise Refused(f"has no {MANIFEST}: it is no bundle, or not a whole one")
+        with about(self.name, MANIFEST):
+            self.manifest = self._read_manifest()
+            self._check_list()
+        for name, record in self.manifest.files.items():
+            with about(self.name, name):
+                if sizes[name] != record.bytes:
+                    raise Refused(f"has {sizes[name]} bytes, the manifest says {record.bytes}: copy it again")
+        mapped = self._check_files()
+        with about(self.name, WEIGHTS):
+            # Of what is mapped, as that is what was hashed and will be used.
+            self._places = {} if mapped is None else parse_header(_taken_from(mapped), mapped.size)
+            found = {} if mapped is None else views(mapped, self._places)
+            self.weights: Mapping[str, np.ndarray] = MappingProxyType(found)
+        self._needed: list[tuple[str, ...]] = []
+        for index, segment in enumerate(self.manifest.segments):
+            with about(self.name, segment.graph):
+                if sizes[segment.graph] > GRAPH_LIMIT:
+                    raise Refused(f"has {sizes[segment.graph]} bytes, more than the {GRAPH_LIMIT} of a graph")
+                self._needed.append(check_graph(self.graph(index), segment, self._places))
+
+    def _read_manifest(self) -> Manifest:
+        size = self._archive.sizes[MANIFEST]
+        if size > MANIFEST_LIMIT:
+            raise Refused(f"has {size} bytes, more than the {MANIFEST_LIMIT} of a manifest")
+        data = b"".join(self._archive.pieces(MANIFEST))
+        self.digest = hashlib.sha256(data).hexdigest()
+        return parse_manifest(data)
+
+    def _check_list(self) -> None:
+        listed, there = set(self.manifest.files), set(self._archive.sizes)
+        check_names(sorted(listed))
+        if MANIFEST in listed:
+            raise Refused("lists itself")
+        for name in sorted(listed - there):
+            raise Refused(f"lists {name}, which the bundle does not hold: copy the bundle again")
+        for name in sorted(there - listed - {MANIFEST}):
+            raise Refused(f"does not list {name}, which is in the bundle: remove it, or export again")
+        if self._archive.folders:
+            raise Refused(f"lists nothing in the folder {shown(self._archive.folders[0])}: remove it")
+        for segment in self.manifest.segments:
+            if segment.graph.rpartition("/")[0] != WEIGHTS.rpartition("/")[0]:
+                raise Refused(f"has the graph {segment.graph}, which does not lie beside {WEIGHTS}")
+
+    def _check_files(self) -> np.ndarray | None:
+        """Compare all hashes; the weights' with what is mapped, so that it is the same bytes that are used."""
+        mapped = None
+        for name, record in self.manifest.files.items():
+            with about(self.name, name):
+                if name == WEIGHTS:
+                    mapped = self._archive.map(name)
+                    digest = hashlib.sha256()
+                    for start in range(0, mapped.size, PIECE):
+                        digest.update(mapped[start : start + PIECE].data)
+                else:
+                    digest = hashlib.sha256()
+                    for piece in self._archive.pieces(name):
+                        digest.update(piece)
+                if digest.hexdigest() != record.sha256:
+                    raise Refused("does not have the SHA-256 that the manifest names: it is damaged or was changed")
+                if name.endswith(".safetensors") and name != WEIGHTS:
+                    size = self._archive.sizes[name]
+                    parse_header(partial(self._archive.read, name), size)
+        return mapped
+
+
+def _taken_from(data: np.ndarray) -> Callable[[int, int], bytes]:
+    return lambda start, size: data[start : start + size].tobytes()

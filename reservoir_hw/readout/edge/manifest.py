@@ -1,0 +1,169 @@
+"""What a bundle says about itself: `manifest.json`, checked before anything else in the bundle is used."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+
+FORMAT = "reservoir_hw.bundle"
+VERSION = 1
+MANIFEST = "manifest.json"
+WEIGHTS = "graphs/weights.safetensors"
+"""Beside the graphs, as ONNX allows a graph's external data in its own folder only."""
+
+DType = Literal["float32", "float64"]
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class FileRecord(_Part):
+    """A file of the bundle, as it was written."""
+
+    bytes: NonNegativeInt
+    sha256: Digest
+
+
+class Value(_Part):
+    """An array between the parts of a model: (batch, time, *shape).
+
+    Tokens have the shape () and the dtype int64. An integer without axes, such as a count, has `scalar`.
+    """
+
+    name: Name
+    shape: tuple[PositiveInt, ...] = ()
+    dtype: Literal["float32", "float64", "int64"] = "float32"
+    scalar: bool = False
+
+
+class Segment(_Part):
+    """Everything that is computed between two crossings of a reservoir: one ONNX graph."""
+
+    graph: str
+    reads: tuple[Value, ...]
+    gives: tuple[Value, ...]
+
+
+class Crossing(_Part):
+    """A reservoir is driven with the value `drive` and answers with the value `states`.
+
+    `state` names the value from which a `settable` reservoir makes one `transition`; None: it is driven as it is.
+    `after` is the number of segments that come before.
+    """
+
+    slot: NonNegativeInt
+    after: NonNegativeInt
+    drive: Name
+    states: Name
+    state: Name | None = None
+
+
+class Carried(_Part):
+    """A value that goes on from step to step, as zeros at the beginning: (batch, *shape)."""
+
+    reads: Name
+    gives: Name
+    shape: tuple[PositiveInt, ...]
+    dtype: DType = "float32"
+
+
+class Slot(_Part):
+    """A reservoir that the model was trained on.
+
+    `fingerprint` is that of its identity, `repetitions` how often each input was played to it and averaged.
+    """
+
+    inputs: PositiveInt
+    nodes: PositiveInt
+    dtype: DType
+    fingerprint: Digest
+    identity: dict[str, Any]
+    repetitions: PositiveInt = 1
+    input_range: tuple[float, float] | None = None
+    probe: str | None = Field(default=None, description="file of the golden probe response")
+
+
+class Certified(_Part):
+    """How far a segment is from the model it was made of, over all inputs that were tried."""
+
+    segment: NonNegativeInt
+    largest_error: NonNegativeFloat
+    largest_output: NonNegativeFloat
+    bound: NonNegativeFloat | None = Field(description="None: quantised, which `metrics` judge")
+    random_shapes: tuple[tuple[int, ...], ...]
+    recorded_steps: NonNegativeInt
+
+
+class Certificate(_Part):
+    """The comparison of the exported graphs with the model, made when the bundle was written."""
+
+    reference: str
+    runtime: str
+    segments: tuple[Certified, ...]
+    metrics: dict[str, dict[str, float]] = Field(
+        default={}, description="of the task: name of the metric -> before and after"
+    )
+
+
+class Manifest(_Part):
+    """The whole of `manifest.json`.
+
+    The model's value `input` (tokens or inputs) goes through segments and crossings to its value `output`.
+    A model with `stepwise` needs the output of a step before the next can begin.
+    """
+
+    format: Literal["reservoir_hw.bundle"]
+    version: Literal[1]
+    model: str
+    precision: Literal["fp32", "int8"]
+    target: Literal["segments", "whole"]
+    input: Value
+    output: Value
+    output_meaning: Literal["values", "logits"]
+    reads_last: bool = Field(default=False, description="the answer is the output of a sequence's last step")
+    segments: tuple[Segment, ...]
+    crossings: tuple[Crossing, ...] = ()
+    carried: tuple[Carried, ...] = ()
+    stepwise: bool = False
+    slots: tuple[Slot, ...] = ()
+    tokenizer: str | None = None
+    golden: str | None = None
+    certificate: Certificate
+    provenance: dict[str, Any]
+    files: dict[str, FileRecord]
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        known = {self.input.name} | {carried.reads for carried in self.carried}
+        pending = list(self.crossings)
+        for number in range(len(self.segments) + 1):
+            while pending and pending[0].after == number:
+                crossing = pending.pop(0)
+                if crossing.slot >= len(self.slots):
+                    raise ValueError(f"crossing of reservoir {crossing.slot}, but there are {len(self.slots)}")
+                needed = {crossing.drive, *([crossing.state] if crossing.state else [])}
+                if not needed <= known:
+                    raise ValueError(f"a crossing needs {', '.join(sorted(needed - known))} before it is computed")
+                known.add(crossing.states)
+            if number == len(self.segments):
+                break
+            segment = self.segments[number]
+            missing = {value.name for value in segment.reads} - known
+            if missing:
+                raise ValueError(f"{segment.graph} reads {', '.join(sorted(missing))} before it is computed")
+            known |= {value.name for value in segment.gives}
+        if pending:
+            raise ValueError("the crossings are not in the order of the segments")
+        ends = {self.output.name} | {carried.gives for carried in self.carried}
+        if not ends <= known:
+            raise ValueError(f"nothing computes {', '.join(sorted(ends - known))}")
+        named = {segment.graph for segment in self.segments} | {slot.probe for slot in self.slots}
+        named |= {self.tokenizer, self.golden}
+        absent = sorted(name for name in named if name is not None and name not in self.files)
+        if absent:
+            raise ValueError(f"files does not list {', '.join(absent)}")
+        return self

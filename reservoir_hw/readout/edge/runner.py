@@ -1,0 +1,511 @@
+"""A bundle at work beside its reservoirs: numpy and onnxruntime, no torch."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Self
+
+import numpy as np
+
+from reservoir_hw import arrays
+from reservoir_hw.errors import ConfigurationError, InputRangeError, NotSupported, ShapeError, StateLost
+from reservoir_hw.readout._checks import whole_number
+from reservoir_hw.readout._sampling import Sampler
+from reservoir_hw.readout._share import Share
+from reservoir_hw.readout.edge._sessions import import_onnxruntime, make_session
+from reservoir_hw.readout.edge.bundle import Bundle
+from reservoir_hw.readout.edge.latency import StageLatency, Stopwatch
+from reservoir_hw.readout.edge.manifest import Crossing, Manifest, Segment, Slot, Value
+from reservoir_hw.readout.edge.probe import ProbeComparison, compare_probe
+from reservoir_hw.reservoir import Reservoir
+from reservoir_hw.reservoir_config import ReservoirConfig, open_reservoir
+from reservoir_hw.tokenizer import Tokenizer, parse_tokenizer
+
+AnyReservoir = Reservoir | ReservoirConfig | Mapping[str, Any] | str | os.PathLike[str]
+
+
+class EdgeRunner:
+    """A trained model that runs beside its reservoirs.
+
+        with EdgeRunner("model.rhw", "bench.yaml") as runner:
+            outputs = runner.run(inputs)                # (batch, time, inputs) -> (batch, time, outputs)
+            for piece in runner.generate("Once ", 100): ...
+
+    A sequence goes on from call to call until `reset`, as it does on a `Reservoir`. `step` works on arrays that are
+    bound to the graphs once, and lets the reservoir write its states into them.
+
+    Parameters
+    ----------
+    bundle
+        The path of a bundle, or an open one.
+    reservoirs
+        The device of each slot of the bundle, or the only one: open, or as a configuration (file, mapping or
+        object), which is then opened here and closed by `close`. None for a model that holds its reservoirs.
+    threads
+        Of the graphs. One is quickest for small models.
+    any_device
+        Drive devices with other fingerprints than those that the model was trained on.
+    repetitions
+        How often each input is played to the devices and averaged; must be as in training. With more than one, `run`
+        takes whole sequences from rest and there is no `step`.
+
+    Raises
+    ------
+    ConfigurationError
+        The bundle is damaged or made for something else; a device is another one, or does not fit.
+    MissingExtra
+        onnxruntime is not installed.
+    """
+
+    def __init__(
+        self,
+        bundle: str | os.PathLike[str] | Bundle,
+        reservoirs: AnyReservoir | Sequence[AnyReservoir] | None = None,
+        *,
+        threads: int = 1,
+        any_device: bool = False,
+        repetitions: int = 1,
+    ) -> None:
+        with ExitStack() as stack:
+            self.bundle = bundle if isinstance(bundle, Bundle) else stack.enter_context(Bundle.open(bundle))
+            manifest = self.manifest = self.bundle.manifest
+            sessions = [make_session(self.bundle, number, threads) for number in range(len(manifest.segments))]
+            devices = _listed(reservoirs)
+            _check_count(devices, manifest.slots)
+            _check_repetitions(manifest.slots, repetitions)
+            self.reservoirs = [
+                _opened(device, slot, stack) for device, slot in zip(devices, manifest.slots, strict=True)
+            ]
+            for number, (device, slot) in enumerate(zip(self.reservoirs, manifest.slots, strict=True)):
+                _check_device(device, slot, number, any_device=any_device)
+            self.repetitions = repetitions
+            self._tokenizer: Tokenizer | None = None
+            self._stages = _stages(manifest, sessions, self.reservoirs)
+            self._watch = Stopwatch([stage.name for stage in self._stages])
+            self.clipped = 0
+            """Values that the model's input maps have clipped into the range of a device, since the runner was made."""
+            self._bound: _Bound | None = None
+            self.reset()
+            self._stack = stack.pop_all()
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Of the text that the model was trained on. Raises `NotSupported` where there is none."""
+        if self._tokenizer is None:
+            file = self.manifest.tokenizer
+            if file is None:
+                raise NotSupported(f"{self.manifest.model} has no tokenizer: give it tokens, or numbers, not a text")
+            self._tokenizer = parse_tokenizer(self.bundle.read(file), f"{self.bundle.name}: {file}")
+        return self._tokenizer
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are. Raises `NotSupported` for a model of series."""
+        if self.manifest.input.dtype != "int64":
+            raise NotSupported(f"{self.manifest.model} takes series, not tokens")
+        return self.manifest.output.shape[0]
+
+    def close(self) -> None:
+        """Close what was opened here: reservoirs that came as configurations, and the bundle."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def reset(self, batch: int = 1) -> None:
+        """Begin `batch` new sequences, everything at rest."""
+        self._batch = whole_number("batch", batch)
+        self._steps = 0
+        self._unfinished = False
+        for stage in self._stages:
+            stage.begin(self._batch)
+        self._carried = {
+            one.reads: np.zeros((self._batch, *one.shape), one.dtype) for one in self.manifest.carried
+        }  # fmt: skip
+        if self._bound is not None:
+            self._bound.begin(self._carried)
+
+    def run(self, inputs: Any) -> np.ndarray:
+        """Outputs (batch, time, outputs) of inputs (batch, time, inputs), or of tokens (batch, time).
+
+        Goes on from where the last call ended; at rest, any number of sequences may begin.
+
+        Raises
+        ------
+        ShapeError, InputRangeError
+            Before anything is driven.
+        StateLost
+            A device cannot go on with these sequences.
+        DeviceError
+            A device failed; nothing goes on before `reset`.
+        """
+        given = self._checked(inputs)
+        if given.shape[0] != self._batch:
+            if self._steps:
+                raise ShapeError(f"{given.shape[0]} sequences, but {self._batch} were begun: call reset first")
+            self.reset(given.shape[0])
+        if not given.shape[1]:
+            return np.zeros((*given.shape[:2], *self.manifest.output.shape), np.float32)
+        return self._advance(given)
+
+    def step(self, inputs: Any) -> np.ndarray:
+        """Outputs (batch, outputs) of one step of inputs (batch, inputs), or of tokens (batch,)."""
+        return self._step(inputs).copy()
+
+    def generate(
+        self,
+        prompt: str | Sequence[int] | np.ndarray,
+        max_tokens: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+    ) -> Iterator[Any]:
+        """Continue a prompt from rest: a text by pieces of text, a sequence of tokens by tokens.
+
+        The prompt crosses each reservoir once, then each token is one `step`. Arguments as those of
+        `ReservoirLM.generate`; the same seed gives the same text as there.
+        """
+        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else np.asarray(prompt)
+        if tokens.ndim != 1 or not len(tokens):
+            raise ShapeError("the prompt is empty: begin with at least one token" if not tokens.size else
+                             f"the prompt must be one sequence of tokens (time,), not {tokens.shape}")  # fmt: skip
+        given = self._checked(tokens[None])
+        if self.manifest.output_meaning != "logits":
+            raise NotSupported(f"{self.manifest.model} gives values, not the logits of tokens: use run or step")
+        count = whole_number("max_tokens", max_tokens)
+        drawn = self._generated(given, count, Sampler(temperature, top_k, top_p, seed))
+        return self._as_text(tokens, drawn) if isinstance(prompt, str) else drawn
+
+    def latency(self) -> list[StageLatency]:
+        """Durations of the calls of each segment and each crossing."""
+        return self._watch.summary()
+
+    @property
+    def stopwatch(self) -> Stopwatch:
+        """The histograms behind `latency`."""
+        return self._watch
+
+    def verify_probe(self) -> list[ProbeComparison]:
+        """Drive each device with the golden inputs and compare its response with the recorded one.
+
+        Leaves the model at rest. Raises `ConfigurationError` where the bundle holds no response.
+        """
+        found = []
+        for number, (device, slot) in enumerate(zip(self.reservoirs, self.manifest.slots, strict=True)):
+            if slot.probe is None:
+                raise ConfigurationError(
+                    f"the bundle holds no golden response of reservoir {number}: export it while the device is there"
+                )
+            found.append(compare_probe(device, self.bundle.tensors(slot.probe)))
+        self.reset()
+        return found
+
+    # ---- how
+
+    def _step(self, inputs: Any) -> np.ndarray:
+        """As `step`; the array is written anew by the next one."""
+        if self.repetitions > 1:
+            raise NotSupported("a model that averages repetitions cannot go step by step: give whole sequences to run")
+        given = np.asarray(inputs)
+        if given.ndim != len(self.manifest.input.shape) + 1:
+            raise ShapeError(f"step takes {_described(self.manifest.input, 'batch')}, not {given.shape}")
+        given = self._checked(given[:, None])
+        if given.shape[0] != self._batch:
+            if self._steps:
+                raise ShapeError(f"{given.shape[0]} sequences, but {self._batch} were begun: call reset first")
+            self.reset(given.shape[0])
+        bound = self._bound
+        if bound is None or bound.batch != self._batch:
+            bound = self._bound = _Bound(self.manifest, self._stages, self._batch)
+            bound.begin(self._carried)
+        self._begin_call()
+        bound.values[self.manifest.input.name][...] = given
+        clock = time.perf_counter_ns
+        for number, stage in enumerate(self._stages):
+            begun = clock()
+            stage.step(bound)
+            self._watch.add(number, clock() - begun, 1)
+        self.clipped += bound.clipped()
+        bound.carry(self._carried)
+        self._steps += 1
+        self._unfinished = False
+        return bound.values[self.manifest.output.name][:, 0]
+
+    def _checked(self, inputs: Any) -> np.ndarray:
+        """Inputs (batch, time, ...) in the model's dtype."""
+        value = self.manifest.input
+        given = np.asarray(inputs)
+        if given.ndim != len(value.shape) + 2 or given.shape[2:] != value.shape or not given.shape[0]:
+            raise ShapeError(f"{self.manifest.model} takes {_described(value, 'batch, time')}, not {given.shape}")
+        if value.dtype != "int64":
+            given = arrays.to_numpy(given, np.dtype(value.dtype), value.name)
+            if not arrays.all_finite(given):
+                where = tuple(int(i) for i in np.argwhere(~np.isfinite(given))[0])
+                raise InputRangeError(f"the input at (sequence, step, channel) = {where} is {given[where]}")
+            return given
+        if given.dtype.kind not in "iu":
+            raise ShapeError(f"tokens must be whole numbers, not {given.dtype}")
+        if given.size and not (given.min() >= 0 and given.max() < self._tokens):
+            where = tuple(int(i) for i in np.argwhere((given < 0) | (given >= self._tokens))[0])
+            raise InputRangeError(
+                f"token {given[where]} at (text, position) = {where} is outside the vocabulary of {self._tokens}"
+            )
+        return given.astype(np.int64, copy=False)
+
+    @property
+    def _tokens(self) -> int:
+        return self.manifest.output.shape[0]
+
+    def _advance(self, given: np.ndarray, *, last: bool = False) -> np.ndarray:
+        """The outputs of a whole piece of the sequences, or of its last step."""
+        self._begin_call()
+        if self.manifest.stepwise:
+            rows = [self._through(given[:, step : step + 1], last=False) for step in range(given.shape[1])]
+            outputs = rows[-1] if last else np.concatenate(rows, 1)
+        else:
+            outputs = self._through(given, last=last)
+        self._unfinished = False
+        return outputs
+
+    def _begin_call(self) -> None:
+        """After a fault, or Ctrl-C, some devices have taken a step and some have not."""
+        if self._unfinished:
+            raise StateLost("the last call did not come to its end, so these sequences cannot go on: call reset")
+        self._unfinished = True
+
+    def _through(self, given: np.ndarray, *, last: bool) -> np.ndarray:
+        manifest = self.manifest
+        values = {manifest.input.name: given, **self._carried}
+        final = self._stages[-1]
+        for number, stage in enumerate(self._stages):
+            if last and stage is final and not manifest.carried:
+                # Only the last step's output is wanted: that of a long prompt with a large vocabulary is huge.
+                values |= {value.name: values[value.name][:, -1:] for value in manifest.segments[-1].reads}
+            begun = time.perf_counter_ns()
+            stage.run(values, self.repetitions)
+            self._watch.add(number, time.perf_counter_ns() - begun, given.shape[1])
+        self.clipped += sum(int(value) for name, value in values.items() if name.startswith("clipped_"))
+        for one in manifest.carried:
+            self._carried[one.reads] = values[one.gives]
+        self._steps += given.shape[1]
+        if self._bound is not None:
+            self._bound.begin(self._carried)
+        return values[manifest.output.name]
+
+    def _generated(self, prompt: np.ndarray, count: int, sampler: Sampler) -> Iterator[int]:
+        self.reset()
+        logits = self._advance(prompt, last=True)[0, -1]
+        expected = self._steps
+        for number in range(count):
+            if self._steps != expected:
+                raise StateLost("this text cannot go on: the runner was used for something else meanwhile")
+            token = sampler(logits)
+            yield token
+            if number + 1 < count:
+                logits = self._step([token])[0]
+                expected += 1
+
+    def _as_text(self, prompt: np.ndarray, tokens: Iterator[int]) -> Iterator[str]:
+        """Pieces of text: what all tokens so far say, beyond what was said before."""
+        so_far, said = [int(token) for token in prompt], self.tokenizer.decode(prompt)
+        for token in tokens:
+            so_far.append(token)
+            text = self.tokenizer.decode(so_far)
+            # A character of several tokens is not there before its last one.
+            if text.endswith("\N{REPLACEMENT CHARACTER}"):
+                continue
+            yield text[len(said) :]
+            said = text
+
+
+class _SegmentStage:
+    """A graph."""
+
+    def __init__(self, number: int, segment: Segment, session: Any) -> None:
+        self.name = f"segment {number}"
+        self.segment = segment
+        self.session = session
+        self._gives = [value.name for value in segment.gives]
+
+    def begin(self, batch: int) -> None:
+        """Graphs keep nothing."""
+
+    def run(self, values: dict[str, np.ndarray], repetitions: int) -> None:
+        """Compute what the segment gives."""
+        del repetitions
+        given = {value.name: values[value.name] for value in self.segment.reads}
+        values.update(zip(self._gives, self.session.run(self._gives, given), strict=True))
+
+    def step(self, bound: _Bound) -> None:
+        """The same on bound arrays."""
+        self.session.run_with_iobinding(bound.bindings[self.name])
+
+
+class _CrossingStage:
+    """A reservoir between two graphs."""
+
+    def __init__(self, number: int, crossing: Crossing, reservoir: Reservoir) -> None:
+        self.name = f"crossing {number}"
+        self.crossing = crossing
+        self.reservoir = reservoir
+        self._share = Share(reservoir)
+
+    def begin(self, batch: int) -> None:
+        """The device is reset when it is driven next."""
+        self._share.begin(batch)
+
+    def run(self, values: dict[str, np.ndarray], repetitions: int) -> None:
+        """Drive the device."""
+        crossing = self.crossing
+        drive = values[crossing.drive]
+        if crossing.state is not None:
+            states: Any = self.reservoir.transition(drive[:, 0], values[crossing.state])
+            values[crossing.states] = states[:, None]
+            return
+        if repetitions == 1:
+            values[crossing.states] = np.asarray(self._share.run(drive))
+            return
+        if self._share.steps:
+            raise StateLost("a model that averages repetitions takes whole sequences from rest: call reset before run")
+        total = np.zeros((*drive.shape[:2], self.reservoir.spec.nodes))
+        for _ in range(repetitions):
+            self._share.begin(len(drive))
+            total += self._share.run(drive)
+        values[crossing.states] = (total / repetitions).astype(self.reservoir.spec.dtype)
+
+    def step(self, bound: _Bound) -> None:
+        """The same on bound arrays."""
+        crossing, values = self.crossing, bound.values
+        target = values[crossing.states]
+        if crossing.state is not None:
+            target[:, 0] = self.reservoir.transition(values[crossing.drive][:, 0], values[crossing.state])
+            return
+        states = self._share.run(values[crossing.drive], target)
+        if states is not target:
+            target[...] = states
+
+
+_Stage = _SegmentStage | _CrossingStage
+
+
+class _Bound:
+    """Arrays of one step for `batch` sequences, bound to the graphs once."""
+
+    def __init__(self, manifest: Manifest, stages: Sequence[_Stage], batch: int) -> None:
+        self.batch = batch
+        self.values = {manifest.input.name: _empty(manifest.input, batch)}
+        self._manifest = manifest
+        self.bindings: dict[str, Any] = {}
+        runtime = import_onnxruntime()
+        for one in manifest.carried:
+            self.values[one.reads] = np.zeros((batch, *one.shape), one.dtype)
+            self.values[one.gives] = np.zeros((batch, *one.shape), one.dtype)
+        for stage in stages:
+            if isinstance(stage, _CrossingStage):
+                spec = stage.reservoir.spec
+                self.values[stage.crossing.states] = np.zeros((batch, 1, spec.nodes), spec.dtype)
+                continue
+            for value in stage.segment.gives:
+                self.values.setdefault(value.name, _empty(value, batch))
+            binding = self.bindings[stage.name] = stage.session.io_binding()
+            for value in stage.segment.reads:
+                binding.bind_ortvalue_input(value.name, runtime.OrtValue.ortvalue_from_numpy(self.values[value.name]))
+            for value in stage.segment.gives:
+                binding.bind_ortvalue_output(value.name, runtime.OrtValue.ortvalue_from_numpy(self.values[value.name]))
+        self._clipped = [value for name, value in self.values.items() if name.startswith("clipped_")]
+
+    def begin(self, carried: Mapping[str, np.ndarray]) -> None:
+        """Take over what goes on from step to step."""
+        for name, value in carried.items():
+            self.values[name][...] = value
+
+    def carry(self, carried: dict[str, np.ndarray]) -> None:
+        """What the step gave is what the next one reads."""
+        for one in self._manifest.carried:
+            self.values[one.reads][...] = self.values[one.gives]
+            carried[one.reads] = self.values[one.reads]
+
+    def clipped(self) -> int:
+        """How many values the last step clipped."""
+        return sum(int(count) for count in self._clipped)
+
+
+def _empty(value: Value, batch: int) -> np.ndarray:
+    return np.zeros(() if value.scalar else (batch, 1, *value.shape), value.dtype)
+
+
+def _stages(manifest: Manifest, sessions: Sequence[Any], reservoirs: Sequence[Reservoir]) -> list[_Stage]:
+    """Segments and crossings in the order in which they are needed."""
+    stages: list[_Stage] = []
+    crossings = list(enumerate(manifest.crossings))
+    for number in range(len(manifest.segments) + 1):
+        while crossings and crossings[0][1].after == number:
+            place, crossing = crossings.pop(0)
+            stages.append(_CrossingStage(place, crossing, reservoirs[crossing.slot]))
+        if number < len(manifest.segments):
+            stages.append(_SegmentStage(number, manifest.segments[number], sessions[number]))
+    return stages
+
+
+def _listed(reservoirs: AnyReservoir | Sequence[AnyReservoir] | None) -> list[AnyReservoir]:
+    if reservoirs is None:
+        return []
+    if isinstance(reservoirs, Reservoir | ReservoirConfig | Mapping | str | os.PathLike):
+        return [reservoirs]
+    return list(reservoirs)
+
+
+def _check_count(devices: Sequence[AnyReservoir], slots: Sequence[Slot]) -> None:
+    if len(devices) != len(slots):
+        needed = "holds its reservoirs and takes none" if not slots else f"needs {len(slots)} reservoirs, one per slot"
+        raise ConfigurationError(f"the bundle {needed}, but {len(devices)} were given")
+
+
+def _check_repetitions(slots: Sequence[Slot], repetitions: int) -> None:
+    for slot in slots:
+        if slot.repetitions != repetitions:
+            raise ConfigurationError(
+                f"the model was trained on states that are means of {slot.repetitions} repetitions, and is to be run "
+                f"with {repetitions}: other noise than it knows; set repetitions={slot.repetitions}"
+            )
+
+
+def _opened(device: AnyReservoir, slot: Slot, stack: ExitStack) -> Reservoir:
+    if isinstance(device, Reservoir):
+        return device
+    config: Any = device if isinstance(device, ReservoirConfig | Mapping) else os.fspath(device)
+    return stack.enter_context(open_reservoir(config, inputs=slot.inputs))
+
+
+def _check_device(device: Reservoir, slot: Slot, number: int, *, any_device: bool) -> None:
+    spec = device.spec
+    for name in ("inputs", "nodes", "dtype"):
+        here, there = getattr(spec, name), getattr(slot, name)
+        if here != there:
+            raise ConfigurationError(f"reservoir {number} has {name} {here}, the model was trained on {name} {there}")
+    identity = spec.identity
+    if identity.fingerprint != slot.fingerprint and not any_device:
+        raise ConfigurationError(
+            f"reservoir {number} is another device ({_named(identity.model_dump())}, fingerprint "
+            f"{identity.fingerprint[:12]}) than the one that the model was trained on ({_named(slot.identity)}, "
+            f"{slot.fingerprint[:12]}): train on this device, or say any_device=True (--any-device) and compare its "
+            "response first (verify_probe, --verify-probe)"
+        )
+
+
+def _named(identity: Mapping[str, Any]) -> str:
+    return " ".join(str(identity[key]) for key in ("vendor", "model", "serial") if identity.get(key))
+
+
+def _described(value: Value, axes: str) -> str:
+    if value.dtype == "int64":
+        return f"tokens ({axes})"
+    return f"inputs ({axes}, {', '.join(map(str, value.shape))})"

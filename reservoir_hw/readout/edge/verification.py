@@ -1,0 +1,119 @@
+"""Whether a bundle computes here what it computed where it was made."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.readout.edge._sessions import import_onnxruntime, make_session
+from reservoir_hw.readout.edge.bundle import Bundle
+from reservoir_hw.readout.edge.manifest import Segment
+
+BOUND = {"fp32": 1e-5, "int8": 1e-2}
+"""Largest |Δ| of an output over max(1, max|y|).
+
+int8 kernels differ between processors: where an activation lies between two of its 8-bit steps, the last bit of a
+float decides, and one step is 1/127 of the scale. Processors without VNNI may add the saturation of 16-bit sums.
+"""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A segment, run on its golden inputs and compared with its golden outputs."""
+
+    segment: int
+    graph: str
+    largest_error: float
+    largest_output: float
+    bound: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the error is within the bound; not a number is not."""
+        return self.largest_error <= self.bound
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `verify` found. All files of the bundle were checked, too."""
+
+    bundle: str
+    runtime: str
+    segments: tuple[Checked, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every segment is within its bound."""
+        return all(segment.passed for segment in self.segments)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        segments = [{**asdict(segment), "passed": segment.passed} for segment in self.segments]
+        return {"bundle": self.bundle, "runtime": self.runtime, "passed": self.passed, "segments": segments}
+
+
+def verify(path: str | os.PathLike[str]) -> Verification:
+    """Open a bundle with all checks, run every segment on its golden inputs and compare with its golden outputs.
+
+    Golden values are arrays named `segment_0/tokens`: the number of the segment and the name of the value. The bound
+    is `BOUND` · max(1, max|y|) with the bundle's precision.
+
+    Raises `ConfigurationError` if the bundle cannot be opened, or holds no golden values for one of its segments.
+    """
+    runtime = import_onnxruntime()
+    with Bundle.open(path) as bundle:
+        golden = _golden(bundle)
+        checked = tuple(
+            _check(bundle, index, segment, golden) for index, segment in enumerate(bundle.manifest.segments)
+        )
+        return Verification(bundle.name, f"onnxruntime {runtime.__version__}", checked)
+
+
+def _golden(bundle: Bundle) -> dict[str, np.ndarray]:
+    name = bundle.manifest.golden
+    if name is None:
+        raise ConfigurationError(
+            f"bundle {bundle.name} holds no golden values, so there is nothing to compare with: export it again"
+        )
+    golden = bundle.tensors(name)
+    for index, segment in enumerate(bundle.manifest.segments):
+        for value in (*segment.reads, *segment.gives):
+            array = golden.get(f"segment_{index}/{value.name}")
+            if array is None or array.dtype != np.dtype(value.dtype):
+                raise ConfigurationError(
+                    f"bundle {bundle.name}: {name}: has no array segment_{index}/{value.name} of {value.dtype}: "
+                    "export it again"
+                )
+    return golden
+
+
+def _check(bundle: Bundle, index: int, segment: Segment, golden: dict[str, np.ndarray]) -> Checked:
+    session = make_session(bundle, index)
+    # Copied, as onnxruntime takes the address of its inputs and promises nothing about what it does there.
+    inputs = {value.name: golden[f"segment_{index}/{value.name}"].copy() for value in segment.reads}
+    names = [value.name for value in segment.gives]
+    try:
+        outputs = session.run(names, inputs)
+    except Exception as error:
+        # onnxruntime raises its own classes, which share no base but Exception.
+        raise ConfigurationError(
+            f"bundle {bundle.name}: {segment.graph}: does not run on its golden inputs: {str(error).splitlines()[0]}"
+        ) from error
+    worst, largest = 0.0, 0.0
+    for name, output in zip(names, outputs, strict=True):
+        expected = golden[f"segment_{index}/{name}"]
+        found = np.asarray(output)
+        if found.shape != expected.shape:
+            worst = float("inf")
+            continue
+        if expected.size:
+            difference = np.abs(found.astype(np.float64) - expected.astype(np.float64)).max()
+            # max() of Python lets go of NaN, or not, by the order of its arguments.
+            worst = float(np.fmax(worst, difference)) if np.isfinite(difference) else float("inf")
+            largest = max(largest, float(np.abs(expected.astype(np.float64)).max()))
+    bound = BOUND[bundle.manifest.precision] * max(1.0, largest)
+    return Checked(index, segment.graph, worst, largest, bound)

@@ -1,0 +1,53 @@
+"""Trained models as ONNX graphs in a bundle, cut where they cross a reservoir.
+
+    from reservoir_hw.readout.export import export_model
+
+    export_model(readout, "model.rhw", reservoirs=device)
+
+Needs onnx and onnxruntime (`pip install 'reservoir-hw[export]'`), and torch for models that were trained by gradients.
+docs/edge.md describes bundles and what runs them. Names are imported when they are first asked for (PEP 562).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reservoir_hw.readout.export.c_header import c_header
+    from reservoir_hw.readout.export.exporter import export_model, write_plan
+    from reservoir_hw.readout.export.module import export_module
+    from reservoir_hw.readout.export.recording import record_series, record_text
+    from reservoir_hw.readout.export.whole import SimulatedNetwork, whole_plan
+
+__all__ = [
+    "SimulatedNetwork",
+    "c_header",
+    "export_model",
+    "export_module",
+    "record_series",
+    "record_text",
+    "whole_plan",
+    "write_plan",
+]
+
+_HOME = {
+    "SimulatedNetwork": "whole",
+    "c_header": "c_header",
+    "export_model": "exporter",
+    "export_module": "module",
+    "record_series": "recording",
+    "record_text": "recording",
+    "whole_plan": "whole",
+    "write_plan": "exporter",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

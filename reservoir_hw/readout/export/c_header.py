@@ -1,0 +1,562 @@
+"""A trained readout as a C99 header without dependencies, for microcontrollers.
+
+    text = c_header(readout, name="readout")                                            # float32
+    text = c_header(readout, name="readout", precision="int8", state_range=(-1, 1))
+
+The header holds the weights as constants and functions that are re-entrant, take no memory from the heap and write to
+nothing but their arguments. It compiles as C99 and as C++, freestanding as well. docs/microcontroller.md shows its use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from reservoir_hw import __version__
+from reservoir_hw.errors import ConfigurationError, ShapeError
+from reservoir_hw.readout._chunks import Widths
+from reservoir_hw.readout.export._c_int8 import SMALLEST_PEAK, Coding, Int8Matrix, Int8Readout
+from reservoir_hw.readout.online import OnlineReadout
+from reservoir_hw.readout.ridge import RidgeReadout
+
+Precision: TypeAlias = Literal["fp32", "int8"]
+Range: TypeAlias = tuple[float, float]
+
+_WIDTH = 116
+_LONGEST_NAME = 40
+_LONGEST_TEXT = 300
+_KEYWORDS = """auto break case char const continue default do double else enum extern float for goto if inline int long
+    register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while
+    alignas alignof and and_eq asm bitand bitor bool catch char8_t char16_t char32_t class co_await co_return co_yield
+    compl concept const_cast consteval constexpr constinit decltype delete dynamic_cast explicit export false friend
+    mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public reinterpret_cast
+    requires static_assert static_cast template this thread_local throw true try typeid typename using virtual wchar_t
+    xor xor_eq"""
+
+
+@dataclass(frozen=True)
+class LinearMap:
+    """y = weights · x + bias, where x are `nodes` states, followed by `inputs` inputs.
+
+    `weights` (outputs, nodes + inputs) and `bias` (outputs,) are in units of raw states, in the dtype that the readout
+    keeps them in: float64, or that of the torch parameters.
+    """
+
+    weights: npt.NDArray
+    bias: npt.NDArray
+    nodes: int
+    inputs: int = 0
+
+
+class LowRankMap(NamedTuple):
+    """y = A (B x) + bias: `B` (rank, features), `A` (vocabulary, rank), `bias` (vocabulary,)."""
+
+    B: npt.NDArray
+    A: npt.NDArray
+    bias: npt.NDArray
+
+
+def linear_map(readout: Any) -> LinearMap:
+    """Weights and bias of a `RidgeReadout`, `RLSReadout`, `LMSReadout` or `LinearReadout`, standardisation folded in.
+
+    Raises NotSolved for a readout without weights, ConfigurationError for anything else that is no linear readout.
+    """
+    if isinstance(readout, RidgeReadout):
+        readout._require_solution("export")
+        weights, bias, nodes = readout.weights_, readout.bias_, readout._nodes
+    elif isinstance(readout, OnlineReadout):
+        # One reading of both: each takes the solution apart again.
+        by_feature, bias = readout._unfolded("export")
+        weights, nodes = by_feature.T, readout._trained("export")[0].nodes
+    elif _is_softmax(readout, "LinearReadout"):
+        weights = _array(readout.weight)
+        bias = _bias(readout.bias, weights)
+        nodes = weights.shape[1]
+    else:
+        raise _not_linear(readout)
+    return LinearMap(np.ascontiguousarray(weights), np.array(bias), nodes, weights.shape[1] - nodes)
+
+
+def low_rank(readout: Any) -> LowRankMap:
+    """The factors of a `LowRankReadout`; raises ConfigurationError for anything else."""
+    if not _is_softmax(readout, "LowRankReadout"):
+        raise _not_linear(readout)
+    second = _array(readout.A.weight)
+    return LowRankMap(_array(readout.B.weight), second, _bias(readout.A.bias, second))
+
+
+def c_header(
+    readout: Any,
+    *,
+    name: str = "readout",
+    precision: Precision = "fp32",
+    state_range: Range | None = None,
+    input_range: Range | None = None,
+    calibration: npt.ArrayLike | None = None,
+    provenance: Mapping[str, str] | None = None,
+) -> str:
+    """The text of a header for a ridge, RLS, LMS, linear or low-rank readout.
+
+    With `name="readout"` it declares `READOUT_NODES`, `READOUT_INPUTS`, `READOUT_FEATURES`, `READOUT_OUTPUTS` and
+
+        void readout_predict(const float *states, [const float *inputs,] float *outputs)                   fp32
+        unsigned int readout_predict(const float *states, [const float *inputs,] float *outputs)           int8
+        void readout_predict_q(const int8_t *states_q, [const int8_t *inputs_q,] float *outputs)           int8
+        int readout_argmax(const float *outputs)                                            two outputs and more
+
+    The int8 `predict` returns how many features lay outside their range (or were no number) and were saturated.
+
+    Args:
+        readout: A trained readout.
+        name: Prefix of all names, a C identifier of at most 40 letters.
+        precision: "fp32": weights are rounded to float32 and written exactly. "int8": weights and features in 8 bits.
+        state_range, input_range: For int8: what states (and inputs, if the readout takes them) lie within, as the
+            device declares it (`ReservoirSpec.state_range`, `input_range`).
+        calibration: For int8, instead: recorded features (..., features), whose smallest and largest value give
+            the ranges.
+        provenance: Texts by name for the comment at the top, such as fingerprints of the device.
+
+    Raises:
+        NotSolved: The readout has no weights yet.
+        ConfigurationError: No linear or low-rank readout; weights that are not finite in float32; a name that C does
+            not take; int8 without ranges; more features than a 32-bit sum can hold for certain.
+        ShapeError: The calibration has another number of features.
+    """
+    _check_name(name)
+    if precision not in get_args(Precision):
+        raise ConfigurationError(f'precision must be "fp32" or "int8", not {precision!r}')
+    first, second, bias, widths = _matrices(readout)
+    comment = _comment(name, precision, (first, second, bias), provenance or {})
+    if precision == "int8":
+        quantised = _quantised(first, second, bias, widths, state_range, input_range, calibration)
+        return _file(name, comment, widths, second, _int8_code(name, quantised, widths))
+    if not (state_range is None and input_range is None and calibration is None):
+        raise ConfigurationError("ranges and calibration are for precision='int8'; float32 needs none: leave them out")
+    return _file(name, comment, widths, second, _float_code(name, first, second, bias, widths))
+
+
+def int8_readout(
+    readout: Any,
+    *,
+    state_range: Range | None = None,
+    input_range: Range | None = None,
+    calibration: npt.ArrayLike | None = None,
+) -> Int8Readout:
+    """What the int8 header of the same arguments computes, in numpy: to know what it costs before it is flashed.
+
+    `predict(states[, inputs])` of the result gives outputs (..., outputs) and the saturated features (...).
+    Raises as `c_header` does.
+    """
+    return _quantised(*_matrices(readout), state_range, input_range, calibration)
+
+
+def as_coded(values: npt.ArrayLike, value_range: Range) -> npt.NDArray[np.float64]:
+    """States or inputs as the int8 header sees them, rounded to 8 bits and saturated: any shape -> the same, float64.
+
+    A readout that is to run in int8 is trained on these: it then learns how little the last bit is worth. Trained on
+    unrounded states with a small penalty, it relies on differences that 8 bits do not hold.
+    """
+    coding = Coding.of_range("values", *value_range)
+    values = np.asarray(values)
+    return coding.decoded(coding.coded(values.reshape(-1))[0]).reshape(values.shape)
+
+
+# ---- what a readout holds
+
+
+def _is_softmax(readout: Any, name: str) -> bool:
+    # By name: where there is no torch, no readout can be one, and nothing is imported to find that out.
+    return any(
+        base.__module__ == "reservoir_hw.readout.softmax" and base.__qualname__ == name
+        for base in type(readout).__mro__
+    )
+
+
+def _array(parameter: Any) -> npt.NDArray:
+    tensor = parameter.detach().cpu()
+    # numpy has no bfloat16.
+    return tensor.numpy().copy() if tensor.element_size() >= 4 else tensor.float().numpy()
+
+
+def _bias(parameter: Any, weights: npt.NDArray) -> npt.NDArray:
+    return np.zeros(weights.shape[0], dtype=weights.dtype) if parameter is None else _array(parameter)
+
+
+def _not_linear(readout: Any) -> ConfigurationError:
+    return ConfigurationError(
+        f"a C header needs a RidgeReadout, RLSReadout, LMSReadout, LinearReadout or LowRankReadout, and this is a "
+        f"{type(readout).__name__}: export it as ONNX instead"
+    )
+
+
+def _matrices(readout: Any) -> tuple[npt.NDArray, npt.NDArray | None, npt.NDArray, Widths]:
+    """First and second matrix and bias, all finite in float32, and the widths."""
+    if _is_softmax(readout, "LowRankReadout"):
+        first, second, bias = low_rank(readout)
+        widths = Widths(first.shape[1], 0, len(bias))
+    else:
+        linear = linear_map(readout)
+        first, second, bias = linear.weights, None, linear.bias
+        widths = Widths(linear.nodes, linear.inputs, len(bias))
+    for what, array in (("weights", first), ("weights", second), ("bias", bias)):
+        if array is None:
+            continue
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(array.astype(np.float32))
+        if not finite.all():
+            where = tuple(int(i) for i in np.argwhere(~finite)[0])
+            raise ConfigurationError(
+                f"the {what} of this readout at {where} are {array[where]}, no finite float32: train it again on "
+                "scaled, finite states"
+            )
+    return first, second, bias, widths
+
+
+def _quantised(
+    first: npt.NDArray,
+    second: npt.NDArray | None,
+    bias: npt.NDArray,
+    widths: Widths,
+    state_range: Range | None,
+    input_range: Range | None,
+    calibration: npt.ArrayLike | None,
+) -> Int8Readout:
+    if calibration is not None:
+        if state_range is not None or input_range is not None:
+            raise ConfigurationError(
+                "int8 takes its ranges from state_range and input_range or from calibration: give one"
+            )
+        recorded = np.asarray(calibration)
+        if recorded.ndim == 0 or recorded.shape[-1] != widths.features or recorded.size == 0:
+            raise ShapeError(f"calibration must be (..., {widths.features}) features, got {recorded.shape}")
+        states, inputs = recorded[..., : widths.nodes], recorded[..., widths.nodes :]
+        state_range = (float(states.min()), float(states.max()))
+        input_range = (float(inputs.min()), float(inputs.max())) if widths.inputs else None
+    if state_range is None:
+        raise ConfigurationError("int8 needs the range of the states: give state_range=(low, high), or calibration")
+    if widths.inputs and input_range is None:
+        raise ConfigurationError("this readout takes the inputs too: give input_range=(low, high), or calibration")
+    return Int8Readout.of(
+        first,
+        second,
+        bias,
+        states=Coding.of_range("states", *state_range),
+        inputs=Coding.of_range("inputs", *input_range) if widths.inputs and input_range else None,
+        nodes=widths.nodes,
+    )
+
+
+# ---- text
+
+
+def _check_name(name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or len(name) > _LONGEST_NAME or name in _KEYWORDS.split():
+        raise ConfigurationError(
+            f"name must be a C identifier of at most {_LONGEST_NAME} letters, digits and _, start with a letter and be "
+            f"no keyword of C or C++, not {name!r}"
+        )
+
+
+def _text(value: str) -> str:
+    """What can stand in a comment whatever it was: one line of ASCII without what ends or continues a comment."""
+    plain = re.sub(r"[^ -~]+", " ", value).replace("\\", "_").replace("?", "_")
+    return plain.replace("*/", "* /").replace("/*", "/ *")[:_LONGEST_TEXT]
+
+
+def _comment(
+    name: str, precision: Precision, arrays: Iterable[npt.NDArray | None], provenance: Mapping[str, str]
+) -> list[str]:
+    digest = hashlib.sha256()
+    for array in arrays:
+        if array is not None:
+            digest.update(f"{array.shape}".encode() + array.astype("<f4").tobytes())
+    lines = [
+        f"{name}: a trained readout, {precision}, generated by reservoir-hw {__version__}. Do not edit.",
+        f"weights sha256: {digest.hexdigest()}",
+        *(f"{_text(str(key))}: {_text(str(value))}" for key, value in provenance.items()),
+    ]
+    return ["/*", *(f" * {line}".rstrip() for line in lines), " */"]
+
+
+def _file(name: str, comment: list[str], widths: Widths, second: npt.NDArray | None, code: str) -> str:
+    macro = name.upper()
+    sizes = {"NODES": widths.nodes, "INPUTS": widths.inputs, "FEATURES": widths.features, "OUTPUTS": widths.outputs}
+    if second is not None:
+        sizes["RANK"] = second.shape[1]
+    return "\n".join(
+        [
+            *comment,
+            f"#ifndef {macro}_H",
+            f"#define {macro}_H",
+            "",
+            *(f"#define {macro}_{size} {count}u" for size, count in sizes.items()),
+            "",
+            code.strip("\n"),
+            *(_ARGMAX.replace("@N", macro).replace("@n", name).splitlines() if widths.outputs > 1 else []),
+            "",
+            f"#endif /* {macro}_H */",
+            "",
+        ]
+    )
+
+
+def _float_code(name: str, first: npt.NDArray, second: npt.NDArray | None, bias: npt.NDArray, widths: Widths) -> str:
+    if second is None:
+        tables = [_floats("@n_weights[@N_OUTPUTS][@N_FEATURES]", first)]
+    else:
+        tables = [_floats("@n_B[@N_RANK][@N_FEATURES]", first), _floats("@n_A[@N_OUTPUTS][@N_RANK]", second)]
+    body = _FLOAT_LINEAR if second is None else _FLOAT_LOW_RANK
+    return _filled(name, widths, "\n".join([*tables, _floats("@n_bias[@N_OUTPUTS]", bias), _FLOAT_DOT, body]))
+
+
+def _int8_code(name: str, readout: Int8Readout, widths: Widths) -> str:
+    if readout.second is None:
+        tables = _int8_tables(readout.first, "weights", "@N_OUTPUTS", "@N_FEATURES")
+    else:
+        tables = _int8_tables(readout.first, "B", "@N_RANK", "@N_FEATURES")
+        tables += _int8_tables(readout.second, "A", "@N_OUTPUTS", "@N_RANK")
+    codings = [_coding("STATE", readout.states)]
+    if readout.inputs is not None:
+        codings.append(_coding("INPUT", readout.inputs))
+    parts = [
+        "#include <stdint.h>\n",
+        *codings,
+        *tables,
+        _floats("@n_bias[@N_OUTPUTS]", readout.bias),
+        _INT8_SHARED,
+        _INT8_LINEAR if readout.second is None else _INT8_LOW_RANK,
+        _INT8_PREDICT,
+    ]
+    return _filled(name, widths, "\n".join(parts))
+
+
+def _coding(what: str, coding: Coding) -> str:
+    return (
+        f"/* q = round((x - {what}_CENTRE) * {what}_PER_UNIT), -127 to 127 */\n"
+        f"#define @N_{what}_CENTRE {_number(coding.centre)}\n"
+        f"#define @N_{what}_PER_UNIT {_number(coding.per_unit)}\n"
+    )
+
+
+def _int8_tables(matrix: Int8Matrix, table: str, rows: str, columns: str) -> list[str]:
+    counts = _table(
+        f"static const int8_t @n_{table}[{rows}][{columns}]", [map(str, row) for row in matrix.weights.tolist()]
+    )
+    return [counts, _floats(f"@n_{table}_scale[{rows}]", matrix.row_scale)]
+
+
+def _number(value: np.float32) -> str:
+    # The shortest decimal that rounds to this float32.
+    text = f"{value!s}f"
+    return f"({text})" if text.startswith("-") else text
+
+
+def _floats(declared: str, values: npt.NDArray) -> str:
+    rows = values.astype(np.float32).reshape(-1, values.shape[-1])
+    texts = [[f"{value!s}f" for value in row] for row in rows]
+    return _table(f"static const float {declared}", texts if values.ndim == 2 else texts[0])
+
+
+def _table(declaration: str, values: Iterable[Any]) -> str:
+    lines = [f"{declaration} = {{"]
+    row_of_numbers: list[str] = []
+    for value in values:
+        if isinstance(value, str):
+            row_of_numbers.append(value)
+        else:
+            lines += ["    {", *_wrapped(value, 8), "    },"]
+    return "\n".join([*lines, *_wrapped(row_of_numbers, 4), "};", ""])
+
+
+def _wrapped(numbers: Iterable[str], indent: int) -> list[str]:
+    lines: list[str] = []
+    line = ""
+    for number in numbers:
+        if line and len(line) + len(number) + 2 > _WIDTH - indent:
+            lines.append(" " * indent + line)
+            line = ""
+        line += f"{' ' if line else ''}{number},"
+    return [*lines, " " * indent + line] if line else lines
+
+
+def _filled(name: str, widths: Widths, code: str) -> str:
+    """Put in the name, and keep the lines for readouts with inputs, or those for readouts without."""
+    keep, drop = ("@+", "@-") if widths.inputs else ("@-", "@+")
+    lines = [line.removeprefix(keep) for line in code.split("\n") if not line.startswith(drop)]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).replace("@N", name.upper()).replace("@n", name)
+
+
+# In the texts below @n is the name, @N the name in capitals; lines with @+ are for readouts that take the inputs too,
+# those with @- for the others.
+
+_ARGMAX = """
+/* The number of the largest of the @N_OUTPUTS outputs, the first of equals. */
+static inline int @n_argmax(const float *outputs)
+{
+    unsigned int best = 0u;
+    unsigned int o;
+    for (o = 1u; o < @N_OUTPUTS; ++o) {
+        if (outputs[o] > outputs[best]) {
+            best = o;
+        }
+    }
+    return (int)best;
+}
+"""
+
+_FLOAT_DOT = """
+/* Four sums side by side: smaller rounding errors, and no addition waits for the one before. */
+static inline float @n_dot(const float *weights, const float *values, unsigned int count)
+{
+    float a = 0.0f, b = 0.0f, c = 0.0f, d = 0.0f;
+    unsigned int i = 0u;
+    for (; i + 4u <= count; i += 4u) {
+        a += weights[i] * values[i];
+        b += weights[i + 1u] * values[i + 1u];
+        c += weights[i + 2u] * values[i + 2u];
+        d += weights[i + 3u] * values[i + 3u];
+    }
+    for (; i < count; ++i) {
+        a += weights[i] * values[i];
+    }
+    return (a + b) + (c + d);
+}
+"""
+
+_FLOAT_LINEAR = """
+@-/* states (@N_NODES) -> outputs (@N_OUTPUTS), which must not overlap them. */
+@-static inline void @n_predict(const float *states, float *outputs)
+@+/* states (@N_NODES), inputs (@N_INPUTS) -> outputs (@N_OUTPUTS), which must not overlap them. */
+@+static inline void @n_predict(const float *states, const float *inputs, float *outputs)
+{
+    unsigned int o;
+    for (o = 0u; o < @N_OUTPUTS; ++o) {
+@-        outputs[o] = @n_bias[o] + @n_dot(@n_weights[o], states, @N_NODES);
+@+        outputs[o] = @n_bias[o] + @n_dot(@n_weights[o], states, @N_NODES)
+@+                     + @n_dot(@n_weights[o] + @N_NODES, inputs, @N_INPUTS);
+    }
+}
+"""
+
+_FLOAT_LOW_RANK = """
+/* states (@N_NODES) -> outputs (@N_OUTPUTS), which must not overlap them: A (B states) + bias. */
+static inline void @n_predict(const float *states, float *outputs)
+{
+    float middle[@N_RANK];
+    unsigned int o;
+    for (o = 0u; o < @N_RANK; ++o) {
+        middle[o] = @n_dot(@n_B[o], states, @N_NODES);
+    }
+    for (o = 0u; o < @N_OUTPUTS; ++o) {
+        outputs[o] = @n_bias[o] + @n_dot(@n_A[o], middle, @N_RANK);
+    }
+}
+"""
+
+_INT8_SHARED = """
+/* Never overflows: there are so few features that even the largest products add up to less than 2^31. */
+static inline int32_t @n_dot(const int8_t *weights, const int8_t *values, unsigned int count)
+{
+    int32_t sum = 0;
+    unsigned int i;
+    for (i = 0u; i < count; ++i) {
+        sum += (int32_t)weights[i] * (int32_t)values[i];
+    }
+    return sum;
+}
+
+/* Codes values; those out of range become -127 or 127, NaN becomes 0. Returns how many of these there were. */
+static inline unsigned int @n_quantise(const float *values, unsigned int count, float centre, float per_unit,
+    int8_t *coded)
+{
+    unsigned int saturated = 0u;
+    unsigned int i;
+    for (i = 0u; i < count; ++i) {
+        const float q = (values[i] - centre) * per_unit;
+        if (q > -127.5f && q < 127.5f) {
+            coded[i] = (int8_t)(int)(q < 0.0f ? q - 0.5f : q + 0.5f);
+        } else {
+            coded[i] = (int8_t)(q >= 127.5f ? 127 : (q <= -127.5f ? -127 : 0));
+            ++saturated;
+        }
+    }
+    return saturated;
+}
+"""
+
+_INT8_LINEAR = """
+@-/* states_q (@N_NODES) -> outputs (@N_OUTPUTS). */
+@-static inline void @n_predict_q(const int8_t *states_q, float *outputs)
+@+/* states_q (@N_NODES), inputs_q (@N_INPUTS) -> outputs (@N_OUTPUTS). */
+@+static inline void @n_predict_q(const int8_t *states_q, const int8_t *inputs_q, float *outputs)
+{
+    unsigned int o;
+    for (o = 0u; o < @N_OUTPUTS; ++o) {
+@-        const int32_t sum = @n_dot(@n_weights[o], states_q, @N_NODES);
+@+        const int32_t sum = @n_dot(@n_weights[o], states_q, @N_NODES)
+@+                            + @n_dot(@n_weights[o] + @N_NODES, inputs_q, @N_INPUTS);
+        outputs[o] = (float)sum * @n_weights_scale[o] + @n_bias[o];
+    }
+}
+"""
+
+_INT8_LOW_RANK = f"""
+/*
+ * states_q (@N_NODES) -> outputs (@N_OUTPUTS): A (B states) + bias. What B gives is coded by its largest entry, anew
+ * each time: no range need be known for it, nothing saturates, and the products with A stay in integers.
+ */
+static inline void @n_predict_q(const int8_t *states_q, float *outputs)
+{{
+    float middle[@N_RANK];
+    int8_t middle_q[@N_RANK];
+    float peak = 0.0f;
+    float step = 0.0f;
+    unsigned int o;
+    for (o = 0u; o < @N_RANK; ++o) {{
+        const int32_t sum = @n_dot(@n_B[o], states_q, @N_NODES);
+        const float value = (float)sum * @n_B_scale[o];
+        const float size = value < 0.0f ? -value : value;
+        middle[o] = value;
+        peak = size > peak ? size : peak;
+    }}
+    if (peak > {SMALLEST_PEAK!s}f) {{
+        (void)@n_quantise(middle, @N_RANK, 0.0f, 127.0f / peak, middle_q);
+        step = peak / 127.0f;
+    }} else {{
+        for (o = 0u; o < @N_RANK; ++o) {{
+            middle_q[o] = 0;
+        }}
+    }}
+    for (o = 0u; o < @N_OUTPUTS; ++o) {{
+        const int32_t sum = @n_dot(@n_A[o], middle_q, @N_RANK);
+        outputs[o] = (float)sum * (@n_A_scale[o] * step) + @n_bias[o];
+    }}
+}}
+"""
+
+_INT8_PREDICT = """
+@-/* states (@N_NODES) -> outputs (@N_OUTPUTS). Returns the number of states out of range, which were saturated. */
+@-static inline unsigned int @n_predict(const float *states, float *outputs)
+@+/*
+@+ * states (@N_NODES), inputs (@N_INPUTS) -> outputs (@N_OUTPUTS).
+@+ * Returns the number of states and inputs out of range, which were saturated.
+@+ */
+@+static inline unsigned int @n_predict(const float *states, const float *inputs, float *outputs)
+{
+    int8_t coded[@N_FEATURES];
+@-    const unsigned int saturated =
+@-        @n_quantise(states, @N_NODES, @N_STATE_CENTRE, @N_STATE_PER_UNIT, coded);
+@-    @n_predict_q(coded, outputs);
+@+    const unsigned int saturated =
+@+        @n_quantise(states, @N_NODES, @N_STATE_CENTRE, @N_STATE_PER_UNIT, coded)
+@+        + @n_quantise(inputs, @N_INPUTS, @N_INPUT_CENTRE, @N_INPUT_PER_UNIT, coded + @N_NODES);
+@+    @n_predict_q(coded, coded + @N_NODES, outputs);
+    return saturated;
+}
+"""

@@ -1,0 +1,152 @@
+"""The comparison of exported graphs with the model they were made of."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.readout.edge._sessions import import_onnxruntime
+from reservoir_hw.readout.edge.manifest import Certificate, Certified, Value
+from reservoir_hw.readout.export.plan import Plan, Values
+from reservoir_hw.seeds import generator
+
+BOUND = 1e-5
+"""Of the largest error, relative to the largest output where that is above 1."""
+
+SHAPES = ((1, 1), (1, 17), (3, 5))
+"""Sequences and steps of the random inputs."""
+
+
+def certify(
+    plan: Plan,
+    sessions: Sequence[Any],
+    *,
+    recorded: Values | None = None,
+    bounded: bool = True,
+    metrics: Mapping[str, Mapping[str, float]] | None = None,
+) -> Certificate:
+    """Run every graph and its reference on random and on recorded inputs.
+
+    `sessions` are those of the plan's graphs. `recorded` holds the model's input and all states that devices
+    answered, (batch, time, ...). Raises `ConfigurationError` where a graph is further from its reference than the
+    bound, unless it is quantised (`bounded` False).
+    """
+    random = generator(0, "parity")
+    shapes = SHAPES if not plan.stepwise else tuple((batch, 1) for batch, _ in SHAPES)
+    trials = [random_inputs(plan, shape, random) for shape in shapes]
+    if recorded is not None:
+        trials.append(dict(recorded))
+    largest = np.zeros((len(plan.graphs), 2))
+    for values in trials:
+        for number, found in enumerate(compared(plan, sessions, values)):
+            largest[number] = np.maximum(largest[number], found.largest(plan.graphs[number].gives))
+    certified = []
+    for number, (error, output) in enumerate(largest):
+        bound = BOUND * max(1.0, output) if bounded else None
+        if bound is not None and not error <= bound:
+            raise ConfigurationError(
+                f"segment {number} of {plan.model} differs from the model by {error:.2g}, more than {bound:.2g}: its "
+                "weights may be too large for single precision (an ill-conditioned ridge regression needs a larger "
+                "alpha); nothing was written"
+            )
+        certified.append(
+            Certified(
+                segment=number,
+                largest_error=float(error),
+                largest_output=float(output),
+                bound=bound,
+                random_shapes=shapes,
+                recorded_steps=0 if recorded is None else _steps(plan, recorded),
+            )
+        )
+    return Certificate(
+        reference=_reference(),
+        runtime=f"onnxruntime {import_onnxruntime().__version__}",
+        segments=tuple(certified),
+        metrics={name: dict(pair) for name, pair in (metrics or {}).items()},
+    )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A segment: what it was given, what the model gives, and what the graph gives."""
+
+    given: Values
+    expected: Values
+    got: Values
+
+    def largest(self, values: Sequence[Value]) -> tuple[float, float]:
+        """The largest error and the largest output."""
+        error = output = 0.0
+        for value in values:
+            here, there = self.got[value.name], self.expected[value.name]
+            # A count of clipped values: one that lies on the bound may round to either side.
+            if not value.scalar:
+                error = max(error, _largest(here.astype(np.float64) - there))
+                output = max(output, _largest(there))
+        return error, output
+
+
+def compared(plan: Plan, sessions: Sequence[Any], values: Values) -> list[Comparison]:
+    """Run all segments, each fed with what the model itself computes."""
+    known = dict(values)
+    found = []
+    for graph, session, reference in zip(plan.graphs, sessions, plan.references, strict=True):
+        given = {value.name: known[value.name] for value in graph.reads}
+        expected = reference(given)
+        names = [value.name for value in graph.gives]
+        got = dict(zip(names, session.run(names, given), strict=True))
+        for name in names:
+            if got[name].shape != expected[name].shape:
+                raise ConfigurationError(
+                    f"{name} of {plan.model} is {got[name].shape} in the graph and {expected[name].shape} in the model"
+                )
+        found.append(Comparison(given, expected, got))
+        known |= expected
+    return found
+
+
+def random_inputs(plan: Plan, shape: tuple[int, int], random: np.random.Generator) -> Values:
+    """The model's input, the states of every crossing, and what is carried."""
+    values = {plan.input.name: _random(plan.input, shape, random, plan, None)}
+    for crossing in plan.crossings:
+        spec = plan.reservoirs[crossing.slot]
+        value = Value(name=crossing.states, shape=(spec.nodes,), dtype=spec.dtype)
+        values[crossing.states] = _random(value, shape, random, plan, spec.state_range)
+    for carried in plan.carried:
+        value = Value(name=carried.reads, shape=carried.shape, dtype=carried.dtype)
+        values[carried.reads] = _random(value, shape[:1], random, plan, None)
+    return values
+
+
+def _random(
+    value: Value,
+    axes: tuple[int, ...],
+    random: np.random.Generator,
+    plan: Plan,
+    limits: tuple[float, float] | None,
+) -> np.ndarray:
+    shape = (*axes, *value.shape)
+    if value.dtype == "int64":
+        return random.integers(0, plan.vocabulary or 2, shape)
+    numbers = random.standard_normal(shape) if limits is None else random.uniform(*limits, shape)
+    return numbers.astype(value.dtype)
+
+
+def _largest(array: np.ndarray) -> float:
+    return float(np.abs(array).max(initial=0.0))
+
+
+def _steps(plan: Plan, recorded: Values) -> int:
+    batch, steps = recorded[plan.input.name].shape[:2]
+    return batch * steps
+
+
+def _reference() -> str:
+    torch = sys.modules.get("torch")
+    return f"numpy {np.__version__}" if torch is None else f"torch {torch.__version__}"

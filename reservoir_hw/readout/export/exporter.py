@@ -1,0 +1,199 @@
+"""From a trained model to a bundle: cut, written as graphs, compared, and packed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from safetensors.numpy import save
+
+from reservoir_hw import provenance
+from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.readout._checks import whole_number
+from reservoir_hw.readout.edge._sessions import session_of
+from reservoir_hw.readout.edge.bundle import write_bundle
+from reservoir_hw.readout.edge.manifest import WEIGHTS, Manifest, Slot
+from reservoir_hw.readout.edge.probe import record_probe
+from reservoir_hw.readout.export.certificate import certify, compared, random_inputs
+from reservoir_hw.readout.export.graph import Precision
+from reservoir_hw.readout.export.models import plan_of
+from reservoir_hw.readout.export.plan import Plan, Values
+from reservoir_hw.reservoir import Reservoir
+from reservoir_hw.seeds import generator
+from reservoir_hw.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    pass
+
+Metrics = Mapping[str, Mapping[str, float]]
+
+# Steps of the golden inputs and outputs, by which a copied bundle is tried.
+_GOLDEN_STEPS = 8
+
+
+def export_model(
+    model: Any,
+    path: str | os.PathLike[str],
+    *,
+    reservoirs: Sequence[Reservoir] | Reservoir | None = None,
+    precision: Precision = "fp32",
+    recorded: Values | None = None,
+    probe: bool = True,
+    repetitions: int = 1,
+    tokenizer: Tokenizer | None = None,
+    metrics: Metrics | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> Manifest:
+    """Write a trained model as a bundle; returns its manifest.
+
+    Parameters
+    ----------
+    model
+        A linear readout (`RidgeReadout`, `RLSReadout`, `LMSReadout`), or a model around reservoirs (`ReservoirLM`,
+        `LAERC`, `SequenceClassifier`).
+    path
+        `NAME.rhw` is written as one file, any other name as a folder.
+    reservoirs
+        The open device of a linear readout; models know theirs.
+    precision
+        "int8" quantises the weights of linear layers, and their inputs as they come.
+    recorded
+        What a device answered (`record_text`, `record_series`): the graphs are compared on it too.
+    probe
+        Record the golden response of each device, for `EdgeRunner.verify_probe`. It drives them.
+    repetitions
+        How often each input was played and averaged in training.
+    metrics
+        Of the task, before and after, for the certificate.
+    facts
+        Further entries of the provenance.
+
+    Raises
+    ------
+    ConfigurationError
+        The model cannot be exported, or a graph is further from it than the certificate's bound.
+    MissingExtra
+        onnx or onnxruntime is not installed.
+    """
+    plan = plan_of(model, _listed(reservoirs), precision)
+    return write_plan(
+        plan,
+        path,
+        devices=_devices(model, _listed(reservoirs)),
+        precision=precision,
+        recorded=recorded,
+        probe=probe,
+        repetitions=repetitions,
+        tokenizer=tokenizer,
+        metrics=metrics,
+        facts=facts,
+    )
+
+
+def write_plan(
+    plan: Plan,
+    path: str | os.PathLike[str],
+    *,
+    devices: Sequence[Reservoir] = (),
+    precision: Precision = "fp32",
+    recorded: Values | None = None,
+    probe: bool = True,
+    repetitions: int = 1,
+    tokenizer: Tokenizer | None = None,
+    metrics: Metrics | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> Manifest:
+    """As `export_model`, for a model that was cut already; `devices` are those of the plan's reservoirs, if open."""
+    if tokenizer is not None and tokenizer.vocabulary != plan.vocabulary:
+        raise ConfigurationError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model {plan.vocabulary}")
+    record = {**provenance.collect({}), **(facts or {})}
+    graphs, sessions = built(plan, {"model": plan.model, "package": record["versions"].get("reservoir-hw", "")})
+    certificate = certify(plan, sessions, recorded=recorded, bounded=precision == "fp32", metrics=metrics)
+    files: dict[str, bytes | Iterable[bytes | memoryview]] = dict(graphs)
+    files[WEIGHTS] = plan.weights.parts()
+    files["golden.safetensors"] = save(_golden(plan, sessions, recorded, exact=precision == "fp32"))
+    slots = []
+    for number, spec in enumerate(plan.reservoirs):
+        name = None
+        if probe and number < len(devices):
+            name = f"probe_{number}.safetensors"
+            files[name] = save(record_probe(devices[number]))
+        identity = spec.identity.model_dump(mode="json")
+        slots.append(
+            Slot(
+                inputs=spec.inputs,
+                nodes=spec.nodes,
+                dtype=spec.dtype,
+                fingerprint=identity.pop("fingerprint"),
+                identity=identity,
+                repetitions=whole_number("repetitions", repetitions),
+                input_range=spec.input_range,
+                probe=name,
+            )
+        )
+    if tokenizer is not None:
+        files["tokenizer.json"] = tokenizer.dump().encode()
+    manifest = {
+        "model": plan.model,
+        "precision": precision,
+        "target": plan.target,
+        "input": plan.input,
+        "output": plan.output,
+        "output_meaning": plan.output_meaning,
+        "reads_last": plan.reads_last,
+        "segments": tuple(graph.segment for graph in plan.graphs),
+        "crossings": tuple(plan.crossings),
+        "carried": tuple(plan.carried),
+        "stepwise": plan.stepwise,
+        "slots": tuple(slots),
+        "tokenizer": "tokenizer.json" if tokenizer is not None else None,
+        "golden": "golden.safetensors",
+        "certificate": certificate,
+        "provenance": provenance.plain(_without_paths(record)),
+    }
+    return write_bundle(path, manifest, files)
+
+
+def built(plan: Plan, metadata: Mapping[str, str]) -> tuple[dict[str, bytes], list[Any]]:
+    """The files of a plan's graphs, and sessions that run them."""
+    places = plan.weights.places()
+    files = {graph.file: graph.build(places, metadata) for graph in plan.graphs}
+    sessions = [session_of(files[graph.file], graph.arrays, graph.file) for graph in plan.graphs]
+    return files, sessions
+
+
+def _golden(plan: Plan, sessions: Sequence[Any], recorded: Values | None, *, exact: bool) -> dict[str, np.ndarray]:
+    """Inputs and outputs of each segment, a few steps; of a quantised model those of the graphs themselves."""
+    steps = 1 if plan.stepwise else _GOLDEN_STEPS
+    if recorded is not None and not plan.carried:
+        values = {name: np.ascontiguousarray(value[:1, :steps]) for name, value in recorded.items()}
+    else:
+        values = random_inputs(plan, (1, steps), generator(0, "golden"))
+    golden = {}
+    for number, comparison in enumerate(compared(plan, sessions, values)):
+        given = comparison.given | (comparison.expected if exact else comparison.got)
+        golden |= {f"segment_{number}/{name}": np.ascontiguousarray(value) for name, value in given.items()}
+    return golden
+
+
+def _devices(model: Any, given: Sequence[Reservoir]) -> list[Reservoir]:
+    """The devices of a model's reservoirs, each once."""
+    if given:
+        return list(given)
+    found: dict[int, Reservoir] = {}
+    for layer in getattr(model, "reservoir_layers", []):
+        found.setdefault(id(layer.reservoir), layer.reservoir)
+    return list(found.values())
+
+
+def _listed(reservoirs: Sequence[Reservoir] | Reservoir | None) -> list[Reservoir]:
+    if reservoirs is None:
+        return []
+    return [reservoirs] if isinstance(reservoirs, Reservoir) else list(reservoirs)
+
+
+def _without_paths(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The provenance for whoever gets the bundle: not where things lay, nor how the command was called."""
+    return {key: value for key, value in record.items() if key not in ("command", "configuration")}

@@ -1,0 +1,210 @@
+"""A graph in the making: ONNX nodes, with the weights in a file beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from reservoir_hw.errors import MissingExtra
+from reservoir_hw.readout.edge.manifest import Segment, Value
+from reservoir_hw.readout.export.weights import Weights
+
+try:
+    import onnx
+    import onnx.compose
+    from onnx import TensorProto, helper, numpy_helper
+except ImportError as error:  # pragma: no cover - depends on what is installed
+    raise MissingExtra("export needs onnx: pip install 'reservoir-hw[export]'") from error
+
+Precision = Literal["fp32", "int8"]
+
+OPSET, IR_VERSION = 17, 8
+"""Read by onnxruntime 1.16 and later."""
+
+_TYPES = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "int64": TensorProto.INT64}
+
+
+class Graph:
+    """One segment of a model.
+
+    Tensors have names; `node` makes new ones. Values have the axes (batch, time, *shape), both dynamic.
+    With `precision` int8, `layers.linear` quantises its weights.
+    """
+
+    def __init__(self, number: int, weights: Weights, precision: Precision = "fp32") -> None:
+        self.number = number
+        self.weights = weights
+        self.precision: Precision = precision
+        self.reads: list[Value] = []
+        self.gives: list[Value] = []
+        self._axes: dict[str, tuple[str | int, ...]] = {}
+        self._nodes: list[Any] = []
+        self._constants: dict[str, Any] = {}
+        self._used: list[str] = []
+        self._count = 0
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The weights that this graph uses."""
+        return {name: self.weights.arrays[name] for name in self._used}
+
+    @property
+    def file(self) -> str:
+        """Its place in the bundle."""
+        return f"graphs/segment_{self.number}.onnx"
+
+    @property
+    def segment(self) -> Segment:
+        """Its entry in the manifest."""
+        return Segment(graph=self.file, reads=tuple(self.reads), gives=tuple(self.gives))
+
+    def read(self, value: Value, axes: tuple[str, ...] = ("batch", "time")) -> str:
+        """Declare an input; a carried value has the axes ("batch",)."""
+        self.reads.append(value)
+        self._axes[value.name] = () if value.scalar else axes
+        return value.name
+
+    def give(self, value: Value, tensor: str, axes: tuple[str, ...] = ("batch", "time")) -> None:
+        """Declare an output and what it is."""
+        self.gives.append(value)
+        self._axes[value.name] = () if value.scalar else axes
+        self._nodes.append(helper.make_node("Identity", [tensor], [value.name]))
+
+    def node(self, operator: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
+        """The output of a node, or a list of them."""
+        names = [self._new(operator) for _ in range(outputs)]
+        self._nodes.append(helper.make_node(operator, list(inputs), names, name=names[0], **attributes))
+        return names[0] if outputs == 1 else names
+
+    def scan(
+        self,
+        step: Callable[[list[str], str], tuple[list[str], str]],
+        states: Sequence[Value],
+        initial: Sequence[str],
+        sequence: str,
+        width: int,
+        dtype: str,
+    ) -> tuple[list[str], str]:
+        """Loop over the time axis: the last states, and what the steps gave, put together (batch, time, ...).
+
+        `step` writes one step: names of the states and of one row (batch, width) of the sequence (batch, time, width)
+        -> names of the next states and of its output. It may use weights, constants and tensors of this graph.
+        """
+        outside, self._nodes = self._nodes, []
+        names = [self._new(f"scan_{value.name}") for value in states]
+        row = self._new("scan_row")
+        following, output = step(names, row)
+        # Every output of a body must have a name of its own.
+        given = [self.node("Identity", tensor) for tensor in (*following, output)]
+        taken = [
+            helper.make_tensor_value_info(name, _TYPES[value.dtype], ("batch", *value.shape))
+            for name, value in zip(names, states, strict=True)
+        ]
+        body = helper.make_graph(
+            self._nodes,
+            self._new("scan_body"),
+            [*taken, helper.make_tensor_value_info(row, _TYPES[dtype], ("batch", width))],
+            [onnx.ValueInfoProto(name=name) for name in given],
+        )
+        self._nodes = outside
+        *last, outputs = self.node(
+            "Scan", *initial, sequence, outputs=len(given), body=body, num_scan_inputs=1,
+            scan_input_axes=[1], scan_output_axes=[1],
+        )  # fmt: skip
+        return last, outputs
+
+    def include(self, graph: Any, inputs: Mapping[str, str], kept: Mapping[str, tuple[str, np.ndarray]]) -> list[str]:
+        """The outputs of an ONNX graph made elsewhere, whose names are changed so that none is used twice.
+
+        `inputs` says which tensors its inputs are. Initialisers that `kept` holds become weights: its names ->
+        names in the file of weights, and their numbers.
+        """
+        prefix = f"{self._new('included')}_"
+        renamed = type(graph)()
+        renamed.CopyFrom(graph)
+        onnx.compose.add_prefix_graph(renamed, prefix, inplace=True)
+        for name, tensor in inputs.items():
+            self._nodes.append(helper.make_node("Identity", [tensor], [prefix + name]))
+        for before, initializer in zip(graph.initializer, renamed.initializer, strict=True):
+            if before.name in kept:
+                weight = self.weight(*kept[before.name])
+                self._nodes.append(helper.make_node("Identity", [weight], [initializer.name]))
+            else:
+                self._constants[initializer.name] = initializer
+        self._nodes.extend(renamed.node)
+        return [output.name for output in renamed.output]
+
+    def weight(self, name: str, array: np.ndarray) -> str:
+        """A weight, kept in the file of weights."""
+        self.weights.add(name, array)
+        if name not in self._used:
+            self._used.append(name)
+        return name
+
+    def constant(self, value: Any, dtype: Any = np.float32) -> str:
+        """A small array in the graph itself."""
+        array = np.asarray(value, dtype)
+        name = f"constant_{array.dtype.name}_{'x'.join(map(str, array.shape))}_{array.tobytes().hex()}"[:200]
+        self._constants.setdefault(name, numpy_helper.from_array(array, name))
+        return name
+
+    def build(self, places: Mapping[str, tuple[int, int]], metadata: Mapping[str, str]) -> bytes:
+        """The file, once it is known where the weights lie."""
+        graph = helper.make_graph(
+            self._nodes,
+            f"segment_{self.number}",
+            [self._information(value) for value in self.reads],
+            [self._information(value) for value in self.gives],
+            [*self._constants.values(), *(self._external(name, places[name]) for name in self._used)],
+        )
+        model = helper.make_model(
+            graph, producer_name="reservoir_hw", opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION
+        )
+        helper.set_model_props(model, dict(metadata))
+        onnx.checker.check_model(_without_external(model))
+        return model.SerializeToString(deterministic=True)
+
+    def _information(self, value: Value) -> Any:
+        shape = (*self._axes[value.name], *value.shape)
+        return helper.make_tensor_value_info(value.name, _TYPES[value.dtype], shape)
+
+    def _external(self, name: str, place: tuple[int, int]) -> Any:
+        array = self.weights.arrays[name]
+        tensor = TensorProto(
+            name=name,
+            data_type=helper.np_dtype_to_tensor_dtype(array.dtype),
+            dims=array.shape,
+            data_location=TensorProto.EXTERNAL,
+        )
+        facts = {"location": "weights.safetensors", "offset": place[0], "length": place[1]}
+        for key, fact in facts.items():
+            tensor.external_data.add(key=key, value=str(fact))
+        return tensor
+
+    def _new(self, operator: str) -> str:
+        self._count += 1
+        return f"{operator}_{self._count}"
+
+
+def _without_external(model: Any) -> Any:
+    """A copy to be checked: the checker would look for the file of the weights, which is not there yet."""
+    copy = type(model)()
+    copy.CopyFrom(model)
+    kept = []
+    for tensor in copy.graph.initializer:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            shape = tuple(tensor.dims)
+            copy.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, shape))
+        else:
+            kept.append(tensor)
+    del copy.graph.initializer[:]
+    copy.graph.initializer.extend(kept)
+    return copy
+
+
+def parameters_of(weights: Weights) -> int:
+    """How many numbers the weights hold."""
+    return sum(math.prod(array.shape) for array in weights.arrays.values())

@@ -1,0 +1,328 @@
+"""A user's own torch module as a graph, through torch.export."""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from importlib.util import find_spec
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnx.inliner
+from onnx import helper, numpy_helper
+
+from reservoir_hw.errors import ConfigurationError, MissingExtra
+from reservoir_hw.readout.edge._sessions import session_of
+from reservoir_hw.readout.edge.manifest import Crossing, DType, Value
+from reservoir_hw.readout.export.certificate import BOUND
+from reservoir_hw.readout.export.graph import OPSET, Graph
+from reservoir_hw.readout.export.plan import Plan, Values
+from reservoir_hw.readout.export.weights import Weights
+from reservoir_hw.seeds import generator
+from reservoir_hw.spec import ReservoirSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+# The lowest that torch writes; its own conversion to lower ones gives up without an error.
+_TORCH_OPSET = 18
+
+# Arrays of at least so many numbers are weights; smaller ones, such as shapes, belong to the graph.
+_SMALLEST_WEIGHT = 8
+
+# Of how to debug torch itself.
+_ADVICE = re.compile(r'For more information, run with TORCH_LOGS="[^"]*"\.?')
+
+_DTYPES: dict[str, DType] = {
+    "torch.float32": "float32", "torch.float64": "float64", "float32": "float32", "float64": "float64",
+}  # fmt: skip
+
+_REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
+
+
+def export_module(
+    module: nn.Module, example: Tensor, *, name: str = "module", reservoir: ReservoirSpec | None = None
+) -> Plan:
+    """A module that takes (batch, time, features) to (batch, time, outputs), with both axes dynamic.
+
+    With `reservoir`, the features are the states of that device: the plan drives it with its input as it is, and the
+    module reads. Without, they are the plan's input. The module computes in evaluation mode, in single precision
+    with any `precision`. One that mixes positions is right for whole sequences only, and not step by step.
+
+    `example` fixes the width and the dtype of the features; its numbers do not matter. The graph is compared with the
+    module at shapes that torch has not seen. Raises `ConfigurationError` where torch.export refuses the module, such
+    as for a loop over time or a branch on values, where the graph needs operators beyond opset 17, and where it
+    differs from the module; `MissingExtra` without onnxscript.
+    """
+    example = _checked_example(example)
+    dtype = _DTYPES[str(example.dtype)]
+    width = int(example.shape[2])
+    if reservoir is not None and (reservoir.nodes, reservoir.dtype) != (width, dtype):
+        raise ConfigurationError(
+            f"the example has {width} features of {dtype}, the reservoir {reservoir.nodes} nodes of {reservoir.dtype}"
+        )
+    features = Value(name="inputs" if reservoir is None else "states_0", shape=(width,), dtype=dtype)
+    plan_input = features
+    if reservoir is not None:
+        plan_input = Value(name="inputs", shape=(reservoir.inputs,), dtype=reservoir.dtype)
+    given = _outputs(module, example)
+    output = Value(name="outputs", shape=(given.shape[2],), dtype=_DTYPES[given.dtype.name])
+    graph = Graph(0, Weights())
+    graph.give(output, emit_module(graph, graph.read(features), module, example, name))
+
+    def reference(values: Values) -> Values:
+        import torch
+
+        return {"outputs": _outputs(module, torch.from_numpy(values[features.name]))}
+
+    return Plan(
+        model=type(module).__name__,
+        input=plan_input,
+        output=output,
+        output_meaning="values",
+        weights=graph.weights,
+        graphs=[graph],
+        references=[reference],
+        reservoirs=[] if reservoir is None else [reservoir],
+        crossings=[] if reservoir is None else [Crossing(slot=0, after=0, drive="inputs", states="states_0")],
+        target="whole" if reservoir is None else "segments",
+    )
+
+
+def emit_module(graph: Graph, x: str, module: nn.Module, example: Tensor, name: str) -> str:
+    """The module's output for the tensor `x`, which is like `example`: see `export_module` for what is raised."""
+    example = _checked_example(example)
+    converted = _converted(module, example)
+    kept = _weights_of(converted, module, name)
+    (input_name,) = (value.name for value in converted.input)
+    _check_parity(converted, kept, input_name, module, example)
+    (output,) = graph.include(converted, {input_name: x}, kept)
+    return output
+
+
+def check_positions(module: nn.Module, example: Tensor) -> None:
+    """Raise `ConfigurationError` for a module whose output at a position depends on others."""
+    example = _unseen(_checked_example(example), 2, 5)
+    whole = _outputs(module, example)
+    parts = np.concatenate([_outputs(module, example[:, step : step + 1]) for step in range(example.shape[1])], 1)
+    if np.abs(whole - parts).max() > BOUND * max(1.0, float(np.abs(whole).max())):
+        raise ConfigurationError(
+            f"a readout of type {type(module).__name__} mixes the positions of a sequence, so that a text token by "
+            "token would give other logits than in one piece: use one that treats positions independently"
+        )
+
+
+def _checked_example(example: Tensor) -> Tensor:
+    import torch
+
+    if example.ndim != 3 or example.dtype not in (torch.float32, torch.float64) or not example.shape[2]:
+        raise ConfigurationError(
+            f"the example of a module's input must be (batch, time, features) of float32 or float64, not "
+            f"{tuple(example.shape)} of {example.dtype}"
+        )
+    return example.detach().cpu()
+
+
+def _outputs(module: nn.Module, x: Tensor) -> np.ndarray:
+    """The module's outputs as an array. Raises `ConfigurationError` for other than (batch, time, outputs)."""
+    import torch
+    from torch import Tensor
+
+    from reservoir_hw.readout._evaluating import evaluating
+    from reservoir_hw.readout.export.models import _on_cpu
+
+    with evaluating(module), _on_cpu(module):
+        y: Any = module(x)
+    kinds = (torch.float32, torch.float64)
+    if not isinstance(y, Tensor) or y.ndim != 3 or y.shape[:2] != x.shape[:2] or y.dtype not in kinds:
+        found = f"{tuple(y.shape)} of {y.dtype}" if isinstance(y, Tensor) else type(y).__name__
+        raise ConfigurationError(
+            f"{type(module).__name__} must take {tuple(x.shape)} to (batch, time, outputs) of float32 or float64, it "
+            f"gives {found}"
+        )
+    return y.numpy()
+
+
+def _converted(module: nn.Module, example: Tensor) -> Any:
+    """An ONNX graph of opset 17 with standard operators."""
+    import torch
+
+    from reservoir_hw.readout._evaluating import evaluating
+    from reservoir_hw.readout.export.models import _on_cpu
+
+    if find_spec("onnxscript") is None:
+        raise MissingExtra("exporting a torch module needs onnxscript: pip install 'reservoir-hw[export]'")
+    what = f"a module of type {type(module).__name__}"
+    axes = {0: torch.export.Dim("batch", min=1), 1: torch.export.Dim("time", min=1)}
+    # Axes of length 1 would be taken for fixed ones, and equal ones for the same.
+    given = _unseen(example, 2, 3)
+    with evaluating(module), _on_cpu(module), _quiet():
+        try:
+            program = torch.export.export(module, (given,), dynamic_shapes=(axes,))
+        except Exception as error:
+            # torch raises classes of many kinds here, some of them private.
+            raise ConfigurationError(
+                f"torch.export refuses {what}: {_reason(error)} (a loop over time and a branch on values cannot be "
+                "exported; batch and time must stay free)"
+            ) from error
+        try:
+            exported: Any = torch.onnx.export(program, dynamo=True, opset_version=_TORCH_OPSET, verbose=False)
+        except Exception as error:
+            raise ConfigurationError(f"torch cannot write {what} as ONNX: {_reason(error)}") from error
+    proto = exported.model_proto
+    if proto.functions:
+        proto = onnx.inliner.inline_local_functions(proto)
+    versions = {entry.domain: entry.version for entry in proto.opset_import}
+    if versions.get("", 0) > _TORCH_OPSET:
+        raise ConfigurationError(f"torch wrote {what} in opset {versions['']}, which cannot be brought to {OPSET}")
+    constants = {tensor.name: tensor for tensor in proto.graph.initializer}
+    _lower(proto.graph, constants, what)
+    return proto.graph
+
+
+def _lower(graph: Any, constants: dict[str, Any], what: str) -> None:
+    """Bring a graph from opset 18 to 17, in place, and those inside its nodes."""
+    for node in graph.node:
+        if node.op_type == "Constant":
+            constants[node.output[0]] = node.attribute[0].t
+    for node in graph.node:
+        if node.domain not in ("", "ai.onnx"):
+            raise ConfigurationError(f"{what} needs the operator {node.domain}.{node.op_type}, no standard one")
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _lower(attribute.g, constants, what)
+        try:
+            since = onnx.defs.get_schema(node.op_type, _TORCH_OPSET).since_version
+        except onnx.defs.SchemaError as error:
+            raise ConfigurationError(f"{what} needs the operator {node.op_type}, which ONNX does not know") from error
+        if since > OPSET and not _lowered(node, constants):
+            raise ConfigurationError(f"{what} needs the operator {node.op_type} as of opset {since}, above {OPSET}")
+
+
+def _lowered(node: Any, constants: dict[str, Any]) -> bool:
+    """Write a node of opset 18 as one of 17 with the same meaning; False where that is not known to be possible."""
+    attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    if node.op_type in {f"Reduce{name}" for name in _REDUCTIONS}:
+        # The axes were an attribute.
+        axes = node.input[1] if len(node.input) > 1 else ""
+        if axes not in constants and (axes or attributes.get("noop_with_empty_axes")):
+            return False
+        kept = {"keepdims": attributes.get("keepdims", 1)}
+        if axes:
+            kept["axes"] = numpy_helper.to_array(constants[axes]).tolist()
+        _rewrite(node, node.input[:1], kept)
+        return True
+    if node.op_type == "Split":
+        # Without sizes, opset 17 makes parts of one size, or refuses to run.
+        _rewrite(node, node.input, {"axis": attributes.get("axis", 0)})
+        return True
+    if node.op_type == "Pad":
+        return len(node.input) < 4 and attributes.get("mode") != b"wrap"
+    if node.op_type in ("ScatterElements", "ScatterND"):
+        return attributes.get("reduction", b"none") in (b"none", b"add", b"mul")
+    return False
+
+
+def _rewrite(node: Any, inputs: Any, attributes: dict[str, Any]) -> None:
+    kept = list(inputs)
+    del node.input[:]
+    node.input.extend(kept)
+    del node.attribute[:]
+    node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
+
+
+def _weights_of(graph: Any, module: nn.Module, name: str) -> dict[str, tuple[str, np.ndarray]]:
+    """The initialisers that are weights: name in the graph -> name in the file, and the numbers.
+
+    Torch stores some matrices the other way round, under names of its own: they get the name of the parameter.
+    """
+    tensors = {key: value.detach().cpu().numpy() for key, value in module.state_dict().items()}
+    found: dict[str, tuple[str, np.ndarray]] = {}
+    used = set()
+    for initializer in graph.initializer:
+        numbers = numpy_helper.to_array(initializer)
+        if numbers.dtype.name not in ("float32", "float64"):
+            continue
+        if numbers.size < _SMALLEST_WEIGHT and initializer.name not in tensors:
+            continue
+        same = [key for key, tensor in tensors.items() if np.array_equal(tensor, numbers)]
+        turned = [key for key, tensor in tensors.items() if tensor.ndim == 2 and np.array_equal(tensor.T, numbers)]
+        label = next((key for key in (initializer.name, *same, *turned) if key in tensors), initializer.name)
+        if label in used:
+            label = initializer.name
+        used.add(label)
+        found[initializer.name] = (f"{name}.{label}", numbers)
+    return found
+
+
+def _check_parity(
+    converted: Any, kept: dict[str, tuple[str, np.ndarray]], input_name: str, module: nn.Module, example: Tensor
+) -> None:
+    """Compare with the module at shapes other than the exported one."""
+    what = f"the graph of {type(module).__name__}"
+    width, dtype = int(example.shape[2]), _DTYPES[str(example.dtype)]
+    given = _outputs(module, example)
+    alone = Graph(0, Weights())
+    x = alone.read(Value(name="inputs", shape=(width,), dtype=dtype))
+    output = Value(name="outputs", shape=(given.shape[2],), dtype=_DTYPES[given.dtype.name])
+    (result,) = alone.include(converted, {input_name: x}, kept)
+    alone.give(output, result)
+    session = session_of(alone.build(alone.weights.places(), {}), alone.weights.arrays, what)
+    for batch, steps in ((1, 1), (3, 7), (1, 12)):
+        trial = _unseen(example, batch, steps)
+        expected = _outputs(module, trial)
+        try:
+            got: Any = session.run(["outputs"], {"inputs": trial.numpy()})[0]
+        except Exception as error:
+            # onnxruntime raises its own classes, which share no base but Exception.
+            raise ConfigurationError(
+                f"{what} does not take {batch} sequences of {steps} steps; an axis was frozen: {_reason(error)}"
+            ) from error
+        if got.shape != expected.shape:
+            raise ConfigurationError(
+                f"{what} gives {got.shape} where the module gives {expected.shape}: an axis was frozen"
+            )
+        error = float(np.abs(got - expected).max(initial=0.0))
+        bound = BOUND * max(1.0, float(np.abs(expected).max(initial=0.0)))
+        if not error <= bound:
+            raise ConfigurationError(
+                f"{what} differs from the module by {error:.2g}, more than {bound:.2g}, for {batch} sequences of "
+                f"{steps} steps: a branch was dropped, or the module is random or changes when it is called"
+            )
+
+
+def _unseen(example: Tensor, batch: int, steps: int) -> Tensor:
+    """Random numbers like the example, of another shape."""
+    import torch
+
+    numbers = generator(0, "example").standard_normal((batch, steps, example.shape[2]))
+    return torch.from_numpy(numbers).to(example.dtype)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Torch writes and warns of what concerns its own parts; what fails is raised."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.fx", "torch.export", "torch._dynamo")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _reason(error: BaseException) -> str:
+    """What the first of the errors says, on one line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = " ".join(_ADVICE.sub("", str(error)).split()) or type(error).__name__
+    return text if len(text) <= 300 else f"{text[:297]}..."

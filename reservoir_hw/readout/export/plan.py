@@ -1,0 +1,43 @@
+"""A model cut at its reservoirs: graphs, what crosses between them, and what they are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from reservoir_hw.readout.edge.manifest import Carried, Crossing, Value
+from reservoir_hw.readout.export.graph import Graph
+from reservoir_hw.readout.export.weights import Weights
+from reservoir_hw.spec import ReservoirSpec
+
+Values = dict[str, np.ndarray]
+"""Arrays by the names of values."""
+
+Reference = Callable[[Values], Values]
+"""What a segment computes, by the model's own code: what it reads -> what it gives."""
+
+
+@dataclass
+class Plan:
+    """What is exported. `graphs`, `references` and the segments of the manifest are in the same order.
+
+    `reservoirs` are the specs of the devices that the slots of the crossings name, as the model sees them.
+    """
+
+    model: str
+    input: Value
+    output: Value
+    output_meaning: Literal["values", "logits"]
+    weights: Weights
+    graphs: list[Graph]
+    references: list[Reference]
+    reservoirs: list[ReservoirSpec] = field(default_factory=list)
+    crossings: list[Crossing] = field(default_factory=list)
+    carried: list[Carried] = field(default_factory=list)
+    stepwise: bool = False
+    reads_last: bool = False
+    target: Literal["segments", "whole"] = "segments"
+    vocabulary: int | None = None

@@ -1,0 +1,260 @@
+"""Models at the edge: what is refused, what is counted, and what happens after a fault."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reservoir_hw import open_reservoir
+from reservoir_hw.errors import (
+    ConfigurationError,
+    DeviceFault,
+    InputRangeError,
+    NotSupported,
+    ShapeError,
+    StateLost,
+)
+from reservoir_hw.readout import LinearReadout, ReservoirLayer, ReservoirLM, RidgeReadout, random_embedding
+from reservoir_hw.readout.edge.latency import Histogram
+from reservoir_hw.readout.edge.probe import compare_probe, record_probe
+from reservoir_hw.readout.edge.runner import EdgeRunner
+from reservoir_hw.readout.export.exporter import export_model
+from reservoir_hw.reservoir import Reservoir
+from reservoir_hw.tokenizer import CharTokenizer
+
+DEVICE: dict[str, Any] = {"kind": "esn", "nodes": 30, "inputs": 2, "seed": 1}
+
+
+@pytest.fixture
+def device() -> Iterator[Reservoir]:
+    with open_reservoir(DEVICE) as reservoir:
+        yield reservoir
+
+
+@pytest.fixture
+def series(device: Reservoir, tmp_path: Path) -> Path:
+    u = drive(300)
+    readout = RidgeReadout(1e-6).fit(device.run(u), u[..., :1])
+    export_model(readout, tmp_path / "series.rhw", reservoirs=device)
+    return tmp_path / "series.rhw"
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Path:
+    tokenizer = CharTokenizer.from_text("the cat sat on the mat, é")
+    with open_reservoir({**DEVICE, "inputs": 4}) as reservoir:
+        layer = ReservoirLayer(reservoir)
+        count = tokenizer.vocabulary
+        model = ReservoirLM(random_embedding(count, 4, seed=0), layer, LinearReadout(30, count))
+        export_model(model, tmp_path / "words.rhw", tokenizer=tokenizer)
+    return tmp_path / "words.rhw"
+
+
+def drive(steps: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(-1, 1, (1, steps, 2)).astype(np.float32)
+
+
+# ---- refusals
+
+
+def test_another_device_is_refused(series: Path) -> None:
+    other = {**DEVICE, "seed": 2}
+    with pytest.raises(
+        ConfigurationError, match=r"reservoir 0 is another device \(reservoir_hw esn, fingerprint .*\(--any-device\)"
+    ):
+        EdgeRunner(series, other)
+    with EdgeRunner(series, other, any_device=True) as runner:
+        assert runner.run(drive(3)).shape == (1, 3, 1)
+        (found,) = runner.verify_probe()
+        assert not found.same
+
+
+def test_a_device_of_another_width_is_refused_even_then(series: Path) -> None:
+    with pytest.raises(ConfigurationError, match="reservoir 0 has nodes 31, the model was trained on nodes 30"):
+        EdgeRunner(series, {**DEVICE, "nodes": 31}, any_device=True)
+    with pytest.raises(ConfigurationError, match="dtype float64"):
+        EdgeRunner(series, {**DEVICE, "dtype": "float64"}, any_device=True)
+
+
+def test_the_number_of_reservoirs(series: Path) -> None:
+    with pytest.raises(ConfigurationError, match="needs 1 reservoirs, one per slot, but 0 were given"):
+        EdgeRunner(series)
+    with pytest.raises(ConfigurationError, match="but 2 were given"):
+        EdgeRunner(series, [DEVICE, DEVICE])
+
+
+def test_another_number_of_repetitions_is_refused(series: Path) -> None:
+    with pytest.raises(ConfigurationError, match="means of 1 repetitions, and is to be run with 3"):
+        EdgeRunner(series, DEVICE, repetitions=3)
+
+
+def test_inputs_that_do_not_fit(series: Path, words: Path) -> None:
+    with EdgeRunner(series, DEVICE) as runner:
+        with pytest.raises(ShapeError, match=r"takes inputs \(batch, time, 2\), not \(1, 3, 1\)"):
+            runner.run(np.zeros((1, 3, 1)))
+        with pytest.raises(ShapeError, match=r"step takes inputs \(batch, 2\)"):
+            runner.step(np.zeros((1, 1, 2)))
+        broken = drive(5)
+        broken[0, 3, 1] = math.nan
+        with pytest.raises(InputRangeError, match=r"\(0, 3, 1\) is nan"):
+            runner.run(broken)
+        with pytest.raises(NotSupported, match="has no tokenizer"):
+            next(runner.generate("text", 3))
+        runner.run(drive(3))
+        with pytest.raises(ShapeError, match="2 sequences, but 1 were begun"):
+            runner.run(np.zeros((2, 3, 2)))
+    with EdgeRunner(words, {**DEVICE, "inputs": 4}) as runner:
+        with pytest.raises(InputRangeError, match=r"token 99 at \(text, position\) = \(0, 1\)"):
+            runner.run([[0, 99]])
+        with pytest.raises(ShapeError, match="tokens must be whole numbers"):
+            runner.run([[0.5]])
+        with pytest.raises(ShapeError, match="the prompt is empty"):
+            runner.generate([], 3)
+        with pytest.raises(InputRangeError, match="'Z'"):
+            runner.generate("Z", 3)
+        with pytest.raises(ConfigurationError, match="max_tokens"):
+            runner.generate("the", 0)
+
+
+# ---- at work
+
+
+def test_configurations_are_opened_and_closed(series: Path, device: Reservoir) -> None:
+    runner = EdgeRunner(series, DEVICE)
+    own = runner.reservoirs[0]
+    assert own.is_open
+    runner.close()
+    assert not own.is_open
+    with EdgeRunner(series, device):
+        pass
+    assert device.is_open
+
+
+def test_text_comes_in_pieces(words: Path) -> None:
+    with EdgeRunner(words, {**DEVICE, "inputs": 4}) as runner:
+        pieces = list(runner.generate("the cat", 30, seed=1))
+        tokens = list(runner.generate(runner.tokenizer.encode("the cat"), 30, seed=1))
+        assert "".join(pieces) == runner.tokenizer.decode(tokens)
+        assert len(pieces) == 30
+
+
+def test_a_text_that_is_disturbed_does_not_go_on(words: Path) -> None:
+    with EdgeRunner(words, {**DEVICE, "inputs": 4}) as runner:
+        reading = runner.generate("the", 10)
+        next(reading)
+        next(reading)
+        runner.step([1])
+        with pytest.raises(StateLost, match="used for something else"):
+            list(reading)
+
+
+def test_what_step_returned_stays(series: Path) -> None:
+    with EdgeRunner(series, DEVICE) as runner:
+        u = drive(5)
+        first = runner.step(u[:, 0])
+        kept = first.copy()
+        runner.step(u[:, 1])
+        np.testing.assert_array_equal(first, kept)
+
+
+def test_after_a_fault_nothing_goes_on(series: Path, device: Reservoir, monkeypatch: pytest.MonkeyPatch) -> None:
+    u = drive(20)
+    with EdgeRunner(series, device) as runner:
+        whole = runner.run(u)
+        runner.reset()
+        runner.run(u[:, :10])
+
+        def fails(*_: Any) -> Any:
+            raise DeviceFault("the laser is out")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(device, "_run", fails)
+            with pytest.raises(DeviceFault, match="the laser is out"):
+                runner.step(u[:, 10])
+        for again in (lambda: runner.step(u[:, 10]), lambda: runner.run(u[:, 10:])):
+            with pytest.raises(StateLost, match="call reset"):
+                again()
+        runner.reset()
+        np.testing.assert_array_equal(runner.run(u), whole)
+
+
+def test_repetitions_are_averaged(tmp_path: Path) -> None:
+    noisy = {**DEVICE, "nonidealities": {"loop": {"noise": 0.05}}}
+    u = drive(40)
+    with open_reservoir(noisy) as reservoir:
+        readout = RidgeReadout(1e-3).fit(reservoir.run(u), u[..., :1])
+        export_model(readout, tmp_path / "m.rhw", reservoirs=reservoir, repetitions=200)
+        once = readout.predict(reservoir.run(u))
+        with EdgeRunner(tmp_path / "m.rhw", reservoir, repetitions=200) as runner:
+            averages = [runner.run(u)]
+            with pytest.raises(StateLost, match="whole sequences from rest"):
+                runner.run(u)
+            with pytest.raises(NotSupported, match="step by step"):
+                runner.step(u[:, 0])
+            runner.reset()
+            averages.append(runner.run(u))
+    # The mean of 200 repeats has a fourteenth of the noise.
+    assert np.abs(averages[0] - averages[1]).std() < 0.3 * np.abs(averages[0] - once).std()
+
+
+def test_latency_has_a_row_for_each_stage(series: Path) -> None:
+    with EdgeRunner(series, DEVICE) as runner:
+        for step in range(50):
+            runner.step(drive(50)[:, step])
+        runner.run(drive(100))
+        rows = runner.latency()
+        assert [row.stage for row in rows] == ["crossing 0", "segment 0"]
+        assert [(row.calls, row.steps) for row in rows] == [(51, 150)] * 2
+        assert all(0 < row.p50_s <= row.p99_s <= row.longest_s for row in rows)
+
+
+def test_quantiles_of_a_histogram() -> None:
+    histogram = Histogram()
+    assert math.isnan(histogram.quantile_s(0.5))
+    durations = np.exp(np.random.default_rng(0).uniform(np.log(200), np.log(1e10), 5000)).astype(np.int64)
+    for ns in durations.tolist():
+        histogram.add(ns)
+    for share in (0.01, 0.5, 0.9, 0.99, 1.0):
+        assert histogram.quantile_s(share) == pytest.approx(np.quantile(durations, share) * 1e-9, rel=0.13)
+    histogram.add(10**15)
+    histogram.add(0)
+    assert histogram.count == 5002
+    assert histogram.quantile_s(1.0) <= 10**15 * 1e-9
+
+
+# ---- the golden response
+
+
+def test_a_noisy_device_passes_for_itself_and_not_for_others() -> None:
+    noisy = {**DEVICE, "nonidealities": {"loop": {"noise": 0.02}}}
+    with open_reservoir(noisy) as reservoir:
+        golden = record_probe(reservoir)
+        found = [compare_probe(reservoir, golden) for _ in range(10)]
+    assert all(one.same for one in found)
+    assert 0.8 < np.median([one.deviation for one in found]) < 1.2
+    with open_reservoir({**noisy, "spectral_radius": 0.7}) as other:
+        assert not compare_probe(other, golden).same
+
+
+def test_a_deterministic_device_repeats_itself(device: Reservoir) -> None:
+    golden = record_probe(device)
+    assert compare_probe(device, golden).deviation < 1e-3
+    with open_reservoir({**DEVICE, "leak_rate": 0.98}) as other:
+        assert not compare_probe(other, golden).same
+
+
+def test_without_torch_or_onnx() -> None:
+    """What the runtime imports, in a process of its own."""
+    code = (
+        "import sys; import reservoir_hw.readout.edge.runner; "
+        "print([name for name in ('torch', 'onnx', 'zarr', 'matplotlib', 'scipy', 'numba') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

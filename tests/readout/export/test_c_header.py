@@ -1,0 +1,565 @@
+"""C headers: compiled strictly, run, and compared with the readouts that they were made of."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reservoir_hw import open_reservoir
+from reservoir_hw.errors import ConfigurationError, ShapeError
+from reservoir_hw.readout import (
+    AttentionReadout,
+    LinearReadout,
+    LMSReadout,
+    LowRankReadout,
+    NotSolved,
+    RidgeReadout,
+    RLSReadout,
+)
+from reservoir_hw.readout.export._c_int8 import MOST_FEATURES, Int8Matrix
+from reservoir_hw.readout.export.c_header import as_coded, c_header, int8_readout, linear_map, low_rank
+from reservoir_hw.tasks.narma import Narma
+
+CC, CXX = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"), shutil.which("g++")
+needs_cc = pytest.mark.skipif(CC is None, reason="there is no C compiler (cc, gcc, clang) on this machine")
+needs_cxx = pytest.mark.skipif(CXX is None, reason="there is no g++ on this machine")
+
+STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror", "-O2"]
+SANITIZED = ["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+
+PROGRAM = """
+#include <stdio.h>
+#include "readout.h"
+
+int main(void)
+{
+    static float states[READOUT_NODES], inputs[READOUT_INPUTS + 1], outputs[READOUT_OUTPUTS];
+    float saturated = 0.0f, best = 0.0f;
+    while (fread(states, sizeof(float), READOUT_NODES, stdin) == READOUT_NODES
+           && fread(inputs, sizeof(float), READOUT_INPUTS, stdin) == READOUT_INPUTS) {
+        CALL;
+#if READOUT_OUTPUTS > 1
+        best = (float)readout_argmax(outputs);
+#endif
+        fwrite(outputs, sizeof(float), READOUT_OUTPUTS, stdout);
+        fwrite(&saturated, sizeof(float), 1, stdout);
+        fwrite(&best, sizeof(float), 1, stdout);
+    }
+    return 0;
+}
+"""
+CODED_PROGRAM = """
+#include <stdio.h>
+#include "readout.h"
+
+int main(void)
+{
+    static int8_t coded[READOUT_FEATURES];
+    static float outputs[READOUT_OUTPUTS];
+    while (fread(coded, 1, READOUT_FEATURES, stdin) == READOUT_FEATURES) {
+        CALL;
+        fwrite(outputs, sizeof(float), READOUT_OUTPUTS, stdout);
+    }
+    return 0;
+}
+"""
+
+
+def compiled(folder: Path, header: str, source: str, flags: list[str]) -> Path:
+    assert CC is not None
+    (folder / "readout.h").write_text(header, encoding="ascii")
+    (folder / "main.c").write_text(source, encoding="ascii")
+    command = [CC, "-std=c99", *STRICT, *flags, "main.c", "-o", "main"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return folder / "main"
+
+
+def output_of(program: Path, data: bytes) -> np.ndarray:
+    done = subprocess.run([program], input=data, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return np.frombuffer(done.stdout, dtype=np.float32)
+
+
+def in_c(
+    folder: Path, header: str, features: np.ndarray, flags: list[str] | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Outputs, saturated counts and argmax of features (steps, nodes + inputs)."""
+    sizes = {name: int(value) for name, value in re.findall(r"#define READOUT_(\w+) (\d+)u", header)}
+    arguments = "states, inputs, outputs" if sizes["INPUTS"] else "states, outputs"
+    assigned = "saturated = (float)" if "int8_t" in header else ""
+    source = PROGRAM.replace("CALL", f"{assigned}readout_predict({arguments})")
+    program = compiled(folder, header, source, flags or [])
+    rows = output_of(program, features.astype(np.float32).tobytes()).reshape(len(features), -1)
+    return rows[:, :-2], rows[:, -2], rows[:, -1]
+
+
+def ridge(features: int, outputs: int, *, inputs: int = 0, seed: int = 0) -> RidgeReadout:
+    rng = np.random.default_rng(seed)
+    x = np.tanh(rng.standard_normal((2 * features + 20, features)))
+    y = x @ rng.standard_normal((features, outputs)) + 0.1 * rng.standard_normal((len(x), outputs)) + 0.5
+    readout = RidgeReadout(1e-2, input_connection=bool(inputs))
+    return readout.fit(x[:, : features - inputs], y, x[:, features - inputs :] if inputs else None)
+
+
+def with_weights(weights: np.ndarray, bias: np.ndarray) -> RidgeReadout:
+    """A ridge readout that was trained, and whose solution is then replaced."""
+    readout = ridge(weights.shape[1], weights.shape[0])
+    readout.weights_, readout.bias_, readout._cast = weights, bias, {}
+    return readout
+
+
+def trained(kind: str) -> tuple[Any, np.ndarray, int]:
+    """A readout, float32 features to try it with, and how many of these are nodes."""
+    rng = np.random.default_rng(5)
+    x = np.tanh(rng.standard_normal((300, 13)))
+    y = x @ rng.standard_normal((13, 4)) + 1
+    torch.manual_seed(0)
+    made: dict[str, Any] = {
+        "ridge": lambda: RidgeReadout(1e-3).fit(3 * x + 1, y),
+        "ridge without bias": lambda: RidgeReadout(1e-3, bias=False).fit(x, y),
+        "ridge with inputs": lambda: RidgeReadout(1e-3, input_connection=True).fit(x[:, :10], y, x[:, 10:]),
+        "rls": lambda: RLSReadout().fit(x, y),
+        "rls with inputs": lambda: RLSReadout(input_connection=True).fit(x[:, :10], y, x[:, 10:]),
+        "lms": lambda: LMSReadout().fit(x, y),
+        "linear": lambda: LinearReadout(13, 4),
+        "linear without bias": lambda: LinearReadout(13, 4, bias=False),
+        "low rank": lambda: LowRankReadout(13, 9, 3),
+        "low rank without bias": lambda: LowRankReadout(13, 9, 3, bias=False),
+    }
+    nodes = 10 if kind.endswith("inputs") else 13
+    return made[kind](), np.tanh(rng.standard_normal((40, 13))).astype(np.float32), nodes
+
+
+KINDS = [
+    "ridge",
+    "ridge without bias",
+    "ridge with inputs",
+    "rls",
+    "rls with inputs",
+    "lms",
+    "linear",
+    "linear without bias",
+    "low rank",
+    "low rank without bias",
+]
+
+
+def answers(readout: Any, features: np.ndarray, nodes: int) -> np.ndarray:
+    if isinstance(readout, torch.nn.Module):
+        with torch.no_grad():
+            return readout(torch.from_numpy(features)).numpy()
+    inputs = features[:, nodes:] if nodes < features.shape[1] else None
+    return readout.predict(features[:, :nodes], inputs)
+
+
+def ranges(nodes: int, features: int) -> dict[str, Any]:
+    return {"state_range": (-1, 1), **({"input_range": (-1, 1)} if nodes < features else {})}
+
+
+# ---- float32
+
+
+@needs_cc
+@pytest.mark.parametrize("kind", KINDS)
+def test_fp32_agrees_with_the_readout(kind: str, tmp_path: Path) -> None:
+    readout, features, nodes = trained(kind)
+    expected = answers(readout, features, nodes)
+    outputs, saturated, best = in_c(tmp_path, c_header(readout), features)
+    assert expected.dtype == np.float32
+    assert np.abs(outputs - expected).max() <= 1e-5 * max(1, np.abs(expected).max())
+    assert not saturated.any()
+    np.testing.assert_array_equal(best, outputs.argmax(axis=1))
+
+
+@needs_cc
+def test_fp32_weights_arrive_bit_by_bit(tmp_path: Path) -> None:
+    """One weight per output, read back with a state of 1: denormals, the largest numbers, random bits."""
+    bits = np.random.default_rng(3).integers(0, 2**32, 3000, dtype=np.uint32).view(np.float32)
+    special = np.array(
+        [0.0, 1e-45, -1e-45, 1.1754942e-38, np.finfo(np.float32).max, -3.4028235e38, 0.1, 1 / 3, 16777217]
+    )
+    weights = np.concatenate([special.astype(np.float32), bits[np.isfinite(bits)]])
+    readout = with_weights(weights[:, None].astype(np.float64), np.zeros(len(weights)))
+    outputs, _, _ = in_c(tmp_path, c_header(readout), np.ones((1, 1)))
+    np.testing.assert_array_equal(outputs[0].view(np.uint32), weights.view(np.uint32))
+
+
+@needs_cc
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_fp32_any_shape_and_size(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    features, outputs = data.draw(st.integers(1, 300)), data.draw(st.integers(1, 70))
+    size = data.draw(st.sampled_from([1e-44, 1e-38, 1e-20, 1.0, 1e4, 1e30]))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    weights = (size * rng.standard_normal((outputs, features))).astype(np.float32).astype(np.float64)
+    weights[rng.random(weights.shape) < 0.1] = -0.0
+    readout = with_weights(weights, size * rng.standard_normal(outputs))
+    states = rng.uniform(-1, 1, (16, features)).astype(np.float32)
+    states[rng.random(states.shape) < 0.05] = 1e-42
+    expected = readout.predict(states)
+    got, _, _ = in_c(tmp_path_factory.mktemp("any"), c_header(readout), states)
+    assert np.abs(got - expected).max() <= 1e-5 * max(1, np.abs(expected).max())
+
+
+# ---- int8
+
+
+@needs_cc
+@pytest.mark.parametrize("kind", KINDS)
+def test_int8_computes_what_the_emulation_says(kind: str, tmp_path: Path) -> None:
+    readout, features, nodes = trained(kind)
+    features[3, 2], features[5, 0], features[7, 12] = 1.5, -np.inf, np.nan
+    features[7, 4], features[8, 1] = np.inf, 1e38
+    given_ranges = ranges(nodes, features.shape[1])
+    emulated = int8_readout(readout, **given_ranges)
+    expected, counts = emulated.predict(features[:, :nodes], features[:, nodes:] if nodes < 13 else None)
+    outputs, saturated, _ = in_c(tmp_path, c_header(readout, precision="int8", **given_ranges), features)
+    np.testing.assert_array_equal(saturated, counts)
+    assert np.flatnonzero(counts).tolist() == [3, 5, 7, 8]
+    assert counts.sum() == 5
+    np.testing.assert_array_equal(outputs, expected)
+
+
+@needs_cc
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_int8_any_shape_and_size(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    features, outputs = data.draw(st.integers(1, 300)), data.draw(st.integers(1, 70))
+    size = data.draw(st.sampled_from([1e-44, 1e-38, 1e-20, 1.0, 1e4, 1e30]))
+    low, high = data.draw(st.sampled_from([(-1.0, 1.0), (0.0, 1.0), (-3e-6, 1e-6), (5.0, 5.5), (-1e5, 3e5)]))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    readout: Any
+    if data.draw(st.booleans()):
+        rank = data.draw(st.integers(1, min(features, outputs)))
+        readout = LowRankReadout(features, outputs, rank)
+        with torch.no_grad():
+            readout.A.weight.mul_(size)
+    else:
+        readout = with_weights(size * rng.standard_normal((outputs, features)), rng.standard_normal(outputs))
+    states = rng.uniform(low, high, (16, features)).astype(np.float32)
+    emulated = int8_readout(readout, state_range=(low, high))
+    expected, counts = emulated.predict(states)
+    header = c_header(readout, precision="int8", state_range=(low, high))
+    got, saturated, _ = in_c(tmp_path_factory.mktemp("any"), header, states)
+    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(saturated, counts)
+    assert not counts.any()
+
+
+@needs_cc
+@pytest.mark.parametrize("kind", ["ridge", "rls with inputs", "low rank"])
+def test_int8_takes_the_integers_of_a_converter(kind: str, tmp_path: Path) -> None:
+    """All 256 values, -128 included, which `predict` itself never makes."""
+    readout, _, nodes = trained(kind)
+    coded = np.random.default_rng(0).integers(-128, 128, (50, 13), dtype=np.int8)
+    coded[0], coded[1] = -128, 127
+    given_ranges = ranges(nodes, 13)
+    call = "readout_predict_q(coded, outputs)" if nodes == 13 else "readout_predict_q(coded, coded + 10, outputs)"
+    header = c_header(readout, precision="int8", **given_ranges)
+    program = compiled(tmp_path, header, CODED_PROGRAM.replace("CALL", call), SANITIZED)
+    expected = int8_readout(readout, **given_ranges).predict_q(coded)
+    np.testing.assert_array_equal(output_of(program, coded.tobytes()).reshape(50, -1), expected)
+
+
+def test_codes_of_an_8_bit_converter_are_the_integers() -> None:
+    """Trained on codes 0 to 255 with a range of 1 to 255, `predict_q` takes code - 128."""
+    rng = np.random.default_rng(2)
+    codes = rng.integers(0, 256, (500, 20), dtype=np.uint8)
+    readout = RidgeReadout(1e-3).fit(codes, codes @ rng.standard_normal((20, 3)))
+    emulated = int8_readout(readout, state_range=(1, 255))
+    integers = (codes.astype(np.int16) - 128).astype(np.int8)
+    coded, saturated = emulated.coded(codes)
+    np.testing.assert_array_equal(coded, np.maximum(integers, -127))
+    np.testing.assert_array_equal(saturated, (codes == 0).sum(axis=1))
+    expected = readout.predict(codes)
+    error = emulated.predict_q(integers) - expected
+    assert np.sqrt(np.mean(error**2)) < 0.01 * expected.std()
+
+
+def test_int8_errors_stay_within_half_counts() -> None:
+    """|Δy| ≤ Σ_j |w_j| · half a count of x + half a count of w · Σ_j |x_j|, for every output."""
+    readout = ridge(64, 5)
+    x = np.random.default_rng(0).uniform(-1, 1, (200, 64))
+    weights = readout.weights_
+    count = np.abs(weights).max(axis=1) / 127
+    bound = np.abs(weights).sum(axis=1) / 254 + 64 * (count / 2) * (1 + 1 / 254)
+    error = np.abs(int8_readout(readout, state_range=(-1, 1)).predict(x)[0] - readout.predict(x))
+    assert (error <= bound + 1e-5).all()
+    assert error.max() > 1e-4
+
+
+def test_int8_ranges_from_recorded_features() -> None:
+    readout, _, _ = trained("ridge with inputs")
+    recorded = np.random.default_rng(0).uniform(-1, 1, (2, 30, 13)) * np.r_[np.full(10, 0.2), np.full(3, 4.0)]
+    by_range = c_header(
+        readout,
+        precision="int8",
+        state_range=(recorded[..., :10].min(), recorded[..., :10].max()),
+        input_range=(recorded[..., 10:].min(), recorded[..., 10:].max()),
+    )
+    assert c_header(readout, precision="int8", calibration=recorded) == by_range
+    _, counts = int8_readout(readout, calibration=recorded).predict(recorded[..., :10], recorded[..., 10:])
+    np.testing.assert_array_equal(counts, np.zeros((2, 30)))
+
+
+@needs_cc
+def test_narma10_in_c(tmp_path: Path) -> None:
+    """The task's own metric, of float32 and int8 code on the states of an echo state network."""
+    task = Narma(train_steps=2000, test_steps=1000, washout_steps=100)
+    u = np.concatenate([task.train.inputs, task.test.inputs], axis=1)
+    steps = task.train.inputs.shape[1]
+    with open_reservoir({"kind": "esn", "inputs": 1, "nodes": 100, "seed": 1, "spectral_radius": 0.9}) as reservoir:
+        states = np.asarray(reservoir.run(u))
+    train, test = states[:, :steps], states[0, steps:].astype(np.float32)
+    span = (float(train[:, 100:].min()), float(train[:, 100:].max()))
+    readout = RidgeReadout("gcv", washout=100).fit(train, task.train.targets)
+    on_coded = RidgeReadout("gcv", washout=100).fit(as_coded(train, span), task.train.targets)
+    headers = {
+        "fp32": c_header(readout),
+        "int8": c_header(on_coded, precision="int8", state_range=span),
+        "int8, trained in float": c_header(readout, precision="int8", state_range=span),
+    }
+    nrmse = {"numpy": task.evaluate(readout.predict(test)[None]).metrics["nrmse"]}
+    for case, header in headers.items():
+        folder = tmp_path / case
+        folder.mkdir()
+        outputs, saturated, _ = in_c(folder, header, test)
+        assert saturated.sum() <= 5
+        nrmse[case] = task.evaluate(outputs[None]).metrics["nrmse"]
+    assert nrmse["numpy"] < 0.4
+    assert abs(nrmse["fp32"] - nrmse["numpy"]) < 1e-5
+    assert nrmse["int8"] < nrmse["numpy"] + 0.1
+    assert nrmse["int8, trained in float"] > nrmse["int8"] + 0.1
+    coded = task.evaluate(on_coded.predict(as_coded(test, span))[None]).metrics["nrmse"]
+    assert abs(nrmse["int8"] - coded) < 0.02
+
+
+def test_as_coded_are_the_states_that_int8_sees() -> None:
+    x = np.array([[-2.0, -1.0, -0.3], [0.0, 1.0, np.nan]])
+    expected = [[-1, -1, -38 / 127], [0, 1, 0]]
+    np.testing.assert_allclose(as_coded(x, (-1, 1)), expected, rtol=1e-12)
+    assert as_coded(0.26, (0, 1)) == pytest.approx(0.5 - 61 / 254)
+    readout = ridge(6, 2)
+    states = np.random.default_rng(0).uniform(-1, 1, (9, 6)).astype(np.float32)
+    emulated = int8_readout(readout, state_range=(-1, 1))
+    np.testing.assert_array_equal(emulated.coded(as_coded(states, (-1, 1)))[0], emulated.coded(states)[0])
+
+
+# ---- what compilers say
+
+
+HEADERS = [
+    ("ridge", "fp32"),
+    ("ridge with inputs", "fp32"),
+    ("low rank", "fp32"),
+    ("ridge", "int8"),
+    ("ridge with inputs", "int8"),
+    ("low rank", "int8"),
+]
+
+
+def header_of(kind: str, precision: Any) -> str:
+    readout, features, nodes = trained(kind)
+    return c_header(readout, precision=precision, **(ranges(nodes, features.shape[1]) if precision == "int8" else {}))
+
+
+@needs_cc
+@pytest.mark.parametrize(("kind", "precision"), HEADERS)
+def test_freestanding_and_included_twice_without_use(kind: str, precision: str, tmp_path: Path) -> None:
+    (tmp_path / "readout.h").write_text(header_of(kind, precision), encoding="ascii")
+    (tmp_path / "only.c").write_text('#include "readout.h"\n#include "readout.h"\nextern int used;\nint used;\n')
+    for flags in (["-ffreestanding"], ["-ffreestanding", "-Os", "-Wdouble-promotion", "-Wmissing-prototypes"]):
+        command = [str(CC), "-std=c99", *STRICT, *flags, "-c", "only.c", "-o", "only.o"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@needs_cxx
+@pytest.mark.parametrize("standard", ["c++11", "c++20"])
+@pytest.mark.parametrize(("kind", "precision"), HEADERS)
+def test_as_cpp(kind: str, precision: str, standard: str, tmp_path: Path) -> None:
+    arguments = "s, s, o" if kind.endswith("inputs") else "s, o"
+    (tmp_path / "readout.h").write_text(header_of(kind, precision), encoding="ascii")
+    source = f'#include "readout.h"\nvoid f(const float *s, float *o) {{ (void)readout_predict({arguments}); }}\n'
+    (tmp_path / "only.cpp").write_text(source)
+    command = [str(CXX), f"-std={standard}", *STRICT, "-c", "only.cpp", "-o", "only.o"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@needs_cc
+@pytest.mark.parametrize(("kind", "precision"), HEADERS)
+def test_sanitizers_find_nothing(kind: str, precision: str, tmp_path: Path) -> None:
+    _, features, _ = trained(kind)
+    features[0, 0], features[1, 1], features[2] = np.nan, np.inf, -3e38
+    _, saturated, _ = in_c(tmp_path, header_of(kind, precision), features, SANITIZED)
+    assert (saturated[:3] > 0).all() == (precision == "int8")
+
+
+@needs_cc
+def test_two_readouts_in_one_program(tmp_path: Path) -> None:
+    (tmp_path / "one.h").write_text(c_header(ridge(3, 2), name="one"))
+    (tmp_path / "two.h").write_text(c_header(ridge(4, 1), name="two", precision="int8", state_range=(-1, 1)))
+    source = '#include "one.h"\n#include "two.h"\nint main(void) { float s[4] = {0.0f}, o[2]; one_predict(s, o);'
+    (tmp_path / "main.c").write_text(source + " return (int)two_predict(s, o); }\n")
+    command = [str(CC), "-std=c99", *STRICT, "main.c", "-o", "main"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert subprocess.run([tmp_path / "main"], check=False).returncode == 0
+
+
+@needs_cc
+def test_nothing_is_written_to_but_arguments(tmp_path: Path) -> None:
+    """No data or bss section in the object: no globals that could be written, so calls are re-entrant."""
+    if shutil.which("size") is None:
+        pytest.skip("there is no size (binutils) on this machine")
+    for precision in ("fp32", "int8"):
+        (tmp_path / "readout.h").write_text(header_of("low rank", precision))
+        (tmp_path / "f.c").write_text(
+            '#include "readout.h"\nextern void f(const float *s, float *o);\n'
+            "void f(const float *s, float *o) { (void)readout_predict(s, o); }\n"
+        )
+        subprocess.run([str(CC), "-std=c99", *STRICT, "-c", "f.c"], cwd=tmp_path, check=True)
+        text = subprocess.run(["size", "f.o"], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+        _, data, bss = (int(number) for number in text.splitlines()[1].split()[:3])
+        assert (data, bss) == (0, 0)
+
+
+@needs_cc
+def test_the_program_of_the_documentation(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "microcontroller.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```c\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "readout.h").write_text(c_header(ridge(9, 2), precision="int8", state_range=(1, 255)))
+    (tmp_path / "main.c").write_text(program)
+    command = [str(CC), "-std=c99", *STRICT, "-ffreestanding", "-c", "main.c", "-o", "main.o"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# ---- comment
+
+
+HOSTILE = "*/ int evil = 1; /* \\\n*/ ??/\n \r\0 \u2028 *\\\n/ // **//*/*/ é \\"
+
+
+@needs_cc
+def test_texts_cannot_leave_the_comment(tmp_path: Path) -> None:
+    header = c_header(ridge(3, 2), provenance={"reservoir": HOSTILE, HOSTILE: "*", "path": "/" * 1000, "": "*/"})
+    assert header.isascii()
+    assert "\\" not in header
+    comment, code = header.split("*/", 1)
+    assert "evil" in comment
+    assert "evil" not in code
+    assert code == c_header(ridge(3, 2)).split("*/", 1)[1]
+    in_c(tmp_path, header, np.zeros((1, 3)), ["-Wtrigraphs", "-Wcomment"])
+
+
+def test_provenance_and_checksum() -> None:
+    readout = ridge(3, 2)
+    header = c_header(readout, provenance={"reservoir fingerprint": "ab" * 32})
+    weights, bias = readout.weights_.astype("<f4"), readout.bias_.astype("<f4")
+    digest = hashlib.sha256(b"(2, 3)" + weights.tobytes() + b"(2,)" + bias.tobytes()).hexdigest()
+    assert f" * weights sha256: {digest}\n * reservoir fingerprint: {'ab' * 32}\n" in header
+    assert header == c_header(readout, provenance={"reservoir fingerprint": "ab" * 32})
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize("name", ["", "1a", "a-b", "int", "class", "_a", "a b", "a\n", "é", "a*/", "a" * 41, "a;b"])
+def test_names_that_c_does_not_take(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="C identifier"):
+        c_header(ridge(2, 1), name=name)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e39])
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_weights_that_are_no_float32(value: float, precision: Any) -> None:
+    more: dict[str, Any] = {"state_range": (-1, 1)} if precision == "int8" else {}
+    for part in ("weights_", "bias_"):
+        readout = ridge(3, 2)
+        getattr(readout, part)[-1] = value
+        with pytest.raises(ConfigurationError, match=rf"{part[:-1]} .*no finite float32"):
+            c_header(readout, precision=precision, **more)
+    factors = LowRankReadout(4, 4, 2).double()
+    with torch.no_grad():
+        factors.A.weight[1, 0] = value
+    with pytest.raises(ConfigurationError, match="no finite float32"):
+        c_header(factors, precision=precision, **more)
+
+
+def test_readouts_that_are_refused() -> None:
+    with pytest.raises(NotSolved, match="export needs weights"):
+        c_header(RidgeReadout())
+    with pytest.raises(NotSolved, match="export needs weights"):
+        c_header(RLSReadout())
+    with pytest.raises(ConfigurationError, match="AttentionReadout: export it as ONNX"):
+        c_header(AttentionReadout(5, 2, 7))
+    with pytest.raises(ConfigurationError, match="this is a LowRankReadout"):
+        linear_map(LowRankReadout(4, 4, 2))
+    with pytest.raises(ConfigurationError, match="this is a LinearReadout"):
+        low_rank(LinearReadout(4, 4))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "range of the states"),
+        ({"state_range": (-1, 1)}, "input_range"),
+        ({"state_range": (1, -1), "input_range": (0, 1)}, "cannot divide"),
+        ({"state_range": (0, 0), "input_range": (0, 1)}, "cannot divide"),
+        ({"state_range": (-1, np.inf), "input_range": (0, 1)}, "cannot divide"),
+        ({"state_range": (-1, 1), "input_range": (0, np.nan)}, "range of the inputs"),
+        ({"state_range": (0, 1e-44), "input_range": (0, 1)}, "scale them"),
+        ({"state_range": (0, 1e300), "input_range": (0, 1)}, "scale them"),
+        ({"state_range": (-1, 1), "calibration": np.zeros((3, 4))}, "give one"),
+        ({"calibration": np.zeros((3, 4))}, "cannot divide"),
+        ({"calibration": np.full((3, 4), np.nan)}, "cannot divide"),
+    ],
+)
+def test_int8_ranges_that_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        c_header(ridge(4, 2, inputs=1), precision="int8", **arguments)
+
+
+def test_other_arguments_that_are_refused() -> None:
+    with pytest.raises(ShapeError, match=r"calibration must be \(\.\.\., 4\)"):
+        c_header(ridge(4, 2), precision="int8", calibration=np.zeros((3, 5)))
+    with pytest.raises(ConfigurationError, match="precision must be"):
+        c_header(ridge(4, 2), precision="int4")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="leave them out"):
+        c_header(ridge(4, 2), state_range=(-1, 1))
+    with pytest.raises(ConfigurationError, match="more than float32 holds"):
+        c_header(with_weights(np.full((1, 9), 1e38), np.zeros(1)), precision="int8", state_range=(-1, 1))
+
+
+def test_sums_of_32_bits_cannot_overflow() -> None:
+    assert MOST_FEATURES * 127 * 128 < 2**31 <= (MOST_FEATURES + 1) * 127 * 128
+    widest = Int8Matrix.of(np.ones((1, MOST_FEATURES)))
+    assert widest.sums(np.full(MOST_FEATURES, -128, dtype=np.int8)) == np.float32(-MOST_FEATURES * 127 * 128)
+    with pytest.raises(ConfigurationError, match="32-bit sum"):
+        Int8Matrix.of(np.ones((1, MOST_FEATURES + 1)))
+
+
+def test_linear_map_gives_the_readout() -> None:
+    for kind in KINDS[:8]:
+        readout, features, nodes = trained(kind)
+        linear = linear_map(readout)
+        assert (linear.nodes, linear.inputs) == (nodes, 13 - nodes)
+        np.testing.assert_allclose(
+            features @ linear.weights.T + linear.bias, answers(readout, features, nodes), rtol=1e-4, atol=1e-5
+        )
+    B, A, bias = low_rank(trained("low rank")[0])
+    assert (B.shape, A.shape, bias.shape) == ((3, 13), (9, 3), (9,))
+    assert linear_map(LinearReadout(3, 2).to(torch.bfloat16)).weights.dtype == np.float32

@@ -1,0 +1,265 @@
+"""Every model, cut at its reservoirs: graphs against the model's own code, and whole bundles against the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from reservoir_hw import open_reservoir
+from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.readout import (
+    LAERC,
+    AttentionReadout,
+    LinearReadout,
+    LMSReadout,
+    LowRankReadout,
+    OneHot,
+    ReservoirLayer,
+    ReservoirLM,
+    RidgeReadout,
+    RLSReadout,
+    random_embedding,
+)
+from reservoir_hw.readout.edge.bundle import Bundle
+from reservoir_hw.readout.edge.runner import EdgeRunner
+from reservoir_hw.readout.export.certificate import BOUND, certify
+from reservoir_hw.readout.export.exporter import built, export_model
+from reservoir_hw.readout.export.models import plan_of
+from reservoir_hw.readout.export.recording import record_series, record_text
+from reservoir_hw.readout.laerc_reservoirs import reservoir_configurations
+from reservoir_hw.reservoir import Reservoir
+
+VOCABULARY = 23
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def esn(stack: ExitStack, **keys: Any) -> Reservoir:
+    return stack.enter_context(open_reservoir({"kind": "esn", "nodes": 40, "inputs": 8, "seed": 3, **keys}))
+
+
+def laerc(stack: ExitStack, *, width: int = 8, layers: int = 3, shared: bool = False, **keys: Any) -> LAERC:
+    torch.manual_seed(1)
+    layer_keys = {name: keys.pop(name) for name in ("scale", "offset", "limit") if name in keys}
+    configurations = reservoir_configurations(width, layers, dtype=keys.pop("dtype", "float32"))
+    reservoirs = [stack.enter_context(open_reservoir(one)) for one in configurations[: 1 if shared else layers]]
+    model = LAERC(
+        VOCABULARY,
+        width,
+        [ReservoirLayer(reservoirs[i % len(reservoirs)], **layer_keys) for i in range(layers)],
+        **keys,
+    )
+    return moved(model)
+
+
+def moved(model: Any) -> Any:
+    """Every weight away from its beginning, so that nothing multiplies by 0 or by 1."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+    return model
+
+
+def language_model(stack: ExitStack, readout: nn.Module, *, one_hot: bool = False, **keys: Any) -> ReservoirLM:
+    torch.manual_seed(2)
+    embedding = OneHot(VOCABULARY) if one_hot else random_embedding(VOCABULARY, 8, seed=1)
+    layer = ReservoirLayer(esn(stack, inputs=VOCABULARY if one_hot else 8), **keys)
+    return ReservoirLM(embedding, layer, moved(readout))
+
+
+READOUTS = {
+    "linear": lambda: LinearReadout(40, VOCABULARY),
+    "without bias": lambda: LinearReadout(40, VOCABULARY, bias=False),
+    "low rank": lambda: LowRankReadout(40, VOCABULARY, 4),
+    "attention": lambda: AttentionReadout(40, 5, VOCABULARY),
+}
+
+
+def text(batch: int = 2, steps: int = 30, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, VOCABULARY, (batch, steps))
+
+
+def within(got: np.ndarray, expected: np.ndarray) -> None:
+    assert got.shape == expected.shape
+    assert np.abs(got - expected).max() <= BOUND * max(1.0, float(np.abs(expected).max()))
+
+
+def answers_alike(model: Any, bundle: Path, devices: list[Reservoir]) -> None:
+    """Whole, in two pieces and step by step; and the texts that both write."""
+    tokens = text(3, 12, seed=9)
+    with torch.no_grad():
+        expected = model(torch.from_numpy(tokens)).numpy()
+    with EdgeRunner(bundle, devices) as runner:
+        within(runner.run(tokens), expected)
+        runner.reset(3)
+        within(np.concatenate([runner.run(tokens[:, :5]), runner.run(tokens[:, 5:])], 1), expected)
+        runner.reset(3)
+        steps = [runner.step(tokens[:, step]) for step in range(12)]
+        within(np.stack(steps, 1), expected)
+        mixed = [runner.run(tokens[:, :0])] if runner.reset(3) is None else []
+        mixed += [runner.step(tokens[:, 0])[:, None], runner.run(tokens[:, 1:6]), runner.step(tokens[:, 6])[:, None]]
+        within(np.concatenate(mixed, 1), expected[:, :7])
+        written = list(runner.generate(tokens[0], 20, temperature=0.8, top_k=7, seed=4))
+        assert written == list(model.generate(tokens[0], 20, temperature=0.8, top_k=7, seed=4))
+
+
+@pytest.mark.parametrize("name", READOUTS)
+@pytest.mark.parametrize("one_hot", [False, True])
+def test_language_models(stack: ExitStack, tmp_path: Path, name: str, one_hot: bool) -> None:
+    model = language_model(stack, READOUTS[name](), one_hot=one_hot)
+    manifest = export_model(model, tmp_path / "m.rhw", recorded=record_text(model, text()))
+    assert len(manifest.segments) == 2
+    for segment in manifest.certificate.segments:
+        assert segment.bound is not None
+        assert segment.largest_error <= segment.bound
+        assert segment.recorded_steps == 60
+        assert len(segment.random_shapes) == 3
+    answers_alike(model, tmp_path / "m.rhw", [model.layer.reservoir])
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"gate_hidden": 8, "reservoir_hidden": 8},
+        {"alpha_res": 0.5, "ffn_hidden": 10, "input_affine": "frozen"},
+        {"scale": 0.5, "offset": 0.1, "limit": 0.6},
+        {"dtype": "float64"},
+    ],
+)
+def test_laerc(stack: ExitStack, tmp_path: Path, keys: dict[str, Any]) -> None:
+    model = laerc(stack, **keys)
+    manifest = export_model(model, tmp_path / "m.rhw", recorded=record_text(model, text()))
+    assert [len(segment.reads) for segment in manifest.segments] == [1, 2, 2, 2]
+    devices = [layer.reservoir for layer in model.reservoir_layers]
+    answers_alike(model, tmp_path / "m.rhw", devices)
+
+
+def test_layers_that_share_a_device(stack: ExitStack, tmp_path: Path) -> None:
+    model = laerc(stack, shared=True)
+    manifest = export_model(model, tmp_path / "m.rhw", recorded=record_text(model, text()))
+    assert len(manifest.slots) == 1
+    assert [crossing.slot for crossing in manifest.crossings] == [0, 0, 0]
+    answers_alike(model, tmp_path / "m.rhw", [model.reservoir_layers[0].reservoir])
+
+
+def test_values_that_the_map_clips_are_counted(stack: ExitStack, tmp_path: Path) -> None:
+    model = laerc(stack, limit=0.6)
+    export_model(model, tmp_path / "m.rhw")
+    before = [layer.saturations for layer in model.reservoir_layers]
+    tokens = text(1, 40)
+    with torch.no_grad():
+        model(torch.from_numpy(tokens))
+    clipped = sum(layer.saturations for layer in model.reservoir_layers) - sum(before)
+    assert clipped > 100
+    with EdgeRunner(tmp_path / "m.rhw", [layer.reservoir for layer in model.reservoir_layers]) as runner:
+        runner.run(tokens)
+        assert runner.clipped == clipped
+        runner.reset()
+        for token in tokens[0]:
+            runner.step([token])
+        assert runner.clipped == 2 * clipped
+
+
+def test_the_certificate_does_not_count_saturations_in_the_model(stack: ExitStack, tmp_path: Path) -> None:
+    model = laerc(stack, limit=0.6)
+    export_model(model, tmp_path / "m.rhw", probe=False)
+    assert [layer.saturations for layer in model.reservoir_layers] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("kind", [RidgeReadout, RLSReadout, LMSReadout])
+@pytest.mark.parametrize("connected", [False, True])
+def test_linear_readouts(stack: ExitStack, tmp_path: Path, kind: Any, connected: bool) -> None:
+    device = esn(stack)
+    u = np.random.default_rng(0).uniform(-0.5, 0.5, (2, 400, 8)).astype(np.float32)
+    device.reset(2)
+    states = device.run(u)
+    targets = np.roll(u[..., :3], 2, 1)
+    readout = kind(input_connection=connected)
+    readout.fit(states, targets, u if connected else None)
+    recorded = record_series(device, u)
+    manifest = export_model(readout, tmp_path / "m.rhw", reservoirs=device, recorded=recorded)
+    assert manifest.certificate.segments[0].recorded_steps == 800
+    expected = readout.predict(states, u if connected else None)
+    with EdgeRunner(tmp_path / "m.rhw", device) as runner:
+        within(runner.run(u), expected)
+        runner.reset(2)
+        within(np.stack([runner.step(u[:, step]) for step in range(20)], 1), expected[:, :20])
+
+
+def test_quantised_models_are_close(stack: ExitStack, tmp_path: Path) -> None:
+    model = laerc(stack)
+    export_model(model, tmp_path / "m.rhw", precision="int8")
+    tokens = text(2, 50)
+    with torch.no_grad():
+        expected = model(torch.from_numpy(tokens)).numpy()
+    with EdgeRunner(tmp_path / "m.rhw", [layer.reservoir for layer in model.reservoir_layers]) as runner:
+        got = runner.run(tokens)
+    error = np.sqrt(np.square(got - expected).mean() / np.square(expected).mean())
+    assert 1e-4 < error < 0.1
+    with Bundle.open(tmp_path / "m.rhw") as bundle:
+        quantised = [name for name, array in bundle.weights.items() if array.dtype == np.int8]
+        assert len(quantised) == 3 * 5 + 1
+        assert all(abs(bundle.weights[name]).max() == 63 for name in quantised)
+
+
+def test_weights_lie_in_the_file_once(stack: ExitStack, tmp_path: Path) -> None:
+    model = laerc(stack)
+    export_model(model, tmp_path / "m")
+    file = tmp_path / "m" / "graphs" / "weights.safetensors"
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    # The norms before the reservoirs have no weights of their own; α and β are folded into others'.
+    extra = 3 * 8 - 3 * 2
+    header = 8 + int.from_bytes(file.read_bytes()[:8], "little")
+    assert file.stat().st_size - header == 4 * (parameters + extra)
+    assert header % 64 == 0
+
+
+def test_graphs_are_plain_onnx(stack: ExitStack, tmp_path: Path) -> None:
+    model = laerc(stack)
+    export_model(model, tmp_path / "m")
+    for path in sorted((tmp_path / "m" / "graphs").glob("*.onnx")):
+        onnx.checker.check_model(str(path), full_check=True)
+        loaded = onnx.load(str(path))
+        assert loaded.ir_version == 8
+        assert [(one.domain, one.version) for one in loaded.opset_import] == [("", 17)]
+        assert {node.domain for node in loaded.graph.node} == {""}
+        assert str(tmp_path) not in str(loaded.metadata_props)
+        assert all(value.type.tensor_type.shape.dim[0].dim_param == "batch" for value in loaded.graph.input)
+
+
+def test_a_graph_that_is_wrong_is_not_certified(stack: ExitStack) -> None:
+    model = language_model(stack, LinearReadout(40, VOCABULARY))
+    plan = plan_of(model)
+    _, sessions = built(plan, {})
+    certify(plan, sessions)
+    with torch.no_grad():
+        model.readout.bias += 1e-3
+    with pytest.raises(ConfigurationError, match=r"segment 1 of ReservoirLM.* differs from the model by 0.001"):
+        certify(plan, sessions)
+
+
+def test_what_cannot_be_exported(stack: ExitStack, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="a Linear cannot be exported"):
+        export_model(nn.Linear(2, 2), tmp_path / "m.rhw")
+    with pytest.raises(ConfigurationError, match="exported with its reservoir"):
+        export_model(RidgeReadout(), tmp_path / "m.rhw")
+    model = language_model(stack, LinearReadout(40, VOCABULARY))
+    with torch.no_grad():
+        model.readout.weight[0, 0] = float("nan")
+    with pytest.raises(ConfigurationError, match=r"readout.weight is not finite"):
+        export_model(model, tmp_path / "m.rhw")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,341 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor, nn
+from torch.nn import functional
+
+from reservoir_hw import open_reservoir
+from reservoir_hw.errors import ConfigurationError, MissingExtra
+from reservoir_hw.readout import ReservoirLayer, ReservoirLM, random_embedding
+from reservoir_hw.readout.edge._sessions import session_of
+from reservoir_hw.readout.edge.manifest import Value
+from reservoir_hw.readout.export import module as module_file
+from reservoir_hw.readout.export.certificate import certify
+from reservoir_hw.readout.export.exporter import built, write_plan
+from reservoir_hw.readout.export.graph import Graph
+from reservoir_hw.readout.export.models import plan_of_language_model
+from reservoir_hw.readout.export.module import _lower, export_module
+from reservoir_hw.readout.export.weights import Weights
+from reservoir_hw.readout.export.whole import SimulatedNetwork, whole_plan
+
+FEATURES, OUTPUTS = 12, 5
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(1)
+
+
+class Readout(nn.Module):
+    """The parts that these modules have in common."""
+
+    def __init__(self, width: int = FEATURES) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.inner = nn.Linear(width, 2 * width)
+        self.outer = nn.Linear(width, OUTPUTS)
+        self.dropout = nn.Dropout(0.5)
+
+
+class Gated(Readout):
+    """Split, reductions over axes, dropout: what opset 17 writes in another way than 18."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.inner(self.norm(x)).split(x.shape[-1], -1)
+        h = a * b.sigmoid()
+        h = h / (h.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() - h.amax(-1, keepdim=True)
+        return self.outer(functional.gelu(self.dropout(h)))
+
+
+class Convolution(Readout):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel = nn.Conv1d(FEATURES, FEATURES, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(self.kernel(functional.pad(x.transpose(1, 2), (2, 0))).transpose(1, 2))
+
+
+class Average(Readout):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None])
+
+
+class Transformer(Readout):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(FEATURES, 2, 16, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(self.layer(x))
+
+
+class Loop(Readout):
+    def forward(self, x: Tensor) -> Tensor:
+        h, rows = torch.zeros(x.shape[0], FEATURES), []
+        for step in range(x.shape[1]):
+            h = torch.tanh(h + x[:, step])
+            rows.append(self.outer(h))
+        return torch.stack(rows, 1)
+
+
+class Recurrent(Readout):
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrence = nn.GRU(FEATURES, FEATURES, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(self.recurrence(x)[0])
+
+
+class BranchOnValues(Readout):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(x) if x.sum() > 0 else -self.outer(x)
+
+
+class BranchOnBatch(Readout):
+    """torch.export drops the branch for a batch of one without a word."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return -self.outer(x) if x.shape[0] == 1 else self.outer(x)
+
+
+class Frozen(Readout):
+    """Something else when it is exported."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.outer(x)
+        return y[:, :1] if torch.compiler.is_exporting() else y
+
+
+class Random(Readout):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(functional.dropout(x, 0.5, True))
+
+
+class Median(Readout):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(x - x.median(-1, keepdim=True).values)
+
+
+class LastStep(Readout):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(x)[:, -1]
+
+
+def sequential() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, 20), nn.ReLU(), nn.Linear(20, OUTPUTS))
+
+
+def loaded(files: dict[str, bytes]) -> Any:
+    (file,) = files.values()
+    return onnx.load_from_string(file)
+
+
+@pytest.mark.parametrize("kind", [sequential, Gated, Convolution, Average, Transformer])
+def test_modules_of_ones_own(kind: Any, recwarn: pytest.WarningsRecorder) -> None:
+    module = kind()
+    # Batch and time of 1 in the example freeze nothing.
+    plan = export_module(module, torch.zeros(1, 1, FEATURES), name="own")
+    files, sessions = built(plan, {})
+    certificate = certify(plan, sessions)
+    assert certificate.segments[0].largest_output > 0.1
+    model = loaded(files)
+    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 17)]
+    assert (model.ir_version, len(model.functions)) == (8, 0)
+    assert {node.domain for node in model.graph.node} == {""}
+    assert module.training
+    assert not recwarn.list
+
+
+def test_weights_are_kept_outside_under_their_names() -> None:
+    module = Gated()
+    plan = export_module(module, torch.zeros(1, 1, FEATURES), name="own")
+    assert set(plan.weights.arrays) == {f"own.{name}" for name in module.state_dict()}
+    np.testing.assert_array_equal(plan.weights.arrays["own.inner.weight"], module.inner.weight.detach().T)
+    model = loaded(built(plan, {})[0])
+    for tensor in model.graph.initializer:
+        outside = tensor.data_location == TensorProto.EXTERNAL
+        assert outside == (tensor.name in plan.weights.arrays)
+        assert outside or numpy_helper.to_array(tensor).size < 8
+    assert len(model.SerializeToString()) < 5000
+
+
+def test_float64_stays_float64() -> None:
+    plan = export_module(Gated().double(), torch.zeros(1, 1, FEATURES, dtype=torch.float64))
+    assert (plan.input.dtype, plan.output.dtype) == ("float64", "float64")
+    certificate = certify(plan, built(plan, {})[1])
+    assert certificate.segments[0].largest_error < 1e-12
+
+
+def test_behind_a_reservoir(stack: ExitStack, tmp_path: Path) -> None:
+    esn = stack.enter_context(open_reservoir({"kind": "esn", "inputs": 3, "nodes": FEATURES}))
+    plan = export_module(Gated(), torch.zeros(1, 1, FEATURES), reservoir=esn.spec)
+    (crossing,) = plan.crossings
+    assert (plan.input.name, plan.input.shape, crossing.drive, crossing.states) == (
+        "inputs",
+        (3,),
+        "inputs",
+        "states_0",
+    )
+    manifest = write_plan(plan, tmp_path / "own.rhw", devices=[esn])
+    assert manifest.slots[0].nodes == FEATURES
+    with pytest.raises(ConfigurationError, match="12 features of float32, the reservoir 9 nodes"):
+        other = stack.enter_context(open_reservoir({"kind": "esn", "inputs": 3, "nodes": 9}))
+        export_module(Gated(), torch.zeros(1, 1, FEATURES), reservoir=other.spec)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Loop, r"torch\.export refuses a module of type Loop: Constraints violated \(time\)"),
+        (Recurrent, r"torch\.export refuses a module of type Recurrent: Constraints violated \(time\)"),
+        (BranchOnValues, r"torch\.export refuses .* data-dependent .* a branch on values cannot be exported"),
+        (BranchOnBatch, r"differs from the module by .* 1 sequences of 1 steps: a branch was dropped"),
+        (Frozen, r"gives \(3, 1, 5\) where the module gives \(3, 7, 5\): an axis was frozen"),
+        (Random, r"differs from the module by .* the module is random"),
+        (Median, r"torch cannot write a module of type Median as ONNX: .*median"),
+        (LastStep, r"LastStep must take \(1, 1, 12\) to \(batch, time, outputs\) .* gives \(1, 5\)"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(kind: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        export_module(kind(), torch.zeros(1, 1, FEATURES))
+
+
+@pytest.mark.parametrize("example", [torch.zeros(3, FEATURES), torch.zeros(1, 1, 0), torch.zeros(1, 1, 12, dtype=int)])
+def test_examples_are_checked(example: Tensor) -> None:
+    with pytest.raises(ConfigurationError, match=r"must be \(batch, time, features\) of float32 or float64"):
+        export_module(Gated(), example)
+
+
+def test_without_onnxscript(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module_file, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"needs onnxscript: pip install 'reservoir-hw\[export\]'"):
+        export_module(Gated(), torch.zeros(1, 1, FEATURES))
+
+
+# ---- within language models
+
+
+def language_model(stack: ExitStack, readout: nn.Module) -> tuple[ReservoirLM, SimulatedNetwork]:
+    esn: Any = stack.enter_context(open_reservoir({"kind": "esn", "inputs": 4, "nodes": FEATURES}))
+    model = ReservoirLM(random_embedding(OUTPUTS, 4, seed=0), ReservoirLayer(esn, limit=1.0), readout)
+    return model, SimulatedNetwork(esn.weights.recurrent(), esn.weights.W_in)
+
+
+def test_a_readout_of_ones_own_in_a_language_model(stack: ExitStack) -> None:
+    model, network = language_model(stack, Gated())
+    for plan in (plan_of_language_model(model), whole_plan(model, [network])):
+        certify(plan, built(plan, {})[1])
+        assert "readout.inner.weight" in plan.weights.arrays
+
+
+@pytest.mark.parametrize("kind", [Convolution, Average])
+def test_a_readout_of_a_language_model_may_not_mix_positions(stack: ExitStack, kind: Any) -> None:
+    model, _ = language_model(stack, kind())
+    with pytest.raises(ConfigurationError, match=f"type {kind.__name__} mixes the positions"):
+        plan_of_language_model(model)
+
+
+# ---- from opset 18 to 17
+
+
+def run_of(nodes: list[Any], constants: dict[str, np.ndarray], x: np.ndarray) -> np.ndarray:
+    """What nodes of opset 18, brought to 17, make of x (batch, time, features)."""
+    initializers = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    value = helper.make_tensor_value_info
+    written = helper.make_graph(
+        nodes, "written", [value("x", 1, [None] * 3)], [value("y", 1, [None] * 3)], initializers
+    )
+    _lower(written, {tensor.name: tensor for tensor in initializers}, "the module")
+    graph = Graph(0, Weights())
+    read = graph.read(Value(name="inputs", shape=(x.shape[2],)))
+    (result,) = graph.include(written, {"x": read}, {})
+    graph.give(Value(name="outputs", shape=(1,)), result)
+    session: Any = session_of(graph.build({}, {}), {}, "written")
+    return session.run(["outputs"], {"inputs": x})[0]
+
+
+X = np.random.default_rng(0).uniform(0.5, 2, (2, 3, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("operator", "expected"),
+    [
+        ("ReduceMax", X.max(2, keepdims=True)),
+        ("ReduceMin", X.min(2, keepdims=True)),
+        ("ReduceMean", X.mean(2, keepdims=True)),
+        ("ReduceProd", X.prod(2, keepdims=True)),
+        ("ReduceL1", np.abs(X).sum(2, keepdims=True)),
+        ("ReduceL2", np.sqrt((X**2).sum(2, keepdims=True))),
+        ("ReduceLogSum", np.log(X.sum(2, keepdims=True))),
+        ("ReduceLogSumExp", np.log(np.exp(X).sum(2, keepdims=True))),
+        ("ReduceSumSquare", (X**2).sum(2, keepdims=True)),
+    ],
+)
+def test_reductions(operator: str, expected: np.ndarray) -> None:
+    node = helper.make_node(operator, ["x", "axes"], ["y"], noop_with_empty_axes=0)
+    np.testing.assert_allclose(run_of([node], {"axes": np.array([-1])}, X), expected, rtol=1e-6)
+
+
+def test_a_reduction_of_everything() -> None:
+    node = helper.make_node("ReduceMax", ["x"], ["y"], keepdims=1)
+    np.testing.assert_array_equal(run_of([node], {}, X), X.max(keepdims=True))
+
+
+def test_a_split_into_so_many_parts() -> None:
+    nodes = [
+        helper.make_node("Split", ["x"], ["a", "b"], axis=2, num_outputs=2),
+        helper.make_node("Sub", ["a", "b"], ["y"]),
+    ]
+    np.testing.assert_array_equal(run_of(nodes, {}, X), X[..., :2] - X[..., 2:])
+
+
+def test_a_pad() -> None:
+    node = helper.make_node("Pad", ["x", "pads"], ["y"])
+    np.testing.assert_array_equal(run_of([node], {"pads": np.array([0, 1, 0, 0, 0, 0])}, X)[:, 1:], X)
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        (helper.make_node("Pad", ["x", "pads"], ["y"], mode="wrap"), "operator Pad as of opset 18"),
+        (helper.make_node("ReduceMax", ["x", "computed"], ["y"]), "operator ReduceMax as of opset 18"),
+        (helper.make_node("BitwiseNot", ["x"], ["y"]), "operator BitwiseNot as of opset 18"),
+        (helper.make_node("Gelu", ["x"], ["y"]), "operator Gelu, which ONNX does not know"),
+        (helper.make_node("FusedMatMul", ["x", "x"], ["y"], domain="com.microsoft"), "com.microsoft.FusedMatMul"),
+    ],
+)
+def test_other_operators_are_refused(node: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        run_of([node], {}, X)
+
+
+def test_operators_inside_a_branch_are_brought_down_too() -> None:
+    value = helper.make_tensor_value_info
+    inside = helper.make_node("ReduceMax", ["x", "axes"], ["largest"])
+    branches = {
+        "then_branch": helper.make_graph([inside], "then", [], [value("largest", 1, None)]),
+        "else_branch": helper.make_graph(
+            [helper.make_node("Identity", ["x"], ["same"])], "else", [], [value("same", 1, None)]
+        ),
+    }
+    nodes = [helper.make_node("If", ["always"], ["y"], **branches)]
+    got = run_of(nodes, {"axes": np.array([2]), "always": np.array(True)}, X)
+    np.testing.assert_array_equal(got, X.max(2, keepdims=True))

@@ -1,0 +1,332 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_array, eye_array
+
+from reservoir_hw import open_reservoir
+from reservoir_hw.backends.simulated.esn import Esn
+from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.readout import (
+    LAERC,
+    AttentionReadout,
+    EsnArrays,
+    EsnLM,
+    LinearReadout,
+    LMSReadout,
+    LowRankReadout,
+    NotSolved,
+    OneHot,
+    ReservoirLayer,
+    ReservoirLM,
+    RidgeReadout,
+    RLSReadout,
+    dense_esn_lm,
+    random_embedding,
+    sparse_esn_lm,
+)
+from reservoir_hw.readout.export.certificate import BOUND, SHAPES, certify
+from reservoir_hw.readout.export.exporter import built, write_plan
+from reservoir_hw.readout.export.graph import Precision
+from reservoir_hw.readout.export.plan import Plan
+from reservoir_hw.readout.export.whole import SimulatedNetwork, whole_plan
+from reservoir_hw.readout.gated import (
+    DrivenCandidate,
+    GatedRecurrence,
+    SequenceClassifier,
+    SettableCandidate,
+    TrainedCandidate,
+)
+
+VOCABULARY, WIDTH, NODES = 11, 8, 40
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(1)
+
+
+def opened(stack: ExitStack, **options: Any) -> Esn:
+    settings = {"kind": "esn", "nodes": NODES, "seed": 3, "bias_scaling": 0.3, "leak_rate": (0.2, 1.0), **options}
+    return cast(Esn, stack.enter_context(open_reservoir(settings)))
+
+
+def network_of(esn: Esn) -> SimulatedNetwork:
+    w = esn.weights
+    return SimulatedNetwork(w.recurrent(), w.W_in, w.bias, w.leak, esn.activation, esn.spec.dtype)
+
+
+def moving(model: Any, factor: float = 4.0) -> Any:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(factor) if parameter.ndim == 2 else parameter.fill_(0.4)
+    return model
+
+
+def laerc(esns: list[Esn]) -> LAERC:
+    layers = [ReservoirLayer(esn, limit=1.5) for esn in esns]
+    return moving(LAERC(VOCABULARY, WIDTH, layers))
+
+
+def case(kind: str, stack: ExitStack) -> tuple[Any, list[SimulatedNetwork]]:
+    """A model, and the networks in it."""
+    if kind == "laerc":
+        esns = [opened(stack, inputs=WIDTH, seed=seed) for seed in range(3)]
+        return laerc(esns), [network_of(esn) for esn in esns]
+    if kind == "sparse EsnLM":
+        return sparse_esn_lm(NODES, VOCABULARY, rank=5, connections=6, seed=0), []
+    if kind == "dense EsnLM":
+        return dense_esn_lm(NODES, VOCABULARY, train_input=True, seed=0), []
+    if kind == "classifier":
+        esn = opened(stack, inputs=3, dtype="float64")
+        return moving(SequenceClassifier(ReservoirLayer(esn, scale=0.5, offset=0.1, limit=0.6), 4)), [network_of(esn)]
+    if kind == "driven gates":
+        esn = opened(stack, inputs=3 + NODES)
+        layer = ReservoirLayer(esn, limit=1.0)
+        return moving(SequenceClassifier(GatedRecurrence(DrivenCandidate(layer)), 4)), [network_of(esn)]
+    if kind == "settable gates":
+        esn = opened(stack, inputs=3, dtype="float64")
+        return moving(GatedRecurrence(SettableCandidate(ReservoirLayer(esn, scale=2)))), [network_of(esn)]
+    esn = opened(stack, inputs=VOCABULARY if kind == "one-hot low-rank" else WIDTH)
+    embedding = OneHot(VOCABULARY) if kind == "one-hot low-rank" else random_embedding(VOCABULARY, WIDTH, seed=0)
+    readout = {
+        "linear": lambda: LinearReadout(NODES, VOCABULARY),
+        "attention": lambda: AttentionReadout(NODES, 7, VOCABULARY),
+        "one-hot low-rank": lambda: LowRankReadout(NODES, VOCABULARY, 5),
+    }[kind]()
+    return ReservoirLM(embedding, ReservoirLayer(esn, scale=1.5, limit=1.0), readout), [network_of(esn)]
+
+
+KINDS = [
+    "linear", "attention", "one-hot low-rank", "laerc", "sparse EsnLM", "dense EsnLM", "classifier", "driven gates",
+    "settable gates",
+]  # fmt: skip
+
+
+def at_rest(plan: Plan, batch: int) -> dict[str, np.ndarray]:
+    return {one.reads: np.zeros((batch, *one.shape), one.dtype) for one in plan.carried}
+
+
+def run(plan: Plan, session: Any, u: np.ndarray, carried: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, Any]]:
+    names = [plan.output.name, *(one.gives for one in plan.carried)]
+    outputs, *last = session.run(names, {plan.input.name: u, **carried})
+    return outputs, {one.reads: array for one, array in zip(plan.carried, last, strict=True)}
+
+
+def given(model: Any, batch: int, steps: int) -> torch.Tensor:
+    if hasattr(model, "vocabulary"):
+        return torch.randint(0, VOCABULARY, (batch, steps))
+    return torch.randn(batch, steps, 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_graph_is_the_model_on_its_simulated_reservoir(stack: ExitStack, kind: str) -> None:
+    model, networks = case(kind, stack)
+    plan = whole_plan(model, networks)
+    (session,) = built(plan, {})[1]
+    certificate = certify(plan, [session])
+    assert certificate.segments[0].random_shapes == SHAPES
+    assert certificate.segments[0].largest_output > 0.1
+    # From rest, by the model's own way of driving its reservoirs, over more steps.
+    u = given(model, 2, 200)
+    with torch.no_grad():
+        model.eval()
+        expected = (model.recurrence(u) if hasattr(model, "classes") else model(u)).float()
+        if hasattr(model, "classes"):
+            expected = model.readout(expected)
+    got, last = run(plan, session, u.numpy(), at_rest(plan, 2))
+    assert np.abs(got - expected.numpy()).max() <= BOUND * max(1.0, float(expected.abs().max()))
+    assert set(last) == {one.reads for one in plan.carried}
+    assert (plan.target, plan.crossings, plan.reservoirs, plan.stepwise) == ("whole", [], [], False)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_step_by_step_and_in_one_piece_are_the_same(stack: ExitStack, kind: str) -> None:
+    model, networks = case(kind, stack)
+    plan = whole_plan(model, networks)
+    (session,) = built(plan, {})[1]
+    u = given(model, 2, 9).numpy()
+    whole, _ = run(plan, session, u, at_rest(plan, 2))
+    carried = at_rest(plan, 2)
+    parts = []
+    for part in (slice(0, 1), slice(1, 2), slice(2, 9)):
+        outputs, carried = run(plan, session, u[:, part], carried)
+        parts.append(outputs)
+    np.testing.assert_allclose(np.concatenate(parts, 1), whole, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_int8_is_near_and_leaves_the_network_as_it_is(stack: ExitStack, kind: str) -> None:
+    model, networks = case(kind, stack)
+    plan = whole_plan(model, networks, "int8")
+    certificate = certify(plan, built(plan, {})[1], bounded=False)
+    (segment,) = certificate.segments
+    assert 1e-4 < segment.largest_error < 0.15 * max(1.0, segment.largest_output)
+    quantised = {name for name, array in plan.weights.arrays.items() if array.dtype == np.int8}
+    assert quantised
+    assert not any(name.startswith(("reservoir_", "recurrence.weight")) for name in quantised)
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu", "identity"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("input_connection", [False, True])
+def test_ridge_on_every_kind_of_network(stack: ExitStack, activation: str, dtype: str, input_connection: bool) -> None:
+    esn = opened(stack, inputs=2, activation=activation, dtype=dtype)
+    u = np.random.default_rng(0).uniform(-0.5, 0.5, (1, 1500, 2)).astype(dtype)
+    states = esn.run(u)
+    beside = u if input_connection else None
+    readout = RidgeReadout(1e-3, input_connection=input_connection).fit(states, np.roll(u, 1, 1), beside)
+    plan = whole_plan(readout, [network_of(esn)], reservoir=esn)
+    (session,) = built(plan, {})[1]
+    certify(plan, [session])
+    got, last = run(plan, session, u, at_rest(plan, 1))
+    expected = readout.predict(states, beside)
+    assert np.abs(got - expected).max() <= BOUND * max(1.0, np.abs(expected).max())
+    assert np.abs(last["state_0"] - states[:, -1]).max() < (1e-5 if dtype == "float32" else 1e-12)
+
+
+@pytest.mark.parametrize("kind", [RLSReadout, LMSReadout])
+def test_online_readouts(stack: ExitStack, kind: Any) -> None:
+    esn = opened(stack, inputs=2)
+    u = np.random.default_rng(0).uniform(-0.5, 0.5, (1, 500, 2)).astype(np.float32)
+    readout = kind(input_connection=True).fit(esn.run(u), np.roll(u, 1, 1), u)
+    plan = whole_plan(readout, [network_of(esn)], reservoir=esn)
+    certify(plan, built(plan, {})[1])
+
+
+def test_the_loop_is_the_equation_in_float64(stack: ExitStack) -> None:
+    esn = opened(stack, inputs=2, dtype="float64", spectral_radius=1.1)
+    w = esn.weights
+    assert len(set(w.leak)) == NODES
+    u = np.random.default_rng(0).standard_normal((3, 60, 2))
+    esn.reset(3)
+    readout = RidgeReadout(1e-3).fit(esn.run(u), u)
+    plan = whole_plan(readout, [network_of(esn)], reservoir=esn)
+    start = np.random.default_rng(1).uniform(-1, 1, (3, NODES))
+    state = start
+    for t in range(u.shape[1]):
+        state = (1 - w.leak) * state + w.leak * np.tanh(state @ w.recurrent().T + u[:, t] @ w.W_in.T + w.bias)
+    _, last = run(plan, built(plan, {})[1][0], u, {"state_0": start})
+    assert np.abs(last["state_0"] - state).max() < 1e-12
+
+
+def test_layers_that_share_a_network_store_it_once(stack: ExitStack) -> None:
+    esn = opened(stack, inputs=WIDTH)
+    network = network_of(esn)
+    plan = whole_plan(laerc([esn, esn]), [network, network])
+    certify(plan, built(plan, {})[1])
+    assert [one.reads for one in plan.carried] == ["state_0", "state_1"]
+    assert sum(name.endswith(".W") for name in plan.weights.arrays) == 1
+
+
+def test_a_sparse_network_is_made_dense() -> None:
+    W = csr_array(np.diag([0.5, 0.25]))
+    network = SimulatedNetwork(W, np.ones((2, 1)), leak=0.5)
+    np.testing.assert_array_equal(network.W, W.toarray())
+    np.testing.assert_array_equal(network.leak, [0.5, 0.5])
+    assert {array.dtype.name for array in (network.W, network.W_in, network.bias, network.leak)} == {"float32"}
+
+
+@pytest.mark.parametrize("kind", ["laerc", "driven gates", "sparse EsnLM"])
+def test_the_plan_makes_a_bundle(stack: ExitStack, tmp_path: Path, kind: str) -> None:
+    model, networks = case(kind, stack)
+    manifest = write_plan(whole_plan(model, networks), tmp_path / "model.rhw", probe=False)
+    assert (manifest.target, manifest.slots, len(manifest.segments)) == ("whole", (), 1)
+
+
+def test_gates_around_matrices_need_no_network() -> None:
+    model = GatedRecurrence(TrainedCandidate(3, 5))
+    assert whole_plan(model).carried == whole_plan(model, []).carried
+    with pytest.raises(ConfigurationError, match="0 reservoirs, but 1 networks"):
+        whole_plan(model, [SimulatedNetwork(np.eye(5), np.ones((5, 3)))])
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kind": "delay_loop", "nodes": NODES},
+        {"kind": "gated_esn", "nodes": NODES},
+        {"kind": "esn", "nodes": NODES, "nonidealities": {"readout": {"noise": 0.01}}},
+        {"kind": "esn", "nodes": NODES, "nonidealities": {"readout": {"bits": 8}}},
+    ],
+)
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_other_reservoirs_are_refused(stack: ExitStack, options: dict[str, Any], precision: Precision) -> None:
+    reservoir = stack.enter_context(open_reservoir({"inputs": WIDTH, **options}))
+    model = ReservoirLM(
+        random_embedding(VOCABULARY, WIDTH, seed=0), ReservoirLayer(reservoir), LinearReadout(NODES, VOCABULARY)
+    )
+    network = SimulatedNetwork(np.eye(NODES), np.ones((NODES, WIDTH)))
+    with pytest.raises(ConfigurationError, match="only a simulated esn without non-idealities"):
+        whole_plan(model, [network], precision)
+
+
+def test_networks_of_other_reservoirs_are_refused(stack: ExitStack) -> None:
+    model, (network,) = case("linear", stack)
+    with pytest.raises(ConfigurationError, match="1 reservoirs, but 0 networks"):
+        whole_plan(model, [])
+    with pytest.raises(ConfigurationError, match="network 0 has inputs 3, the reservoir of the model 8"):
+        whole_plan(model, [SimulatedNetwork(network.W, network.W_in[:, :3])])
+    with pytest.raises(ConfigurationError, match="dtype float64"):
+        whole_plan(model, [SimulatedNetwork(network.W, network.W_in, dtype="float64")])
+    # The right shapes, but other weights: found when the graph is compared with the model.
+    plan = whole_plan(model, [SimulatedNetwork(network.W, network.W_in, network.bias, network.leak * 0.99)])
+    with pytest.raises(ConfigurationError, match="differs from the model"):
+        certify(plan, built(plan, {})[1])
+
+
+def test_a_linear_readout_needs_its_reservoir(stack: ExitStack) -> None:
+    esn = opened(stack, inputs=2)
+    states = esn.run(np.random.default_rng(0).uniform(-0.5, 0.5, (1, 300, 2)).astype(np.float32))
+    readout = RidgeReadout(1e-3).fit(states, states[..., :1])
+    with pytest.raises(ConfigurationError, match="does not know its reservoir"):
+        whole_plan(readout, [network_of(esn)])
+    with pytest.raises(NotSolved):
+        whole_plan(RidgeReadout(1e-3), [network_of(esn)], reservoir=esn)
+    other = opened(stack, inputs=2, nodes=7)
+    with pytest.raises(ConfigurationError, match="the readout reads 40 features, the reservoir has 7 nodes"):
+        whole_plan(readout, [network_of(other)], reservoir=other)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"W": np.ones((3, 2))}, r"W of a network of 3 nodes must be \(3, 3\)"),
+        ({"W_in": np.ones((2, 1))}, r"W_in of a network of 3 nodes must be \(3, 1\)"),
+        ({"leak": np.ones(2)}, r"leak must be one number or \(3,\)"),
+        ({"activation": "sine"}, "activation must be one of tanh, relu, identity"),
+        ({"dtype": "float16"}, "dtype must be one of float32, float64"),
+        ({"W": eye_array(30_000, format="csr")}, "the recurrent matrix would take 3.4 GiB"),
+    ],
+)
+def test_broken_networks_are_refused(change: dict[str, Any], message: str) -> None:
+    arrays: dict[str, Any] = {"W": np.eye(3), "W_in": np.ones((3, 1)), **change}
+    with pytest.raises(ConfigurationError, match=message):
+        SimulatedNetwork(**arrays)
+
+
+def test_an_esn_lm_too_large_to_be_dense_is_refused() -> None:
+    nodes = 30_000
+    weights = EsnArrays(eye_array(nodes, format="csr"), csr_array((nodes, 3)).tocsc(), 0.5)
+    with pytest.raises(ConfigurationError, match=r"the recurrent matrix would take 3.4 GiB .* export the segments"):
+        whole_plan(EsnLM(weights, LowRankReadout(nodes, 3, 2)))
+
+
+def test_an_unknown_model_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="a Linear cannot be exported with its reservoir inside"):
+        whole_plan(torch.nn.Linear(2, 2))

@@ -13,6 +13,8 @@ from scipy.sparse import csr_array  # noqa: E402
 
 from reservoir_hw.backends.simulated import kernels  # noqa: E402
 from reservoir_hw.backends.simulated.kernels import prepare, run  # noqa: E402
+from reservoir_hw.backends.simulated.pace import share_out  # noqa: E402
+from reservoir_hw.backends.simulated.rounding import rounded, to_float16  # noqa: E402
 from reservoir_hw.backends.simulated.weights import EsnWeights, draw_weights  # noqa: E402
 from reservoir_hw.errors import ConfigurationError, ShapeError  # noqa: E402
 
@@ -61,6 +63,7 @@ def threading_rule(request, monkeypatch):
     limit = 0 if request.param == "all threads" else 1 << 60
     monkeypatch.setattr(kernels, "THREADED_DENSE", limit)
     monkeypatch.setattr(kernels, "_THREADED_SPARSE", limit)
+    monkeypatch.setattr(kernels, "_THREADED_BATCH", limit)
 
 
 @pytest.mark.usefixtures("threading_rule")
@@ -95,7 +98,7 @@ def test_every_size(dtype, storage, inputs, nodes):
 
 
 @pytest.mark.parametrize("inputs", [1, 8, 24, 100])
-@pytest.mark.parametrize("batch", [1, 3, 64])
+@pytest.mark.parametrize("batch", [1, 3, 4, 64])
 @pytest.mark.parametrize(("nodes", "steps"), [(37, 20), (150, 16), (600, 9)])
 @pytest.mark.parametrize("storage", STORAGE)
 @DTYPES
@@ -109,6 +112,37 @@ def test_chunks_and_single_steps_give_the_same_bits(dtype, storage, nodes, steps
         parts = [run(prepared, np.ascontiguousarray(part), part_state) for part in np.split(u, cuts, axis=1)]
         np.testing.assert_array_equal(np.concatenate(parts, 1), whole)
         np.testing.assert_array_equal(part_state, state)
+
+
+@pytest.mark.parametrize("storage", [None, np.float16])
+@pytest.mark.parametrize("inputs", [1, 24])
+@pytest.mark.parametrize("nodes", [37, 600])
+def test_batched_states_depend_neither_on_the_batch_nor_on_the_threads(monkeypatch, nodes, inputs, storage):
+    weights = network(nodes, inputs)
+    if storage is not None:
+        weights = rounded(weights, to_float16)
+    u = drive(21, 9, inputs, np.float32)
+    whole = run(prepare(weights, storage=storage, threads=1), u, np.zeros((21, nodes), np.float32))
+    np.testing.assert_allclose(whole, naive(weights, u, np.zeros((21, nodes))), rtol=0, atol=2e-6)
+    monkeypatch.setattr(kernels, "_THREADED_BATCH", 0)
+    for batch in (4, 9, 21):
+        # `threads=` is bounded by the cores of this machine, the division of a batch is not.
+        prepared = replace(prepare(weights, storage=storage), threads=3)
+        states = run(prepared, np.ascontiguousarray(u[-batch:]), np.zeros((batch, nodes), np.float32))
+        np.testing.assert_array_equal(states, whole[-batch:])
+
+
+def test_an_error_in_one_thread_is_raised():
+    def fail_at_two(part):
+        if part == 2:
+            raise ValueError("part 2")
+
+    with pytest.raises(ValueError, match="part 2"):
+        share_out(fail_at_two, range(5), threads=3)
+    done = []
+    share_out(done.append, range(50), threads=4)
+    assert sorted(done) == list(range(50))
+    share_out(done.append, [], threads=4)
 
 
 def test_chunks_inside_a_batched_run_give_the_same_bits(monkeypatch):

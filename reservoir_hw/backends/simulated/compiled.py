@@ -245,24 +245,21 @@ def dense_sequences(matrix, vectors, products, u, out, keep, gain, leaky, code, 
 
 
 @jit(ORDERED)
-def activate_batch(products, vectors, out, keep, gain, leaky, code, loop, t):
-    """From the products (batch, nodes) of step t to its states, in `vectors` and `out` (batch, time, nodes)."""
-    nodes = products.shape[1]
-    for b in range(products.shape[0]):
-        x, before, rows = products[b], vectors[b, :nodes], out[b, t]
-        if code == RATIONAL_TANH and loop is None:
-            for i in range(nodes):
-                y = keep[i] * before[i] + gain[i] * rational_tanh(x[i])
-                before[i] = y
-                rows[i] = y
-            continue
-        activate(code, x)
-        if leaky:
-            leak(x, before, keep, gain)
-        impair_nodes(x, before, loop, b, t, 0)
-        for i in range(nodes):
-            before[i] = x[i]
-            rows[i] = x[i]
+def activate_row(x, state, out, keep, gain, leaky, code, loop, b, t):
+    """From the products x (nodes,) of sequence b at step t to its states, in `state` and `out`."""
+    if code == RATIONAL_TANH and loop is None:
+        for i in range(x.shape[0]):
+            y = keep[i] * state[i] + gain[i] * rational_tanh(x[i])
+            state[i] = y
+            out[i] = y
+        return
+    activate(code, x)
+    if leaky:
+        leak(x, state, keep, gain)
+    impair_nodes(x, state, loop, b, t, 0)
+    for i in range(x.shape[0]):
+        state[i] = x[i]
+        out[i] = x[i]
 
 
 @jit(REORDERED)

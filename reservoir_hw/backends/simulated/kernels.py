@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -17,8 +18,9 @@ from numpy.typing import DTypeLike, NDArray
 from scipy.sparse import csr_array
 
 from reservoir_hw.backends.simulated import compiled
+from reservoir_hw.backends.simulated.dense_batch import ROWS, dense_batch, panels_of
 from reservoir_hw.backends.simulated.imperfections import LoopTerms
-from reservoir_hw.backends.simulated.pace import Pace, available_threads, numba_threads
+from reservoir_hw.backends.simulated.pace import Pace, available_threads, numba_threads, share_out
 from reservoir_hw.backends.simulated.weights import EsnWeights
 from reservoir_hw.errors import ConfigurationError, ShapeError
 
@@ -27,11 +29,14 @@ Array = NDArray[Any]
 # keep, gain, whether they matter, and the code of the activation.
 _Equation: TypeAlias = tuple[Array, Array, bool, int]
 
-# From this batch size one matrix product beats the sequences one after another.
+# From these batch sizes a product with the whole batch beats the sequences one after another.
 MATRIX_BATCH = 8
+_DENSE_BATCH = 4
 # Work per step, in float32 weights, under which a second thread costs more than it brings (about 5 µs).
 THREADED_DENSE = 200_000
 _THREADED_SPARSE = 20_000
+# Products of one run from which on it is worth waking a second thread (about 0.2 ms of work).
+_THREADED_BATCH = 8_000_000
 # Elements of the input and state scratch of one chunk of a batched run.
 _CHUNK = 1 << 21
 
@@ -65,10 +70,10 @@ class PreparedWeights:
         return _bits(stacked)
 
     @cached_property
-    def product(self) -> Array:
-        """Dense [W | W_in | b] transposed, (nodes + inputs + 1, nodes), for products with a whole batch."""
-        # In memory in this order too: the product is a quarter slower on a transposed view.
-        return np.concatenate([np.asarray(self.W).T, self.W_in.T, self.bias[None]])
+    def panels(self) -> Array:
+        """Dense [W | W_in | b] transposed and cut into panels, for products with a whole batch."""
+        product = np.concatenate([np.asarray(self.W).T, self.W_in.T, self.bias[None]])
+        return panels_of(product.astype(self.storage, copy=False), self.dtype)
 
     @cached_property
     def csr(self) -> tuple[Array, Array, Array]:
@@ -168,11 +173,11 @@ def run(
         return _run_sparse_batch(prepared, u, state, equation, loop, out)
     if out is None:
         out = np.empty((batch, steps, prepared.nodes), prepared.dtype)
-    if batch >= MATRIX_BATCH:
-        return _run_dense_batch(prepared, u, state, equation, loop, out)
     target = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
     if prepared.sparse:
         _run_sparse(prepared, u, state, equation, loop, target)
+    elif batch >= _DENSE_BATCH:
+        _run_dense_batch(prepared, u, state, equation, loop, target)
     else:
         _run_dense(prepared, u, state, equation, loop, target)
     state[...] = target[:, -1]
@@ -223,19 +228,28 @@ def _run_sparse(
 
 def _run_dense_batch(
     prepared: PreparedWeights, u: Array, state: Array, equation: _Equation, loop: LoopTerms | None, out: Array
-) -> Array:
-    batch, steps, _ = u.shape
-    nodes = prepared.nodes
-    vectors = np.ones((batch, len(prepared.product)), prepared.dtype)
-    vectors[:, :nodes] = state
-    products = np.empty((batch, nodes), prepared.dtype)
-    for step in range(steps):
-        # The same shapes at every step: a product over several steps would round by their number.
-        vectors[:, nodes:-1] = u[:, step]
-        np.matmul(vectors, prepared.product, out=products)
-        compiled.activate_batch(products, vectors, out, *equation, loop, step)
-    state[...] = vectors[:, :nodes]
-    return out
+) -> None:
+    batch, steps, inputs = u.shape
+    panels, nodes = prepared.panels, prepared.nodes
+    count, columns, width = panels.shape
+    rows = -(-batch // ROWS) * ROWS
+    # Rows of state, input and the 1 of the bias; the rows beyond the batch are multiplied in vain.
+    vectors = np.zeros((rows, padded(columns)), prepared.dtype)
+    vectors[:batch, :nodes] = state
+    vectors[:, nodes + inputs] = 1
+    products = np.empty((rows, count * width), prepared.dtype)
+    common = (panels, vectors, products, u, out, *equation, loop)
+    threads = prepared.threads if panels.size * rows * steps >= _THREADED_BATCH else 1
+    share_out(lambda part: dense_batch(*common, *part), _parts(batch, threads), threads)
+
+
+def _parts(batch: int, threads: int) -> list[tuple[int, int]]:
+    """First and last sequences of the parts of a batch, in whole tiles."""
+    tiles = -(-batch // ROWS)
+    # More parts than threads: one that was kept waiting for its core leaves the rest to the others.
+    parts = min(tiles, 2 * threads) if threads > 1 else 1
+    cuts = [tiles * part // parts * ROWS for part in range(parts)]
+    return list(pairwise([*cuts, batch]))
 
 
 def _run_sparse_batch(

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
+from typing import TypeVar
 
 import numpy as np
 
 from reservoir_hw.backends.simulated.compiled import numba
+
+_Part = TypeVar("_Part")
 
 # numba's simplest threading layer aborts the process when two threads enter it at once.
 _parallel_region = threading.Lock()
@@ -76,3 +82,33 @@ def numba_threads(threads: int) -> Iterator[None]:
 def available_threads() -> int:
     """The most that set_num_threads accepts: the cores of this process, or fewer where its user said so."""
     return int(numba.config.NUMBA_NUM_THREADS)  # pyright: ignore
+
+
+def share_out(work: Callable[[_Part], object], parts: Sequence[_Part], threads: int) -> None:
+    """Call `work` for each part, on so many threads, this one included; it should release the interpreter lock.
+
+    For parts that do not wait for each other. The threads of numba's parallel kernels spin for 13 ms after each call,
+    in the way of whoever computes next, which in training is torch; these sleep.
+    """
+    # Shared: the interpreter lock lets one thread at a time take the next.
+    remaining = iter(parts)
+
+    def take_parts() -> None:
+        for part in remaining:
+            work(part)
+
+    helpers = [_helpers(os.getpid()).submit(take_parts) for _ in range(min(threads, len(parts)) - 1)]
+    try:
+        take_parts()
+    finally:
+        # Nothing is left for those that have not begun.
+        begun = [helper for helper in helpers if not helper.cancel()]
+    for helper in begun:
+        helper.result()
+
+
+@cache
+def _helpers(process: int) -> ThreadPoolExecutor:
+    """Threads of this process: a fork has none of its parent's."""
+    del process
+    return ThreadPoolExecutor(available_threads(), "reservoir")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import layer_norm, linear
 
 from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.readout._checks import number_in, whole_number
@@ -139,10 +140,21 @@ class Block(nn.Module):
 
     def mix(self, x: Tensor, states: Tensor) -> Tensor:
         """x^(l+1) of x^(l) and the states (batch, time, R) with which the reservoir answered it (A6-A16)."""
-        r = self.beta.exp() * self.reservoir_mlp(self.norm_states(states))
+        r = self.beta.exp() * self._read(states)
         g = self.gate(self.norm_mix(torch.cat([x, r], -1))).sigmoid()
         m = g * r + (1 - g) * x
         return m + self.alpha * self.ffn(self.norm_ffn(m))
+
+    def _read(self, states: Tensor) -> Tensor:
+        """The network behind the reservoir of the normalised states (A6-A8)."""
+        norm = self.norm_states
+        first, activation, second = cast(tuple[nn.Linear, nn.GELU, nn.Linear], tuple(self.reservoir_mlp))
+        # Scale and shift of the norm go into the first layer. Behind it they would be reached only by a product with
+        # its weights, the one as large as the layer itself, where no gradient goes further back.
+        normed = layer_norm(states, norm.normalized_shape, eps=norm.eps)
+        weight = first.weight * norm.weight
+        hidden = activation(linear(normed, weight, torch.addmv(first.bias, first.weight, norm.bias)))
+        return second(hidden)
 
 
 def _two_layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:

@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from reservoir_hw.readout import LAERC, AttentionReadout, ReservoirLayer, ReservoirLM, RidgeReadout, random_embedding
+from reservoir_hw.readout.edge._stages import SegmentStage
 from reservoir_hw.readout.edge.runner import EdgeRunner
 from reservoir_hw.readout.export.exporter import export_model
 from reservoir_hw.reservoir import Reservoir
@@ -314,7 +315,7 @@ def bare_sessions(runner: EdgeRunner) -> Step:
     calls = [
         (stage.session.run_with_iobinding, bound.bindings[stage.name])
         for stage in runner._stages
-        if stage.name in bound.bindings
+        if isinstance(stage, SegmentStage)
     ]
 
     def run() -> None:

@@ -10,6 +10,9 @@ import numpy as np
 
 from reservoir_hw.errors import ConfigurationError, MissingExtra
 
+# In onnxruntime 1.16 it ends the process where it meets a sum whose axes are left out.
+_DISABLED_OPTIMIZERS = ["AttentionFusion"]
+
 if TYPE_CHECKING:
     import onnxruntime
 
@@ -23,6 +26,12 @@ def import_onnxruntime() -> Any:
     except ImportError as error:
         raise MissingExtra(f"running a bundle needs onnxruntime: pip install 'reservoir-hw[edge]' ({error})") from error
     return onnxruntime
+
+
+def first_line(error: Exception) -> str:
+    """What the runtime says, without what a terminal would obey: names of a foreign graph are in it."""
+    line = next(iter(str(error).splitlines()), type(error).__name__)
+    return "".join(letter if letter.isprintable() else "?" for letter in line)[:300]
 
 
 def make_session(bundle: Bundle, index: int, threads: int = 1) -> onnxruntime.InferenceSession:
@@ -57,11 +66,20 @@ def session_of(
         values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
         options.add_external_initializers(list(weights), values)
     try:
-        session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        # There is nothing to fall back to, and falling back would print to standard output.
+        session = runtime.InferenceSession(
+            graph,
+            options,
+            providers=["CPUExecutionProvider"],
+            enable_fallback=0,
+            disabled_optimizers=_DISABLED_OPTIMIZERS,
+        )
     except Exception as error:
         # onnxruntime raises its own classes, which share no base but Exception.
-        text = str(error).splitlines()[0]
-        raise ConfigurationError(f"onnxruntime {runtime.__version__} cannot load {name}: {text}") from error
+        raise ConfigurationError(
+            f"onnxruntime {runtime.__version__} cannot load {name}: {first_line(error)}"
+        ) from error
+    session.disable_fallback()
     # The runtime keeps the addresses of the arrays, but not the arrays: they must live as long as the session.
     weakref.finalize(session, dict.clear, dict(weights)).atexit = False
     return session

@@ -14,11 +14,11 @@ from reservoir_hw import arrays
 from reservoir_hw.errors import ConfigurationError, InputRangeError, NotSupported, ShapeError, StateLost
 from reservoir_hw.readout._checks import whole_number
 from reservoir_hw.readout._sampling import Sampler
-from reservoir_hw.readout._share import Share
-from reservoir_hw.readout.edge._sessions import import_onnxruntime, make_session
+from reservoir_hw.readout.edge._sessions import make_session
+from reservoir_hw.readout.edge._stages import Bound, stages_of
 from reservoir_hw.readout.edge.bundle import Bundle
 from reservoir_hw.readout.edge.latency import StageLatency, Stopwatch
-from reservoir_hw.readout.edge.manifest import Crossing, Manifest, Segment, Slot, Value
+from reservoir_hw.readout.edge.manifest import Slot, Value
 from reservoir_hw.readout.edge.probe import ProbeComparison, compare_probe
 from reservoir_hw.reservoir import Reservoir
 from reservoir_hw.reservoir_config import ReservoirConfig, open_reservoir
@@ -83,11 +83,11 @@ class EdgeRunner:
                 _check_device(device, slot, number, any_device=any_device)
             self.repetitions = repetitions
             self._tokenizer: Tokenizer | None = None
-            self._stages = _stages(manifest, sessions, self.reservoirs)
+            self._stages = stages_of(manifest, sessions, self.reservoirs)
             self._watch = Stopwatch([stage.name for stage in self._stages])
             self.clipped = 0
             """Values that the model's input maps have clipped into the range of a device, since the runner was made."""
-            self._bound: _Bound | None = None
+            self._bound: Bound | None = None
             self.reset()
             self._stack = stack.pop_all()
 
@@ -224,7 +224,7 @@ class EdgeRunner:
             self.reset(given.shape[0])
         bound = self._bound
         if bound is None or bound.batch != self._batch:
-            bound = self._bound = _Bound(self.manifest, self._stages, self._batch)
+            bound = self._bound = Bound(self.manifest, self._stages, self._batch)
             bound.begin(self._carried)
         self._begin_call()
         bound.values[self.manifest.input.name][...] = given
@@ -324,135 +324,6 @@ class EdgeRunner:
                 continue
             yield text[len(said) :]
             said = text
-
-
-class _SegmentStage:
-    """A graph."""
-
-    def __init__(self, number: int, segment: Segment, session: Any) -> None:
-        self.name = f"segment {number}"
-        self.segment = segment
-        self.session = session
-        self._gives = [value.name for value in segment.gives]
-
-    def begin(self, batch: int) -> None:
-        """Graphs keep nothing."""
-
-    def run(self, values: dict[str, np.ndarray], repetitions: int) -> None:
-        """Compute what the segment gives."""
-        del repetitions
-        given = {value.name: values[value.name] for value in self.segment.reads}
-        values.update(zip(self._gives, self.session.run(self._gives, given), strict=True))
-
-    def step(self, bound: _Bound) -> None:
-        """The same on bound arrays."""
-        self.session.run_with_iobinding(bound.bindings[self.name])
-
-
-class _CrossingStage:
-    """A reservoir between two graphs."""
-
-    def __init__(self, number: int, crossing: Crossing, reservoir: Reservoir) -> None:
-        self.name = f"crossing {number}"
-        self.crossing = crossing
-        self.reservoir = reservoir
-        self._share = Share(reservoir)
-
-    def begin(self, batch: int) -> None:
-        """The device is reset when it is driven next."""
-        self._share.begin(batch)
-
-    def run(self, values: dict[str, np.ndarray], repetitions: int) -> None:
-        """Drive the device."""
-        crossing = self.crossing
-        drive = values[crossing.drive]
-        if crossing.state is not None:
-            states: Any = self.reservoir.transition(drive[:, 0], values[crossing.state])
-            values[crossing.states] = states[:, None]
-            return
-        if repetitions == 1:
-            values[crossing.states] = np.asarray(self._share.run(drive))
-            return
-        if self._share.steps:
-            raise StateLost("a model that averages repetitions takes whole sequences from rest: call reset before run")
-        total = np.zeros((*drive.shape[:2], self.reservoir.spec.nodes))
-        for _ in range(repetitions):
-            self._share.begin(len(drive))
-            total += self._share.run(drive)
-        values[crossing.states] = (total / repetitions).astype(self.reservoir.spec.dtype)
-
-    def step(self, bound: _Bound) -> None:
-        """The same on bound arrays."""
-        crossing, values = self.crossing, bound.values
-        target = values[crossing.states]
-        if crossing.state is not None:
-            target[:, 0] = self.reservoir.transition(values[crossing.drive][:, 0], values[crossing.state])
-            return
-        states = self._share.run(values[crossing.drive], target)
-        if states is not target:
-            target[...] = states
-
-
-_Stage = _SegmentStage | _CrossingStage
-
-
-class _Bound:
-    """Arrays of one step for `batch` sequences, bound to the graphs once."""
-
-    def __init__(self, manifest: Manifest, stages: Sequence[_Stage], batch: int) -> None:
-        self.batch = batch
-        self.values = {manifest.input.name: _empty(manifest.input, batch)}
-        self._manifest = manifest
-        self.bindings: dict[str, Any] = {}
-        runtime = import_onnxruntime()
-        for one in manifest.carried:
-            self.values[one.reads] = np.zeros((batch, *one.shape), one.dtype)
-            self.values[one.gives] = np.zeros((batch, *one.shape), one.dtype)
-        for stage in stages:
-            if isinstance(stage, _CrossingStage):
-                spec = stage.reservoir.spec
-                self.values[stage.crossing.states] = np.zeros((batch, 1, spec.nodes), spec.dtype)
-                continue
-            for value in stage.segment.gives:
-                self.values.setdefault(value.name, _empty(value, batch))
-            binding = self.bindings[stage.name] = stage.session.io_binding()
-            for value in stage.segment.reads:
-                binding.bind_ortvalue_input(value.name, runtime.OrtValue.ortvalue_from_numpy(self.values[value.name]))
-            for value in stage.segment.gives:
-                binding.bind_ortvalue_output(value.name, runtime.OrtValue.ortvalue_from_numpy(self.values[value.name]))
-        self._clipped = [value for name, value in self.values.items() if name.startswith("clipped_")]
-
-    def begin(self, carried: Mapping[str, np.ndarray]) -> None:
-        """Take over what goes on from step to step."""
-        for name, value in carried.items():
-            self.values[name][...] = value
-
-    def carry(self, carried: dict[str, np.ndarray]) -> None:
-        """What the step gave is what the next one reads."""
-        for one in self._manifest.carried:
-            self.values[one.reads][...] = self.values[one.gives]
-            carried[one.reads] = self.values[one.reads]
-
-    def clipped(self) -> int:
-        """How many values the last step clipped."""
-        return sum(int(count) for count in self._clipped)
-
-
-def _empty(value: Value, batch: int) -> np.ndarray:
-    return np.zeros(() if value.scalar else (batch, 1, *value.shape), value.dtype)
-
-
-def _stages(manifest: Manifest, sessions: Sequence[Any], reservoirs: Sequence[Reservoir]) -> list[_Stage]:
-    """Segments and crossings in the order in which they are needed."""
-    stages: list[_Stage] = []
-    crossings = list(enumerate(manifest.crossings))
-    for number in range(len(manifest.segments) + 1):
-        while crossings and crossings[0][1].after == number:
-            place, crossing = crossings.pop(0)
-            stages.append(_CrossingStage(place, crossing, reservoirs[crossing.slot]))
-        if number < len(manifest.segments):
-            stages.append(_SegmentStage(number, manifest.segments[number], sessions[number]))
-    return stages
 
 
 def _listed(reservoirs: AnyReservoir | Sequence[AnyReservoir] | None) -> list[AnyReservoir]:

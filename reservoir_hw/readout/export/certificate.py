@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -33,17 +34,18 @@ def certify(
     """Run every graph and its reference on random and on recorded inputs.
 
     `sessions` are those of the plan's graphs. `recorded` holds the model's input and all states that devices
-    answered, (batch, time, ...). Raises `ConfigurationError` where a graph is further from its reference than the
-    bound, unless it is quantised (`bounded` False).
+    answered, (batch, time, ...), from rest on. Raises `ConfigurationError` where a graph is further from its
+    reference than the bound, unless it is quantised (`bounded` False).
     """
     random = generator(0, "parity")
     shapes = SHAPES if not plan.stepwise else tuple((batch, 1) for batch, _ in SHAPES)
     trials = [random_inputs(plan, shape, random) for shape in shapes]
+    comparisons = (compared(plan, sessions, values) for values in trials)
     if recorded is not None:
-        trials.append(dict(recorded))
+        comparisons = chain(comparisons, _followed(plan, sessions, recorded))
     largest = np.zeros((len(plan.graphs), 2))
-    for values in trials:
-        for number, found in enumerate(compared(plan, sessions, values)):
+    for comparison in comparisons:
+        for number, found in enumerate(comparison):
             largest[number] = np.maximum(largest[number], found.largest(plan.graphs[number].gives))
     certified = []
     for number, (error, output) in enumerate(largest):
@@ -109,6 +111,17 @@ def compared(plan: Plan, sessions: Sequence[Any], values: Values) -> list[Compar
         found.append(Comparison(given, expected, got))
         known |= expected
     return found
+
+
+def _followed(plan: Plan, sessions: Sequence[Any], recorded: Values) -> Iterator[list[Comparison]]:
+    """Recorded inputs and states, from rest on; a model that steps is compared step by step."""
+    batch, steps = recorded[plan.input.name].shape[:2]
+    known: Values = {one.gives: np.zeros((batch, *one.shape), one.dtype) for one in plan.carried}
+    for part in [slice(step, step + 1) for step in range(steps)] if plan.stepwise else [slice(None)]:
+        carried = {one.reads: known[one.gives].astype(one.dtype) for one in plan.carried}
+        comparisons = compared(plan, sessions, {**carried, **{name: recorded[name][:, part] for name in recorded}})
+        known = {name: value for comparison in comparisons for name, value in comparison.expected.items()}
+        yield comparisons
 
 
 def random_inputs(plan: Plan, shape: tuple[int, int], random: np.random.Generator) -> Values:

@@ -174,7 +174,8 @@ def _golden(plan: Plan, sessions: Sequence[Any], recorded: Values | None, *, exa
     golden = {}
     for number, comparison in enumerate(compared(plan, sessions, values)):
         given = comparison.given | (comparison.expected if exact else comparison.got)
-        golden |= {f"segment_{number}/{name}": np.ascontiguousarray(value) for name, value in given.items()}
+        # Not ascontiguousarray, which gives a scalar an axis.
+        golden |= {f"segment_{number}/{name}": np.asarray(value, order="C") for name, value in given.items()}
     return golden
 
 

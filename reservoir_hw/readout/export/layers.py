@@ -50,10 +50,13 @@ def layer_norm(
 ) -> str:
     """(x - mean) / √(variance + ε), scaled and shifted where the layer does that."""
     scale = np.ones(width) if weight is None else weight
-    inputs = [x, graph.weight(f"{name}.weight", np.asarray(scale, np.float32))]
-    if bias is not None:
-        inputs.append(graph.weight(f"{name}.bias", np.asarray(bias, np.float32)))
-    return graph.node("LayerNormalization", *inputs, axis=-1, epsilon=epsilon)
+    # A shift by nothing is written too: onnxruntime 1.16 breaks down where it fuses a sum with a norm that has none.
+    shift = np.zeros(width) if bias is None else bias
+    weights = [
+        graph.weight(f"{name}.{part}", np.asarray(numbers, np.float32))
+        for part, numbers in (("weight", scale), ("bias", shift))
+    ]
+    return graph.node("LayerNormalization", x, *weights, axis=-1, epsilon=epsilon)
 
 
 def gelu(graph: Graph, x: str) -> str:
@@ -81,7 +84,9 @@ def input_map(
     low, high = graph.constant(offset - limit, kind), graph.constant(offset + limit, kind)
     clipped = graph.node("Clip", mapped, low, high)
     outside = graph.node("Not", graph.node("Equal", mapped, clipped))
-    count = graph.node("ReduceSum", graph.node("Cast", outside, to=_onnx_type("int64")), keepdims=0)
+    # onnxruntime 1.16 does not survive a sum whose axes are left out.
+    axes = graph.constant([0, 1, 2], np.int64)
+    count = graph.node("ReduceSum", graph.node("Cast", outside, to=_onnx_type("int64")), axes, keepdims=0)
     return clipped, count
 
 

@@ -186,16 +186,27 @@ def _converted(module: nn.Module, example: Tensor) -> Any:
 
 
 def _lower(graph: Any, constants: dict[str, Any], what: str) -> None:
-    """Bring a graph from opset 18 to 17, in place, and those inside its nodes."""
+    """Bring a graph from opset 18 to 17, in place, and those inside its nodes; notes are left out."""
     for node in graph.node:
         if node.op_type == "Constant":
             constants[node.output[0]] = node.attribute[0].t
+    # Where the operators came from: source files of this machine.
+    graph.ClearField("doc_string")
+    del graph.metadata_props[:], graph.value_info[:]
+    for part in (*graph.node, *graph.initializer):
+        part.ClearField("doc_string")
+        del part.metadata_props[:]
     for node in graph.node:
         if node.domain not in ("", "ai.onnx"):
             raise ConfigurationError(f"{what} needs the operator {node.domain}.{node.op_type}, no standard one")
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 _lower(attribute.g, constants, what)
+        if node.op_type == "LayerNormalization" and len(node.input) == 2 and node.input[1] in constants:
+            # As in `layers.layer_norm`: onnxruntime 1.16 breaks down without a shift.
+            nothing = np.zeros_like(numpy_helper.to_array(constants[node.input[1]]))
+            graph.initializer.append(numpy_helper.from_array(nothing, f"{node.output[0]}_shift"))
+            node.input.append(f"{node.output[0]}_shift")
         try:
             since = onnx.defs.get_schema(node.op_type, _TORCH_OPSET).since_version
         except onnx.defs.SchemaError as error:

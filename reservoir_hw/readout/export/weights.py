@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -48,7 +49,7 @@ class Weights:
 
     def header(self) -> bytes:
         """The beginning of the file: the length of the description, and the description."""
-        described = {"__metadata__": {"format": "reservoir_hw.graphs"}}
+        described: dict[str, Any] = {"__metadata__": {"format": "reservoir_hw.graphs"}}
         begin = 0
         for name in self._order():
             array = self.arrays[name]
@@ -67,7 +68,7 @@ class Weights:
         """The file, piece by piece."""
         yield self.header()
         for name in self._order():
-            yield memoryview(self.arrays[name].reshape(-1).view(np.uint8))
+            yield self.arrays[name].reshape(-1).view(np.uint8).data
 
     def _order(self) -> list[str]:
         # The widest numbers first: then each array begins at a multiple of the size of its numbers.

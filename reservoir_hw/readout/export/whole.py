@@ -131,8 +131,13 @@ def whole_plan(
     reference. With int8 the networks stay in their own precision.
 
     The reference is the model itself driven by its simulated reservoirs, step by step from the carried states; those
-    must be open when the plan is certified. Raises `ConfigurationError` for reservoirs other than an `esn` without
-    non-idealities, and for networks that do not fit them.
+    must be open when the plan is certified. Rounding differs between the two by a few units in the last place (the
+    simulation has a tanh of its own). A network that forgets keeps that small for any length. A chaotic one, of a
+    spectral radius well above 1 and weakly driven, does not: there the two agree over the first steps, which
+    are certified, and drift apart within some hundred, as two simulations of it on different machines would.
+
+    Raises `ConfigurationError` for reservoirs other than an `esn` without non-idealities, and for networks that do
+    not fit them.
     """
     if isinstance(model, RidgeReadout | RLSReadout | LMSReadout):
         if reservoir is None:
@@ -415,7 +420,9 @@ def _whole_gated(
             before = layers.to_device(graph, gated, network.dtype)
         else:
             before, inputs = states[1], graph.node("Concat", inputs, gated, axis=-1)
-        projected = emit_projection(graph, _emit_map(graph, inputs, layer), network, "reservoir_0")
+        one = graph.constant([1], np.int64)
+        mapped = graph.node("Squeeze", _emit_map(graph, graph.node("Unsqueeze", inputs, one), layer), one)
+        projected = emit_projection(graph, mapped, network, "reservoir_0")
         measured = emit_step(graph, projected, before, network, "reservoir_0")
         following = emit_mixing(graph, layers.from_device(graph, measured, network.dtype), x, z)
         return [following, *([] if settable else [measured])], following

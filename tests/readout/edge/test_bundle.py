@@ -15,8 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
-from edge_bundles import GRAPHS, NODES, Case, case, weights
+from edge_bundles import GRAPHS, NODES, Case, case, external, weights
+from onnx import TensorProto, helper
 from safetensors.numpy import save, save_file
 
 from reservoir_hw.errors import ConfigurationError
@@ -268,6 +270,19 @@ def test_verify_finds_what_is_wrong(tmp_path: Path) -> None:
         verify(tmp_path / "none.rhw")
 
 
+def test_a_count_may_round_to_either_side(tmp_path: Path) -> None:
+    """How many values were clipped is no output of the model."""
+    made = case()
+    value = {"name": "clipped_0", "dtype": "int64", "scalar": True}
+    model = onnx.ModelProto.FromString(made.files[GRAPHS[0]])
+    model.graph.node.append(helper.make_node("Size", ["tokens"], ["clipped_0"]))
+    model.graph.output.append(helper.make_tensor_value_info("clipped_0", TensorProto.INT64, []))
+    made.files[GRAPHS[0]] = model.SerializeToString()
+    made.facts["segments"][0]["gives"].append(value)
+    write = _with_golden(tmp_path / "count.rhw", made, **{"segment_0/clipped_0": np.array(7)})
+    assert verify(write).passed
+
+
 def test_a_session_outlives_its_bundle(bundle: Path) -> None:
     """The embedding is read from the mapped file in every run: nothing may unmap it."""
     opened = Bundle.open(bundle)
@@ -334,9 +349,6 @@ def test_diff_of_weights_that_cannot_be_subtracted(tmp_path: Path) -> None:
 
 def _moved(graph: bytes, data: bytes) -> bytes:
     """A graph whose weights lie in another file."""
-    import onnx
-    from edge_bundles import external
-
     model = onnx.ModelProto.FromString(graph)
     tensors = [external(data, tensor.name) for tensor in model.graph.initializer]
     del model.graph.initializer[:]

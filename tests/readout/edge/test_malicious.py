@@ -773,7 +773,9 @@ def test_graphs(tmp_path: Path, name: str) -> None:
     _refused(bad.forge(tmp_path / "bad"), f"graphs/segment_0.onnx: .*({why})", tmp_path)
 
 
-def test_an_unknown_operator_of_the_standard_domain_is_refused_by_the_runtime(tmp_path: Path) -> None:
+def test_an_unknown_operator_of_the_standard_domain_is_refused_by_the_runtime(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     bad = case()
     bad.files[GRAPHS[0]] = _bytes(_nodes(helper.make_node("Shell", ["tokens"], ["drive_0"])))
     with (
@@ -781,6 +783,7 @@ def test_an_unknown_operator_of_the_standard_domain_is_refused_by_the_runtime(tm
         pytest.raises(ConfigurationError, match=r"onnxruntime .* cannot load segment 0 of .*Shell"),
     ):
         make_session(bundle, 0)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_subgraphs_of_standard_operators_are_fine(tmp_path: Path) -> None:

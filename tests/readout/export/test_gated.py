@@ -88,13 +88,13 @@ def equation_6(recurrence: GatedRecurrence, u: np.ndarray, esn: dict[str, np.nda
     return np.stack(states, 1)
 
 
-def stepped(plan: Plan, device: Reservoir, u: np.ndarray) -> tuple[np.ndarray, int]:
-    """What the graphs and the device give, step by step; and how many values were clipped."""
+def stepped(plan: Plan, device: Reservoir, u: np.ndarray) -> tuple[np.ndarray, int, np.ndarray]:
+    """What the graphs give, step by step, how many values were clipped, and what the device answered."""
     before, after = built(plan, {})[1]
     x = np.zeros((len(u), NODES), np.float32)
     (crossing,) = plan.crossings
     device.reset(len(u))
-    outputs, clipped = [], 0
+    outputs, clipped, answers = [], 0, []
     for t in range(u.shape[1]):
         names = [value.name for value in plan.graphs[0].gives]
         given = dict(zip(names, before.run(names, {"inputs": u[:, t : t + 1], "x": x}), strict=True))
@@ -106,7 +106,8 @@ def stepped(plan: Plan, device: Reservoir, u: np.ndarray) -> tuple[np.ndarray, i
         read = {crossing.states: np.asarray(states), "x": x, "update": given["update"]}
         y, x = after.run(["outputs", "next_x"], read)
         outputs.append(y)
-    return np.concatenate(outputs, 1), clipped
+        answers.append(read[crossing.states])
+    return np.concatenate(outputs, 1), clipped, np.concatenate(answers, 1)
 
 
 @pytest.mark.parametrize("kind", ["driven", "settable", "matrices", "trained"])
@@ -143,10 +144,12 @@ def test_steps_with_the_device_are_the_model(stack: ExitStack, kind: str) -> Non
     with torch.no_grad():
         expected = model._read(model.recurrence(u)).numpy()
         torch.testing.assert_close(model(u), torch.from_numpy(expected[:, -1]))
-    got, clipped = stepped(plan, candidate.layer.reservoir, u.numpy())
+    got, clipped, answers = stepped(plan, candidate.layer.reservoir, u.numpy())
     assert np.abs(got - expected).max() <= BOUND * max(1, np.abs(expected).max())
     assert clipped == candidate.layer.saturations // 2
     assert (clipped > 0) == (kind == "driven")
+    certificate = certify(plan, built(plan, {})[1], recorded={"inputs": u.numpy(), "states_0": answers})
+    assert certificate.segments[0].recorded_steps == 60
     named = None if kind == "driven" else "state_0"
     assert plan.crossings == [Crossing(slot=0, after=1, drive="drive_0", states="states_0", state=named)]
 
@@ -156,7 +159,7 @@ def test_the_settable_model_is_equation_6(stack: ExitStack) -> None:
     recurrence = moving(GatedRecurrence(SettableCandidate(ReservoirLayer(esn))))
     u = np.random.default_rng(0).standard_normal((2, 30, INPUTS)).astype(np.float32)
     weights = {"W_in": esn.weights.W_in, "W": np.asarray(esn.weights.recurrent()), "bias": esn.weights.bias}
-    got, _ = stepped(plan_of_gated(recurrence), esn, u)
+    got, _, _ = stepped(plan_of_gated(recurrence), esn, u)
     assert np.abs(got - equation_6(recurrence, u.astype(float), weights)).max() < 5e-6
 
 

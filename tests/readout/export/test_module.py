@@ -62,6 +62,18 @@ class Gated(Readout):
         return self.outer(functional.gelu(self.dropout(h)))
 
 
+class WithoutShift(Readout):
+    """A norm behind a sum, without a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(FEATURES, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x + x.tanh()
+        return self.outer(y + self.norm(y))
+
+
 class Convolution(Readout):
     def __init__(self) -> None:
         super().__init__()
@@ -147,7 +159,7 @@ def loaded(files: dict[str, bytes]) -> Any:
     return onnx.load_from_string(file)
 
 
-@pytest.mark.parametrize("kind", [sequential, Gated, Convolution, Average, Transformer])
+@pytest.mark.parametrize("kind", [sequential, Gated, WithoutShift, Convolution, Average, Transformer])
 def test_modules_of_ones_own(kind: Any, recwarn: pytest.WarningsRecorder) -> None:
     module = kind()
     # Batch and time of 1 in the example freeze nothing.
@@ -159,6 +171,7 @@ def test_modules_of_ones_own(kind: Any, recwarn: pytest.WarningsRecorder) -> Non
     assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 17)]
     assert (model.ir_version, len(model.functions)) == (8, 0)
     assert {node.domain for node in model.graph.node} == {""}
+    assert all(len(node.input) == 3 for node in model.graph.node if node.op_type == "LayerNormalization")
     assert module.training
     assert not recwarn.list
 
@@ -173,14 +186,19 @@ def test_weights_are_kept_outside_under_their_names() -> None:
         outside = tensor.data_location == TensorProto.EXTERNAL
         assert outside == (tensor.name in plan.weights.arrays)
         assert outside or numpy_helper.to_array(tensor).size < 8
-    assert len(model.SerializeToString()) < 5000
+    file = model.SerializeToString()
+    assert len(file) < 5000
+    assert b".py" not in file
 
 
 def test_float64_stays_float64() -> None:
-    plan = export_module(Gated().double(), torch.zeros(1, 1, FEATURES, dtype=torch.float64))
+    plan = export_module(sequential().double(), torch.zeros(1, 1, FEATURES, dtype=torch.float64))
     assert (plan.input.dtype, plan.output.dtype) == ("float64", "float64")
     certificate = certify(plan, built(plan, {})[1])
     assert certificate.segments[0].largest_error < 1e-12
+
+    with pytest.raises(ConfigurationError, match=r"cannot load the graph of Gated: .* Erf"):
+        export_module(Gated().double(), torch.zeros(1, 1, FEATURES, dtype=torch.float64))
 
 
 def test_behind_a_reservoir(stack: ExitStack, tmp_path: Path) -> None:
@@ -195,8 +213,8 @@ def test_behind_a_reservoir(stack: ExitStack, tmp_path: Path) -> None:
     )
     manifest = write_plan(plan, tmp_path / "own.rhw", devices=[esn])
     assert manifest.slots[0].nodes == FEATURES
+    other = stack.enter_context(open_reservoir({"kind": "esn", "inputs": 3, "nodes": 9}))
     with pytest.raises(ConfigurationError, match="12 features of float32, the reservoir 9 nodes"):
-        other = stack.enter_context(open_reservoir({"kind": "esn", "inputs": 3, "nodes": 9}))
         export_module(Gated(), torch.zeros(1, 1, FEATURES), reservoir=other.spec)
 
 
@@ -218,7 +236,7 @@ def test_what_cannot_be_exported_is_refused(kind: Any, message: str) -> None:
         export_module(kind(), torch.zeros(1, 1, FEATURES))
 
 
-@pytest.mark.parametrize("example", [torch.zeros(3, FEATURES), torch.zeros(1, 1, 0), torch.zeros(1, 1, 12, dtype=int)])
+@pytest.mark.parametrize("example", [torch.zeros(3, FEATURES), torch.zeros(1, 1, 0), torch.zeros(1, 1, 12).long()])
 def test_examples_are_checked(example: Tensor) -> None:
     with pytest.raises(ConfigurationError, match=r"must be \(batch, time, features\) of float32 or float64"):
         export_module(Gated(), example)
@@ -330,7 +348,7 @@ def test_other_operators_are_refused(node: Any, message: str) -> None:
 def test_operators_inside_a_branch_are_brought_down_too() -> None:
     value = helper.make_tensor_value_info
     inside = helper.make_node("ReduceMax", ["x", "axes"], ["largest"])
-    branches = {
+    branches: dict[str, Any] = {
         "then_branch": helper.make_graph([inside], "then", [], [value("largest", 1, None)]),
         "else_branch": helper.make_graph(
             [helper.make_node("Identity", ["x"], ["same"])], "else", [], [value("same", 1, None)]

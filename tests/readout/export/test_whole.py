@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from scipy.sparse import csr_array, eye_array
@@ -149,6 +150,8 @@ def test_the_graph_is_the_model_on_its_simulated_reservoir(stack: ExitStack, kin
     got, last = run(plan, session, u.numpy(), at_rest(plan, 2))
     assert np.abs(got - expected.numpy()).max() <= BOUND * max(1.0, float(expected.abs().max()))
     assert set(last) == {one.reads for one in plan.carried}
+    certificate = certify(plan, [session], recorded={plan.input.name: u.numpy()})
+    assert certificate.segments[0].recorded_steps == 400
     assert (plan.target, plan.crossings, plan.reservoirs, plan.stepwise) == ("whole", [], [], False)
 
 
@@ -220,6 +223,16 @@ def test_the_loop_is_the_equation_in_float64(stack: ExitStack) -> None:
         state = (1 - w.leak) * state + w.leak * np.tanh(state @ w.recurrent().T + u[:, t] @ w.W_in.T + w.bias)
     _, last = run(plan, built(plan, {})[1][0], u, {"state_0": start})
     assert np.abs(last["state_0"] - state).max() < 1e-12
+
+
+def test_every_norm_has_a_shift(stack: ExitStack) -> None:
+    """onnxruntime 1.16 aborts the process where it fuses a sum with a norm without one."""
+    model, networks = case("laerc", stack)
+    assert model.blocks[0].norm_res.bias is None
+    (file,) = built(whole_plan(model, networks), {})[0].values()
+    norms = [node for node in onnx.load_from_string(file).graph.node if node.op_type == "LayerNormalization"]
+    assert len(norms) == 3 * 4 + 1
+    assert all(len(node.input) == 3 for node in norms)
 
 
 def test_layers_that_share_a_network_store_it_once(stack: ExitStack) -> None:

@@ -1,0 +1,216 @@
+"""`reservoir-hw bundle`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from reservoir_hw.cli.options import JsonOption
+from reservoir_hw.cli.show import print_facts, print_json, print_tables
+
+if TYPE_CHECKING:
+    from reservoir_hw.readout.edge.diff import Difference
+    from reservoir_hw.tasks.task import Table
+
+app = typer.Typer(
+    help="Exported models: what is in a bundle, whether it computes what it should, comparison.", no_args_is_help=True
+)
+
+BundlePath: TypeAlias = Annotated[str, typer.Argument(metavar="BUNDLE", help="An exported model: .rhw or a folder.")]
+
+_WEIGHTS_SHOWN = 20
+
+
+@app.command("info")
+def info(bundle: BundlePath, json: JsonOption = False) -> None:
+    """Check a bundle's files and say what is in it: segments, reservoirs, certificate, size."""
+    from reservoir_hw.readout.edge.bundle import Bundle
+    from reservoir_hw.readout.edge.information import describe
+
+    with Bundle.open(bundle) as opened:
+        about = describe(opened)
+    if json:
+        print_json(about)
+        return
+    print_facts(_facts(about))
+    print_tables([_segments(about), *([_reservoirs(about)] if about["slots"] else [])])
+
+
+@app.command("verify")
+def verify(bundle: BundlePath, json: JsonOption = False) -> None:
+    """Check a bundle's files, run its golden inputs here and compare the outputs; exit with 1 if they differ."""
+    from reservoir_hw.readout.edge import verification
+    from reservoir_hw.tasks.task import Table
+
+    found = verification.verify(bundle)
+    if json:
+        print_json(found.as_dict())
+    else:
+        rows = [
+            [
+                str(segment.segment),
+                _printable(segment.graph),
+                f"{segment.largest_error:.2g}",
+                f"{segment.bound:.2g}",
+                f"{segment.largest_output:.3g}",
+                "yes" if segment.passed else "NO",
+            ]
+            for segment in found.segments
+        ]
+        note = f"{found.runtime}. All files have the size and the hash that the manifest names."
+        header = ["segment", "graph", "max|Δ|", "bound", "max|y|", "within"]
+        print_tables([Table(f"Golden outputs of {found.bundle}", header, rows, note)])
+    if not found.passed:
+        wrong = [str(segment.segment) for segment in found.segments if not segment.passed]
+        typer.echo(f"{bundle}: outputs differ from the golden ones in segment {', '.join(wrong)}", err=True)
+        raise typer.Exit(1)
+
+
+@app.command("diff")
+def diff(
+    a: Annotated[str, typer.Argument(metavar="A", help="The reference.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The bundle that is compared with it.")],
+    json: JsonOption = False,
+) -> None:
+    """Compare two bundles: settings, reservoirs, files and every weight; exit with 1 if they differ."""
+    from reservoir_hw.readout.edge import diff as differences
+
+    found = differences.diff(a, b)
+    if json:
+        print_json(found.as_dict())
+    else:
+        print_facts([("A", found.a), ("B", found.b), ("differ in", _summary(found))])
+        print_tables(_differences(found))
+    if not found.identical:
+        raise typer.Exit(1)
+
+
+def _facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
+    certificate = about["certificate"]
+    return [
+        ("bundle", about["path"]),
+        ("model", f"{_printable(about['model'])}, {about['precision']}, {about['target']}"),
+        ("input", _value(about["input"])),
+        ("output", f"{_value(about['output'])}, {about['output_meaning']}"),
+        ("steps", "one after the other" if about["stepwise"] else "any number at once"),
+        ("parameters", f"{about['parameters']:,}, {_size(about['weights_bytes'])}"),
+        ("size", f"{_size(about['bytes'])}, {len(about['files'])} files"),
+        ("tokenizer", _printable(about["tokenizer"] or "none")),
+        ("certificate", _printable(f"{certificate['reference']}, {certificate['runtime']}")),
+        *((f"  {_printable(name)}", _metric(pair)) for name, pair in certificate["metrics"].items()),
+        ("sha256", about["sha256"]),
+    ]
+
+
+def _segments(about: Mapping[str, Any]) -> Table:
+    from reservoir_hw.tasks.task import Table
+
+    certified = {one["segment"]: one for one in about["certificate"]["segments"]}
+    rows = []
+    for index, segment in enumerate(about["segments"]):
+        one = certified.get(index)
+        rows.append(
+            [
+                str(index),
+                ", ".join(_value(value) for value in segment["reads"]),
+                ", ".join(_value(value) for value in segment["gives"]),
+                f"{segment['parameters']:,}",
+                _size(segment["bytes"]),
+                _size(segment["graph_bytes"]),
+                "" if one is None else f"{one['largest_error']:.2g}",
+                "" if one is None or one["bound"] is None else f"{one['bound']:.2g}",
+            ]
+        )
+    header = ["segment", "reads", "gives", "parameters", "weights", "graph", "max|Δ|", "bound"]
+    note = "max|Δ|: between graph and model when the bundle was made, over all inputs that were tried."
+    return Table("Segments", header, rows, note)
+
+
+def _reservoirs(about: Mapping[str, Any]) -> Table:
+    from reservoir_hw.tasks.task import Table
+
+    rows = []
+    for index, slot in enumerate(about["slots"]):
+        identity = slot["identity"]
+        names = " ".join(_printable(str(identity[key])) for key in ("vendor", "model", "serial") if identity.get(key))
+        rows.append(
+            [
+                str(index),
+                names,
+                {True: "simulation", False: "hardware"}.get(identity.get("simulated"), "unknown"),
+                f"{slot['inputs']:,}",
+                f"{slot['nodes']:,}",
+                str(slot["repetitions"]),
+                "yes" if slot["probe"] else "no",
+                slot["fingerprint"][:12],
+            ]
+        )
+    header = ["slot", "device", "is", "inputs", "nodes", "repetitions", "probe", "fingerprint"]
+    return Table("Reservoirs", header, rows, "probe: whether a golden response to compare the device with is there.")
+
+
+def _summary(found: Difference) -> str:
+    counts = {
+        "settings": len(found.fields),
+        "reservoirs": len(found.fingerprints),
+        "files": len(found.files),
+        "weights": len(found.weights),
+    }
+    return ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "nothing: they are identical"
+
+
+def _differences(found: Difference) -> list[Table]:
+    from reservoir_hw.tasks.task import Table
+
+    tables = []
+    for title, fields in (("Settings", found.fields), ("Fingerprints", found.fingerprints), ("SHA-256", found.files)):
+        rows = [[_printable(field.name), _short(field.a), _short(field.b)] for field in fields]
+        if rows:
+            tables.append(Table(title, ["", "A", "B"], rows))
+    worst = sorted(found.weights, key=lambda one: float("inf") if one.largest is None else one.largest, reverse=True)
+    rows = [
+        [
+            _printable(one.name),
+            one.a or "–",
+            one.b or "–",
+            "" if one.largest is None else f"{one.largest:.3g}",
+            "" if one.relative is None else f"{one.relative:.3g}",
+        ]
+        for one in worst[:_WEIGHTS_SHOWN]
+    ]
+    if rows:
+        note = f"relative: to max|A|. {found.same_weights} weights are the same"
+        more = len(worst) - len(rows)
+        note += f", {more} more differ less." if more else "."
+        tables.append(Table("Weights", ["", "A", "B", "max|Δ|", "relative"], rows, note))
+    return tables
+
+
+def _value(value: Mapping[str, Any]) -> str:
+    shape = " × ".join(map(str, value["shape"]))
+    return f"{value['name']}{f' ({shape})' if shape else ''}"
+
+
+def _metric(pair: Mapping[str, float]) -> str:
+    return ", ".join(f"{_printable(name)} {number:.6g}" for name, number in pair.items())
+
+
+def _short(value: Any) -> str:
+    text = "–" if value is None else _printable(str(value))
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _size(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.4g} {unit}"
+        size /= 1024
+    return f"{size:.4g} GiB"
+
+
+def _printable(text: str) -> str:
+    """Text of a foreign file, without what a terminal would obey."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

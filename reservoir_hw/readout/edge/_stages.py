@@ -1,0 +1,143 @@
+"""The stages of a model at the edge: graphs and crossings, on arrays as they come, or bound once for single steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.errors import StateLost
+from reservoir_hw.readout._share import Share
+from reservoir_hw.readout.edge._sessions import import_onnxruntime
+from reservoir_hw.readout.edge.manifest import Crossing, Manifest, Segment, Value
+from reservoir_hw.reservoir import Reservoir
+
+
+class SegmentStage:
+    """A graph."""
+
+    def __init__(self, number: int, segment: Segment, session: Any) -> None:
+        self.name = f"segment {number}"
+        self.segment = segment
+        self.session = session
+        self._gives = [value.name for value in segment.gives]
+
+    def begin(self, batch: int) -> None:
+        """Graphs keep nothing."""
+
+    def run(self, values: dict[str, np.ndarray], repetitions: int) -> None:
+        """Compute what the segment gives."""
+        del repetitions
+        given = {value.name: values[value.name] for value in self.segment.reads}
+        values.update(zip(self._gives, self.session.run(self._gives, given), strict=True))
+
+    def step(self, bound: Bound) -> None:
+        """The same on bound arrays."""
+        self.session.run_with_iobinding(bound.bindings[self.name])
+
+
+class CrossingStage:
+    """A reservoir between two graphs."""
+
+    def __init__(self, number: int, crossing: Crossing, reservoir: Reservoir) -> None:
+        self.name = f"crossing {number}"
+        self.crossing = crossing
+        self.reservoir = reservoir
+        self._share = Share(reservoir)
+
+    def begin(self, batch: int) -> None:
+        """The device is reset when it is driven next."""
+        self._share.begin(batch)
+
+    def run(self, values: dict[str, np.ndarray], repetitions: int) -> None:
+        """Drive the device."""
+        crossing = self.crossing
+        drive = values[crossing.drive]
+        if crossing.state is not None:
+            states: Any = self.reservoir.transition(drive[:, 0], values[crossing.state])
+            values[crossing.states] = states[:, None]
+            return
+        if repetitions == 1:
+            values[crossing.states] = np.asarray(self._share.run(drive))
+            return
+        if self._share.steps:
+            raise StateLost("a model that averages repetitions takes whole sequences from rest: call reset before run")
+        total = np.zeros((*drive.shape[:2], self.reservoir.spec.nodes))
+        for _ in range(repetitions):
+            self._share.begin(len(drive))
+            total += self._share.run(drive)
+        values[crossing.states] = (total / repetitions).astype(self.reservoir.spec.dtype)
+
+    def step(self, bound: Bound) -> None:
+        """The same on bound arrays."""
+        crossing, values = self.crossing, bound.values
+        target = values[crossing.states]
+        if crossing.state is not None:
+            target[:, 0] = self.reservoir.transition(values[crossing.drive][:, 0], values[crossing.state])
+            return
+        states = self._share.run(values[crossing.drive], target)
+        if states is not target:
+            target[...] = states
+
+
+Stage = SegmentStage | CrossingStage
+
+
+class Bound:
+    """Arrays of one step for `batch` sequences, bound to the graphs once."""
+
+    def __init__(self, manifest: Manifest, stages: Sequence[Stage], batch: int) -> None:
+        self.batch = batch
+        self.values = {manifest.input.name: _empty(manifest.input, batch)}
+        self._manifest = manifest
+        self.bindings: dict[str, Any] = {}
+        runtime = import_onnxruntime()
+        for one in manifest.carried:
+            self.values[one.reads] = np.zeros((batch, *one.shape), one.dtype)
+            self.values[one.gives] = np.zeros((batch, *one.shape), one.dtype)
+        for stage in stages:
+            if isinstance(stage, CrossingStage):
+                spec = stage.reservoir.spec
+                self.values[stage.crossing.states] = np.zeros((batch, 1, spec.nodes), spec.dtype)
+                continue
+            for value in stage.segment.gives:
+                self.values.setdefault(value.name, _empty(value, batch))
+            binding = self.bindings[stage.name] = stage.session.io_binding()
+            for value in stage.segment.reads:
+                binding.bind_ortvalue_input(value.name, runtime.OrtValue.ortvalue_from_numpy(self.values[value.name]))
+            for value in stage.segment.gives:
+                binding.bind_ortvalue_output(value.name, runtime.OrtValue.ortvalue_from_numpy(self.values[value.name]))
+        self._clipped = [value for name, value in self.values.items() if name.startswith("clipped_")]
+
+    def begin(self, carried: Mapping[str, np.ndarray]) -> None:
+        """Take over what goes on from step to step."""
+        for name, value in carried.items():
+            self.values[name][...] = value
+
+    def carry(self, carried: dict[str, np.ndarray]) -> None:
+        """What the step gave is what the next one reads."""
+        for one in self._manifest.carried:
+            self.values[one.reads][...] = self.values[one.gives]
+            carried[one.reads] = self.values[one.reads]
+
+    def clipped(self) -> int:
+        """How many values the last step clipped."""
+        return sum(int(count) for count in self._clipped)
+
+
+def _empty(value: Value, batch: int) -> np.ndarray:
+    return np.zeros(() if value.scalar else (batch, 1, *value.shape), value.dtype)
+
+
+def stages_of(manifest: Manifest, sessions: Sequence[Any], reservoirs: Sequence[Reservoir]) -> list[Stage]:
+    """Segments and crossings in the order in which they are needed."""
+    stages: list[Stage] = []
+    crossings = list(enumerate(manifest.crossings))
+    for number in range(len(manifest.segments) + 1):
+        while crossings and crossings[0][1].after == number:
+            place, crossing = crossings.pop(0)
+            stages.append(CrossingStage(place, crossing, reservoirs[crossing.slot]))
+        if number < len(manifest.segments):
+            stages.append(SegmentStage(number, manifest.segments[number], sessions[number]))
+    return stages

@@ -12,10 +12,14 @@ Any Zarr reader understands the arrays. A step that was never written reads as N
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
+import re
 import shutil
+import stat
+import uuid
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +28,8 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from reservoir_hw.errors import ConfigurationError, MissingExtra, ShapeError
+from reservoir_hw.errors import ConfigurationError, DeviceBusy, MissingExtra, ShapeError
+from reservoir_hw.hostlock import HostLock
 from reservoir_hw.provenance import plain
 
 log = logging.getLogger(__name__)
@@ -34,8 +39,10 @@ VERSION = 1
 
 # What the codecs take.
 _MOST_CHUNK_BYTES = (1 << 31) - 1
-_RESERVED = {"journal", "snapshots"}
+_RESERVED = {"journal", "snapshots", "zarr.json"}
 _UNFINISHED = ".partial"
+# What Zarr and its codecs raise where a file is damaged: a single bit makes any of these.
+_BROKEN = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 _NO_STORE = "is not a store of states, as `run.record`, `reservoir-hw harvest` and `reservoir-hw trace import` make it"
 
 
@@ -58,9 +65,10 @@ class Dataset:
     def __init__(self, group: Any, store: StateStore) -> None:
         self._group = group
         self._store = store
-        self.inputs: Any = group["inputs"]
+        # In the opposite order of that in which a writer lets them grow; times, which are no states, when asked for.
         self.states: Any = group["states"]
-        self._timing: Any = group["timing"]
+        self.inputs: Any = group["inputs"]
+        self._times: Any = None
 
     @property
     def name(self) -> str:
@@ -94,8 +102,18 @@ class Dataset:
 
     @property
     def timing(self) -> np.ndarray:
-        """(groups, chunks, 2): start in seconds since 1970, duration in seconds; NaN where it is not known."""
-        return self._timing[:]
+        """(groups, chunks, 2): start in seconds since 1970, duration in seconds; NaN where it is not known.
+
+        Raises `ConfigurationError` if they are damaged.
+        """
+        found = np.full((*self._chunks(self.steps), 2), np.nan)
+        try:
+            # A process that grew the time axis and died may have left fewer or more.
+            times = self._timing()[: found.shape[0], : found.shape[1]]
+        except _BROKEN as error:
+            raise _unreadable(self._store.path, f"times of {self.name}", error) from error
+        found[: times.shape[0], : times.shape[1]] = times
+        return found
 
     def places(self) -> Iterator[Place]:
         """All chunks, group after group."""
@@ -138,7 +156,7 @@ class Dataset:
             if lost is not None:
                 raise ConfigurationError(
                     f"{self._store.path}: inputs of {self.name}, steps {lost.start} to {lost.stop - 1} of sequence "
-                    f"{lost.rows.start}: they were written, and are not there any more. Was a file lost?"
+                    f"{lost.rows.start}: they were written, and are not there any more: a file was lost"
                 )
         return inputs
 
@@ -166,14 +184,16 @@ class Dataset:
     def _read(self, array: Any, rows: slice, start: int, stop: int) -> np.ndarray:
         try:
             return array[rows, start:stop]
-        except (ValueError, RuntimeError, OSError) as error:
+        except _BROKEN as error:
+            why = ": the file is damaged" if _harmed(error) else _leave(error)
             raise ConfigurationError(
                 f"{self._store.path}: {array.basename} of {self.name}, steps {start} to {stop - 1} of sequence "
-                f"{rows.start}: cannot be read ({error}). Is the file damaged?"
+                f"{rows.start}: cannot be read ({_brief(error)}){why}"
             ) from error
 
     def erase(self, place: Place) -> None:
         """Make one chunk unwritten again. It must not count any more."""
+        self._store.refuse_if_reading()
         at = (place.rows, slice(place.start, place.stop))
         self._forget(place)
         for array in (self.states, self.inputs):
@@ -184,7 +204,7 @@ class Dataset:
         """Whether there are states, whether or not they count; damaged ones are."""
         try:
             return not np.isnan(self.states[place.rows.start, place.stop - 1]).all()
-        except (ValueError, RuntimeError, OSError):
+        except _BROKEN:
             return True
 
     def write(self, place: Place, inputs: np.ndarray, states: np.ndarray, *, timing: tuple[float, float]) -> None:
@@ -193,14 +213,17 @@ class Dataset:
         `timing` is when it was driven, in seconds since 1970, and for how long. Counts once it is committed.
         Raises `OSError` if the disk is full.
         """
+        self._store.refuse_if_reading()
         if place.start % self.chunk_steps or place.stop - place.start > self.chunk_steps:
             raise ShapeError(f"steps {place.start} to {place.stop} are not one chunk of {self.chunk_steps} steps")
         if place.rows.start % self.group or place.rows.stop != min(place.rows.start + self.group, self.sequences):
             raise ShapeError(f"sequences {place.rows.start} to {place.rows.stop} are not one group of {self.group}")
         if place.stop > self.steps:
+            # States last: whoever reads meanwhile, or after a crash here, finds times and inputs for all of them.
+            self._timing_for(place.stop)
             for array in (self.inputs, self.states):
-                array.resize((array.shape[0], place.stop, array.shape[2]))
-            self._timing.resize((self._timing.shape[0], -(-place.stop // self.chunk_steps), 2))
+                if array.shape[1] < place.stop:
+                    array.resize((array.shape[0], place.stop, array.shape[2]))
         at = (place.rows, slice(place.start, place.stop))
         self._forget(place)
         self.inputs[at] = inputs
@@ -209,16 +232,42 @@ class Dataset:
 
     def _note_time(self, place: Place, timing: tuple[float, float]) -> None:
         group, chunk = self._chunk_of(place)
+        times = self._timing_for(self.steps)
         try:
-            self._timing[group, chunk] = timing
-        except (ValueError, RuntimeError, OSError) as error:
+            times[group, chunk] = timing
+        except (ValueError, RuntimeError) as error:
             # Times are no states: those around this one are given up.
-            if not self._store.remove(f"{self.name}/timing/c/{group}/{chunk // self._timing.chunks[1]}/0"):
+            if not self._store.remove(f"{self.name}/timing/c/{group}/{chunk // times.chunks[1]}/0"):
                 raise
-            log.warning(
-                "%s: times of %s were damaged (%s) and are not known any more", self._store.path, self.name, error
-            )
-            self._timing[group, chunk] = timing
+            self._times_lost(error)
+            times[group, chunk] = timing
+
+    def _timing(self) -> Any:
+        if self._times is None:
+            self._times = self._group["timing"]
+        return self._times
+
+    def _timing_for(self, steps: int) -> Any:
+        """The array of times, of so many steps at least; a new one if it is damaged."""
+        groups, chunks = self._chunks(steps)
+        try:
+            times = self._timing()
+        except _BROKEN as error:
+            if not _harmed(error):
+                raise
+            self._times_lost(error)
+            times = self._times = _create_timing(self._group, groups, chunks, overwrite=True)
+        if times.shape[1] < chunks:
+            times.resize((groups, chunks, 2))
+        return times
+
+    def _times_lost(self, error: Exception) -> None:
+        log.warning(
+            "%s: times of %s were damaged (%s) and are not known any more", self._store.path, self.name, _brief(error)
+        )
+
+    def _chunks(self, steps: int) -> tuple[int, int]:
+        return -(-self.sequences // self.group), -(-steps // self.chunk_steps)
 
     def _forget(self, place: Place) -> None:
         """Remove the files of a chunk: one that is damaged could not be written over in part."""
@@ -253,45 +302,50 @@ class StateStore:
         It appears at `path` as a whole, or not at all. Raises `ConfigurationError` if there is something at `path`
         already, or nothing can be made there.
         """
-        path, zarr = str(path).removeprefix("file://"), _zarr()
+        path, zarr = plain_path(path), _zarr()
         local = None if "://" in path else Path(path)
-        if cls.exists(path) or (local is not None and local.exists()):
-            raise ConfigurationError(f"{path} exists already; name another place, or remove it first")
-        place = path if local is None else f"{local}.new"
+        taken = f"{path} exists already; name another place, or remove it first"
         try:
-            if local is not None:
-                # What a process that died while it made the same store has left.
-                shutil.rmtree(place, ignore_errors=True)
-            root = zarr.create_group(
-                _target(place), zarr_format=3, attributes=plain({**facts, "format": FORMAT, "version": VERSION})
-            )
-            root.create_group("journal", attributes={"places": 0, "complete": False, "snapshot": None, "segments": []})
-            root.create_group("snapshots")
-            store = cls(place, root)
-            for name, layout in (datasets or {}).items():
-                store.add(name, **layout)
+            if cls.exists(path) or (local is not None and os.path.lexists(local)):
+                raise ConfigurationError(taken)
             if local is None:
-                return store
+                return cls._make(path, facts, datasets or {})
             from reservoir_hw.durable_store import settle_folder
 
-            os.rename(place, local)
+            with _making(local) as place:
+                cls._make(str(place), facts, datasets or {})
+                os.rename(place, local)
             settle_folder(local.parent)
+        except (zarr.errors.ContainsGroupError, zarr.errors.ContainsArrayError) as error:
+            raise ConfigurationError(taken) from error
         except (OSError, ImportError) as error:
             raise ConfigurationError(
-                f"{path} cannot be written: {getattr(error, 'strerror', None) or error}"
+                f"{path} cannot be written: {getattr(error, 'strerror', None) or error}; name another place"
             ) from error
         return cls.open(path, writable=True)
 
     @classmethod
+    def _make(cls, path: str, facts: Mapping[str, Any], datasets: Mapping[str, Mapping[str, Any]]) -> Self:
+        root = _zarr().create_group(
+            _target(path), zarr_format=3, attributes=plain({**facts, "format": FORMAT, "version": VERSION})
+        )
+        root.create_group("journal", attributes={"places": 0, "complete": False, "snapshot": None, "segments": []})
+        root.create_group("snapshots")
+        store = cls(path, root)
+        for name, layout in datasets.items():
+            store.add(name, **layout)
+        return store
+
+    @classmethod
     def open(cls, path: str | Path, *, writable: bool = False) -> Self:
         """An existing store. Raises `ConfigurationError` for anything else."""
-        path = str(path).removeprefix("file://")
+        path = plain_path(path)
         zarr = _zarr()
         if "://" not in path and not os.path.isdir(path):
             raise ConfigurationError(_not_a_store(path, FileNotFoundError(path)))
         try:
             root = zarr.open_group(_target(path), mode="r+" if writable else "r", zarr_format=3)
-        except (OSError, ValueError, ImportError) as error:
+        except (*_BROKEN, ImportError) as error:
             raise ConfigurationError(_not_a_store(path, error)) from error
         if root.attrs.get("format") != FORMAT:
             raise ConfigurationError(f"{path} {_NO_STORE}: it is another Zarr group")
@@ -301,22 +355,26 @@ class StateStore:
             )
         try:
             store = cls(path, root)
-            root["snapshots"]
-            if not {"places", "complete", "snapshot", "segments"} <= set(store._journal.attrs):
-                raise KeyError("journal")
-        except (KeyError, ValueError, OSError) as error:
-            raise ConfigurationError(f"{path} is damaged: its journal cannot be read ({error!r})") from error
+            _check_journal(store._journal.attrs)
+        except _BROKEN as error:
+            raise _unreadable(path, "its journal", error) from error
         return store
 
     @staticmethod
     def exists(path: str | Path) -> bool:
-        """Whether there is a store at `path`, damaged or not. For a folder this does without Zarr."""
-        path = str(path).removeprefix("file://")
-        if "://" not in path:
-            return (Path(path) / "journal").is_dir()
+        """Whether there is a store at `path`, damaged or not. For a folder this does without Zarr.
+
+        Raises `ConfigurationError` if it may not be looked at.
+        """
+        path = plain_path(path)
+        zarr = _zarr() if "://" in path else None
         try:
-            return _zarr().open_group(path, mode="r", zarr_format=3).attrs.get("format") == FORMAT
-        except (OSError, ValueError):
+            if zarr is None:
+                return stat.S_ISDIR(os.stat(os.path.join(path, "journal")).st_mode)
+            return zarr.open_group(path, mode="r", zarr_format=3).attrs.get("format") == FORMAT
+        except (PermissionError, ImportError) as error:
+            raise ConfigurationError(_not_a_store(path, error)) from error
+        except _BROKEN:
             return False
 
     @property
@@ -328,19 +386,26 @@ class StateStore:
     def datasets(self) -> dict[str, Dataset]:
         """All data sets by name, in the order of their names, numbers by their value."""
         try:
-            with warnings.catch_warnings():
-                # Of half-written files of a process that died.
-                warnings.filterwarnings("ignore", message="Object at .*partial is not recognized")
-                names = [
-                    name for name, _ in self._root.groups() if name not in _RESERVED and not name.endswith(_UNFINISHED)
-                ]
-        except (KeyError, ValueError, OSError) as error:
-            raise ConfigurationError(f"{self.path} is damaged: a data set cannot be read ({error!r})") from error
+            names = [name for name in self._groups() if name not in _RESERVED and not name.endswith(_UNFINISHED)]
+        except _BROKEN as error:
+            raise _unreadable(self.path, "the list of its data sets", error) from error
         names.sort(key=lambda name: [(len(part), part) if part.isdigit() else (0, part) for part in name.split(".")])
-        try:
-            return {name: Dataset(self._root[name], self) for name in names}
-        except (KeyError, ValueError, OSError) as error:
-            raise ConfigurationError(f"{self.path} is damaged: a data set cannot be read ({error!r})") from error
+        found = {}
+        for name in names:
+            try:
+                found[name] = Dataset(self._root[name], self)
+            except _BROKEN as error:
+                raise _unreadable(self.path, f"the data set {name}", error) from error
+        return found
+
+    def _groups(self) -> list[str]:
+        """Names of what is in the store, that of a data set without its zarr.json too."""
+        if self._local is not None:
+            folders = [entry.name for entry in os.scandir(self._local) if entry.is_dir()]
+            return [name for name in folders if {"zarr.json", "states"} & set(os.listdir(self._local / name))]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Object at .* is not recognized")
+            return list(self._root.group_keys())
 
     def dataset(self, name: str) -> Dataset:
         """One of them, or a `ConfigurationError` that lists what there is."""
@@ -368,8 +433,11 @@ class StateStore:
         """
         from zarr.codecs import BloscCodec, Crc32cCodec
 
-        if name in _RESERVED or "/" in name or name.endswith(_UNFINISHED):
+        self.refuse_if_reading()
+        if not _is_name(name):
             raise ConfigurationError(f"{name!r} cannot be the name of a data set")
+        if name in self._root if self._local is None else os.path.lexists(self._local / name):
+            raise ConfigurationError(f"{self.path} has a data set {name!r} already")
         group = group or sequences
         if group * chunk_steps * max(inputs, nodes) * np.dtype(dtype).itemsize > _MOST_CHUNK_BYTES:
             raise ConfigurationError(
@@ -380,29 +448,28 @@ class StateStore:
         codecs = [BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()]
         # In a folder it appears as a whole, or not at all.
         unfinished = name if self._local is None else f"{name}{_UNFINISHED}"
-        made = self._root.create_group(unfinished, overwrite=unfinished != name, attributes=plain(facts or {}))
-        for array, width in (("inputs", inputs), ("states", nodes)):
-            made.create_array(
-                array,
-                shape=(sequences, steps, width),
-                chunks=(group, chunk_steps, width),
-                dtype=dtype,
-                fill_value=float("nan"),
-                compressors=codecs,
-                dimension_names=("sequence", "step", "channel" if array == "inputs" else "node"),
-            )
-        made.create_array(
-            "timing",
-            shape=(-(-sequences // group), -(-steps // chunk_steps), 2),
-            chunks=(1, 1024, 2),
-            dtype="float64",
-            fill_value=float("nan"),
-        )
-        if self._local is None:
-            return Dataset(made, self)
+        try:
+            made = self._root.create_group(unfinished, overwrite=unfinished != name, attributes=plain(facts or {}))
+            for array, width in (("inputs", inputs), ("states", nodes)):
+                made.create_array(
+                    array,
+                    shape=(sequences, steps, width),
+                    chunks=(group, chunk_steps, width),
+                    dtype=dtype,
+                    fill_value=float("nan"),
+                    compressors=codecs,
+                    dimension_names=("sequence", "step", "channel" if array == "inputs" else "node"),
+                )
+            _create_timing(made, -(-sequences // group), -(-steps // chunk_steps))
+            if self._local is None:
+                return Dataset(made, self)
+            os.rename(self._local / unfinished, self._local / name)
+        except BaseException:
+            if self._local is not None:
+                shutil.rmtree(self._local / unfinished, ignore_errors=True)
+            raise
         from reservoir_hw.durable_store import settle_folder
 
-        os.rename(self._local / unfinished, self._local / name)
         settle_folder(self._local)
         return Dataset(self._root[name], self)
 
@@ -465,11 +532,12 @@ class StateStore:
             if told is not None and int(told) != self.committed:
                 raise ValueError(f"it belongs to place {told}, not {self.committed}")
             return load(data)
-        except (KeyError, ValueError, RuntimeError, OSError, SafetensorError) as error:
-            raise ConfigurationError(f"{self.path}: the last snapshot is damaged ({error!r})") from error
+        except (*_BROKEN, SafetensorError) as error:
+            raise _unreadable(self.path, "the last snapshot", error) from error
 
     def remove_leftovers(self) -> None:
         """Remove half-written files of a process that died; only while nobody else writes."""
+        self.refuse_if_reading()
         if self._local is not None:
             for leftover in list(self._local.rglob(f"*{_UNFINISHED}")):
                 if leftover.is_dir():
@@ -480,8 +548,7 @@ class StateStore:
     def remove(self, name: str) -> bool:
         """Remove a file of the store, if that is a folder and the file there; whether it was."""
         if self._local is not None and (self._local / name).exists():
-            if self._root.store.read_only:
-                raise ConfigurationError(f"{self.path} was opened to be read: open it with writable=True")
+            self.refuse_if_reading()
             from reservoir_hw.durable_store import settle_folder
 
             (self._local / name).unlink()
@@ -489,7 +556,13 @@ class StateStore:
             return True
         return False
 
+    def refuse_if_reading(self) -> None:
+        """Raise `ConfigurationError` if the store was not opened to be written."""
+        if self._root.store.read_only:
+            raise ConfigurationError(f"{self.path} was opened to be read: open it with writable=True")
+
     def _note(self, changes: Mapping[str, Any]) -> None:
+        self.refuse_if_reading()
         # Not attrs.update, which writes the file once for each key: a crash would find half of the changes.
         self._journal.update_attributes(plain(changes))
 
@@ -497,18 +570,125 @@ class StateStore:
         from safetensors.numpy import save
         from zarr.codecs import Crc32cCodec
 
+        self.refuse_if_reading()
         arrays = {name: np.ascontiguousarray(array) for name, array in snapshot.items()}
         # An old snapshot in the place of the last one must be told from it.
         data = np.frombuffer(save(arrays, {"places": str(places)}), np.uint8)
-        self._root["snapshots"].create_array(slot, data=data, overwrite=True, compressors=[Crc32cCodec()])
+        try:
+            group = self._root["snapshots"]
+        except _BROKEN as error:
+            # Its description is the same in every store, so it does not matter if it was damaged.
+            if not _harmed(error):
+                raise
+            self.remove("snapshots/zarr.json")
+            group = self._root.create_group("snapshots")
+        group.create_array(slot, data=data, overwrite=True, compressors=[Crc32cCodec()])
+
+
+def plain_path(path: str | Path) -> str:
+    """A path or an address as text; a `file://` address as the path that it is."""
+    return str(path).removeprefix("file://")
+
+
+def is_damage(error: ConfigurationError) -> bool:
+    """Whether something of a store is damaged or lost; it may also be that it cannot be read now, or by this user."""
+    return error.__cause__ is None or _harmed(error.__cause__)
+
+
+def _harmed(error: BaseException) -> bool:
+    return not isinstance(error, OSError) or isinstance(error, FileNotFoundError)
+
+
+def _unreadable(path: str, what: str, error: Exception) -> ConfigurationError:
+    if _harmed(error):
+        return ConfigurationError(f"{path} is damaged: {what} cannot be read ({_brief(error)})")
+    return ConfigurationError(f"{path}: {what} cannot be read ({_brief(error)}){_leave(error)}")
+
+
+def _brief(error: Exception) -> str:
+    """One line; some errors carry the whole file."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"{error.reason} at byte {error.start}"
+    text = " ".join(str(error).split())
+    if not isinstance(error, OSError):
+        text = f"{type(error).__name__}: {text}"
+    return text if len(text) <= 200 else f"{text[:200]} ..."
+
+
+def _leave(error: Exception) -> str:
+    return "; ask its owner to let you read and write it" if isinstance(error, PermissionError) else ""
+
+
+def _check_journal(journal: Mapping[str, Any]) -> None:
+    """Raise `ValueError` or `KeyError` where a value cannot be."""
+    places, segments = journal["places"], journal["segments"]
+    if type(places) is not int or places < 0:
+        raise ValueError(f"places is {places!r}")
+    if type(journal["complete"]) is not bool:
+        raise ValueError(f"complete is {journal['complete']!r}")
+    if journal["snapshot"] not in (None, "a", "b"):
+        raise ValueError(f"snapshot is {journal['snapshot']!r}")
+    if not isinstance(segments, list) or not all(isinstance(segment, dict) for segment in segments):
+        raise ValueError("segments is no list of records")
+
+
+def _is_name(name: str) -> bool:
+    # Zarr keeps names that begin with two underscores for itself.
+    return (
+        0 < len(name.encode()) <= 200
+        and not name.startswith((".", "__"))
+        and not set(name) & set("/\\\0")
+        and name not in _RESERVED
+        and not name.endswith(_UNFINISHED)
+    )
+
+
+def _create_timing(group: Any, groups: int, chunks: int, *, overwrite: bool = False) -> Any:
+    from zarr.codecs import BloscCodec, Crc32cCodec
+
+    return group.create_array(
+        "timing",
+        shape=(groups, chunks, 2),
+        chunks=(1, 1024, 2),
+        dtype="float64",
+        fill_value=float("nan"),
+        compressors=[BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()],
+        overwrite=overwrite,
+    )
+
+
+@contextlib.contextmanager
+def _making(path: Path) -> Iterator[Path]:
+    """A hidden folder beside `path`, in which this process alone makes what will be there.
+
+    What processes have left that died meanwhile is removed; it can be told by its name.
+    """
+    lock = HostLock(f"new store {os.path.realpath(path)}")
+    try:
+        lock.acquire()
+    except DeviceBusy as busy:
+        raise ConfigurationError(f"{path} is being made by another process: {busy}") from busy
+    try:
+        if path.parent.is_dir():
+            for name in os.listdir(path.parent):
+                if re.fullmatch(rf"\.{re.escape(path.name)}\.[0-9a-f]{{32}}\.making", name):
+                    shutil.rmtree(path.parent / name, ignore_errors=True)
+        place = path.with_name(f".{path.name}.{uuid.uuid4().hex}.making")
+        try:
+            yield place
+        except BaseException:
+            shutil.rmtree(place, ignore_errors=True)
+            raise
+    finally:
+        lock.release()
 
 
 def _not_a_store(path: str, error: Exception) -> str:
     """What is wrong with a path at which Zarr finds no group, without Zarr's own words."""
     if "://" in path and not isinstance(error, FileNotFoundError):
         return f"{path} cannot be opened: {error}"
-    if isinstance(error, PermissionError):
-        return f"{path} cannot be opened: {error.strerror}"
+    if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+        return f"{path} cannot be opened: {error.strerror or error}{_leave(error)}"
     if "://" in path or not os.path.lexists(path):
         why = "there is nothing"
     elif not os.path.isdir(path):

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from zarr.storage import LocalStore
 
 from reservoir_hw.errors import ConfigurationError, MissingExtra, ShapeError
-from reservoir_hw.store import Place, StateStore
+from reservoir_hw.store import Place, StateStore, is_damage
 
 RNG = np.random.default_rng(0)
 
@@ -298,6 +299,216 @@ def test_what_is_no_store_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "zarr", None)
     with pytest.raises(MissingExtra, match=r"reservoir-hw\[store\]"):
         StateStore.open(tmp_path / "store")
+
+
+def test_creating_a_store_touches_nothing_beside_it(tmp_path: Path) -> None:
+    filled(tmp_path / "monday.new")
+    (tmp_path / ".monday.making").mkdir()
+    left = tmp_path / f".monday.{32 * 'a'}.making"
+    (left / "journal").mkdir(parents=True)
+    os.symlink(tmp_path / "monday.new", tmp_path / f".monday.{32 * 'b'}.making")
+    filled(tmp_path / "monday")
+    assert StateStore.open(tmp_path / "monday.new").committed == 6
+    # Only what a process that died has left is removed.
+    assert not left.exists()
+    assert (tmp_path / ".monday.making").is_dir()
+
+
+def test_a_store_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
+    train = {"sequences": 1, "inputs": 1, "nodes": 1, "chunk_steps": 1}
+    with pytest.raises(ConfigurationError, match="cannot be the name"):
+        StateStore.create(tmp_path / "s", {}, {"train": train, "..": train})
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ConfigurationError, match="too long; name another place"):
+        StateStore.create(tmp_path / ("x" * 300), {})
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ConfigurationError, match="exists already; name another place"):
+        StateStore.create(tmp_path / "link", {})
+    zarr.create_group("memory://tests/taken", zarr_format=3)
+    with pytest.raises(ConfigurationError, match="exists already; name another place"):
+        StateStore.create("memory://tests/taken", {})
+
+
+def test_two_processes_do_not_make_the_same_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename = os.rename
+
+    def meanwhile(source: Any, target: Any) -> None:
+        monkeypatch.setattr(os, "rename", rename)
+        with pytest.raises(ConfigurationError, match="is being made by another process"):
+            StateStore.create(tmp_path / "s", {})
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", meanwhile)
+    StateStore.create(tmp_path / "s", {"made_by": "the first"})
+    assert StateStore.open(tmp_path / "s").facts["made_by"] == "the first"
+
+
+@pytest.mark.parametrize("files", range(6))
+def test_a_data_set_whose_growth_was_cut_is_read_and_grown(
+    tmp_path: Path, files: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = StateStore.create(tmp_path / "s", {})
+    dataset = store.add("000", sequences=1, inputs=1, nodes=2, chunk_steps=10)
+    inputs, states = block(1, 20, 1), block(1, 20, 2)
+    dataset.write(Place(slice(0, 1), 0, 10), inputs[:, :10], states[:, :10], timing=(1.0, 0.5))
+    left, replace = files, Path.replace
+
+    def dying(self: Path, target: Path) -> Path:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError("cut")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", dying)
+    with pytest.raises(OSError, match="cut"):
+        dataset.write(Place(slice(0, 1), 10, 20), inputs[:, 10:], states[:, 10:], timing=(2.0, 0.5))
+    monkeypatch.undo()
+    again = StateStore.open(tmp_path / "s", writable=True).dataset("000")
+    assert again.timing.shape == (1, again.steps // 10, 2)
+    assert again.inputs.shape[1] >= again.steps
+    again.read(Place(slice(0, 1), 0, 10))
+    again.write(Place(slice(0, 1), 10, 20), inputs[:, 10:], states[:, 10:], timing=(2.0, 0.5))
+    np.testing.assert_array_equal(again.states[:], states)
+    assert again.timing[0, :, 0].tolist() == [1.0, 2.0]
+
+
+def test_damaged_times_are_an_error_and_not_times(tmp_path: Path) -> None:
+    _, inputs, states = filled(tmp_path / "s")
+    path = tmp_path / "s" / "train" / "timing"
+    chunk = path / "c" / "0" / "0" / "0"
+    data = bytearray(chunk.read_bytes())
+    data[len(data) // 2] ^= 1
+    chunk.write_bytes(data)
+    with pytest.raises(ConfigurationError, match="s is damaged: times of train cannot be read"):
+        _ = StateStore.open(tmp_path / "s").dataset("train").timing
+    # Even their description is made anew by who writes.
+    (path / "zarr.json").write_text("garbage")
+    dataset = StateStore.open(tmp_path / "s", writable=True).dataset("train")
+    np.testing.assert_array_equal(dataset.states[:], states)
+    dataset.write(Place(slice(0, 2), 20, 40), inputs[:2, 20:40], states[:2, 20:40], timing=(7.0, 0.5))
+    assert np.nansum(StateStore.open(tmp_path / "s").dataset("train").timing) == 7.5
+
+
+def test_a_description_without_content_does_not_matter(tmp_path: Path) -> None:
+    _, _, states = filled(tmp_path / "s")
+    (tmp_path / "s" / "snapshots" / "zarr.json").write_bytes(b"\x84{")
+    store = StateStore.open(tmp_path / "s", writable=True)
+    np.testing.assert_array_equal(store.dataset("train").states[:], states)
+    store.commit(6, snapshot={"x": np.ones(3)})
+    assert store.snapshot() is not None
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("train/states/zarr.json", '"clevel"', '"clevek"'),
+        ("train/inputs/zarr.json", '"NaN"', '"NeN"'),
+        ("train/zarr.json", '"attributes"', '"attribuves"'),
+        ("zarr.json", '"attributes"', '"attribuves"'),
+        ("journal/zarr.json", '"attributes"', '"attribuves"'),
+        ("journal/zarr.json", '"places": 6', '"places": "x"'),
+        ("journal/zarr.json", '"places": 6', '"places": -6'),
+        ("journal/zarr.json", '"complete": false', '"complete": 6'),
+        ("journal/zarr.json", '"snapshot": "b"', '"snapshot": "j"'),
+        ("journal/zarr.json", '"segments": []', '"segments": [3]'),
+    ],
+)
+def test_a_flipped_bit_is_damage(tmp_path: Path, file: str, old: str, new: str) -> None:
+    filled(tmp_path / "s")
+    text = (tmp_path / "s" / file).read_text()
+    assert old in text
+    (tmp_path / "s" / file).write_text(text.replace(old, new))
+    with pytest.raises(ConfigurationError, match=r"is damaged|or is damaged"):
+        _ = StateStore.open(tmp_path / "s").datasets
+
+
+def test_a_message_about_damage_is_short(tmp_path: Path) -> None:
+    filled(tmp_path / "s")
+    (tmp_path / "s" / "journal" / "zarr.json").write_bytes(b"\x84" + 5000 * b"x")
+    with pytest.raises(ConfigurationError, match="invalid start byte at byte 0") as error:
+        StateStore.open(tmp_path / "s")
+    assert len(str(error.value)) < 200 + len(str(tmp_path))
+
+
+def test_a_data_set_without_description_is_damage(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    filled(tmp_path / "s")
+    (tmp_path / "s" / "plots").mkdir()
+    assert list(StateStore.open(tmp_path / "s").datasets) == ["train"]
+    (tmp_path / "s" / "train" / "zarr.json").unlink()
+    with pytest.raises(ConfigurationError, match="s is damaged: the data set train cannot be read"):
+        _ = StateStore.open(tmp_path / "s").datasets
+    assert not [warning for warning in recwarn if "not recognized" in str(warning.message)]
+
+
+@pytest.mark.parametrize("file", ["zarr.json", "journal/zarr.json", "train/zarr.json", "train/states/zarr.json"])
+def test_what_may_not_be_read_is_no_damage(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path / "s")
+    forbid(monkeypatch, tmp_path / "s" / file)
+    with pytest.raises(ConfigurationError, match="ask its owner") as error:
+        _ = StateStore.open(tmp_path / "s").datasets
+    assert "damaged" not in str(error.value)
+    assert str(tmp_path / "s") in str(error.value)
+    assert not is_damage(error.value)
+
+
+def forbid(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
+    """Tests may run as root, who may read everything."""
+    get = LocalStore.get
+
+    async def refusing(self: LocalStore, key: str, *arguments: Any, **more: Any) -> Any:
+        if self.root / key == file:
+            raise PermissionError(13, "Permission denied", str(file))
+        return await get(self, key, *arguments, **more)
+
+    monkeypatch.setattr(LocalStore, "get", refusing)
+
+
+def test_a_folder_that_may_not_be_looked_into_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(path: Any, **_: Any) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "stat", refusing)
+    with pytest.raises(ConfigurationError, match="s cannot be opened: Permission denied; ask its owner"):
+        StateStore.exists(str(tmp_path / "s"))
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "zarr.json", ".git", "__x", "a/b", "a\\b", "x.partial", "x" * 300])
+def test_names_that_cannot_be(tmp_path: Path, name: str) -> None:
+    store = StateStore.create(tmp_path / "s", {})
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigurationError, match="cannot be the name of a data set"):
+        store.add(name, sequences=1, inputs=1, nodes=1, chunk_steps=1)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_data_set_is_added_once(tmp_path: Path) -> None:
+    store, _, states = filled(tmp_path / "s")
+    with pytest.raises(ConfigurationError, match="s has a data set 'train' already"):
+        store.add("train", sequences=1, inputs=1, nodes=1, chunk_steps=1)
+    with pytest.raises(ValueError, match="-1"):
+        store.add("more", sequences=1, inputs=1, nodes=-1, chunk_steps=1)
+    assert not list((tmp_path / "s").glob("more*"))
+    np.testing.assert_array_equal(store.dataset("train").states[:], states)
+
+
+def test_who_only_reads_is_told_so(tmp_path: Path) -> None:
+    filled(tmp_path / "s")
+    (tmp_path / "s" / "x.partial").write_text("of a writer that lives")
+    store = StateStore.open(tmp_path / "s")
+    for change in (
+        store.remove_leftovers,
+        lambda: store.commit(1),
+        lambda: store.commit(1, snapshot={"x": np.ones(1)}),
+        lambda: store.close_segment([], complete=True),
+        lambda: store.add("more", sequences=1, inputs=1, nodes=1, chunk_steps=1),
+        lambda: store.dataset("train").write(
+            Place(slice(0, 2), 60, 80), block(2, 20, 1), block(2, 20, 4), timing=(0.0, 0.0)
+        ),
+    ):
+        with pytest.raises(ConfigurationError, match="opened to be read: open it with writable=True"):
+            change()
+    assert (tmp_path / "s" / "x.partial").exists()
 
 
 LEARN = """

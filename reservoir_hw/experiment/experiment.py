@@ -19,6 +19,7 @@ from reservoir_hw.experiment.estimate import Estimate, estimate
 from reservoir_hw.experiment.files import begun_run_folder, new_run_folder, write_yaml
 from reservoir_hw.experiment.forecast import forecast
 from reservoir_hw.experiment.harvest import (
+    damaged,
     device_of,
     find_states,
     harvest,
@@ -209,8 +210,11 @@ class Experiment:
         for path, (point, task) in plans.items():
             name = point.config.reservoir.label
             with harvest_lock(point, task):
-                store = find_states(point, task)
-                if store is not None and store.complete:
+                store, again = find_states(point, task), list[int]()
+                if store is not None and store.committed:
+                    counter.say(f"{name}: checking what is there")
+                    again = damaged(store, harvest_plan(point, task, store))
+                if store is not None and store.complete and not again:
                     counter.add(sizes[path])
                 else:
                     counter.say(f"{name}: opening")
@@ -218,7 +222,7 @@ class Experiment:
                         store = open_store(point, task, reservoir)
                         there = f" ({store.committed} chunks are there already)" if store.committed else ""
                         counter.say(f"{name}: harvesting into {path}{there}")
-                        harvest(reservoir, harvest_plan(point, task, store), store, counter.add)
+                        harvest(reservoir, harvest_plan(point, task, store), store, counter.add, again)
             stores.append(store)
         return stores
 

@@ -26,7 +26,7 @@ from reservoir_hw.experiment.plan import Burst, Leg, plan_of
 from reservoir_hw.hostlock import HostLock
 from reservoir_hw.reservoir import Reservoir
 from reservoir_hw.spec import ReservoirSpec
-from reservoir_hw.store import Dataset, StateStore
+from reservoir_hw.store import Dataset, StateStore, is_damage, plain_path
 from reservoir_hw.tasks.task import Task
 
 log = logging.getLogger(__name__)
@@ -47,16 +47,20 @@ def find_states(point: Point, task: Task) -> StateStore | None:
     if point.config.run.states is None or not StateStore.exists(path):
         return None
     try:
-        return _checked(StateStore.open(path), task)
+        return _checked(StateStore.open(path), point, task)
     except ConfigurationError as error:
-        raise ConfigurationError(f"{error}; remove {path} and harvest again, or set run.states=null") from error
+        if not is_damage(error):
+            raise
+        raise ConfigurationError(
+            f"{error}; restore {path} from a copy, or remove it and harvest again, or set run.states=null"
+        ) from error
 
 
 @contextlib.contextmanager
 def harvest_lock(point: Point, task: Task) -> Iterator[None]:
     """While this process alone may fill the point's store."""
-    path = store_path(point, task)
-    lock = HostLock(f"store {os.path.realpath(path)}")
+    path = plain_path(store_path(point, task))
+    lock = HostLock(f"store {path if '://' in path else os.path.realpath(path)}")
     try:
         lock.acquire()
     except DeviceBusy as busy:
@@ -71,7 +75,7 @@ def open_store(point: Point, task: Task, reservoir: Reservoir) -> StateStore:
     """The point's store, made if it is not there; the device must be the one that began it."""
     path, spec = store_path(point, task), reservoir.spec
     if StateStore.exists(path):
-        store = _checked(StateStore.open(path, writable=True), task)
+        store = _checked(StateStore.open(path, writable=True), point, task)
         began = store.facts["spec"]["identity"]
         if began["fingerprint"] != spec.identity.fingerprint:
             raise ConfigurationError(
@@ -99,11 +103,12 @@ def harvest_plan(point: Point, task: Task, store: StateStore) -> list[Burst]:
 def layout(bursts: Sequence[Burst], spec: ReservoirSpec, task: Task) -> dict[str, dict[str, Any]]:
     """The data sets that keep the states of a plan, as `StateStore.create` takes them."""
     datasets: dict[str, dict[str, Any]] = {}
+    digests = {"train": _digest(task.train.inputs), "test": _digest(task.test.inputs)}
     for burst in bursts:
         for number, leg in enumerate(burst.legs):
             if leg.place is None:
                 continue
-            split = _split(task, leg.dataset)
+            split = task.train if leg.split == "train" else task.test
             steps, rows = leg.place.stop - leg.place.start, leg.place.rows.stop - leg.place.rows.start
             made = datasets.setdefault(
                 leg.dataset,
@@ -115,7 +120,7 @@ def layout(bursts: Sequence[Burst], spec: ReservoirSpec, task: Task) -> dict[str
                     "chunk_steps": steps,
                     "group": rows,
                     "dtype": spec.dtype,
-                    "facts": {"inputs_sha256": _digest(split.inputs), "from_rest": True},
+                    "facts": {"inputs_sha256": digests[leg.split], "from_rest": True},
                 },
             )
             made["chunk_steps"], made["group"] = max(made["chunk_steps"], steps), max(made["group"], rows)
@@ -125,32 +130,66 @@ def layout(bursts: Sequence[Burst], spec: ReservoirSpec, task: Task) -> dict[str
     return datasets
 
 
-def harvest(reservoir: Reservoir, bursts: Sequence[Burst], store: StateStore, on_steps: OnSteps) -> None:
+def damaged(store: StateStore, bursts: Sequence[Burst]) -> list[int]:
+    """The bursts of which something that counts cannot be read, because it is damaged or lost.
+
+    Reads all that counts. Raises `ConfigurationError` where it may not.
+    """
+    datasets, found, places = store.datasets, list[int](), 0
+    for number, burst in enumerate(bursts):
+        for leg in burst.legs:
+            if leg.place is None:
+                continue
+            if places == store.committed:
+                return found
+            places += 1
+            try:
+                datasets[leg.dataset].read(leg.place)
+            except ConfigurationError as error:
+                if not is_damage(error):
+                    raise
+                log.warning("%s; it is harvested again, with all of its burst", error)
+                found += [number] if number not in found else []
+    return found
+
+
+def harvest(
+    reservoir: Reservoir, bursts: Sequence[Burst], store: StateStore, on_steps: OnSteps, again: Sequence[int] = ()
+) -> None:
     """Fill the store, going on where it ends.
 
     Only whole chunks count, each with a snapshot where the device has one. A device that can be frozen goes on from
     the snapshot as if nothing had happened; one that declares its memory is driven with the last `memory_steps`
     inputs again; any other, and one that runs freely, starts again with the burst that was cut, whose chunks
-    are written anew. The last two leave a seam, which `store.segments` tells.
+    are written anew. The last two leave a seam, which `store.segments` tells. The bursts `again`, of which
+    something is `damaged`, are harvested anew before.
     """
     store.remove_leftovers()
-    for name in {leg.dataset for burst in bursts for leg in burst.legs if leg.place is not None}:
+    for name in {leg.dataset for burst in bursts for leg in burst.legs if leg.place is not None} - set(store.datasets):
         store.dataset(name)
     kept = [(b, i) for b, burst in enumerate(bursts) for i, leg in enumerate(burst.legs) if leg.place is not None]
-    done, (b, i), seam = _take_up(reservoir, bursts, kept, store)
-    on_steps(_steps_before(bursts, b, i))
-    segment = {
+    left = _whole(kept, again, store)
+    done, driven = store.committed, 0
+    segment: dict[str, Any] = {
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "host": platform.node(),
         "versions": provenance.versions(),
         "first_place": done,
-        "seam": seam,
+        "seam": None,
         "status": "running",
     }
+    if again:
+        segment["harvested_again"] = [bursts[b].legs[i].dataset for b, i in _first_of(kept, again)]
     segments = [*store.segments, segment]
-    store.commit(done, snapshot=None if done == 0 or seam else store.snapshot(), segments=segments)
-    datasets = store.datasets
     try:
+        if left:
+            store.close_segment(segments, complete=False)
+            driven = _drive_again(reservoir, bursts, left, store, on_steps)
+        done, (b, i), seam = _take_up(reservoir, bursts, kept, store)
+        segment |= {"first_place": done, "seam": seam}
+        on_steps(_steps_before(bursts, b, i) - driven)
+        store.commit(done, snapshot=None if done == 0 or seam else store.snapshot(), segments=segments)
+        datasets = store.datasets
         if store.segments[:-1]:
             _erase_rest(bursts, kept[done:], datasets)
         for number in range(b, len(bursts)):
@@ -173,7 +212,50 @@ def harvest(reservoir: Reservoir, bursts: Sequence[Burst], store: StateStore, on
         raise
     finally:
         segment |= {"places": done - segment["first_place"], "reservoir": _read_back(reservoir)}
-        store.close_segment(segments, complete=done == len(kept))
+        store.close_segment(segments, complete=done == len(kept) and not left)
+
+
+def _first_of(kept: Sequence[tuple[int, int]], again: Sequence[int]) -> list[tuple[int, int]]:
+    return [next((b, i) for b, i in kept if b == number) for number in again]
+
+
+def _whole(kept: Sequence[tuple[int, int]], again: Sequence[int], store: StateStore) -> list[int]:
+    """Those of the bursts `again` that count as a whole. One that was cut does not count any more."""
+    if not again or store.committed == len(kept) or kept[store.committed][0] != again[-1]:
+        return list(again)
+    store.commit(next(place for place, (b, _) in enumerate(kept) if b == again[-1]))
+    return list(again[:-1])
+
+
+def _drive_again(
+    reservoir: Reservoir, bursts: Sequence[Burst], again: list[int], store: StateStore, on_steps: OnSteps
+) -> int:
+    """Harvest whole bursts anew, and take them off the list; returns the steps.
+
+    Until the last chunk is written one of its burst is missing, so that a process that comes after a crash finds it.
+    """
+    datasets, steps = store.datasets, 0
+    fresh = reservoir.snapshot() if reservoir.spec.snapshot else None
+    while again:
+        burst = bursts[again[0]]
+        for leg in burst.legs:
+            if leg.place is not None:
+                datasets[leg.dataset].erase(leg.place)
+        if fresh is not None:
+            # The noise of a simulation belongs to its sequences, which resets count.
+            reservoir.restore(fresh)
+            for before in bursts[: again[0]]:
+                reservoir.reset(before.batch)
+        reservoir.reset(burst.batch)
+        for leg, states, timing in _timed(reservoir, burst.legs):
+            if leg.place is not None:
+                datasets[leg.dataset].write(leg.place, leg.inputs, states, timing=timing)
+            steps += leg.steps
+            on_steps(leg.steps)
+        del again[0]
+    if fresh is not None:
+        reservoir.restore(fresh)
+    return steps
 
 
 def stored(
@@ -181,15 +263,27 @@ def stored(
 ) -> Iterator[tuple[Leg, np.ndarray]]:
     """Every leg whose states were kept, with those states or their mean over the repetitions, in bounded memory."""
     datasets = store.datasets
+
+    def read(leg: Leg) -> np.ndarray:
+        assert leg.place is not None
+        try:
+            return datasets[leg.dataset].read_states(leg.place)
+        except ConfigurationError as error:
+            if not is_damage(error):
+                raise
+            raise ConfigurationError(
+                f"{error}; `reservoir-hw harvest` harvests again what is damaged; or restore {store.path} from a copy"
+            ) from error
+
     for burst in bursts[::repetitions]:
         for leg in burst.legs:
             if leg.place is None:
                 continue
-            states = datasets[leg.split].read_states(leg.place)
+            states = read(replace(leg, repetition=0))
             if repetitions > 1:
                 total = states.astype(np.float64)
                 for number in range(1, repetitions):
-                    total += datasets[replace(leg, repetition=number).dataset].read_states(leg.place)
+                    total += read(replace(leg, repetition=number))
                 states = mean_of(total, repetitions, str(states.dtype))
             on_steps(leg.steps * repetitions)
             yield leg, states
@@ -234,6 +328,8 @@ def _take_up(
         try:
             snapshot = store.snapshot()
         except ConfigurationError as damage:
+            if not is_damage(damage):
+                raise
             log.warning(
                 "%s: going on without it; if the device is a simulation that drifts, its drift begins anew", damage
             )
@@ -285,17 +381,38 @@ def _read_back(reservoir: Reservoir) -> dict[str, Any]:
         return {"unknown": f"{type(error).__name__}: {error}"}
 
 
-def _checked(store: StateStore, task: Task) -> StateStore:
-    for name, dataset in store.datasets.items():
-        if dataset.facts.get("inputs_sha256") != _digest(_split(task, name).inputs):
+def _checked(store: StateStore, point: Point, task: Task) -> StateStore:
+    """The store, if it is one of this point as far as can be told without reading its states."""
+    try:
+        spec = ReservoirSpec(**store.facts["spec"])
+        bursts = harvest_plan(point, task, store)
+        expected = layout(bursts, spec, task)
+    except ConfigurationError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigurationError(f"{store.path} is damaged: its zarr.json describes no harvest") from error
+    datasets = store.datasets
+    for name, described in expected.items():
+        dataset = datasets[name] if name in datasets else store.dataset(name)
+        if dataset.facts.get("inputs_sha256") != described["facts"]["inputs_sha256"]:
             raise ConfigurationError(
                 f"{store.path}: the task makes other {name} inputs now than when these states were harvested"
             )
+        for array, width in ((dataset.inputs, "inputs"), (dataset.states, "nodes")):
+            shape = tuple(described[key] for key in ("sequences", "steps", width))
+            chunks = tuple(described[key] for key in ("group", "chunk_steps", width))
+            if array.shape != shape or array.chunks != chunks:
+                raise ConfigurationError(
+                    f"{store.path} is damaged: {array.basename} of {name} are {array.shape} in chunks of "
+                    f"{array.chunks}, not {shape} in chunks of {chunks}"
+                )
+    places = sum(leg.place is not None for burst in bursts for leg in burst.legs)
+    if store.committed > places or (store.complete and store.committed < places):
+        raise ConfigurationError(
+            f"{store.path} is damaged: its journal counts {store.committed} chunks of {places}, "
+            f"and says {'that is all' if store.complete else 'that there are more'}"
+        )
     return store
-
-
-def _split(task: Task, name: str) -> Any:
-    return task.train if name.partition(".")[0] == "train" else task.test
 
 
 def _digest(inputs: np.ndarray) -> str:

@@ -15,7 +15,7 @@ from reservoir_hw.experiment.traces import compare, describe, plot
 from reservoir_hw.experiment.traces.information import facts, table
 from reservoir_hw.seeds import generator
 from reservoir_hw.spec import Identity, ReservoirSpec
-from reservoir_hw.store import StateStore
+from reservoir_hw.store import Place, StateStore
 
 NODES = 4
 Batch = tuple[np.ndarray, np.ndarray]
@@ -68,6 +68,44 @@ def test_info(tmp_path: Path) -> None:
     assert shown["seams"] == "driven again (place 1, split train)"
     assert shown["operator"] == "ada"
     assert table(about).rows[1][3] == "32"
+
+
+def test_damaged_times_are_told_and_hide_nothing_else(tmp_path: Path) -> None:
+    trace = store(tmp_path / "t", [drive(1), drive(2)], written=2)
+    (tmp_path / "t" / "001" / "timing" / "c" / "0" / "0" / "0").write_bytes(b"damaged")
+    about = describe(StateStore.open(tmp_path / "t"))
+    first, second = about["datasets"].values()
+    assert (first["written_steps"], first["damaged"]) == (40, None)
+    assert (second["written_steps"], second["driven_s"]) == (None, None)
+    assert "times of 001 cannot be read" in dict(facts(about))["damaged"]
+    assert table(about).rows[1][3] == "unknown"
+    trace.close_segment([], complete=True)
+    assert describe(StateStore.open(tmp_path / "t"))["datasets"]["001"]["written_steps"] == 40
+
+
+def test_a_recording_that_grows_or_was_killed_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = store(tmp_path / "t", [drive(1, steps=16)], written=1)
+    u, x = drive(2, steps=16)
+    replace, seen = Path.replace, list[tuple[int, float]]()
+
+    def watched(self: Path, target: Path) -> Path:
+        done = replace(self, target)
+        about = describe(StateStore.open(tmp_path / "t"))["datasets"]["000"]
+        seen.append((about["steps"], about["written_steps"]))
+        return done
+
+    dataset = trace.dataset("000")
+    monkeypatch.setattr(Path, "replace", watched)
+    dataset.write(Place(slice(0, 2), 16, 32), u, x, timing=(1e9, 2.0))
+    monkeypatch.undo()
+    assert seen[0] == (16, 16)
+    assert seen[-1] == (32, 32)
+    # As earlier versions left it, killed between the states and the times.
+    metadata = tmp_path / "t" / "000" / "timing" / "zarr.json"
+    document = json.loads(metadata.read_text())
+    document["shape"][1] = 1
+    metadata.write_text(json.dumps(document))
+    assert describe(StateStore.open(tmp_path / "t"))["datasets"]["000"]["written_steps"] == 16
 
 
 def test_identical_traces(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.store import Dataset, StateStore
 from reservoir_hw.tasks.task import Table
 
@@ -16,23 +17,27 @@ def describe(store: StateStore) -> dict[str, Any]:
     """All that is known about a trace without reading its states, ready for JSON.
 
     `written_steps` of a data set counts steps of one sequence, averaged over its sequences; `driven_s` is the time
-    that the device was driven for, `started` when that began, both None where it is not known (an import).
+    that the device was driven for, `started` when that began, both None where it is not known (an import). Where the
+    times are `damaged`, which says how, `written_steps` of a trace that is unfinished is None too.
     `ended_early` says why a recording that nobody goes on with ended before its time, None where it did not.
     """
     recorded = store.facts
-    spec = recorded["spec"]
-    period = spec["step_period_s"]
+    try:
+        spec, made_by, provenance = recorded["spec"], recorded["made_by"], recorded["provenance"]
+        period, simulated = spec["step_period_s"], spec["identity"]["simulated"]
+    except (KeyError, TypeError) as error:
+        raise ConfigurationError(f"{store.path} is no trace: its attributes describe no device") from error
     return {
         "path": store.path,
-        "made_by": recorded["made_by"],
+        "made_by": made_by,
         "complete": store.complete,
         "ended_early": _ended_early(store),
         "committed_chunks": store.committed,
-        "hardware": not spec["identity"]["simulated"],
+        "hardware": not simulated,
         "spec": spec,
         "datasets": {name: _describe(dataset, store, period) for name, dataset in store.datasets.items()},
         "segments": store.segments,
-        "provenance": recorded["provenance"],
+        "provenance": provenance,
     }
 
 
@@ -55,6 +60,7 @@ def facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("nodes", _channels(spec["nodes"], spec["node_names"], spec["state_unit"])),
         ("step period", "unknown" if period is None else f"{period:.4g} s"),
         ("seams", "; ".join(shown) or "none"),
+        *(("damaged", d["damaged"]) for d in about["datasets"].values() if d["damaged"]),
         *((key, provenance[key]) for key in ("sample", "operator", "notes") if provenance.get(key)),
         *(("on import", note) for note in provenance.get("notes_on_import", ())),
         *(("from", f"{file['file']}, sha256 {file['sha256'][:12]}") for file in provenance.get("files", ())),
@@ -69,7 +75,7 @@ def table(about: Mapping[str, Any]) -> Table:
             name,
             f"{d['sequences']:,}",
             f"{d['steps']:,}",
-            "all" if d["written_steps"] == d["steps"] else f"{d['written_steps']:,.10g}",
+            _written_of(d),
             f"{d['chunk'][0]} × {d['chunk'][1]:,}",
             d["dtype"],
             _size(d["bytes"]),
@@ -95,13 +101,19 @@ def _state(about: Mapping[str, Any]) -> str:
 
 
 def _describe(dataset: Dataset, store: StateStore, period: float | None) -> dict[str, Any]:
-    starts, durations = np.moveaxis(dataset.timing, -1, 0)
+    damaged = None
+    try:
+        timing = dataset.timing
+    except ConfigurationError as error:
+        timing, damaged = np.full((1, 1, 2), np.nan), str(error)
+    starts, durations = np.moveaxis(timing, -1, 0)
     known = np.isfinite(starts)
     steps = dataset.steps
+    written = steps if store.complete else None if damaged else _written(dataset, known)
     return {
         "sequences": dataset.sequences,
         "steps": steps,
-        "written_steps": steps if store.complete else _written(dataset, known),
+        "written_steps": written,
         "chunk": [dataset.group, dataset.chunk_steps],
         "dtype": str(dataset.states.dtype),
         "bytes": dataset.states.nbytes + dataset.inputs.nbytes,
@@ -109,6 +121,7 @@ def _describe(dataset: Dataset, store: StateStore, period: float | None) -> dict
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(starts[known].min())) if known.any() else None,
         "driven_s": float(durations[known].sum()) if known.any() else None,
         "facts": dataset.facts,
+        "damaged": damaged,
     }
 
 
@@ -119,6 +132,11 @@ def _written(dataset: Dataset, known: np.ndarray) -> float:
         if known[place.rows.start // dataset.group, place.start // dataset.chunk_steps]:
             steps += (place.rows.stop - place.rows.start) * (place.stop - place.start)
     return steps / dataset.sequences
+
+
+def _written_of(dataset: Mapping[str, Any]) -> str:
+    written = dataset["written_steps"]
+    return "unknown" if written is None else "all" if written == dataset["steps"] else f"{written:,.10g}"
 
 
 def _channels(count: int, names: list[str], unit: str) -> str:

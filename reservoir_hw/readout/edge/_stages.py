@@ -55,7 +55,7 @@ class CrossingStage:
         crossing = self.crossing
         drive = values[crossing.drive]
         if crossing.state is not None:
-            states: Any = self.reservoir.transition(drive[:, 0], values[crossing.state])
+            states: Any = self.reservoir.transition(drive[:, 0], values[crossing.state][:, 0])
             values[crossing.states] = states[:, None]
             return
         if repetitions == 1:
@@ -74,7 +74,8 @@ class CrossingStage:
         crossing, values = self.crossing, bound.values
         target = values[crossing.states]
         if crossing.state is not None:
-            target[:, 0] = self.reservoir.transition(values[crossing.drive][:, 0], values[crossing.state])
+            drive, state = values[crossing.drive][:, 0], values[crossing.state][:, 0]
+            target[:, 0] = self.reservoir.transition(drive, state)
             return
         states = self._share.run(values[crossing.drive], target)
         if states is not target:

@@ -15,11 +15,11 @@ from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.readout.edge.manifest import Carried, Crossing, Value
 from reservoir_hw.readout.export import layers
 from reservoir_hw.readout.export.graph import Graph, Precision
-from reservoir_hw.readout.export.models import (
-    _in_torch,
+from reservoir_hw.readout.export.parts import (
     array,
     emit_drive,
     emit_linear,
+    in_torch,
     mapped_by,
     states_value,
 )
@@ -184,7 +184,7 @@ def _plan_around_device(
         ("batch",),
     )
 
-    @_in_torch(model)
+    @in_torch(model)
     def before(values: dict[str, Tensor]) -> dict[str, Tensor]:
         u, x = values["inputs"][:, 0].to(dtype), values[CARRIED].to(dtype)
         r, z = gates(linear(u, recurrence.W_in, recurrence.bias), x, recurrence.W.T)
@@ -194,7 +194,7 @@ def _plan_around_device(
             found["state_0"] = (r * x)[:, None].to(found["drive_0"].dtype)
         return found
 
-    @_in_torch(model)
+    @in_torch(model)
     def after(values: dict[str, Tensor]) -> dict[str, Tensor]:
         h, x, z = values["states_0"][:, 0].to(dtype), values[CARRIED].to(dtype), values["update"][:, 0].to(dtype)
         following = torch.lerp(h, x, z)
@@ -252,7 +252,7 @@ def _plan_of_matrices(
     following = graph.node("Squeeze", last, graph.constant([0], np.int64))
     graph.give(Value(name=NEXT, shape=(nodes,)), following, ("batch",))
 
-    @_in_torch(model)
+    @in_torch(model)
     def reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
         with going_on_from(recurrence, values[CARRIED].to(dtype)):
             states = recurrence.advance(values["inputs"])
@@ -275,11 +275,11 @@ def _plan_around_layer(model: Any, layer: ReservoirLayer, precision: Precision) 
     emit_drive(first, first.read(inputs_of(layer.inputs)), layer, 0)
     emit_outputs(last, layers.from_device(last, last.read(states_value(layer, 0)), layer.spec.dtype), model)
 
-    @_in_torch(model)
+    @in_torch(model)
     def drive(values: dict[str, Tensor]) -> dict[str, Tensor]:
         return mapped_by(layer, values["inputs"], 0)
 
-    @_in_torch(model)
+    @in_torch(model)
     def read(values: dict[str, Tensor]) -> dict[str, Tensor]:
         return {"outputs": model._read(values["states_0"])}
 

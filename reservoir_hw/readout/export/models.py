@@ -7,34 +7,38 @@ and its reference is the model's own code.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.readout.edge.manifest import Crossing, Value
 from reservoir_hw.readout.export import layers
 from reservoir_hw.readout.export.graph import Graph, Precision
+from reservoir_hw.readout.export.parts import (
+    TOKENS,
+    LinearModel,
+    array,
+    check_linear,
+    emit_drive,
+    emit_embedding,
+    emit_mix,
+    emit_norm,
+    emit_readout,
+    in_torch,
+    mapped_by,
+    shared_slots,
+    states_value,
+)
 from reservoir_hw.readout.export.plan import Plan, Reference, Values
 from reservoir_hw.readout.export.weights import Weights
-from reservoir_hw.readout.online import LMSReadout, RLSReadout
-from reservoir_hw.readout.ridge import RidgeReadout
 from reservoir_hw.reservoir import Reservoir
 from reservoir_hw.spec import ReservoirSpec
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
-    from reservoir_hw.readout.attention import AttentionReadout
     from reservoir_hw.readout.laerc import LAERC, Block
     from reservoir_hw.readout.language_model import ReservoirLM
-    from reservoir_hw.readout.reservoir_layer import ReservoirLayer
-
-TOKENS = Value(name="tokens", dtype="int64")
-
-LinearModel = RidgeReadout | RLSReadout | LMSReadout
 
 
 def plan_of(model: Any, reservoirs: Sequence[Reservoir] = (), precision: Precision = "fp32") -> Plan:
@@ -117,11 +121,11 @@ def plan_of_language_model(model: ReservoirLM, precision: Precision = "fp32") ->
     output = Value(name="outputs", shape=(model.vocabulary,))
     last.give(output, emit_readout(last, states, model.readout, features=layer.nodes))
 
-    @_in_torch(model)
+    @in_torch(model)
     def drive(values: dict[str, Tensor]) -> dict[str, Tensor]:
         return mapped_by(layer, model.embedding(values["tokens"]), 0)
 
-    @_in_torch(model)
+    @in_torch(model)
     def read(values: dict[str, Tensor]) -> dict[str, Tensor]:
         return {"outputs": model.readout(values["states_0"].to(torch.get_default_dtype()))}
 
@@ -155,7 +159,7 @@ def plan_of_laerc(model: LAERC, precision: Precision = "fp32") -> Plan:
         else:
             x = graph.read(_carry(model.width, number - 1))
             states = graph.read(states_value(blocks[number - 1].reservoir, number - 1))
-            x = _emit_mix(graph, x, states, blocks[number - 1], f"blocks.{number - 1}")
+            x = emit_mix(graph, x, states, blocks[number - 1], f"blocks.{number - 1}")
         if number < len(blocks):
             block = blocks[number]
             emit_drive(graph, emit_norm(graph, x, block.norm_res, f"blocks.{number}.norm_res"), block.reservoir, number)
@@ -182,168 +186,10 @@ def plan_of_laerc(model: LAERC, precision: Precision = "fp32") -> Plan:
     )
 
 
-# ---- parts of models
-
-
-def check_linear(readout: LinearModel, reservoir: ReservoirSpec) -> None:
-    """Raise `ConfigurationError` for a linear readout of another device, `NotSolved` for one without weights."""
-    if isinstance(readout, RidgeReadout):
-        readout._require_solution("export")
-    features = readout.weights_.shape[1]
-    inputs = reservoir.inputs if readout.input_connection else 0
-    if features != reservoir.nodes + inputs:
-        raise ConfigurationError(
-            f"the readout reads {features} features, the reservoir has {reservoir.nodes} nodes"
-            + (f" and {inputs} inputs" if inputs else "")
-        )
-
-
-def array(tensor: Tensor | None) -> Any:
-    """The numbers of a tensor, or None."""
-    return None if tensor is None else tensor.detach().float().cpu().numpy()
-
-
-def states_value(layer: ReservoirLayer, number: int) -> Value:
-    """What the device of crossing `number` answers."""
-    return Value(name=f"states_{number}", shape=(layer.nodes,), dtype=layer.spec.dtype)
-
-
-def shared_slots(layers_of_model: list[ReservoirLayer]) -> tuple[list[int], list[ReservoirSpec]]:
-    """The number of each layer's device, and the devices; layers may share one."""
-    devices: list[Any] = []
-    slots = []
-    for layer in layers_of_model:
-        known = [number for number, device in enumerate(devices) if device is layer.reservoir]
-        if not known:
-            devices.append(layer.reservoir)
-        slots.append(known[0] if known else len(devices) - 1)
-    return slots, [device.spec for device in devices]
-
-
-def emit_embedding(graph: Graph, tokens: str, module: nn.Module) -> str:
-    """Vectors of tokens. Raises `ConfigurationError` for an embedding that is not known here."""
-    from torch import nn as torch_nn
-
-    from reservoir_hw.readout.embeddings import OneHot, SparseEmbedding
-
-    if isinstance(module, OneHot):
-        return layers.one_hot(graph, tokens, module.num_embeddings)
-    if isinstance(module, SparseEmbedding):
-        dense = np.zeros((module.num_embeddings, module.embedding_dim), np.float32)
-        np.add.at(dense, (np.arange(len(dense))[:, None], module.links.cpu().numpy()), array(module.values))
-        return layers.embedding(graph, tokens, "embedding", dense)
-    if isinstance(module, torch_nn.Embedding):
-        return layers.embedding(graph, tokens, "embedding", array(module.weight))
-    raise ConfigurationError(
-        f"an embedding of type {type(module).__name__} cannot be exported: use OneHot, random_embedding or "
-        "given_embedding"
-    )
-
-
-def emit_readout(graph: Graph, states: str, module: nn.Module, name: str = "readout", *, features: int) -> str:
-    """Logits of states (batch, time, features): linear, low-rank, attention, or a module of the user's own.
-
-    Raises `ConfigurationError` for a module that `export_module` refuses, or that mixes positions.
-    """
-    import torch
-
-    from reservoir_hw.readout.attention import AttentionReadout
-    from reservoir_hw.readout.softmax import LowRankReadout
-
-    if isinstance(module, AttentionReadout):
-        return _emit_attention(graph, states, module, name)
-    if isinstance(module, LowRankReadout):
-        return emit_linear(graph, emit_linear(graph, states, module.B, f"{name}.B"), module.A, f"{name}.A")
-    if isinstance(module, torch.nn.Linear):
-        return emit_linear(graph, states, module, name)
-    from reservoir_hw.readout.export.module import check_positions, emit_module
-
-    example = torch.zeros(1, 1, features)
-    check_positions(module, example)
-    return emit_module(graph, states, module, example, name)
-
-
-def emit_linear(graph: Graph, x: str, module: Any, name: str, *, factor: float = 1.0) -> str:
-    """`factor` times a linear layer."""
-    bias = array(module.bias)
-    return layers.linear(graph, x, name, factor * array(module.weight), None if bias is None else factor * bias)
-
-
-def emit_norm(graph: Graph, x: str, module: Any, name: str) -> str:
-    """A LayerNorm over the last axis."""
-    (width,) = module.normalized_shape
-    return layers.layer_norm(graph, x, name, width, array(module.weight), array(module.bias), module.eps)
-
-
-def emit_drive(graph: Graph, x: str, layer: ReservoirLayer, number: int) -> None:
-    """What crossing `number` drives the device with, through the layer's map; and how many values it clipped."""
-    dtype = layer.spec.dtype
-    mapped, clipped = layers.input_map(
-        graph, x, scale=layer.scale, offset=layer.offset, limit=layer.limit, dtype=dtype
-    )  # fmt: skip
-    graph.give(Value(name=f"drive_{number}", shape=(layer.inputs,), dtype=dtype), mapped)
-    if clipped is not None:
-        graph.give(Value(name=f"clipped_{number}", dtype="int64", scalar=True), clipped)
-
-
-def mapped_by(layer: ReservoirLayer, x: Tensor, number: int) -> dict[str, Tensor]:
-    """The reference of `emit_drive`."""
-    import torch
-
-    before = layer.saturations
-    found = {f"drive_{number}": layer.map_inputs(x)}
-    if layer.limit is not None:
-        found[f"clipped_{number}"] = torch.tensor(layer.saturations - before)
-    layer.saturations = before
-    return found
-
-
-def _emit_attention(graph: Graph, states: str, module: AttentionReadout, name: str) -> str:
-    """Eq. 3-5, the nodes summed first, as the module does."""
-    nodes, hidden = module.nodes, module.hidden
-    h = graph.node("Relu", emit_linear(graph, states, module.net, f"{name}.net"))
-    # Rows i·hidden + k: what h_k contributes to element i of r_o; then one row per element for the biases.
-    weight = array(module.attention.weight).reshape(hidden, nodes, hidden).transpose(0, 2, 1)
-    offset = array(module.attention.bias).reshape(hidden, nodes)
-    rows = np.concatenate([weight.reshape(hidden * hidden, nodes), offset])
-    products = layers.linear(graph, states, f"{name}.attention", rows, None)
-    squares, offsets = graph.node(
-        "Split", products, graph.constant([hidden * hidden, hidden], np.int64), axis=-1, outputs=2
-    )  # fmt: skip
-    matrices = graph.node("Reshape", squares, graph.constant([0, 0, hidden, hidden], np.int64))
-    column = graph.node("Unsqueeze", h, graph.constant([-1], np.int64))
-    summed = graph.node("Squeeze", graph.node("MatMul", matrices, column), graph.constant([-1], np.int64))
-    return emit_linear(graph, graph.node("Add", summed, offsets), module.out, f"{name}.out")
-
-
-def _emit_mix(graph: Graph, x: str, states: str, block: Block, name: str) -> str:
-    """Eq. A6-A16 of a block."""
-    from torch import nn as torch_nn
-
-    measured = layers.from_device(graph, states, block.reservoir.spec.dtype)
-    normed = emit_norm(graph, measured, block.norm_states, f"{name}.norm_states")
-    hidden = layers.gelu(graph, emit_linear(graph, normed, block.reservoir_mlp[0], f"{name}.reservoir_mlp.0"))
-    growth = float(block.beta.detach().exp())
-    r = emit_linear(graph, hidden, block.reservoir_mlp[2], f"{name}.reservoir_mlp.2", factor=growth)
-    both = emit_norm(graph, graph.node("Concat", x, r, axis=-1), block.norm_mix, f"{name}.norm_mix")
-    if isinstance(block.gate, torch_nn.Sequential):
-        inner = layers.gelu(graph, emit_linear(graph, both, block.gate[0], f"{name}.gate.0"))
-        gate = emit_linear(graph, inner, block.gate[2], f"{name}.gate.2")
-    else:
-        gate = emit_linear(graph, both, block.gate, f"{name}.gate")
-    # g r + (1 - g) x
-    change = graph.node("Mul", graph.node("Sigmoid", gate), graph.node("Sub", r, x))
-    m = graph.node("Add", x, change)
-    inner = emit_norm(graph, m, block.norm_ffn, f"{name}.norm_ffn")
-    hidden = layers.gelu(graph, emit_linear(graph, inner, block.ffn[0], f"{name}.ffn.0"))
-    alpha = float(block.alpha.detach())
-    return graph.node("Add", m, emit_linear(graph, hidden, block.ffn[2], f"{name}.ffn.2", factor=alpha))
-
-
 def _laerc_reference(model: LAERC, blocks: list[Block], number: int) -> Reference:
     import torch
 
-    @_in_torch(model)
+    @in_torch(model)
     def reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
         if number == 0:
             x = model.embedding(values["tokens"])
@@ -360,36 +206,6 @@ def _laerc_reference(model: LAERC, blocks: list[Block], number: int) -> Referenc
 
 def _carry(width: int, number: int) -> Value:
     return Value(name=f"carry_{number}", shape=(width,))
-
-
-def _in_torch(model: nn.Module) -> Callable[[Callable[[dict[str, Tensor]], dict[str, Tensor]]], Reference]:
-    """A reference in torch as one of arrays; the model computes in evaluation mode, without gradients."""
-    import torch
-
-    from reservoir_hw.readout._evaluating import evaluating
-
-    def decorate(compute: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Reference:
-        def reference(values: Values) -> Values:
-            with evaluating(model), _on_cpu(model):
-                given = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in values.items()}
-                return {name: value.numpy() for name, value in compute(given).items()}
-
-        return reference
-
-    return decorate
-
-
-@contextmanager
-def _on_cpu(model: nn.Module) -> Iterator[None]:
-    device = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), None)
-    if device is None or device.type == "cpu":
-        yield
-        return
-    model.to("cpu")
-    try:
-        yield
-    finally:
-        model.to(device)
 
 
 def is_torch_module(model: object) -> bool:

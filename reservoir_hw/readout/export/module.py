@@ -134,9 +134,9 @@ def _outputs(module: nn.Module, x: Tensor) -> np.ndarray:
     from torch import Tensor
 
     from reservoir_hw.readout._evaluating import evaluating
-    from reservoir_hw.readout.export.models import _on_cpu
+    from reservoir_hw.readout.export.parts import on_cpu
 
-    with evaluating(module), _on_cpu(module):
+    with evaluating(module), on_cpu(module):
         y: Any = module(x)
     kinds = (torch.float32, torch.float64)
     if not isinstance(y, Tensor) or y.ndim != 3 or y.shape[:2] != x.shape[:2] or y.dtype not in kinds:
@@ -153,7 +153,7 @@ def _converted(module: nn.Module, example: Tensor) -> Any:
     import torch
 
     from reservoir_hw.readout._evaluating import evaluating
-    from reservoir_hw.readout.export.models import _on_cpu
+    from reservoir_hw.readout.export.parts import on_cpu
 
     if find_spec("onnxscript") is None:
         raise MissingExtra("exporting a torch module needs onnxscript: pip install 'reservoir-hw[export]'")
@@ -161,7 +161,7 @@ def _converted(module: nn.Module, example: Tensor) -> Any:
     axes = {0: torch.export.Dim("batch", min=1), 1: torch.export.Dim("time", min=1)}
     # Axes of length 1 would be taken for fixed ones, and equal ones for the same.
     given = _unseen(example, 2, 3)
-    with evaluating(module), _on_cpu(module), _quiet():
+    with evaluating(module), on_cpu(module), _quiet():
         try:
             program = torch.export.export(module, (given,), dynamic_shapes=(axes,))
         except Exception as error:

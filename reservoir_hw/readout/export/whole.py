@@ -26,16 +26,16 @@ from reservoir_hw.readout.export.gated import (
     read_by,
 )
 from reservoir_hw.readout.export.graph import Graph, Precision
-from reservoir_hw.readout.export.models import (
+from reservoir_hw.readout.export.parts import (
     TOKENS,
     LinearModel,
-    _emit_mix,
-    _in_torch,
     array,
     check_linear,
     emit_embedding,
+    emit_mix,
     emit_norm,
     emit_readout,
+    in_torch,
     mapped_by,
 )
 from reservoir_hw.readout.export.plan import Plan, Values
@@ -250,7 +250,7 @@ def _whole_language_model(model: ReservoirLM, network: SimulatedNetwork, precisi
     states = _emit_layer(graph, x, layer, network, "reservoir_0", 0)
     graph.give(_logits(model), emit_readout(graph, states, model.readout, features=layer.nodes))
 
-    @_in_torch(model)
+    @in_torch(model)
     def reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
         found, states = _layer_reference(layer, model.embedding(values["tokens"]), values, 0)
         return {"outputs": model.readout(states), **found}
@@ -280,11 +280,11 @@ def _whole_laerc(model: LAERC, networks: Sequence[SimulatedNetwork], precision: 
         first = next(index for index, known in enumerate(networks) if known is network)
         mapped = _emit_map(graph, normed, block.reservoir)
         states = emit_network(graph, mapped, network, f"reservoir_{first}", number)
-        x = _emit_mix(graph, x, states, block, f"blocks.{number}")
+        x = emit_mix(graph, x, states, block, f"blocks.{number}")
     features = emit_norm(graph, x, model.norm, "norm")
     graph.give(_logits(model), layers.tied_projection(graph, features, "embedding", array(model.embedding.weight)))
 
-    @_in_torch(model)
+    @in_torch(model)
     def reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
         x = model.embedding(values["tokens"])
         carried: dict[str, Tensor] = {}
@@ -328,7 +328,7 @@ def _whole_esn_lm(model: EsnLM, precision: Precision) -> Plan:
     graph.give(_logits(model), emit_readout(graph, states, model.readout, features=model.nodes))
     graph.give(state.model_copy(update={"name": f"next_{state.name}"}), last[0], ("batch",))
 
-    @_in_torch(model)
+    @in_torch(model)
     def reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
         batch, kept = model._batch, model._state
         try:
@@ -372,7 +372,7 @@ def _whole_sequence_model(
     u = graph.read(inputs_of(network.inputs))
     emit_outputs(graph, _emit_layer(graph, u, recurrence, network, "reservoir_0", 0), model)
 
-    @_in_torch(model)
+    @in_torch(model)
     def reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
         found, states = _layer_reference(recurrence, values["inputs"], values, 0)
         return {"outputs": read_by(model, states), **found}
@@ -432,13 +432,13 @@ def _whole_gated(
     for one, tensor in zip(carried, last, strict=True):
         graph.give(Value(name=one.gives, shape=one.shape, dtype=one.dtype), tensor, ("batch",))
 
-    @_in_torch(model)
+    @in_torch(model)
     def settable_reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
         with going_on_from(recurrence, values[CARRIED].to(dtype)):
             states = recurrence.advance(values["inputs"])
         return {"outputs": read_by(model, states), NEXT: states[:, -1]}
 
-    @_in_torch(model)
+    @in_torch(model)
     def driven_reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
         u, x = values["inputs"].to(dtype), values[CARRIED].to(dtype)
         found = {"next_state_0": values["state_0"]}

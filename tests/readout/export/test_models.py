@@ -221,8 +221,8 @@ def test_weights_lie_in_the_file_once(stack: ExitStack, tmp_path: Path) -> None:
     export_model(model, tmp_path / "m")
     file = tmp_path / "m" / "graphs" / "weights.safetensors"
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    # The norms before the reservoirs have no weights of their own; α and β are folded into others'.
-    extra = 3 * 8 - 3 * 2
+    # The norms before the reservoirs have no weights of their own, but ones and zeros; α and β are folded into others'.
+    extra = 3 * (8 + 8) - 3 * 2
     header = 8 + int.from_bytes(file.read_bytes()[:8], "little")
     assert file.stat().st_size - header == 4 * (parameters + extra)
     assert header % 64 == 0

@@ -1,0 +1,92 @@
+"""Bundles that hold their reservoirs: no device, the same answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from reservoir_hw import open_reservoir
+from reservoir_hw.backends.simulated.esn import Esn
+from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.readout import LAERC, ReservoirLayer, RidgeReadout, dense_esn_lm
+from reservoir_hw.readout.edge.runner import EdgeRunner
+from reservoir_hw.readout.export.certificate import BOUND
+from reservoir_hw.readout.export.exporter import export_model, write_plan
+from reservoir_hw.readout.export.whole import SimulatedNetwork, whole_plan
+from reservoir_hw.readout.laerc_reservoirs import reservoir_configurations
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def network(esn: Esn) -> SimulatedNetwork:
+    weights = esn.weights
+    return SimulatedNetwork(
+        weights.recurrent(), weights.W_in, weights.bias, weights.leak, esn.activation, esn.spec.dtype
+    )
+
+
+def opened(stack: ExitStack, **keys: object) -> Esn:
+    esn = stack.enter_context(open_reservoir({"kind": "esn", **keys}))
+    assert isinstance(esn, Esn)
+    return esn
+
+
+def allowed(expected: np.ndarray) -> float:
+    return BOUND * max(1.0, float(np.abs(expected).max()))
+
+
+def test_ridge(stack: ExitStack, tmp_path: Path) -> None:
+    esn = opened(stack, inputs=2, nodes=40, leak_rate=0.7, bias_scaling=0.1)
+    u = np.random.default_rng(0).uniform(-1, 1, (1, 400, 2)).astype(np.float32)
+    states = esn.run(u)
+    readout = RidgeReadout(1e-4).fit(states, np.roll(u, 1, 1))
+    write_plan(whole_plan(readout, [network(esn)], reservoir=esn), tmp_path / "m.rhw")
+    expected = readout.predict(states)
+    with EdgeRunner(tmp_path / "m.rhw") as runner:
+        assert np.abs(runner.run(u) - expected).max() <= allowed(expected)
+        runner.reset()
+        steps = np.stack([runner.step(u[:, step]) for step in range(50)], 1)
+        assert np.abs(steps - expected[:, :50]).max() <= allowed(expected)
+        rest = runner.run(u[:, 50:])
+        assert np.abs(rest - expected[:, 50:]).max() <= allowed(expected)
+        both = runner.run(u[:, :0])
+        assert both.shape == (1, 0, 2)
+    with pytest.raises(ConfigurationError, match="holds its reservoirs and takes none, but 1 were given"):
+        EdgeRunner(tmp_path / "m.rhw", esn)
+
+
+def test_laerc_and_its_text(stack: ExitStack, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    esns = [opened(stack, **keys) for keys in reservoir_configurations(8, 2)]
+    model = LAERC(20, 8, [ReservoirLayer(esn) for esn in esns])
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape)
+    write_plan(whole_plan(model, [network(esn) for esn in esns]), tmp_path / "m.rhw")
+    tokens = np.random.default_rng(0).integers(0, 20, (3, 25))
+    with torch.no_grad():
+        expected = model(torch.from_numpy(tokens)).numpy()
+    with EdgeRunner(tmp_path / "m.rhw") as runner:
+        assert np.abs(runner.run(tokens) - expected).max() <= allowed(expected)
+        assert list(runner.generate(tokens[0], 20, seed=1)) == list(model.generate(tokens[0], 20, seed=1))
+
+
+def test_a_language_model_with_a_recurrence_of_its_own(tmp_path: Path) -> None:
+    model = dense_esn_lm(40, 20, train_input=True, seed=0).eval()
+    export_model(model, tmp_path / "m.rhw")
+    tokens = np.random.default_rng(0).integers(0, 20, (1, 30))
+    with torch.no_grad():
+        expected = model(torch.from_numpy(tokens)).numpy()
+    with EdgeRunner(tmp_path / "m.rhw") as runner:
+        assert runner.manifest.target == "whole"
+        assert np.abs(runner.run(tokens) - expected).max() <= allowed(expected)
+        assert list(runner.generate([3], 30, seed=1)) == list(model.generate([3], 30, seed=1))

@@ -313,14 +313,12 @@ def bare_sessions(runner: EdgeRunner) -> Step:
     bound = runner._bound
     assert bound is not None
     calls = [
-        (stage.session.run_with_iobinding, bound.bindings[stage.name])
-        for stage in runner._stages
-        if isinstance(stage, SegmentStage)
+        call for (call, _), stage in zip(bound.calls, runner._stages, strict=True) if isinstance(stage, SegmentStage)
     ]
 
     def run() -> None:
-        for call, binding in calls:
-            call(binding)
+        for call in calls:
+            call()
 
     return run
 

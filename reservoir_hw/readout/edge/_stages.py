@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from reservoir_hw.errors import StateLost
 from reservoir_hw.readout._share import Share
 from reservoir_hw.readout.edge._sessions import import_onnxruntime
+from reservoir_hw.readout.edge.latency import Stopwatch
 from reservoir_hw.readout.edge.manifest import Crossing, Manifest, Segment, Value
 from reservoir_hw.reservoir import Reservoir
 
@@ -32,9 +34,15 @@ class SegmentStage:
         given = {value.name: values[value.name] for value in self.segment.reads}
         values.update(zip(self._gives, self.session.run(self._gives, given), strict=True))
 
-    def step(self, bound: Bound) -> None:
-        """The same on bound arrays."""
-        self.session.run_with_iobinding(bound.bindings[self.name])
+    def bound(self, values: Mapping[str, np.ndarray]) -> Callable[[], None]:
+        """The same, always on these arrays."""
+        ort_value = import_onnxruntime().OrtValue.ortvalue_from_numpy
+        binding = self.session.io_binding()
+        for value in self.segment.reads:
+            binding.bind_ortvalue_input(value.name, ort_value(values[value.name]))
+        for value in self.segment.gives:
+            binding.bind_ortvalue_output(value.name, ort_value(values[value.name]))
+        return partial(self.session.run_with_iobinding, binding)
 
 
 class CrossingStage:
@@ -69,62 +77,63 @@ class CrossingStage:
             total += self._share.run(drive)
         values[crossing.states] = (total / repetitions).astype(self.reservoir.spec.dtype)
 
-    def step(self, bound: Bound) -> None:
-        """The same on bound arrays."""
-        crossing, values = self.crossing, bound.values
-        target = values[crossing.states]
-        if crossing.state is not None:
-            drive, state = values[crossing.drive][:, 0], values[crossing.state][:, 0]
-            target[:, 0] = self.reservoir.transition(drive, state)
-            return
-        states = self._share.run(values[crossing.drive], target)
-        if states is not target:
-            target[...] = states
+    def bound(self, values: Mapping[str, np.ndarray]) -> Callable[[], None]:
+        """The same, always on these arrays; a reservoir that can writes its states into them."""
+        crossing, reservoir, run = self.crossing, self.reservoir, self._share.run
+        drive, target = values[crossing.drive], values[crossing.states]
+
+        def transition() -> None:
+            assert crossing.state is not None
+            target[:, 0] = reservoir.transition(drive[:, 0], values[crossing.state][:, 0])
+
+        def drive_once() -> None:
+            states = run(drive, target)
+            if states is not target:
+                target[...] = states
+
+        return drive_once if crossing.state is None else transition
 
 
 Stage = SegmentStage | CrossingStage
 
 
 class Bound:
-    """Arrays of one step for `batch` sequences, bound to the graphs once."""
+    """Arrays of one step for `batch` sequences, and the calls that work on them.
 
-    def __init__(self, manifest: Manifest, stages: Sequence[Stage], batch: int) -> None:
+    `calls` are those of all stages in their order, each with what is to be told how many nanoseconds it took.
+    """
+
+    def __init__(self, manifest: Manifest, stages: Sequence[Stage], watch: Stopwatch, batch: int) -> None:
         self.batch = batch
-        self.values = {manifest.input.name: _empty(manifest.input, batch)}
-        self._manifest = manifest
-        self.bindings: dict[str, Any] = {}
-        runtime = import_onnxruntime()
+        self._carried = manifest.carried
+        values = self._values = {manifest.input.name: _empty(manifest.input, batch)}
         for one in manifest.carried:
-            self.values[one.reads] = np.zeros((batch, *one.shape), one.dtype)
-            self.values[one.gives] = np.zeros((batch, *one.shape), one.dtype)
+            values |= {name: np.zeros((batch, *one.shape), one.dtype) for name in (one.reads, one.gives)}
         for stage in stages:
             if isinstance(stage, CrossingStage):
                 spec = stage.reservoir.spec
-                self.values[stage.crossing.states] = np.zeros((batch, 1, spec.nodes), spec.dtype)
-                continue
-            for value in stage.segment.gives:
-                self.values.setdefault(value.name, _empty(value, batch))
-            binding = self.bindings[stage.name] = stage.session.io_binding()
-            for value in stage.segment.reads:
-                binding.bind_ortvalue_input(value.name, runtime.OrtValue.ortvalue_from_numpy(self.values[value.name]))
-            for value in stage.segment.gives:
-                binding.bind_ortvalue_output(value.name, runtime.OrtValue.ortvalue_from_numpy(self.values[value.name]))
-        self._clipped = [value for name, value in self.values.items() if name.startswith("clipped_")]
+                values[stage.crossing.states] = np.zeros((batch, 1, spec.nodes), spec.dtype)
+            else:
+                for value in stage.segment.gives:
+                    values.setdefault(value.name, _empty(value, batch))
+        self.calls = [
+            (stage.bound(values), histogram.add) for stage, histogram in zip(stages, watch.histograms, strict=True)
+        ]
+        self.input = values[manifest.input.name]
+        self.output = values[manifest.output.name][:, 0]
+        self.counts = [value for name, value in values.items() if name.startswith("clipped_")]
+        """How many values each of the input maps clipped in the last step."""
 
     def begin(self, carried: Mapping[str, np.ndarray]) -> None:
         """Take over what goes on from step to step."""
         for name, value in carried.items():
-            self.values[name][...] = value
+            self._values[name][...] = value
 
     def carry(self, carried: dict[str, np.ndarray]) -> None:
         """What the step gave is what the next one reads."""
-        for one in self._manifest.carried:
-            self.values[one.reads][...] = self.values[one.gives]
-            carried[one.reads] = self.values[one.reads]
-
-    def clipped(self) -> int:
-        """How many values the last step clipped."""
-        return sum(int(count) for count in self._clipped)
+        for one in self._carried:
+            self._values[one.reads][...] = self._values[one.gives]
+            carried[one.reads] = self._values[one.reads]
 
 
 def _empty(value: Value, batch: int) -> np.ndarray:

@@ -83,6 +83,7 @@ class EdgeRunner:
                 _check_device(device, slot, number, any_device=any_device)
             self.repetitions = repetitions
             self._tokenizer: Tokenizer | None = None
+            self._tokens = manifest.output.shape[0]
             self._stages = stages_of(manifest, sessions, self.reservoirs)
             self._watch = Stopwatch([stage.name for stage in self._stages])
             self.clipped = 0
@@ -224,20 +225,23 @@ class EdgeRunner:
             self.reset(given.shape[0])
         bound = self._bound
         if bound is None or bound.batch != self._batch:
-            bound = self._bound = Bound(self.manifest, self._stages, self._batch)
+            bound = self._bound = Bound(self.manifest, self._stages, self._watch, self._batch)
             bound.begin(self._carried)
         self._begin_call()
-        bound.values[self.manifest.input.name][...] = given
+        bound.input[...] = given
         clock = time.perf_counter_ns
-        for number, stage in enumerate(self._stages):
+        for call, took in bound.calls:
             begun = clock()
-            stage.step(bound)
-            self._watch.add(number, clock() - begun, 1)
-        self.clipped += bound.clipped()
-        bound.carry(self._carried)
+            call()
+            took(clock() - begun)
+        self._watch.count(1)
+        if bound.counts:
+            self.clipped += sum(map(int, bound.counts))
+        if self._carried:
+            bound.carry(self._carried)
         self._steps += 1
         self._unfinished = False
-        return bound.values[self.manifest.output.name][:, 0]
+        return bound.output
 
     def _checked(self, inputs: Any) -> np.ndarray:
         """Inputs (batch, time, ...) in the model's dtype."""
@@ -253,16 +257,14 @@ class EdgeRunner:
             return given
         if given.dtype.kind not in "iu":
             raise ShapeError(f"tokens must be whole numbers, not {given.dtype}")
-        if given.size and not (given.min() >= 0 and given.max() < self._tokens):
+        # One token at a time is what a text is written with, and looking for extremes takes longer than a small graph.
+        known = 0 <= given.item() < self._tokens if given.size == 1 else _within(given, self._tokens)
+        if not known:
             where = tuple(int(i) for i in np.argwhere((given < 0) | (given >= self._tokens))[0])
             raise InputRangeError(
                 f"token {given[where]} at (text, position) = {where} is outside the vocabulary of {self._tokens}"
             )
         return given.astype(np.int64, copy=False)
-
-    @property
-    def _tokens(self) -> int:
-        return self.manifest.output.shape[0]
 
     def _advance(self, given: np.ndarray, *, last: bool = False) -> np.ndarray:
         """The outputs of a whole piece of the sequences, or of its last step."""
@@ -291,7 +293,8 @@ class EdgeRunner:
                 values |= {value.name: values[value.name][:, -1:] for value in manifest.segments[-1].reads}
             begun = time.perf_counter_ns()
             stage.run(values, self.repetitions)
-            self._watch.add(number, time.perf_counter_ns() - begun, given.shape[1])
+            self._watch.histograms[number].add(time.perf_counter_ns() - begun)
+        self._watch.count(given.shape[1])
         self.clipped += sum(int(value) for name, value in values.items() if name.startswith("clipped_"))
         for one in manifest.carried:
             self._carried[one.reads] = values[one.gives]
@@ -370,6 +373,10 @@ def _check_device(device: Reservoir, slot: Slot, number: int, *, any_device: boo
             f"{slot.fingerprint[:12]}): train on this device, or say any_device=True (--any-device) and compare its "
             "response first (verify_probe, --verify-probe)"
         )
+
+
+def _within(tokens: np.ndarray, vocabulary: int) -> bool:
+    return not tokens.size or bool(tokens.min() >= 0 and tokens.max() < vocabulary)
 
 
 def _named(identity: Mapping[str, Any]) -> str:

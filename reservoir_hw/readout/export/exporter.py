@@ -109,7 +109,7 @@ def write_plan(
     if tokenizer is not None and tokenizer.vocabulary != plan.vocabulary:
         raise ConfigurationError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model {plan.vocabulary}")
     record = {**provenance.collect({}), **(facts or {})}
-    graphs, sessions = built(plan, {"model": plan.model, "package": record["versions"].get("reservoir-hw", "")})
+    graphs, sessions = built(plan, _metadata(plan, record))
     certificate = certify(plan, sessions, recorded=recorded, bounded=precision == "fp32", metrics=metrics)
     files: dict[str, bytes | Iterable[bytes | memoryview]] = dict(graphs)
     files[WEIGHTS] = plan.weights.parts()
@@ -162,6 +162,17 @@ def built(plan: Plan, metadata: Mapping[str, str]) -> tuple[dict[str, bytes], li
     files = {graph.file: graph.build(places, metadata) for graph in plan.graphs}
     sessions = [session_of(files[graph.file], graph.arrays, graph.file) for graph in plan.graphs]
     return files, sessions
+
+
+def _metadata(plan: Plan, record: Mapping[str, Any]) -> dict[str, str]:
+    """What each graph says about where it comes from, should it be taken out of its bundle."""
+    return {
+        "model": plan.model,
+        "package": f"reservoir-hw {record['versions'].get('reservoir-hw', '')}",
+        "time": str(record["time"]),
+        "configuration_sha256": str(record["configuration_sha256"]),
+        "reservoirs": " ".join(spec.identity.fingerprint for spec in plan.reservoirs),
+    }
 
 
 def _golden(plan: Plan, sessions: Sequence[Any], recorded: Values | None, *, exact: bool) -> dict[str, np.ndarray]:

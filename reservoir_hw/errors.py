@@ -48,7 +48,8 @@ class Discontinuity(StateLost):
 
     def __init__(self, message: str, *, step: int) -> None:
         super().__init__(message)
-        self.step = step
+        # Devices count with numpy, whose numbers do not travel.
+        self.step = int(step)
 
 
 class CalibrationError(ReservoirError, RuntimeError):
@@ -64,7 +65,7 @@ class DeviceError(ReservoirError):
 
     def __init__(self, message: str, *, steps_done: int = 0, states: Any = None) -> None:
         super().__init__(message)
-        self.steps_done = steps_done
+        self.steps_done = int(steps_done)
         self.states = states
 
 
@@ -86,3 +87,11 @@ class DeviceFault(DeviceError, RuntimeError):
 
 class DeviceBusy(DeviceError, RuntimeError):
     """Another process owns the device; the message names the owner."""
+
+
+def text_of(error: BaseException) -> str:
+    """Its message, also where somebody's class fails to give one."""
+    try:
+        return str(error)
+    except Exception:
+        return "(an error whose message cannot be read)"

@@ -23,6 +23,7 @@ from reservoir_hw.errors import (
     ReservoirError,
     ShapeError,
     StateLost,
+    text_of,
 )
 from reservoir_hw.hostlock import HostLock
 from reservoir_hw.reset import ResetByCommand, ResetByIdle, ResetPolicy
@@ -66,6 +67,8 @@ class Reservoir(ABC):
     device: str = "cpu"
     checks_states: bool = False
     """Whether `_run` and `_stream` themselves refuse states that are not finite, by `_refuse_not_finite`."""
+    vouches: bool = True
+    """Whether somebody looks for states that are not finite: this class, the backend, or the device as it says."""
     observer: Observer | None = None
     """Is told what crosses the contract, for instance a recorder."""
 
@@ -82,6 +85,10 @@ class Reservoir(ABC):
         self.reset_policy: ResetPolicy = reset or ResetByCommand()
         self.reset_duration_s: float | None = None
         self.reset_residual: float | None = None
+        self.closing = False
+        """Whether the device is being brought to its safe state, which nothing should interrupt."""
+        self.unsafe: str | None = None
+        """Why the device is not in its safe state: what the last `close` failed with, until one succeeds."""
         self._given_spec = spec
         self._out_of_range = out_of_range
         self._resource = resource
@@ -174,9 +181,14 @@ class Reservoir(ABC):
 
     def close(self) -> None:
         """Leave the device in its safe state and give it back. Idempotent."""
+        self.closing = True
         try:
             if self._connected:
                 self._close()
+                self.unsafe = None
+        except BaseException as error:
+            self.unsafe = f"{type(error).__name__}: {text_of(error)}"
+            raise
         finally:
             self._connected = False
             self._epoch += 1
@@ -186,6 +198,7 @@ class Reservoir(ABC):
             if self._lock is not None:
                 self._lock.release()
                 self._lock = None
+            self.closing = False
 
     def __enter__(self) -> Self:
         return self.open()
@@ -574,7 +587,9 @@ class Reservoir(ABC):
         if out is None:
             return
         expected = (*shape[:2], self.spec.nodes)
-        dtype = str(getattr(out, "dtype", None)).removeprefix("torch.")
+        # The names of numpy's dtypes are made anew each time, which takes longer than the rest of a call.
+        known = isinstance(out, np.ndarray) and out.dtype == self.spec.numpy_dtype
+        dtype = self.spec.dtype if known else str(getattr(out, "dtype", None)).removeprefix("torch.")
         if tuple(getattr(out, "shape", ())) != expected or dtype != self.spec.dtype:
             raise ShapeError(
                 f"out must be {expected} of {self.spec.dtype}, not {tuple(getattr(out, 'shape', ()))} of {dtype}"
@@ -689,8 +704,8 @@ class Reservoir(ABC):
         try:
             states = self._checked(self._run(u, out), u.shape[:2])
         except DeviceError as fault:
-            self.counters.steps += batch * fault.steps_done
-            fault.steps_done = max(0, fault.steps_done - replay)
+            self.counters.steps += batch * int(fault.steps_done)
+            fault.steps_done = max(0, int(fault.steps_done) - replay)
             if fault.states is not None and getattr(fault.states, "ndim", None) != 3:
                 fault.add_note("the states in this fault were dropped: they are no array (batch, time, nodes)")
                 fault.steps_done, fault.states = 0, None

@@ -135,8 +135,8 @@ class Counters:
     faults: int = 0
 
     def as_dict(self) -> dict[str, int]:
-        """Plain numbers, for provenance and `--json`."""
-        return asdict(self)
+        """Plain numbers, for provenance and `--json`; a backend may have added numpy's to them."""
+        return {name: int(count) for name, count in asdict(self).items()}
 
 
 @dataclass

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -33,6 +35,8 @@ log = logging.getLogger(__name__)
 
 # Of the wider of inputs and states: large enough to hide the cost of a message, small enough for the cache.
 CHUNK_BYTES = 1 << 21
+# Numbers in a time step: the field of the header.
+WIDEST = (1 << 32) - 1
 
 
 class SecurityConfig(Config):
@@ -51,13 +55,20 @@ class ZmqConfig(ReservoirConfig):
         default=None, description="address of the control socket; by default the next port, or the path + .control"
     )
     timeout_s: PositiveFloat = Field(
-        default=5.0, description="wait so long for a sign of life; what a device is busy with may take any time"
+        default=5.0,
+        le=86400,
+        description="wait so long for a sign of life; what a device is busy with may take any time",
     )
     credits: PositiveInt | None = Field(
         default=None, description="chunks under way at once; by default what the device offers"
     )
     chunk_steps: PositiveInt | None = Field(
         default=None, description="time steps in a message; by default about two megabytes"
+    )
+    check_states: bool | None = Field(
+        default=None,
+        description="look for states that are not finite: always, never, or by default unless the device says that it "
+        "does so itself",
     )
     security: SecurityConfig | None = Field(default=None, description="keys, where the device asks for them")
     reset: ResetPolicy | None = Field(default=None, description="in addition to the reset of the device itself")
@@ -69,9 +80,10 @@ class ZmqConfig(ReservoirConfig):
 
     @model_validator(mode="after")
     def _addresses(self) -> Self:
-        from reservoir_hw.drivers.zeromq.addresses import checked_address, control_address
+        from reservoir_hw.drivers.zeromq.addresses import address_to_connect, control_address
 
-        checked_address(self.control or control_address(self.address))
+        address_to_connect(self.address)
+        address_to_connect(self.control or control_address(self.address))
         return self
 
     def build(self) -> ZmqReservoir:
@@ -97,6 +109,8 @@ class ZmqReservoir(Reservoir):
         self._next_step = 0
         self._untouched = False
         self._wire_outputs = 0
+        # Sequences that the device holds.
+        self._rows = 1
         self._last_timing: tuple[int, int, float] | None = None
 
     # ---- more than the contract -----------------------------------------------------------------
@@ -142,7 +156,15 @@ class ZmqReservoir(Reservoir):
         if not native.shape[1]:
             return out
         self._lost = "the last run was interrupted"
-        self._drive_chunks(native, out, outputs=True)
+        started = time.perf_counter()
+        try:
+            self._drive_chunks(native, out, outputs=True)
+        except DeviceError as fault:
+            self.counters.faults += 1
+            self.counters.steps += self._batch * fault.steps_done
+            raise
+        self.latency.record(time.perf_counter() - started)
+        self.counters.steps += self._batch * native.shape[1]
         self._steps += native.shape[1]
         self._lost = None
         return out
@@ -181,6 +203,8 @@ class ZmqReservoir(Reservoir):
         except ValidationError as error:
             problems = "; ".join(f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in error.errors())
             raise ProtocolError(f"{self._config.address} declares a spec that cannot be used: {problems}") from error
+        self._refuse_impossible(spec)
+        self.vouches = self._declaration.finite or self._config.check_states is not False
         wanted = self._config.inputs
         if wanted is not None and wanted != spec.inputs:
             raise ConfigurationError(
@@ -188,6 +212,23 @@ class ZmqReservoir(Reservoir):
                 f"{spec.inputs} and let `input_mask:` spread the task's channels over them"
             )
         return spec
+
+    def _refuse_impossible(self, spec: ReservoirSpec) -> None:
+        """What a foreign device may declare, but no array of this program can hold."""
+        where = self._config.address
+        if max(spec.inputs, spec.nodes) > WIDEST:
+            raise ProtocolError(f"{where} declares {spec.inputs} inputs and {spec.nodes} nodes; {WIDEST} can be sent")
+        largest = float(np.finfo(spec.numpy_dtype).max)
+        for name in ("input_range", "state_range"):
+            limits = getattr(spec, name)
+            if limits is not None and not all(abs(limit) <= largest for limit in limits):
+                raise ProtocolError(f"{where} declares {name} {list(limits)}: no {spec.dtype} number is as large")
+        states = self._declaration.states
+        if states.number.kind == "i" and max(states.limits) > largest:
+            raise ProtocolError(f"{where} declares states with a scale of {states.scale:g}, too large for {spec.dtype}")
+        if states.number.itemsize > spec.numpy_dtype.itemsize and states.number.kind == "f":
+            # What is finite there need not be finite here.
+            self._declaration = replace(self._declaration, finite=False)
 
     def _close(self) -> None:
         connection, self._connection = self._connection, None
@@ -199,24 +240,39 @@ class ZmqReservoir(Reservoir):
         if not (self._untouched and batch == 1):
             self._abandon()
             self._connection.reset(batch)
+        self._rows = batch
         self._next_step, self._untouched, self._last_timing = 0, False, None
 
     def _snapshot(self) -> dict[str, np.ndarray]:
-        return self._connection.snapshot()
+        state = self._connection.snapshot()
+        for name, array in state.items():
+            if array.ndim < 1 or len(array) != self._rows:
+                raise self._connection.broken(
+                    f"array {name!r} of the snapshot has shape {list(array.shape)}, not a row for each of {self._rows} "
+                    "sequences"
+                )
+        if not state:
+            raise self._connection.broken("the snapshot holds no array")
+        return state
 
     def _restore(self, state: Mapping[str, np.ndarray]) -> None:
         self._abandon()
-        self._connection.restore(len(next(iter(state.values()))), state)
+        if not state:
+            raise ConfigurationError("restore: the snapshot holds no array of the device")
+        self._rows = len(next(iter(state.values())))
+        self._connection.restore(self._rows, state)
         self._next_step, self._untouched, self._last_timing = 0, False, None
 
     def _transition(self, u: Any, states: Any) -> Any:
+        out = np.empty((len(u), 1, self.spec.nodes), self.spec.numpy_dtype)
+        if not len(u):
+            return out[:, 0]
         encoding = self._declaration.states
         rows = encoding.encode(np.concatenate([u, states], axis=1))[:, None]
         sent = self._connection.send(
             self._frames.Operation.TRANSITION, rows, batch=rows.shape[0], steps=1, width=rows.shape[2],
             dtype=encoding.dtype, scale=encoding.scale,
         )  # fmt: skip
-        out = np.empty((len(u), 1, self.spec.nodes), self.spec.numpy_dtype)
         self._deliver(sent, out)
         return out[:, 0]
 
@@ -272,8 +328,11 @@ class ZmqReservoir(Reservoir):
         spec = self._device()
         if self._config.chunk_steps is not None:
             return self._config.chunk_steps
-        widest = max(spec.inputs, spec.nodes, self._wire_outputs)
-        row = batch * widest * spec.numpy_dtype.itemsize
+        declared = self._declaration
+        # Of states a server also counts what they take before they are encoded.
+        number = max(declared.states.number.itemsize, spec.numpy_dtype.itemsize)
+        answered = max(spec.nodes, self._wire_outputs) * number
+        row = batch * max(spec.inputs * declared.inputs.number.itemsize, answered)
         return max(1, min(CHUNK_BYTES, self._connection.max_frame_bytes) // row)
 
     def _drive_chunks(self, u: np.ndarray, out: np.ndarray, *, outputs: bool) -> None:
@@ -335,7 +394,8 @@ class ZmqReservoir(Reservoir):
         except ProtocolError as error:
             raise self._connection.broken(f"the reply to request {sent.request}: {error}") from error
         encoding.decode(numbers, out)
-        if outputs or not self._declaration.finite:
+        look = self._config.check_states
+        if outputs or (not self._declaration.finite if look is None else look):
             self._refuse_not_finite(out, first)
         self._check_time(header)
 

@@ -6,8 +6,6 @@ import contextlib
 import logging
 import platform
 import re
-import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("reservoir_hw.drivers.serve")
 
-# What stops a process and its whole group sends the same signal twice.
-_ONE_SIGNAL_S = 0.5
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -60,12 +56,13 @@ def serve(
     """Offer a reservoir to experiments on this or another host (`kind: zmq`).
 
     One client has it at a time; between clients the device is in its safe state. Ctrl-C or SIGTERM ends it after the
-    request at hand, a second one at once.
+    request at hand, a second one at once; with status 3 if the device could not be brought to its safe state.
     """
     from reservoir_hw.experiment.reservoir_of import reservoir_of
 
     try:
         from reservoir_hw.drivers.zeromq import Allowed, Server
+        from reservoir_hw.drivers.zeromq.signals import stop_on_signals
     except ImportError as error:
         raise MissingExtra("serving needs pyzmq: pip install 'reservoir-hw[zmq]'") from error
     if (secret_key is None) != (clients is None):
@@ -82,7 +79,8 @@ def serve(
     else:
         back, network = _bad_network(chaos, bind, control, largest, reachable)
         server = Server(reservoir, back, **options)
-    _stop_on_signals(server)
+    # As `run` does, but until the process has ended: the network belongs to it, and nothing comes after it.
+    stop_on_signals(server.stop, lambda: server.closing)
     with network:
         server.run(None if json else lambda: _say(server, bind, control, allowed))
 
@@ -100,33 +98,10 @@ def _log(*, as_json: bool) -> None:
 
 
 def _bytes(text: str) -> int:
-    found = re.fullmatch(r"(\d+)\s*([KMG]?)(?:i?B)?", text.strip(), flags=re.IGNORECASE)
+    found = re.fullmatch(r"([0-9]+)\s*([KMG]?)(?:i?B)?", text.strip(), flags=re.IGNORECASE)
     if found is None:
         raise ConfigurationError(f"--max-message {text!r}: write a number of bytes, or 64K, 256M, 2G")
     return int(found[1]) * _UNITS[found[2].upper()]
-
-
-def _stop_on_signals(server: Server) -> None:
-    """The first Ctrl-C, SIGTERM or closed terminal lets the request at hand end, the second does not."""
-    first: list[float] = []
-    endings = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    # Under nohup a closed terminal is to be ignored.
-    endings = [every for every in endings if signal.getsignal(every) is not signal.SIG_IGN]
-
-    def stop(number: int, frame: Any) -> None:
-        del number, frame
-        now = time.monotonic()
-        if not first:
-            first.append(now)
-            server.stop()
-        elif now > first[0] + _ONE_SIGNAL_S and not server.closing:
-            # The device is brought to its safe state in any case.
-            for every in endings:
-                signal.signal(every, signal.SIG_IGN)
-            raise KeyboardInterrupt
-
-    for every in endings:
-        signal.signal(every, stop)
 
 
 def _bad_network(

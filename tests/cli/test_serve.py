@@ -347,6 +347,140 @@ def test_the_way_to_the_safe_state_is_not_interrupted(tmp_path: Path, address: s
     assert (tmp_path / "safe").exists()
 
 
+HOMING = """\
+import pathlib, time
+
+opened = 0
+
+def note(word):
+    with pathlib.Path("notes").open("a") as notes:
+        notes.write(f"{word}\\n")
+
+def drive(u):
+    return u
+
+def rest():
+    global opened
+    opened += 1
+    note("laser on")
+    if opened > GOOD:
+        raise RuntimeError("stage not homed")
+
+def safe():
+    note("closing")
+    time.sleep(1.5 if opened > GOOD else 0)
+    note("laser off")
+"""
+HOMED = """\
+kind: python
+call: homing:drive
+reset_call: homing:rest
+close_call: homing:safe
+inputs: 1
+nodes: 1
+simulated: true
+continuity: held
+"""
+
+
+def signalled(process: subprocess.Popen[str], notes: Path, closings: int) -> list[str]:
+    """What a process noted that got two signals on its way to its safe state for that many times."""
+    while not notes.exists() or notes.read_text().count("closing") < closings:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    for _ in range(2):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.6)
+    process.wait(30)
+    return notes.read_text().split("\n")[:-1]
+
+
+@pytest.mark.parametrize("good", [0, 1], ids=["at the start", "for a client"])
+def test_the_way_to_the_safe_state_after_a_failed_opening_is_not_interrupted(
+    tmp_path: Path, address: str, good: int
+) -> None:
+    (tmp_path / "homing.py").write_text(HOMING.replace("GOOD", str(good)))
+    (tmp_path / "lab.yaml").write_text(HOMED)
+    if not good:
+        process = subprocess.Popen(
+            command("serve", "lab.yaml", "--bind", address), cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        )
+        assert signalled(process, tmp_path / "notes", 1) == ["laser on", "closing", "laser off"]
+        assert process.returncode == 3
+        assert "stage not homed" in process.communicate()[1]
+        return
+    with serving("lab.yaml", "--bind", address, cwd=tmp_path, end=None) as server:
+        quiet = subprocess.DEVNULL
+        far = client(tmp_path, address)
+        asking = subprocess.Popen(command("device", "info", far), cwd=tmp_path, stdout=quiet, stderr=quiet)
+        assert signalled(server, tmp_path / "notes", 2) == 2 * ["laser on", "closing", "laser off"]
+        assert asking.wait(30) == 3
+        assert server.returncode == 0
+
+
+def test_a_device_that_was_left_unsafe_is_the_status_of_the_server(tmp_path: Path, address: str) -> None:
+    broken = 'note("closing")\n    if opened > 1:\n        raise RuntimeError("the interlock does not answer")'
+    (tmp_path / "homing.py").write_text(HOMING.replace("GOOD", "9").replace('note("closing")', broken))
+    (tmp_path / "lab.yaml").write_text(HOMED)
+    far = client(tmp_path, address)
+    with serving("lab.yaml", "--bind", address, cwd=tmp_path, end=None) as server:
+        call("device", "info", far, "--no-drive", cwd=tmp_path)
+        done = call("device", "info", far, "--no-drive", cwd=tmp_path, code=3)
+        assert "the interlock does not answer" in done.stderr
+        assert "Nobody gets it in this condition" in done.stderr
+        server.terminate()
+        _, errors = server.communicate(timeout=30)
+        assert server.returncode == 3, errors
+        assert "device: the device could not be brought to its safe state" in errors.splitlines()[-1]
+
+
+# What the recipe of docs/zeromq.md does, by a class whose closing takes long.
+RECIPE = """\
+import sys
+import homing
+from reservoir_hw import Identity, Reservoir, ReservoirSpec
+from reservoir_hw.drivers.zeromq import Server
+
+class Film(Reservoir):
+    def _run(self, u, out):
+        return u
+    def _reset(self, batch):
+        homing.rest()
+    def _close(self):
+        homing.safe()
+
+who = Identity(vendor="lab", model="film", serial="7", simulated=False)
+Server(Film(ReservoirSpec(inputs=1, nodes=1, identity=who)), sys.argv[1]).run(lambda: print("ready", flush=True))
+"""
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_server_of_ones_own_ends_safely_by_a_signal(tmp_path: Path, address: str, ending: int) -> None:
+    slow = HOMING.replace("time.sleep(1.5 if opened > GOOD else 0)", "time.sleep(1 if opened > 1 else 0)")
+    (tmp_path / "homing.py").write_text(slow.replace("GOOD", "9"))
+    (tmp_path / "film.py").write_text(RECIPE)
+    # A shell that runs this in the background has SIGINT ignored, which children inherit.
+    process = subprocess.Popen(
+        [sys.executable, "film.py", address],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n", process.communicate()
+    with open_reservoir({"kind": "zmq", "address": address}) as far:
+        far.run(np.zeros((1, 3, 1)))
+        for _ in range(2):
+            process.send_signal(ending)
+            time.sleep(0.6)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
+    assert (tmp_path / "notes").read_text().split() == 2 * ["laser", "on", "closing", "laser", "off"]
+
+
 # ---- mistakes ---------------------------------------------------------------------------------------
 
 
@@ -357,6 +491,10 @@ def test_the_way_to_the_safe_state_is_not_interrupted(tmp_path: Path, address: s
         (["--bind", "5555"], "is not tcp://host:port"),
         (["--bind", "tcp://127.0.0.1:x"], "is not tcp://host:port"),
         (["--bind", "ipc:///no/such/folder/x"], "cannot listen at ipc:///no/such/folder/x: No such file"),
+        (["--bind", "tcp://[zz]:5555"], "is not tcp://host:port"),
+        (["--bind", "ipc:///tmp/\udcff"], "printable text"),
+        (["--bind", "ipc://*"], "name one"),
+        (["--bind", "tcp://127.0.0.1:65535"], "tcp://127.0.0.1:65535: there is no port behind it"),
         (["--max-message", "lots"], "write a number of bytes"),
         (["--max-message", "1K"], "max_frame_bytes at least 4096"),
         (["--lease", "0"], "lease_s must be"),

@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 from reservoir_hw.errors import ConfigurationError
 
+LAST_PORT = 65535
+
 
 def control_address(data: str) -> str:
     """The control socket that belongs to a data socket: the next port, or the path with `.control` behind it."""
@@ -18,13 +20,21 @@ def control_address(data: str) -> str:
     if scheme == "ipc":
         return f"{data}.control"
     host, _, port = rest.rpartition(":")
+    if int(port) == LAST_PORT:
+        raise ConfigurationError(
+            f"{data}: there is no port behind it for the control socket; choose 1 to {LAST_PORT - 1}, or name control"
+        )
     return f"tcp://{host}:{int(port) + 1}"
 
 
 def checked_address(address: str) -> str:
-    """The address, if it is `tcp://host:port` or `ipc://path`; else `ConfigurationError`."""
+    """The address, if one can listen there: `tcp://host:port` or `ipc://path`; else `ConfigurationError`."""
     scheme, separator, rest = address.partition("://")
     if separator and scheme == "ipc" and rest:
+        if not rest.isprintable():
+            raise ConfigurationError(f"{address!r}: the path of an ipc address is printable text")
+        if rest == "*":
+            raise ConfigurationError(f"{address}: ZeroMQ would invent a path that nobody knows; name one")
         # The operating system's limit; ZeroMQ would cut the path.
         if len(rest.encode()) + len(".control") > 107:
             raise ConfigurationError(f"{address}: the path of an ipc address must be shorter than 100 bytes")
@@ -32,9 +42,26 @@ def checked_address(address: str) -> str:
     if separator and scheme == "tcp":
         host, _, port = rest.rpartition(":")
         # ZeroMQ itself would take `local;remote`, and listen at what this program has not looked at.
-        if re.fullmatch(r"\*|[\w.-]+|\[[\w:.%]+\]", host) and re.fullmatch(r"\d{1,5}", port) and 0 < int(port) < 65535:
+        if _is_host(host) and re.fullmatch(r"[0-9]{1,5}", port) and 0 < int(port) <= LAST_PORT:
             return address
-    raise ConfigurationError(f"{address!r} is not tcp://host:port (port 1 to 65534) or ipc://path")
+    raise ConfigurationError(f"{address!r} is not tcp://host:port (port 1 to {LAST_PORT}) or ipc://path")
+
+
+def address_to_connect(address: str) -> str:
+    """The address, if one can connect to it; else `ConfigurationError`."""
+    if checked_address(address).startswith("tcp://*:"):
+        raise ConfigurationError(f"{address}: * is where a server listens; name the host that it runs on")
+    return address
+
+
+def _is_host(text: str) -> bool:
+    if not text.startswith("["):
+        return re.fullmatch(r"\*|[\w-][\w.-]*", text, re.ASCII) is not None
+    try:
+        ipaddress.IPv6Address(text[1:].removesuffix("]"))
+    except ValueError:
+        return False
+    return text.endswith("]")
 
 
 def is_local(address: str) -> bool:

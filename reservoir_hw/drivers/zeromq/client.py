@@ -17,7 +17,7 @@ import numpy as np
 import zmq
 import zmq.utils.monitor
 
-from reservoir_hw.drivers.zeromq.addresses import checked_address, control_address
+from reservoir_hw.drivers.zeromq.addresses import address_to_connect, control_address
 from reservoir_hw.drivers.zeromq.faults import Code, exception_of
 from reservoir_hw.drivers.zeromq.frames import (
     ERROR,
@@ -39,6 +39,7 @@ from reservoir_hw.drivers.zeromq.frames import (
 from reservoir_hw.drivers.zeromq.security import KeyPair
 from reservoir_hw.drivers.zeromq.sockets import keep_freed_memory, receive, send
 from reservoir_hw.errors import (
+    ConfigurationError,
     DeviceDisconnected,
     DeviceError,
     DeviceTimeout,
@@ -51,6 +52,9 @@ log = logging.getLogger(__name__)
 # How often a waiting client looks up whether the device is still there.
 LOOK_MS = 100
 SAY_AFTER_S = 2.0
+LONGEST_TIMEOUT_S = 86400
+# However short a lease a device gives.
+SHORTEST_BEAT_S = 0.01
 
 
 @dataclass(frozen=True)
@@ -96,8 +100,10 @@ class Connection:
         server_key: bytes | None = None,
         keys: KeyPair | None = None,
     ) -> None:
-        self.address = checked_address(address)
-        self.control_address = checked_address(control or control_address(address))
+        self.address = address_to_connect(address)
+        self.control_address = address_to_connect(control or control_address(address))
+        if not 0 < timeout_s <= LONGEST_TIMEOUT_S:
+            raise ConfigurationError(f"timeout_s is {timeout_s:g}: it must be more than 0, at most {LONGEST_TIMEOUT_S}")
         self.timeout_s = timeout_s
         self.incidents = Incidents()
         self.welcome: dict[str, Any] = {}
@@ -218,7 +224,11 @@ class Connection:
     def snapshot(self) -> dict[str, np.ndarray]:
         """The device's state as named arrays."""
         self.send(Operation.SNAPSHOT)
-        return unpack_arrays(self.receive()[1])
+        payload = self.receive()[1]
+        try:
+            return unpack_arrays(payload)
+        except ProtocolError as error:
+            raise self.broken(f"the snapshot: {error}") from error
 
     def restore(self, batch: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Put a state back; the count of steps begins at 0 there."""
@@ -310,7 +320,7 @@ class Connection:
         """Connect both sockets; a refused key is told apart from a device that is not there."""
         monitor = self._control.get_monitor_socket()
         try:
-            self._control.connect(self.control_address)
+            self._connect_to(self._control, self.control_address)
             until = time.monotonic() + self.timeout_s
             refused = "nobody listens there"
             while True:
@@ -335,7 +345,13 @@ class Connection:
         finally:
             self._control.disable_monitor()
             monitor.close()
-        self._data.connect(self.address)
+        self._connect_to(self._data, self.address)
+
+    def _connect_to(self, socket: zmq.Socket[bytes], address: str) -> None:
+        try:
+            socket.connect(address)
+        except zmq.ZMQError as error:
+            raise ConfigurationError(f"{address} is nothing to connect to: {error.strerror}") from error
 
     def _handshake_failure(self) -> str:
         if self._keys[0] is None:
@@ -354,7 +370,7 @@ class Connection:
 
     def _beat(self) -> None:
         """Keep the lease, and notice when the device has gone."""
-        while not self._closing.wait(min(self.welcome["lease_s"] / 3, self.timeout_s)):
+        while not self._closing.wait(max(SHORTEST_BEAT_S, min(self.welcome["lease_s"] / 3, self.timeout_s))):
             try:
                 if not self._ping()["valid"]:
                     self._dead = (

@@ -40,6 +40,7 @@ from reservoir_hw.drivers.zeromq.frames import (
 )
 from reservoir_hw.drivers.zeromq.security import Allowed, admit
 from reservoir_hw.drivers.zeromq.session import Session, Work
+from reservoir_hw.drivers.zeromq.signals import stopped_by_signals
 from reservoir_hw.drivers.zeromq.sockets import ZERO_COPY_BYTES, keep_freed_memory, receive, send
 from reservoir_hw.errors import (
     ConfigurationError,
@@ -49,6 +50,7 @@ from reservoir_hw.errors import (
     InputRangeError,
     ProtocolError,
     ReservoirError,
+    text_of,
 )
 from reservoir_hw.reservoir import Reservoir
 from reservoir_hw.spec import ReservoirSpec
@@ -61,6 +63,10 @@ MAX_FRAME_BYTES = 1 << 28
 NONCE_BYTES = 16
 # Besides the RUN requests that a client may have unanswered.
 SPARE_MESSAGES = 8
+# The safe state does not wait longer for those who go on asking.
+TURN_AWAY_S = 0.5
+# Of the text of an error, where the frame has room for it.
+LONGEST_TEXT = 1 << 16
 
 
 class Server:
@@ -68,9 +74,10 @@ class Server:
 
         Server(MyBench(), "tcp://127.0.0.1:5555").run()
 
-    `run` drives the device in the calling thread until `stop` is called (from another thread or a signal handler). The
+    `run` drives the device in the calling thread until `stop` is called (from another thread or a signal handler), or,
+    in the main thread, until Ctrl-C, SIGTERM or SIGHUP, unless the program has handlers of its own for them. The
     device is opened once at the start, to learn what it is; each client gets it freshly opened, and between clients it
-    is closed: in its safe state.
+    is closed: in its safe state. Where closing fails, the next client gets it only after it was opened and closed anew.
 
     Args:
         reservoir: Not yet open.
@@ -112,8 +119,6 @@ class Server:
         self.spec: ReservoirSpec | None = None
         """What is served, once it was opened."""
         self._reservoir = reservoir
-        self.closing = False
-        """Whether the device is being brought to its safe state, which nothing may interrupt."""
         self._session = Session(lease_s)
         self._allowed = allowed
         self._encodings = inputs, states
@@ -135,19 +140,35 @@ class Server:
     # ---- for the owner --------------------------------------------------------------------------
 
     def run(self, on_ready: Callable[[], None] | None = None) -> None:
-        """Serve until `stop`. Raises what opening the device or binding raises; leaves the device closed.
+        """Serve until `stop`. Leaves the device closed.
 
-        `on_ready` is called when the device is known and clients may come.
+        Raises what opening the device or binding raises, and `DeviceFault` if the device could not be brought to its
+        safe state. `on_ready` is called when the device is known and clients may come.
         """
         keep_freed_memory()
-        context = zmq.Context()
-        try:
-            with admit(context, self._allowed):
-                self._serve(context, on_ready)
-        finally:
-            self._release()
-            # What was answered last still gets a moment to leave.
-            context.destroy(linger=500)
+        with stopped_by_signals(self.stop, lambda: self.closing):
+            context = zmq.Context()
+            try:
+                with admit(context, self._allowed):
+                    self._serve(context, on_ready)
+            finally:
+                self._release()
+                # What was answered last still gets a moment to leave.
+                context.destroy(linger=500)
+        problem = self.problem
+        if problem is not None:
+            raise DeviceFault(problem)
+
+    @property
+    def closing(self) -> bool:
+        """Whether the device is on the way to its safe state, or the server about to end: nothing may interrupt it."""
+        return self._reservoir.closing or self._at_rest.is_set()
+
+    @property
+    def problem(self) -> str | None:
+        """What somebody has to look after beside the device, or None."""
+        unsafe = self._reservoir.unsafe
+        return None if unsafe is None else f"the device could not be brought to its safe state: {_sendable(unsafe)}"
 
     def stop(self) -> None:
         """End `run` after the request at hand. May be called from anywhere."""
@@ -166,7 +187,9 @@ class Server:
             "pid": os.getpid(),
             "host": platform.node(),
             "uptime_s": time.monotonic() - self._started,
-            "counters": self._reservoir.counters.as_dict(),
+            # Devices count with numpy, whose numbers do not travel.
+            "counters": {name: int(count) for name, count in self._reservoir.counters.as_dict().items()},
+            "problem": self.problem,
             **self._session.as_dict(),
         }
 
@@ -181,7 +204,7 @@ class Server:
             self._inputs, self._states = inputs or encoding_of(spec.dtype), states or encoding_of(spec.dtype)
             self._declaration()
         finally:
-            self._close_device()
+            self._reservoir.close()
         data = self._bound(context, self.address, self.max_frame_bytes, self._session.lease_s)
         control = self._bound(context, self.control_address, LARGEST_CONTROL, 0)
         self._data = data
@@ -218,12 +241,14 @@ class Server:
             try:
                 self._turn_away()
             finally:
-                self._session.end()
-                self._release()
-                # ZeroMQ ends the whole process if a socket is closed under a thread that uses it.
-                self._at_rest.set()
-                answering.join()
-                data.close(linger=500)
+                try:
+                    self._session.end()
+                    self._release()
+                finally:
+                    # ZeroMQ ends the whole process if a socket is closed under a thread that uses it.
+                    self._at_rest.set()
+                    answering.join()
+                    data.close(linger=500)
             log.info("stopped", extra={"event": "stopped", "status": self.status()})
 
     def _bound(
@@ -255,30 +280,41 @@ class Server:
         """The control thread: it touches no device."""
         while not self._at_rest.is_set():
             try:
-                frames = socket.recv_multipart()
+                frames = receive(socket)
             except zmq.Again:
                 continue
             except zmq.ZMQError:
                 break
             try:
-                if len(frames) != 2:
-                    raise ProtocolError(f"a control message of {len(frames) - 1} frames")
-                message = unpack_control(frames[1])
-            except ProtocolError as error:
-                self._session.traffic.damaged += 1
-                log.warning("a control message was dropped: %s", error)
-                continue
-            try:
-                reply = self._control_reply(message)
-            except Refusal as refusal:
-                reply = {"op": "error", "code": int(refusal.code), "text": str(refusal)}
+                self._answer_control(socket, frames)
             except Exception:
-                log.exception("control message %s", message.get("op"))
-                reply = {"op": "error", "code": int(Code.INTERNAL), "text": "a bug in the server: see its log"}
-            log.debug("control: %s -> %s", message, reply)
-            with contextlib.suppress(zmq.ZMQError):
-                socket.send_multipart([frames[0], pack_control({**reply, "id": message["id"]})])
+                log.exception("a control message could not be answered")
         socket.close(linger=500)
+
+    def _answer_control(self, socket: zmq.Socket[bytes], frames: list[zmq.Frame]) -> None:
+        try:
+            if len(frames) != 2:
+                raise ProtocolError("a control message has one frame, this has more or none")
+            message = unpack_control(frames[1].bytes)
+        except ProtocolError as error:
+            self._session.traffic.damaged += 1
+            log.warning("a control message was dropped: %s", error)
+            return
+        reply: dict[str, Any]
+        try:
+            reply = self._control_reply(message)
+            packed = pack_control({**reply, "id": message["id"]})
+        except Refusal as refusal:
+            reply = {"op": "error", "code": int(refusal.code), "text": str(refusal)}
+            packed = pack_control({**reply, "id": message["id"]})
+        except Exception:
+            # Also what cannot be packed: a device may have put anything into its counters.
+            log.exception("control message %s", message.get("op"))
+            reply = {"op": "error", "code": int(Code.INTERNAL), "text": "a bug in the server: see its log"}
+            packed = pack_control({**reply, "id": message["id"]})
+        log.debug("control: %s -> %s", message, reply)
+        with contextlib.suppress(zmq.ZMQError):
+            socket.send_multipart([frames[0].bytes, packed])
 
     def _control_reply(self, message: dict[str, Any]) -> dict[str, Any]:
         session = message.get("session")
@@ -331,8 +367,10 @@ class Server:
     # ---- the data socket ------------------------------------------------------------------------
 
     def _turn_away(self) -> None:
-        """Tell those who wait why nobody does what they asked."""
-        while (message := self._next()) is not None:
+        """Tell those who wait why nobody does what they asked; for a moment, however many go on asking."""
+        self._data.setsockopt(zmq.SNDTIMEO, 0)
+        until = time.monotonic() + TURN_AWAY_S
+        while time.monotonic() < until and (message := self._next()) is not None:
             self._fail(message[0], Refusal(Code.SHUTTING_DOWN, "the server is shutting down"))
 
     def _next(self) -> tuple[Header, memoryview] | None:
@@ -346,7 +384,7 @@ class Server:
         traffic.bytes_received += len(frames[-1])
         try:
             if len(frames) != 3:
-                raise ProtocolError(f"a data message has 2 frames, not {len(frames) - 1}")
+                raise ProtocolError(f"a data message has 2 frames, this has {'fewer' if len(frames) < 3 else 'more'}")
             header, crc = unpack_header(frames[1].bytes)
         except ProtocolError as error:
             traffic.damaged += 1
@@ -416,9 +454,25 @@ class Server:
         if header.request != 1:
             # The device is open already, and opening it again would not bring it to rest.
             raise Refusal(Code.SEQUENCE, "ATTACH is the first request of a session, and no other")
+        self._prove_safe()
         self._reservoir.open()
         self._step, self._batch, self._lost, self._readout = 0, 1, None, None
         return self._declaration()
+
+    def _prove_safe(self) -> None:
+        """After a failed closing nobody gets the device before it was opened and closed without a fault."""
+        problem = self.problem
+        if problem is None:
+            return
+        try:
+            self._reservoir.open()
+            self._reservoir.close()
+        except Exception as error:
+            raise DeviceFault(
+                f"{problem}; it was tried again, and failed: {text_of(error)}. Nobody gets it in this condition: look "
+                "after the device itself, and then open it again, or restart its server"
+            ) from error
+        log.warning("the device was brought to its safe state after all", extra={"event": "safe again"})
 
     def _declaration(self) -> dict[str, Any]:
         spec = self._reservoir.spec
@@ -449,7 +503,8 @@ class Server:
             "chunked": self._chunked,
             "readout": True,
             # `Reservoir.run` has looked at them; only a narrower number could still overflow.
-            "finite": self._states.number.kind == "i" or self._states.number == spec.numpy_dtype,
+            "finite": self._reservoir.vouches
+            and (self._states.number.kind == "i" or self._states.number == spec.numpy_dtype),
         }
 
     @property
@@ -624,9 +679,9 @@ class Server:
                 self._step += header.steps
         except Exception as error:
             # The device went on without what it was refused.
-            self._lost = self._lost or str(error)
+            self._lost = self._lost or _sendable(text_of(error))
             for number, header in enumerate(taken):
-                behind = Refusal(Code.STATE_LOST, f"the run has failed before this chunk: {error}")
+                behind = Refusal(Code.STATE_LOST, f"the run has failed before this chunk: {text_of(error)}")
                 self._fail(header, behind if number else error)
 
     def _values(self, header: Header, payload: memoryview, encoding: Encoding) -> np.ndarray:
@@ -696,46 +751,71 @@ class Server:
                 "request %d (%s): %s",
                 header.request,
                 name_of(header.operation),
-                _sendable(str(error)),
+                _sendable(text_of(error)),
                 extra={"event": "refused", "request": header.request, "code": int(code)},
             )
         more = header.operation == Operation.RUN and header.flags & Flag.MORE
         # What a device raises in the middle of its work loses the state, whatever it is called.
         lost = code not in HARMLESS or more or (self._reservoir.is_open and self._reservoir.state_lost is not None)
         if lost and self._lost is None:
-            self._lost = _sendable(f"request {header.request} failed: {error}")
+            self._lost = _sendable(f"request {header.request} failed: {text_of(error)}")
         self._send_error(self._peer, header, error)
         self._session.finish(header.session, header.request)
 
     def _send_error(self, peer: bytes, header: Header, error: Exception) -> None:
         self._session.traffic.errors += 1
-        code = code_of(error)
-        text = str(error) if isinstance(error, ReservoirError | Refusal) else f"{type(error).__name__}: {error}"
         content: dict[str, Any] = {
-            "code": int(code),
-            "text": _sendable("\n".join([text, *getattr(error, "__notes__", ())])),
-            "step": self._step_of(header, error),
+            "code": int(code_of(error)),
+            "text": "",
+            "step": self._step,
             "state_lost": self._lost is not None,
             "steps_done": 0,
             "states": None,
         }
-        if isinstance(error, DeviceError) and error.states is not None and header.operation == Operation.RUN:
-            # What cannot be written as declared is not told: the error itself is what counts.
-            with contextlib.suppress(InputRangeError, TypeError, ValueError, IndexError):
-                harvested = np.asarray(error.states)[:, : error.steps_done]
-                content["states"] = self._states.encode(harvested).tobytes()
-                content["steps_done"] = harvested.shape[1]
+        text = text_of(error)
+        if not isinstance(error, ReservoirError | Refusal):
+            text = f"{type(error).__name__}: {text}"
+        try:
+            text = _sendable("\n".join([text, *map(str, getattr(error, "__notes__", ()))]))
+            step = self._step_of(header, error)
+            if 0 <= step < 1 << 64:
+                content["step"] = step
+            text = self._add_harvest(content, header, error, text)
+        except Exception:
+            # What a device puts into an error need not make sense: the error itself is what counts.
+            log.exception("the error of request %d could not be told whole", header.request)
+        content["text"] = _clipped(_sendable(text), self._longest_text)
         reply = Header(ERROR, header.session, header.request, step=header.step)
         with contextlib.suppress(zmq.ZMQError):
             # Whoever sent nonsense may be gone already.
             self._send(peer, reply, pack_map(content))
 
+    @property
+    def _longest_text(self) -> int:
+        return min(LONGEST_TEXT, self.max_frame_bytes // 4)
+
+    def _add_harvest(self, content: dict[str, Any], header: Header, error: Exception, text: str) -> str:
+        """Put into an error what was harvested before it, as far as it goes into a frame; its text."""
+        if not isinstance(error, DeviceError) or error.states is None or header.operation != Operation.RUN:
+            return text
+        # What cannot be written as declared is not told.
+        with contextlib.suppress(InputRangeError, TypeError, ValueError, IndexError):
+            harvested = np.asarray(error.states)[:, : error.steps_done]
+            batch, done, nodes = harvested.shape
+            room = self.max_frame_bytes - 2 * self._longest_text
+            kept = min(done, room // max(1, batch * nodes * self._states.number.itemsize))
+            content["states"] = self._states.encode(harvested[:, :kept]).tobytes()
+            content["steps_done"] = kept
+            if kept < done:
+                return f"{_clipped(text, self._longest_text // 2)}\n(states: {kept} of {done} steps, more do not fit)"
+        return text
+
     def _step_of(self, header: Header, error: Exception) -> int:
         """Where it happened."""
         if isinstance(error, Discontinuity):
-            return error.step
+            return int(error.step)
         if isinstance(error, DeviceError) and header.operation == Operation.RUN:
-            return header.step + error.steps_done
+            return header.step + int(error.steps_done)
         return self._step
 
     def _send(self, peer: bytes, header: Header, payload: Any) -> bool:
@@ -755,16 +835,9 @@ class Server:
         if self._attached:
             self._attached, self._peer, self._readout = 0, b"", None
         try:
-            self._close_device()
+            self._reservoir.close()
         except Exception:
             log.exception("the device could not be brought to its safe state")
-
-    def _close_device(self) -> None:
-        self.closing = True
-        try:
-            self._reservoir.close()
-        finally:
-            self.closing = False
 
 
 def _printable(text: str) -> str:
@@ -775,6 +848,12 @@ def _printable(text: str) -> str:
 def _sendable(text: str) -> str:
     """A text that may hold what an instrument has sent, which may be none at all."""
     return text.encode(errors="backslashreplace").decode()
+
+
+def _clipped(text: str, size: int) -> str:
+    """A text of at most `size` bytes."""
+    raw = text.encode()
+    return text if len(raw) <= size else raw[: size - 3].decode(errors="ignore") + "..."
 
 
 def _named(payload: memoryview) -> dict[str, np.ndarray]:

@@ -11,6 +11,8 @@ import zmq
 _MORE = int(zmq.SNDMORE)
 # Below it a copy is quicker than telling another thread when the memory is free again.
 ZERO_COPY_BYTES = 1 << 16
+# More than any message of the protocol has: enough to tell that it is none.
+MOST_FRAMES = 4
 
 
 def send(socket: zmq.Socket[bytes], header: bytes, payload: Any, *, peer: bytes | None = None, flags: int = 0) -> None:
@@ -23,14 +25,15 @@ def send(socket: zmq.Socket[bytes], header: bytes, payload: Any, *, peer: bytes 
 
 
 def receive(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
-    """All frames of a message. Raises `zmq.Again` if none came in time."""
+    """The frames of a message, no more than `MOST_FRAMES`. Raises `zmq.Again` if none came in time."""
     try:
         frame = socket.recv(copy=False)
         frames = [frame]
         # Not recv_multipart, which asks the socket for every frame whether there are more.
         while frame.more:
             frame = socket.recv(copy=False)
-            frames.append(frame)
+            if len(frames) < MOST_FRAMES:
+                frames.append(frame)
     except KeyboardInterrupt:
         # The next message must begin with its first frame.
         while socket.get(zmq.RCVMORE):

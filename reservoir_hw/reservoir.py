@@ -588,13 +588,14 @@ class Reservoir(ABC):
             return
         expected = (*shape[:2], self.spec.nodes)
         # The names of numpy's dtypes are made anew each time, which takes longer than the rest of a call.
-        known = isinstance(out, np.ndarray) and out.dtype == self.spec.numpy_dtype
+        known = type(out) is np.ndarray and out.dtype == self.spec.numpy_dtype
         dtype = self.spec.dtype if known else str(getattr(out, "dtype", None)).removeprefix("torch.")
         if tuple(getattr(out, "shape", ())) != expected or dtype != self.spec.dtype:
             raise ShapeError(
                 f"out must be {expected} of {self.spec.dtype}, not {tuple(getattr(out, 'shape', ()))} of {dtype}"
             )
-        if out.requires_grad if arrays.is_tensor(out) else not out.flags.writeable:
+        given: Any = out
+        if given.requires_grad if arrays.is_tensor(out) else not given.flags.writeable:
             raise ShapeError("out cannot be written to: it is read-only, or a tensor that requires a gradient")
 
     def _check_continuation(self) -> None:

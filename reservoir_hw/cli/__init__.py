@@ -47,9 +47,12 @@ def _common(
 
 
 from reservoir_hw.cli import (  # noqa: E402
+    bundle,
     check,
     device,
+    export,
     harvest,
+    infer,
     init,
     list_kinds,
     measure,
@@ -66,8 +69,11 @@ app.command("run")(run.run)
 app.command("sweep")(sweep.sweep)
 app.command("harvest")(harvest.harvest)
 app.command("measure")(measure.measure)
+app.command("export")(export.export)
+app.command("infer")(infer.infer)
 app.command("schema")(schema.schema)
 app.add_typer(trace.app, name="trace")
+app.add_typer(bundle.app, name="bundle")
 app.add_typer(device.app, name="device")
 app.command("serve")(serve.serve)
 app.command("list")(list_kinds.list_kinds)

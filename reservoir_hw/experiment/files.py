@@ -12,6 +12,7 @@ from typing import Any
 from reservoir_hw.configuration import Document
 from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.provenance import as_plain
+from reservoir_hw.readout.training._differences import first_change
 
 
 def new_run_folder(parent: str | Path, name: str) -> Path:
@@ -45,9 +46,10 @@ def begun_run_folder(path: str | Path, resolved: dict[str, Any]) -> Path:
     begun = Document.from_file(folder / "experiment.yaml").data
     now = json.loads(json.dumps(resolved))
     for section in ("task", "reservoir", "readout", "training", "baselines", "vary"):
-        if begun.get(section) != now[section]:
+        change = first_change(begun.get(section), now[section], (section,))
+        if change is not None:
             raise ConfigurationError(
-                f"run.resume: {folder} was begun with {section} {begun.get(section)}, now it is {now[section]}: change "
+                f"run.resume: {folder} was begun with {change.key} {change.before}, now it is {change.now}: change "
                 "it back, or begin a new run (run.resume=null)"
             )
     return folder

@@ -18,7 +18,7 @@ from reservoir_hw.experiment.record import Recorder
 from reservoir_hw.readout.model_configuration import ModelConfig
 from reservoir_hw.readout.training.options import TrainingOptions
 from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.reservoir_config import build_reservoir
+from reservoir_hw.reservoir_config import ReservoirConfig, build_reservoir
 from reservoir_hw.tasks.task import Evaluation, Task
 from reservoir_hw.tasks.text import Text
 
@@ -123,9 +123,9 @@ def check(section: str, config: ExperimentConfig, model: ModelConfig, task: Task
     elif section == "reservoir":
         model.reservoirs(config.reservoir, task.vocabulary)
     elif section == "readout":
-        model.twins(task.vocabulary)
+        _check_gradient(model, config.reservoir, task)
     elif section == "training":
-        _check_training(config.training, model, task)
+        _check_training(config.training, model, task, getattr(config.reservoir, "nodes", None))
     elif section == "run" and config.run.generate is not None:
         _prompt(config.run.generate, task)
 
@@ -166,7 +166,37 @@ def cost(point: Point, task: Task) -> Cost:
     return Cost(steps, tokens, device_steps, kept)
 
 
-def _check_training(training: TrainingConfig, model: ModelConfig, task: Text) -> None:
+def _check_gradient(model: ModelConfig, reservoir: ReservoirConfig, task: Text) -> None:
+    """Raise `ConfigurationError` where no gradient can pass, as far as the configuration tells."""
+    twins = model.twins(task.vocabulary)
+    through = model.reservoirs(reservoir, task.vocabulary) if model.reservoir_gradient == "through" else []
+    for what, configs in (("the twin", twins), ("the reservoir", through)):
+        for config in configs:
+            # What has no such key is a device, or knows when it is opened; on a GPU torch computes anyway.
+            if not getattr(config, "gradients", True) and getattr(config, "device", "cpu") == "cpu":
+                raise ConfigurationError(
+                    f"reservoir_gradient is {model.reservoir_gradient}, but no gradient passes {what} of kind "
+                    f"{config.kind}: give it gradients: true, or take another policy"
+                )
+
+
+def _check_shards(gradient: GradientConfig, model: ModelConfig, task: Text, nodes: int | None) -> None:
+    """Raise `ConfigurationError` where the shards do not get the epochs that are asked for."""
+    options = gradient.options
+    if not model.harvests or options.epochs is None or len(task.tokens_train) <= options.context:
+        return
+    windows = _windows(task.tokens_train, options)
+    count = _shards(gradient, windows, 1 if options.predict == "last" else options.context, nodes)
+    if count > windows:
+        raise ConfigurationError(f"gradient.shards: {windows} windows of the text cannot make {count} shards")
+    if count > 1 and options.epochs % options.shard_epochs:
+        raise ConfigurationError(
+            f"gradient.epochs {options.epochs} must be a multiple of gradient.shard_epochs {options.shard_epochs}, the "
+            f"epochs on one of the {count} shards before the next"
+        )
+
+
+def _check_training(training: TrainingConfig, model: ModelConfig, task: Text, nodes: int | None) -> None:
     if training.gradient is None:
         raise ConfigurationError(
             f"gradient is missing: readout {model.kind} is trained by gradients, so say how long, for instance "
@@ -180,6 +210,7 @@ def _check_training(training: TrainingConfig, model: ModelConfig, task: Text) ->
     if ignored:
         raise ConfigurationError(f"{', '.join(ignored)}: not for readout {model.kind}, which needs `gradient` alone")
     options = training.gradient.options
+    _check_shards(training.gradient, model, task, nodes)
     for part, tokens in (
         ("training", task.tokens_train),
         ("validation", _held_out(task, options)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -74,6 +75,11 @@ class Sweep:
         self.experiment = Experiment(document, name, self._tasks)
         self.config = _section(self.experiment.config, document)
         self.name = self.config.name or self.experiment.name
+        if self.name in {"", ".", ".."} or any(character in self.name for character in "/\\\0"):
+            raise ConfigurationError(
+                f"{document.origin(('sweep', 'name'))}: sweep.name: {self.name!r} is to be the name of a folder, "
+                "without separators; run.folder says where that lies"
+            )
         self.folder = Path(self.experiment.config.run.folder) / "sweeps" / self.name
         self._url = self.config.storage or f"sqlite:///{self.folder / 'study.db'}"
         self._points = len(self.experiment.points)
@@ -146,6 +152,12 @@ class Sweep:
         )
         try:
             with Worker(self.folder) as worker:
+                there = len([trial for trial in study.trials() if trial.counts])
+                if there > self.config.trials:
+                    result.notes.append(
+                        f"{there} trials are there already, more than the {self.config.trials} that are wanted in all: "
+                        "none was run"
+                    )
                 self._run_trials(study, worker, result, cost, progress)
             self._finish(study, result)
             if result.rows and not result.complete:
@@ -153,7 +165,7 @@ class Sweep:
                     f"none of the {len(result.rows)} trials came to its end: {result.rows[-1].problem}"
                 )
         except BaseException as error:
-            stopped = isinstance(error, KeyboardInterrupt)
+            stopped = isinstance(error, KeyboardInterrupt | SystemExit)
             result.status = "interrupted" if stopped else "failed"
             result.problem = "interrupted by Ctrl-C" if stopped else f"{type(error).__name__}: {error}"
             # The error itself goes on to the caller; a full disk or a lost database must not hide it.
@@ -214,7 +226,9 @@ class Sweep:
             document.set("run.name", name, "the sweep")
             # Data of many tasks would fill the memory, and none would be used again.
             shared = None if any(key.startswith("task.") for key in values) else self._tasks
-            result = Experiment(document, tasks=shared).run(progress, report=False, on_row=on_row)
+            experiment = Experiment(document, tasks=shared)
+            with contextlib.nullcontext() if self.config.keep_runs else _unmentioned(folder):
+                result = experiment.run(progress, report=False, on_row=on_row)
         devices = [known["reservoir"]["identity"] for known in result.provenance["rows"]]
         found["devices"] = [device for at, device in enumerate(devices) if device not in devices[:at]]
         notes += [note for note in result.notes if note not in notes]
@@ -325,6 +339,30 @@ def _progress_of_trial(
     return lambda what, at, total: progress(
         f"{name}: {what}", round((done + at / max(total, 1)) * steps), wanted * steps
     )
+
+
+@contextlib.contextmanager
+def _unmentioned(folder: Path) -> Iterator[None]:
+    """Nobody is sent to a folder that is deleted: the clauses of messages that name it are left out."""
+
+    def remains(text: str) -> str:
+        return "; ".join(clause for clause in text.split("; ") if str(folder) not in clause)
+
+    def shorten(record: logging.LogRecord) -> bool:
+        record.msg, record.args = remains(record.getMessage()), None
+        return bool(record.msg)
+
+    # Its own logger says how a training was stopped.
+    training = logging.getLogger("reservoir_hw.readout.training.loop")
+    training.addFilter(shorten)
+    try:
+        yield
+    except BaseException as error:
+        error.args = tuple(remains(given) if isinstance(given, str) else given for given in error.args)
+        error.__notes__ = [note for note in getattr(error, "__notes__", []) if str(folder) not in note]
+        raise
+    finally:
+        training.removeFilter(shorten)
 
 
 def _means(metrics: list[dict[str, float]]) -> dict[str, float]:

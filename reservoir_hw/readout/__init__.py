@@ -6,8 +6,8 @@
     outputs = readout.predict(states)
 
 `RidgeReadout`, `RLSReadout` and `LMSReadout` need numpy and safetensors only, so the readout of a bench can be
-trained and used where there is no torch. Models trained by gradients need torch; docs/readouts.md has a page on
-them. Names are imported when they are first asked for (PEP 562).
+trained and used where there is no torch, and so can what was exported (`EdgeRunner`, docs/edge.md). Models trained by
+gradients need torch; docs/readouts.md has a page on them. Names are imported when they are first asked for (PEP 562).
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from reservoir_hw.readout._chunks import Chunk
     from reservoir_hw.readout._errors import IllConditionedWarning, NotSolved
     from reservoir_hw.readout.attention import AttentionReadout
+    from reservoir_hw.readout.edge.runner import EdgeRunner
     from reservoir_hw.readout.embeddings import OneHot, given_embedding, random_embedding
     from reservoir_hw.readout.esn_language_model import EsnLM, dense_esn_lm, sparse_esn_lm
     from reservoir_hw.readout.esn_weights import EsnArrays, dense_esn_weights, sparse_esn_weights
+    from reservoir_hw.readout.export.exporter import export_model
     from reservoir_hw.readout.gated import (
         DrivenCandidate,
         GatedRecurrence,
@@ -45,6 +47,7 @@ __all__ = [
     "AttentionReadout",
     "Chunk",
     "DrivenCandidate",
+    "EdgeRunner",
     "EsnArrays",
     "EsnLM",
     "GatedRecurrence",
@@ -66,6 +69,7 @@ __all__ = [
     "cross_entropy",
     "dense_esn_lm",
     "dense_esn_weights",
+    "export_model",
     "given_embedding",
     "random_embedding",
     "sparse_esn_lm",
@@ -76,6 +80,7 @@ _HOME = {
     "AttentionReadout": "attention",
     "Chunk": "_chunks",
     "DrivenCandidate": "gated",
+    "EdgeRunner": "edge.runner",
     "EsnArrays": "esn_weights",
     "EsnLM": "esn_language_model",
     "GatedRecurrence": "gated",
@@ -98,6 +103,7 @@ _HOME = {
     "cross_entropy": "softmax",
     "dense_esn_lm": "esn_language_model",
     "dense_esn_weights": "esn_weights",
+    "export_model": "export.exporter",
     "given_embedding": "embeddings",
     "random_embedding": "embeddings",
     "sparse_esn_lm": "esn_language_model",

@@ -117,6 +117,10 @@ class EsnLM(TokenModel):
         self._state = states[:, -1].detach()
         return self.dropout(states)
 
+    def constants(self) -> dict[str, Any]:
+        """What the weights do not tell; see `training.identity`. A leak rate per node is a buffer."""
+        return {"activation": self.activation, **({} if isinstance(self.leak, Tensor) else {"leak": self.leak})}
+
     def counts(self) -> Counts:
         """How many weights are trained and how many are frozen."""
         trainable = sum(p.numel() for p in self.parameters() if p.requires_grad)

@@ -78,6 +78,7 @@ class ReservoirLayer(nn.Module):
         if not (math.isfinite(self.scale) and self.scale != 0 and math.isfinite(self.offset)):
             raise ConfigurationError(f"scale {scale} and offset {offset} must be finite, and scale not 0")
         self.limit = _limit_within(reservoir.spec.input_range, self.offset, limit)
+        self._asked_limit = None if limit is None else float(limit)
         self.saturations = 0
         """Input values that the map has clipped since the layer was made."""
         self._device = Share(reservoir)
@@ -166,6 +167,10 @@ class ReservoirLayer(nn.Module):
             return mapped
         self.saturations += int(((mapped < bounds[0]) | (mapped > bounds[1])).sum())
         return mapped.clamp(*bounds)
+
+    def constants(self) -> dict[str, Any]:
+        """The input map as it was asked for, which no weight tells; see `training.identity`."""
+        return {"scale": self.scale, "offset": self.offset, "limit": self._asked_limit}
 
     def extra_repr(self) -> str:
         """What the layer is, for `print(model)`."""

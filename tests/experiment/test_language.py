@@ -198,6 +198,14 @@ def test_a_ridge_readout_reads_the_same_text(file: Path) -> None:
         ({"reservoir__inputs": 3}, r"experiment\.yaml:2: reservoir: the model drives its reservoir with 4 channels"),
         ({"readout__reservoir_gradient": "twin"}, r"`twin:` and reservoir_gradient: twin belong together"),
         ({"readout__embedding__trainable": True}, r"a trainable embedding needs a gradient"),
+        ({"readout__reservoir_gradient": "through"},
+         r"yaml:5: readout: reservoir_gradient is through, but no gradient passes the reservoir of kind esn"),
+        ({"readout__reservoir_gradient": "twin", "readout__twin": {"kind": "esn", "nodes": 12}},
+         r"yaml:5: readout: reservoir_gradient is twin, but no gradient passes the twin of kind esn"),
+        ({"readout": {**LAERC, "reservoir_gradient": "through"}, "reservoir": {"kind": "laerc", "nodes": 4}},
+         r"no gradient passes the reservoir of kind esn: give it gradients: true"),
+        ({"training__gradient__shards": 2},
+         r"yaml:8: training: gradient\.epochs 2 must be a multiple of gradient\.shard_epochs 5"),
         ({"run__generate": {"prompt": "xyz"}}, r"run: generate\.prompt: the character 'x'"),
         ({"run__resume": "nowhere"}, r"run\.resume: nowhere is not the folder of a run"),
         ({"task__corpus": "nowhere.txt"}, r"there is no file nowhere\.txt"),
@@ -299,6 +307,42 @@ sweep:
     file.write_text(text.replace("validation_cross_entropy", "accuracies"))
     with pytest.raises(ConfigurationError, match=r"no metric 'accuracies'; it has: .*validation_cross_entropy"):
         sweep(file, name="other")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nobody_is_sent_to_the_folder_of_a_trial(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    file.write_text(
+        file.read_text()
+        + "sweep:\n  {metric: accuracy, direction: maximize, search: {training.gradient.learning_rate: [1, 2]}}\n"
+    )
+    from reservoir_hw.readout.training.loop import _Training
+
+    ordinary = _Training._after_step
+
+    def told(self: Any, norm: float) -> None:
+        signal.raise_signal(number)
+        ordinary(self, norm)
+
+    monkeypatch.setattr(_Training, "_after_step", told)
+    before = signal.getsignal(number)
+    with pytest.raises((KeyboardInterrupt, SystemExit)) as caught:
+        sweep(file)
+    assert signal.getsignal(number) == before
+    said = [str(caught.value), *caught.value.__notes__, *(record.getMessage() for record in caplog.records)]
+    assert [text for text in said if "reservoir_hw-trial-" in text] == []
+    assert any(text.startswith("stopped after step ") for text in said)
+    assert any("the same command goes on" in text for text in said)
+    known = json.loads(next(file.parent.glob("runs/sweeps/*/metrics.json")).read_text())
+    assert known["status"] == "interrupted"
+
+
+def test_the_seed_of_a_sample_may_be_any_whole_number(file: Path) -> None:
+    seeds = (2**64, 2**64 + 1, 2**64)
+    samples = [run(file, run__generate={"tokens": 40, "seed": seed}) for seed in seeds]
+    texts = [(result.folder / "samples/000.txt").read_text(encoding="utf-8") for result in samples]
+    assert texts[0] == texts[2] != texts[1]
 
 
 def test_the_settings_of_a_paper_lie_below() -> None:

@@ -162,6 +162,47 @@ def test_continued_is_uninterrupted(make: Make, sampler: str, number: int) -> No
     assert again.best == parts.best
 
 
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_interrupted_is_uninterrupted(make: Make, monkeypatch: pytest.MonkeyPatch, sampler: str) -> None:
+    """What was cut off is drawn again, also among the trials that learn from those before."""
+    whole = sweep(make(trials=12, sampler=sampler), name="whole")
+    run, calls = Esn._run, []
+
+    def interrupted(self: Esn, *arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) in (steps, 11 * steps):
+            raise KeyboardInterrupt
+        return run(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Esn, "_run", interrupted)
+        steps = 10**9
+        sweep(make(trials=1, sampler=sampler), name="counted")
+        steps, calls[:] = len(calls), []
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                sweep(make(trials=12, sampler=sampler), name="parts")
+    parts = sweep(make(trials=12, sampler=sampler), name="parts")
+    assert parts.counts["died"] == 2
+    assert [trial.values for trial in parts.complete] == [trial.values for trial in whole.trials]
+    assert [trial.objective for trial in parts.complete] == [trial.objective for trial in whole.trials]
+
+
+def test_fewer_trials_than_are_there(make: Make) -> None:
+    sweep(make(trials=3))
+    found = sweep(make(trials=2))
+    said = "3 trials are there already, more than the 2 that are wanted in all: none was run"
+    assert said in found.notes
+    assert said not in sweep(make(trials=3)).notes
+
+
+@pytest.mark.parametrize("name", ["../evil", "a/b", "a\\b", ".."])
+def test_a_name_is_one_folder(make: Make, name: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"sweep\.name: .* is to be the name of a folder"):
+        sweep(make(name=name))
+    assert not list(Path.cwd().iterdir())
+
+
 def test_maximize(make: Make) -> None:
     found = sweep(make(direction="maximize"))
     assert found.best is not None
@@ -323,6 +364,9 @@ def test_a_study_that_somebody_else_made(make: Make) -> None:
         ("postgresql:///x?user=anna&password=secret&host=h", "postgresql:///x?user=anna&password=***&host=h"),
         ("sqlite:///C:/a@b/x.db", "sqlite:///C:/a@b/x.db"),
         ("postgresql://anna@bench/x", "postgresql://anna@bench/x"),
+        ("postgresql://anna:se/c ret@bench/x", "postgresql://anna:***@bench/x"),
+        ("postgresql://anna:se@cret@bench/x?a=b@c", "postgresql://anna:***@bench/x?a=b@c"),
+        ("mysql://h/x?passwd=a b&x=1", "mysql://h/x?passwd=***&x=1"),
     ],
 )
 def test_passwords_are_hidden(url: str, shown: str) -> None:

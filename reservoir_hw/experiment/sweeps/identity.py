@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from reservoir_hw.configuration import Document, Location
+from reservoir_hw.configuration import Document
 from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.experiment.harvest import contents
 from reservoir_hw.experiment.sweeps.search import Dimension, SweepConfig
 from reservoir_hw.provenance import plain
+from reservoir_hw.readout.training._differences import first_change
 
 # What neither decides about a trial's result nor about what it is compared with.
 _INDIFFERENT = {"title", "run", "baselines", "sweep"}
@@ -30,30 +31,17 @@ def identity_of(resolved: Mapping[str, Any], config: SweepConfig, space: Mapping
 
 def check_identity(known: dict[str, Any], identity: dict[str, Any], document: Document, study: str) -> None:
     """Raise `ConfigurationError` that names the first thing in which the experiment is not that of the study."""
-    difference = _first_difference(known, plain(identity))
-    if difference is None:
+    change = first_change(known, plain(identity))
+    if change is None:
         return
-    place, before, now = difference
+    place = change.place
     advice = "change it back, or begin another study with --name"
     if place[0] == "files":
         raise ConfigurationError(f"the content of {place[1]} has changed since {study} was begun; {advice}")
-    key = ".".join(map(str, place))
-    raise ConfigurationError(f"{document.origin(place)}: {key} is {now}, but {study} was begun with {before}; {advice}")
-
-
-def _first_difference(before: Any, now: Any, place: Location = ()) -> tuple[Location, str, str] | None:
-    """Where they differ, and what stands there."""
-    if not (isinstance(before, dict) and isinstance(now, dict)):
-        return None if before == now else (place, repr(before), repr(now))
-    for key in dict.fromkeys([*now, *before]):
-        if key not in before:
-            return (*place, key), "nothing there", repr(now[key])
-        if key not in now:
-            return (*place, key), repr(before[key]), "not there"
-        found = _first_difference(before[key], now[key], (*place, key))
-        if found is not None:
-            return found
-    return None
+    raise ConfigurationError(
+        f"{document.origin(place)}: {change.key} is {change.now!r}, but {study} was begun with {change.before!r}; "
+        f"{advice}"
+    )
 
 
 def _forget(section: Any, dotted: str) -> None:

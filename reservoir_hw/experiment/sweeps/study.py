@@ -7,9 +7,10 @@ this module, which is imported when a sweep begins.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -172,9 +173,14 @@ class Study:
 
     def _ask(self, worker: Worker) -> optuna.Trial:
         """Begin a trial; who is at work on it is written down before anything else."""
-        self._sampler.begin = lambda number: self._database.set_trial_user_attr(
-            self._id_of(number), "worker", worker.record
-        )
+
+        def begin(number: int) -> int:
+            self._database.set_trial_user_attr(self._id_of(number), "worker", worker.record)
+            draw = _draws(self._study.get_trials(deepcopy=False))[number]
+            self._database.set_trial_user_attr(self._id_of(number), "draw", draw)
+            return draw
+
+        self._sampler.begin = begin
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Heartbeat of storage")
             return self._study.ask()
@@ -214,16 +220,16 @@ class Study:
 
 
 class _ByNumber(optuna.samplers.BaseSampler):
-    """Draws each trial from its own number.
+    """Draws each trial from a number of its own: the first that no trial before has which counts or is at work.
 
     So a sweep that is continued draws as if it had never been interrupted, and processes that begin together do not
-    all try the same. `begin` is called with that number as soon as there is one.
+    all try the same. `begin` is called as soon as a trial is there, and tells the number that it is drawn from.
     """
 
     def __init__(self, config: SweepConfig) -> None:
         self._config = config
         self._sampler = self._for_trial(0)
-        self.begin: Callable[[int], None] = lambda number: None
+        self.begin: Callable[[int], int] = lambda number: number
 
     def _for_trial(self, number: int) -> optuna.samplers.BaseSampler:
         seed = int(generator(self._config.seed, f"sweep/{number}").integers(2**32))
@@ -234,8 +240,7 @@ class _ByNumber(optuna.samplers.BaseSampler):
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
         """Called first, when the trial has its number."""
-        self.begin(trial.number)
-        self._sampler = self._for_trial(trial.number)
+        self._sampler = self._for_trial(self.begin(trial.number))
         self._sampler.before_trial(study, trial)
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
@@ -253,6 +258,25 @@ class _ByNumber(optuna.samplers.BaseSampler):
     ) -> Any:
         """As the sampler behind it."""
         return self._sampler.sample_independent(study, trial, param_name, param_distribution)
+
+
+def _draws(trials: Sequence[FrozenTrial]) -> dict[int, int]:
+    """The number that each trial is drawn from; what died, or was one too many, gives its number back."""
+    given = {trial.number: trial.user_attrs["draw"] for trial in trials if "draw" in trial.user_attrs}
+    alive = [trial.number for trial in trials if not _gave_up(trial)]
+    taken = {given[number] for number in alive if number in given}
+    for number in sorted(trial.number for trial in trials):
+        if number not in given:
+            # A process that is asking at this moment comes to the same.
+            given[number] = next(draw for draw in itertools.count() if draw not in taken)
+            if number in alive:
+                taken.add(given[number])
+    return given
+
+
+def _gave_up(trial: FrozenTrial) -> bool:
+    """Whether a trial ended without counting."""
+    return trial.state == TrialState.FAIL and "problem" not in trial.user_attrs.get("found", {})
 
 
 def _suggested(trial: optuna.Trial, key: str, dimension: Dimension) -> Any:

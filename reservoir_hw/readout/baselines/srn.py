@@ -81,6 +81,10 @@ class SRN(TokenModel):
         self.readout = kind(self.hidden, self.vocabulary)
         self.begin()
 
+    def constants(self) -> dict[str, Any]:
+        """What the weights do not tell; see `training.identity`."""
+        return {"outputs": "logistic" if isinstance(self.readout, LogisticReadout) else "softmax"}
+
     def begin(self, batch: int = 1) -> None:
         """All units to 0."""
         self._state: Tensor = self.recurrence.all_weights[0][1].new_zeros(1, whole_number("batch", batch), self.hidden)

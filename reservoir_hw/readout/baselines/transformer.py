@@ -5,6 +5,7 @@ Language Model", section II.C).
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -75,7 +76,7 @@ class CharTransformer(TokenModel):
         if width % heads:
             raise ConfigurationError(f"embedding {width} cannot be divided among {heads} heads: it must be a multiple")
         self.context = whole_number("context", context)
-        self.causal = bool(causal)
+        self.causal, self.heads = bool(causal), heads
         rate = number_in("dropout", dropout, 0.0, 1.0, excluding=(1.0,))
         self.embedding = nn.Embedding(self.vocabulary, width)
         self.register_buffer("positions", _sinusoids(self.context, width), persistent=False)
@@ -85,6 +86,10 @@ class CharTransformer(TokenModel):
         )
         self.readout = LinearReadout(width, self.vocabulary)
         self._past: Tensor | None = None
+
+    def constants(self) -> dict[str, Any]:
+        """What the weights do not tell; see `training.identity`."""
+        return {"heads": self.heads, "causal": self.causal}
 
     def begin(self, batch: int = 1) -> None:
         """No tokens yet."""

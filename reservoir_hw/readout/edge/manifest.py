@@ -88,7 +88,11 @@ class Slot(_Part):
 
 
 class Certified(_Part):
-    """How far a segment is from the model it was made of, over all inputs that were tried."""
+    """How far a segment is from the model it was made of.
+
+    `largest_error` and `largest_output` are of that value and those inputs, of all that were tried, where the error is
+    largest in units of the bound.
+    """
 
     segment: NonNegativeInt
     largest_error: NonNegativeFloat

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +14,8 @@ import numpy as np
 from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.readout.edge._sessions import import_onnxruntime
 from reservoir_hw.readout.edge.manifest import Certificate, Certified, Value
-from reservoir_hw.readout.export.plan import Plan, Values
+from reservoir_hw.readout.export.plan import BOUND, Plan, Values
 from reservoir_hw.seeds import generator
-
-BOUND = 1e-5
-"""Of the largest error, relative to the largest output where that is above 1."""
 
 SHAPES = ((1, 1), (1, 17), (3, 5))
 """Sequences and steps of the random inputs."""
@@ -43,12 +41,12 @@ def certify(
     comparisons = (compared(plan, sessions, values) for values in trials)
     if recorded is not None:
         comparisons = chain(comparisons, _followed(plan, sessions, recorded))
-    largest = np.zeros((len(plan.graphs), 2))
+    worst = [(0.0, 0.0)] * len(plan.graphs)
     for comparison in comparisons:
         for number, found in enumerate(comparison):
-            largest[number] = np.maximum(largest[number], found.largest(plan.graphs[number].gives))
+            worst[number] = max(worst[number], *found.errors(plan.graphs[number].gives), key=_relative)
     certified = []
-    for number, (error, output) in enumerate(largest):
+    for number, (error, output) in enumerate(worst):
         bound = BOUND * max(1.0, output) if bounded else None
         if bound is not None and not error <= bound:
             raise ConfigurationError(
@@ -82,16 +80,11 @@ class Comparison:
     expected: Values
     got: Values
 
-    def largest(self, values: Sequence[Value]) -> tuple[float, float]:
-        """The largest error and the largest output."""
-        error = output = 0.0
-        for value in values:
-            here, there = self.got[value.name], self.expected[value.name]
-            # A count of clipped values: one that lies on the bound may round to either side.
-            if not value.scalar:
-                error = max(error, _largest(here.astype(np.float64) - there))
-                output = max(output, _largest(there))
-        return error, output
+    def errors(self, values: Sequence[Value]) -> list[tuple[float, float]]:
+        """Of each value the largest error and the largest number."""
+        # Not of a count of clipped values: one that lies on the bound may round to either side.
+        pairs = [(self.got[one.name], self.expected[one.name]) for one in values if not one.scalar]
+        return [(_largest(got.astype(np.float64) - expected), _largest(expected)) for got, expected in pairs]
 
 
 def compared(plan: Plan, sessions: Sequence[Any], values: Values) -> list[Comparison]:
@@ -149,6 +142,12 @@ def _random(
         return random.integers(0, plan.vocabulary or 2, shape)
     numbers = random.standard_normal(shape) if limits is None else random.uniform(*limits, shape)
     return numbers.astype(value.dtype)
+
+
+def _relative(error_and_output: tuple[float, float]) -> float:
+    """An error in units of the bound; what is no number is the worst."""
+    error, output = error_and_output
+    return error / max(1.0, output) if math.isfinite(error) else math.inf
 
 
 def _largest(array: np.ndarray) -> float:

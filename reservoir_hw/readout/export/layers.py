@@ -27,6 +27,15 @@ def linear(graph: Graph, x: str, name: str, weight: np.ndarray, bias: np.ndarray
     return graph.node("Add", product, graph.weight(f"{name}.bias", np.asarray(bias, np.float32)))
 
 
+def linear_in_double(graph: Graph, x: str, name: str, weight: np.ndarray, bias: np.ndarray) -> str:
+    """W x + b of x (..., in) in any precision, computed in float64; float32."""
+    wide = graph.node("Cast", x, to=_onnx_type("float64"))
+    matrix = graph.weight(f"{name}.weight", np.ascontiguousarray(weight.T, np.float64))
+    product = graph.node("MatMul", wide, matrix)
+    shifted = graph.node("Add", product, graph.weight(f"{name}.bias", np.asarray(bias, np.float64)))
+    return graph.node("Cast", shifted, to=_onnx_type("float32"))
+
+
 def tied_projection(graph: Graph, x: str, name: str, weight: np.ndarray) -> str:
     """W x with the rows of an embedding, W (out, in): stored as the embedding stores it, once."""
     if graph.precision == "int8":

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.readout.edge.manifest import Crossing, Value
 from reservoir_hw.readout.export import layers
@@ -29,7 +31,7 @@ from reservoir_hw.readout.export.parts import (
     shared_slots,
     states_value,
 )
-from reservoir_hw.readout.export.plan import Plan, Reference, Values
+from reservoir_hw.readout.export.plan import BOUND, Plan, Reference, Values
 from reservoir_hw.readout.export.weights import Weights
 from reservoir_hw.reservoir import Reservoir
 from reservoir_hw.spec import ReservoirSpec
@@ -77,7 +79,9 @@ def plan_of(model: Any, reservoirs: Sequence[Reservoir] = (), precision: Precisi
 def plan_of_readout(readout: LinearModel, reservoir: ReservoirSpec, precision: Precision = "fp32") -> Plan:
     """A linear readout W x + b of the states of a device, and of its inputs where it was trained with them.
 
-    Inputs cross as they are, so there is one segment. Raises `ConfigurationError` for a device of another width.
+    Inputs cross as they are, so there is one segment. It computes in float64 where sums of states and large weights
+    that cancel would lose too much in float32, as those of a ridge regression with a small penalty do.
+    Raises `ConfigurationError` for a device of another width.
     """
     check_linear(readout, reservoir)
     inputs = Value(name="inputs", shape=(reservoir.inputs,), dtype=reservoir.dtype)
@@ -88,11 +92,14 @@ def plan_of_readout(readout: LinearModel, reservoir: ReservoirSpec, precision: P
     if readout.input_connection:
         beside = layers.from_device(graph, graph.read(inputs), reservoir.dtype)
         features = graph.node("Concat", features, beside, axis=-1)
-    graph.give(output, layers.linear(graph, features, "readout", readout.weights_, readout.bias_))
+    double = precision == "fp32" and _cancels(readout.weights_, reservoir)
+    linear = layers.linear_in_double if double else layers.linear
+    graph.give(output, linear(graph, features, "readout", readout.weights_, readout.bias_))
+    exactness = np.dtype(np.float64 if double else reservoir.dtype)
 
     def reference(values: Values) -> Values:
-        given = values["inputs"] if readout.input_connection else None
-        return {"outputs": readout.predict(values["states_0"], given)}
+        given = values["inputs"].astype(exactness) if readout.input_connection else None
+        return {"outputs": readout.predict(values["states_0"].astype(exactness), given)}
 
     return Plan(
         model=type(readout).__name__,
@@ -105,6 +112,12 @@ def plan_of_readout(readout: LinearModel, reservoir: ReservoirSpec, precision: P
         reservoirs=[reservoir],
         crossings=[Crossing(slot=0, after=0, drive="inputs", states="states_0")],
     )
+
+
+def _cancels(weights: np.ndarray, reservoir: ReservoirSpec) -> bool:
+    """Whether rounding to float32 may move an output by more than the certificate allows."""
+    largest = max(map(abs, reservoir.state_range)) if reservoir.state_range else 1.0
+    return bool(np.abs(weights).sum(1).max() * largest * np.finfo(np.float32).epsneg > BOUND)
 
 
 def plan_of_language_model(model: ReservoirLM, precision: Precision = "fp32") -> Plan:

@@ -19,9 +19,8 @@ from onnx import helper, numpy_helper
 from reservoir_hw.errors import ConfigurationError, MissingExtra
 from reservoir_hw.readout.edge._sessions import session_of
 from reservoir_hw.readout.edge.manifest import Crossing, DType, Value
-from reservoir_hw.readout.export.certificate import BOUND
 from reservoir_hw.readout.export.graph import OPSET, Graph
-from reservoir_hw.readout.export.plan import Plan, Values
+from reservoir_hw.readout.export.plan import BOUND, Plan, Values
 from reservoir_hw.readout.export.weights import Weights
 from reservoir_hw.seeds import generator
 from reservoir_hw.spec import ReservoirSpec

@@ -13,6 +13,9 @@ from reservoir_hw.readout.export.graph import Graph
 from reservoir_hw.readout.export.weights import Weights
 from reservoir_hw.spec import ReservoirSpec
 
+BOUND = 1e-5
+"""Of the error of an output of a graph, relative to the largest of its numbers where that is above 1."""
+
 Values = dict[str, np.ndarray]
 """Arrays by the names of values."""
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from reservoir_hw.errors import ConfigurationError, DeviceBusy
 from reservoir_hw.hostlock import HostLock
@@ -27,7 +27,7 @@ from reservoir_hw.provenance import plain
 from reservoir_hw.readout.training._files import replace
 from reservoir_hw.readout.training.figure import can_draw, draw_losses
 from reservoir_hw.readout.training.history import Log, Row
-from reservoir_hw.readout.training.weights_file import WEIGHTS, read_tensors, write_tensors
+from reservoir_hw.readout.training.weights_file import read_tensors, save_weights, write_tensors
 
 CHECKPOINT = "reservoir_hw.checkpoint"
 
@@ -85,9 +85,9 @@ class TrainingFolder:
         """The checkpoint, or None where there is none."""
         return read_tensors(self.checkpoint, CHECKPOINT) if self.checkpoint.exists() else None
 
-    def write_weights(self, path: Path, weights: Mapping[str, Tensor], **facts: Any) -> None:
+    def write_weights(self, path: Path, module: nn.Module, **facts: Any) -> None:
         """Weights as `load_weights` reads them."""
-        write_tensors(path, weights, facts, WEIGHTS)
+        save_weights(module, path, **facts)
 
     def draw(self, rows: list[Row]) -> None:
         """The figure of the losses, where matplotlib is installed."""

@@ -7,8 +7,9 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,10 +21,12 @@ from torch import Tensor
 from reservoir_hw import provenance
 from reservoir_hw.errors import ConfigurationError, InputRangeError, MissingExtra
 from reservoir_hw.readout._evaluating import evaluating
+from reservoir_hw.readout.training._differences import first_change
 from reservoir_hw.readout.training._errors import NotFinite
 from reservoir_hw.readout.training.folder import TrainingFolder
 from reservoir_hw.readout.training.history import Progress, Row
-from reservoir_hw.readout.training.objective import Batch, Objective, put_weights
+from reservoir_hw.readout.training.identity import FrozenTensors, constants_of, other_constants, trained_names
+from reservoir_hw.readout.training.objective import Batch, Objective, first_difference, put_weights
 from reservoir_hw.readout.training.optimizer import make_optimizer, set_learning_rate
 from reservoir_hw.readout.training.options import DECIDE_ORDER, TrainingOptions
 from reservoir_hw.readout.training.stopping import StopRequests
@@ -165,13 +168,16 @@ class _Training:
                 f"batch {options.batch} cannot be shared equally by {self._world} processes: choose a multiple"
             )
         optimizer = make_optimizer(work.objective, options)
-        self._module, self._optimizer = fabric.setup(work.objective, optimizer)
+        with _without_deprecations():
+            self._module, self._optimizer = fabric.setup(work.objective, optimizer)
         self._plain_optimizer = optimizer
         self._parameters = [p for p in work.objective.parameters() if p.requires_grad]
         self._state = _State()
         self._history: list[Row] = []
         self._best_weights: dict[str, Tensor] | None = None
+        self._moving: set[str] = set()
         self._begin(resume)
+        self._frozen = FrozenTensors(work.objective.trained, self._moving)
         work.objective.trained.train()
         self._clock = _Clock(first_step=self._state.step, tokens_at_row=self._tokens(self._state.step))
 
@@ -181,16 +187,31 @@ class _Training:
         """Do the steps that are left."""
         steps, state = self._work.steps, self._state
         began = state.step
-        with StopRequests() as stop:
+        with self._own_gradients(), StopRequests() as stop:
             while state.step < steps and not state.stopped_early:
                 norm, stopping = self._step(stop)
                 self._after_step(norm)
+                better = state.best_step == state.step
                 last = state.step == steps or state.stopped_early
-                if stopping or last or state.step % self._options.checkpoint_steps == 0:
+                if stopping or last or better or state.step % self._options.checkpoint_steps == 0:
                     self._checkpoint()
-                if stopping and not last:
+                if better:
+                    self._keep_best()
+                if last:
+                    # An evaluation takes long: somebody may have asked meanwhile.
+                    stopping = self._anywhere(stop.requested)
+                if stopping:
                     self._stopped(stopping)
         return self._finish(began)
+
+    @contextmanager
+    def _own_gradients(self) -> Iterator[None]:
+        """Without gradients that somebody left, and leaving none, whatever happens."""
+        self._optimizer.zero_grad()
+        try:
+            yield
+        finally:
+            self._optimizer.zero_grad()
 
     def _step(self, stop: StopRequests) -> tuple[float, int]:
         """One update of the weights; returns the norm of its gradient and the signal that asks to stop, or 0."""
@@ -234,19 +255,24 @@ class _Training:
             self._add_row(validation, norm)
 
     def _judge(self, loss: float) -> None:
-        """Keep the weights if they are the best so far; stop if better ones have not come for long."""
+        """Whether the weights are the best so far; stop if better ones have not come for long."""
         state, options = self._state, self._options
         if state.best_loss is None or loss < state.best_loss:
             state.best_loss, state.best_step, state.worse = loss, state.step, 0
-            if self._folder is not None and self._fabric.is_global_zero:
-                self._folder.write_weights(
-                    self._folder.best, self._work.objective.weights(), step=state.step, validation_loss=loss
-                )
-            elif options.keep == "best" and self._folder is None:
-                self._best_weights = {name: w.clone() for name, w in self._work.objective.weights().items()}
             return
         state.worse += 1
         state.stopped_early = options.patience is not None and state.worse >= options.patience
+
+    def _keep_best(self) -> None:
+        """Keep the weights of this step, the best so far. The checkpoint of it is there: they never disagree."""
+        state, objective = self._state, self._work.objective
+        if self._folder is None:
+            if self._options.keep == "best":
+                self._best_weights = {name: w.clone() for name, w in objective.weights().items()}
+        elif self._fabric.is_global_zero:
+            self._folder.write_weights(
+                self._folder.best, objective.trained, step=state.step, validation_loss=state.best_loss
+            )
 
     def _finish(self, began: int) -> TrainingResult:
         state, folder, objective = self._state, self._folder, self._work.objective
@@ -257,7 +283,7 @@ class _Training:
             elif folder is not None:
                 put_weights(objective.trained, read_tensors(folder.best, WEIGHTS)[0], str(folder.best))
         if folder is not None and self._fabric.is_global_zero:
-            folder.write_weights(folder.weights, objective.weights(), step=state.step)
+            folder.write_weights(folder.weights, objective.trained, step=state.step)
             folder.draw(self._history)
         self._fabric.barrier()
         tokens = self._tokens(state.step) - self._tokens(began)
@@ -299,8 +325,17 @@ class _Training:
         if self._world == 1:
             mean, norm_, stopping = told.tolist()
             return mean, norm_, int(stopping)
-        everyone = self._fabric.all_gather(told)
+        everyone = self._gathered(told)
         return float(everyone[:, 0].mean()), float(everyone[:, 1].max()), int(everyone[:, 2].max())
+
+    def _anywhere(self, requested: int) -> int:
+        """The signal by which one of the processes was asked to stop, or 0."""
+        return requested if self._world == 1 else int(self._gathered(torch.tensor(requested)).max())
+
+    def _gathered(self, tensor: Tensor) -> Tensor:
+        """That of every process."""
+        with _without_deprecations():
+            return self._fabric.all_gather(tensor.to(self._fabric.device))
 
     @torch.no_grad()
     def _evaluate(self, evaluation: Evaluation) -> float:
@@ -385,8 +420,14 @@ class _Training:
         for number, reservoir in enumerate(self._noisy()):
             for name, array in reservoir.snapshot().items():
                 tensors[f"reservoir/{number}/{name}"] = torch.from_numpy(np.ascontiguousarray(array))
+        trained = self._work.objective.trained
         facts = {
             "state": vars(self._state),
+            "model": {
+                "constants": constants_of(trained),
+                "trained": trained_names(trained),
+                "frozen": self._frozen.names(),
+            },
             "steps": self._work.steps,
             "options": self._options.model_dump(mode="json"),
             "identity": dict(self._work.identity),
@@ -412,7 +453,7 @@ class _Training:
         if found is not None:
             self._take_up(*found)
         if self._world > 1:
-            steps = self._fabric.all_gather(torch.tensor(self._state.step, device=self._fabric.device)).tolist()
+            steps = self._gathered(torch.tensor(self._state.step)).tolist()
             if len(set(steps)) > 1:
                 raise ConfigurationError(
                     f"the processes found checkpoints of different steps ({steps}): {folder.path} must be one folder "
@@ -443,6 +484,7 @@ class _Training:
         for name, tensor in tensors.items():
             part, _, rest = name.partition("/")
             parts[part][rest] = tensor
+        self._check_model(facts["model"], parts["weights"], where)
         put_weights(self._work.objective.trained, parts["weights"], where)
         self._put_optimizer(parts["optimizer"])
         for number, reservoir in enumerate(self._noisy()):
@@ -451,10 +493,15 @@ class _Training:
             if kept:
                 reservoir.restore(kept)
         self._state = _State(**facts["state"])
+        if self._state.best_step == self._state.step:
+            # The process may have ended between the checkpoint and this.
+            self._keep_best()
         log.info("%s: going on after step %d of %d", where, self._state.step, self._work.steps)
 
     def _check_identity(self, facts: dict[str, Any], where: str) -> None:
         advice = "name another folder, or begin anew with resume=False"
+        if "model" not in facts:
+            raise ConfigurationError(f"{where} was written by an older version; {advice}")
         then = facts["options"]
         now = self._options.model_dump(mode="json")
         changed = [name for name in now if then.get(name) != now[name]]
@@ -464,14 +511,35 @@ class _Training:
                     f"{where} was written with {name} = {then.get(name)}, now it is {now[name]}: the steps done would "
                     f"have seen other data; {advice}"
                 )
-        for name, value in self._work.identity.items():
-            # Each process of several has a device of its own.
-            if facts["identity"].get(name) != value and self._rank == 0:
-                raise ConfigurationError(
-                    f"{where} was written with {name} {facts['identity'].get(name)}, now it is {value}; {advice}"
-                )
+        wanted = provenance.plain(self._work.identity)
+        known = {name: value for name, value in facts["identity"].items() if name in wanted}
+        change = first_change(known, wanted)
+        # Each process of several has a device of its own.
+        if change is not None and self._rank == 0:
+            raise ConfigurationError(
+                f"{where} was written with {change.key} {change.before}, now it is {change.now}; {advice}"
+            )
         for name in changed:
             log.warning("%s was written with %s = %s; going on with %s", where, name, then.get(name), now[name])
+
+    def _check_model(self, told: dict[str, Any], weights: dict[str, Tensor], where: str) -> None:
+        """Raise `ConfigurationError` if the model is another one: in a constant, or in what is frozen."""
+        model = self._work.objective.trained
+        own = self._work.objective.weights()
+        difference = other_constants(told["constants"], model) or first_difference(own, weights)
+        if difference is None:
+            changed = sorted({*told["trained"]} ^ {*trained_names(model)})
+            other = [name for name in told["frozen"] if name in own and not torch.equal(own[name].cpu(), weights[name])]
+            if changed:
+                now = "frozen" if changed[0] in told["trained"] else "trained"
+                difference = f"{changed[0]!r} is {now} now, and was not when it was written"
+            elif other:
+                difference = f"its {other[0]!r}, which is frozen, has other values"
+        if difference is not None:
+            raise ConfigurationError(
+                f"{where} is of another model: {difference}; name another folder, or begin anew with resume=False"
+            )
+        self._moving = {name for name in own if name not in told["frozen"]}
 
     def _put_optimizer(self, tensors: dict[str, Tensor]) -> None:
         names = self._work.objective.parameter_names()
@@ -513,3 +581,12 @@ def _fabric(options: TrainingOptions) -> Any:
     )
     fabric.launch()
     return fabric
+
+
+@contextmanager
+def _without_deprecations() -> Iterator[None]:
+    """Without what Lightning and torch say about each other under torchrun; the tests tell when it no longer works."""
+    with warnings.catch_warnings():
+        for what in (r".*`broadcast_buffers` is deprecated", r".*functional\.all_gather is deprecated"):
+            warnings.filterwarnings("ignore", message=what)
+        yield

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Any
 
+from reservoir_hw.readout.training.identity import layers_of, reservoirs_of
 from reservoir_hw.readout.training.loop import Evaluation, OnProgress, TrainingResult, Work, run
 from reservoir_hw.readout.training.objective import Objective
 from reservoir_hw.readout.training.options import TrainingOptions
 from reservoir_hw.readout.training.windows import Windows, digest_of, evaluation_rows, training_rows
-from reservoir_hw.reservoir import Reservoir
 
 
 def train(
@@ -23,7 +22,7 @@ def train(
     progress: OnProgress | None = None,
     resume: bool = True,
 ) -> TrainingResult:
-    """Train `model` to predict the next token of a corpus; its weights are changed in place.
+    """Train `model` to predict the next token of a corpus; its weights are changed in place, gradients forgotten.
 
     With a folder, checkpoints are written, and the same call after Ctrl-C, `kill -9` or a power failure goes on
     from the last one: on a CPU the weights in the end are bit for bit those of a training that was never
@@ -49,7 +48,7 @@ def train(
     ------
     ConfigurationError
         A corpus is empty or shorter than a window, the options do not fit, nothing is trainable; or the
-        checkpoint is of another model (naming the first difference), corpus or device.
+        checkpoint is of another model (naming the first difference; what is frozen counts), corpus or device.
     InputRangeError
         A token lies outside the vocabulary.
     NotFinite
@@ -69,7 +68,8 @@ def train(
             predict=options.predict,
             name=name,
         )
-        identity[name] = digest_of(made.corpus)
+        if folder is not None:
+            identity[name] = digest_of(made.corpus)
         return made
 
     training = windows(corpus_train, "corpus_train")
@@ -80,6 +80,7 @@ def train(
         evaluation = Evaluation(evaluation_rows(held_out), count)
     reservoirs = reservoirs_of(model)
     identity["reservoirs"] = [reservoir.spec.identity.fingerprint for reservoir in reservoirs]
+    identity["layers"] = layers_of(model)
     work = Work(
         objective=Objective(model, model.loss),
         rows=training_rows(training, options),
@@ -89,9 +90,3 @@ def train(
         reservoirs=reservoirs,
     )
     return run(work, options, folder, progress, resume)
-
-
-def reservoirs_of(model: Any) -> Sequence[Reservoir]:
-    """The devices behind a model's layers, each once, in the order of the layers."""
-    layers = getattr(model, "reservoir_layers", [])
-    return list({id(layer.reservoir): layer.reservoir for layer in layers}.values())

@@ -53,7 +53,11 @@ def train_on_states(
     the rows: give them shards of the same states.
     """
     rows = _ShardRows(shards_train, options)
-    evaluation, identity = None, {"shards": _identity_of(shards_train)}
+    evaluation, identity = None, {}
+    if folder is not None:
+        identity = {"shards": _identity_of(shards_train)}
+        if shards_valid is not None:
+            identity["shards_valid"] = _identity_of(shards_valid)
     if shards_valid is not None:
         held = _AllRows([_windowed(shards_valid[i], options.context) for i in range(len(shards_valid))])
         evaluation = Evaluation(held, len(held))

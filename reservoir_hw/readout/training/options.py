@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import math
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from reservoir_hw.configuration import Config
 from reservoir_hw.errors import ConfigurationError
@@ -79,6 +88,15 @@ class TrainingOptions(Config):
     checkpoint_steps: PositiveInt = 500
     log_steps: PositiveInt = 10
 
+    def __init__(self, **settings: Any) -> None:
+        try:
+            super().__init__(**settings)
+        except ValidationError as error:
+            raise ConfigurationError(_explained(type(self), error)) from None
+
+    # As a section of a file they are read without it, and the file's messages name the line.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         if (self.steps is None) == (self.epochs is None):
@@ -122,6 +140,22 @@ class TrainingOptions(Config):
             return 1.0
         progress = (step - warm - held) / (steps - warm - held)
         return self.final_rate + (1 - self.final_rate) * (1 + math.cos(math.pi * progress)) / 2
+
+
+def _explained(options: type[TrainingOptions], error: ValidationError) -> str:
+    """All problems in one line."""
+    problems = []
+    for problem in error.errors():
+        name = ".".join(map(str, problem["loc"]))
+        if problem["type"] == "extra_forbidden":
+            close = get_close_matches(name, options.model_fields, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else f" (known: {', '.join(options.model_fields)})"
+            problems.append(f"unknown option {name!r}{hint}")
+            continue
+        message = problem["msg"].removeprefix("Value error, ")
+        message = message[:1].lower() + message[1:]
+        problems.append(f"{name} = {problem['input']!r}: {message}" if name else message)
+    return f"{options.__name__}: {'; '.join(problems)}"
 
 
 PRESETS: dict[str, dict[str, Any]] = {

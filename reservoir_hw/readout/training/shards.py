@@ -22,10 +22,12 @@ from torch import Tensor, nn
 from reservoir_hw import provenance
 from reservoir_hw.errors import ConfigurationError, DeviceBusy, ShapeError
 from reservoir_hw.hostlock import HostLock
+from reservoir_hw.provenance import plain
 from reservoir_hw.readout._evaluating import evaluating
+from reservoir_hw.readout.training._differences import first_change
 from reservoir_hw.readout.training.estimate import DriveEstimate, estimate_harvest
+from reservoir_hw.readout.training.identity import reservoirs_of, upstream_constants
 from reservoir_hw.readout.training.objective import weights_of
-from reservoir_hw.readout.training.on_corpus import reservoirs_of
 from reservoir_hw.readout.training.options import TrainingOptions
 from reservoir_hw.readout.training.windows import Windows, digest_of
 from reservoir_hw.store import Place, StateStore
@@ -140,6 +142,7 @@ class HarvestedShards:
         bounds = [len(self._windows) * number // shards for number in range(shards + 1)]
         self._sequences = [range(*pair) for pair in itertools.pairwise(bounds)]
         self._path = None if folder is None else Path(folder)
+        self._corpus_digest: str | None = None
 
     # ---- what it holds
 
@@ -164,14 +167,19 @@ class HarvestedShards:
     def identity(self) -> dict[str, Any]:
         """What decides about the states."""
         windows = self._windows
+        if self._corpus_digest is None:
+            # All of it is read, so only once.
+            self._corpus_digest = digest_of(windows.corpus)
         return {
-            "corpus": digest_of(windows.corpus),
+            "corpus": self._corpus_digest,
             "sequence": windows.context,
             "stride": windows.stride,
             "predict": windows.predict,
             "shards": len(self),
             "washout": self._washout,
             "reservoirs": [r.spec.identity.fingerprint for r in reservoirs_of(self._model)],
+            "constants": upstream_constants(self._model),
+            "limits": [layer.limit for layer in self._model.reservoir_layers],
             "upstream": _upstream_digest(self._model),
         }
 
@@ -253,12 +261,12 @@ class HarvestedShards:
     def _opened(self, *, writable: bool = False) -> StateStore:
         store = StateStore.open(self._store_path, writable=writable)
         begun = store.facts.get("harvest", {})
-        for key, value in self.identity.items():
-            if begun.get(key) != value:
-                raise ConfigurationError(
-                    f"{store.path} holds states with {key} {begun.get(key)}, these would have {value}: name another "
-                    "folder, or remove it"
-                )
+        change = first_change(begun, plain(self.identity))
+        if change is not None:
+            raise ConfigurationError(
+                f"{store.path} holds states with {change.key} {change.before}, these would have "
+                f"{change.now}: name another folder, or remove it"
+            )
         # What counts in it are groups of so many.
         self._at_once = store.facts["at_once"]
         return store

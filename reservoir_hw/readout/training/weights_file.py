@@ -14,10 +14,13 @@ from torch import Tensor, nn
 
 from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.readout.training._files import replace
+from reservoir_hw.readout.training.identity import constants_of, other_constants
 from reservoir_hw.readout.training.objective import put_weights, weights_of
 
 VERSION = 1
 WEIGHTS = "reservoir_hw.weights"
+# Kept beside the facts; no name of a fact can be like this.
+_CONSTANTS = "constants of the model"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], form: str) -> None:
@@ -60,15 +63,20 @@ def _of_its_own(tensor: Tensor) -> Tensor:
 
 
 def save_weights(module: nn.Module, path: str | os.PathLike[str], **facts: Any) -> None:
-    """Write all weights and buffers of a module; `facts` are kept with them."""
-    write_tensors(Path(path), weights_of(module), facts, WEIGHTS)
+    """Write all weights and buffers of a module, and its constants; `facts` are kept with them."""
+    write_tensors(Path(path), weights_of(module), {**facts, _CONSTANTS: constants_of(module)}, WEIGHTS)
 
 
 def load_weights(module: nn.Module, path: str | os.PathLike[str]) -> dict[str, Any]:
     """Put the weights of a file into a module; returns the facts that were saved with them.
 
-    Raises `ConfigurationError` if the file cannot be read, or is of another model, naming the first difference.
+    Raises `ConfigurationError` if the file cannot be read, or is of another model, naming the first difference: in
+    names and shapes, and in what no weight tells, such as the scale of an input map or a leak rate.
     """
     tensors, facts = read_tensors(Path(path), WEIGHTS)
+    constants = facts.pop(_CONSTANTS, None)
+    difference = None if constants is None else other_constants(constants, module)
+    if difference is not None:
+        raise ConfigurationError(f"{path} is of another model: {difference}")
     put_weights(module, tensors, str(path))
     return facts

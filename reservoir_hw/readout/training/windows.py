@@ -18,6 +18,8 @@ from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.readout.training.options import TrainingOptions
 from reservoir_hw.seeds import generator, step_uniform
 
+_HASHED_AT_ONCE = 1 << 20
+
 Order: TypeAlias = Callable[[int, int], np.ndarray]
 """(first, stop) -> the items that rows first..stop - 1 of the endless sequence are, int64."""
 
@@ -163,10 +165,13 @@ def evaluation_rows(windows: Windows) -> WindowRows:
 
 
 def digest_of(corpus: np.ndarray) -> str:
-    """What tells one corpus from another: its length and tokens at 4096 places spread over it."""
-    places = np.linspace(0, len(corpus) - 1, min(len(corpus), 4096)).astype(np.int64)
-    tokens = np.asarray(corpus[places]).astype(np.int64)
-    return f"{len(corpus)}:{hashlib.sha256(tokens.tobytes()).hexdigest()[:16]}"
+    """What tells one corpus from another: its length, and a hash of all tokens, whatever their width."""
+    digest = hashlib.sha256()
+    for first in range(0, len(corpus), _HASHED_AT_ONCE):
+        tokens = np.asarray(corpus[first : first + _HASHED_AT_ONCE])
+        narrow = tokens.astype("<i4")
+        digest.update((narrow if np.array_equal(narrow, tokens) else tokens.astype("<i8")).tobytes())
+    return f"{len(corpus)}:{digest.hexdigest()[:16]}"
 
 
 def _checked(corpus: Any, name: str) -> np.ndarray:

@@ -22,8 +22,8 @@ from reservoir_hw.readout import (
     SettableCandidate,
 )
 from reservoir_hw.readout.edge.runner import EdgeRunner
-from reservoir_hw.readout.export.certificate import BOUND
 from reservoir_hw.readout.export.exporter import export_model
+from reservoir_hw.readout.export.plan import BOUND
 from reservoir_hw.reservoir import Reservoir
 
 INPUTS, NODES, CLASSES = 3, 12, 4

@@ -15,8 +15,8 @@ from reservoir_hw.backends.simulated.esn import Esn
 from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.readout import LAERC, ReservoirLayer, RidgeReadout, dense_esn_lm
 from reservoir_hw.readout.edge.runner import EdgeRunner
-from reservoir_hw.readout.export.certificate import BOUND
 from reservoir_hw.readout.export.exporter import export_model, write_plan
+from reservoir_hw.readout.export.plan import BOUND
 from reservoir_hw.readout.export.whole import SimulatedNetwork, whole_plan
 from reservoir_hw.readout.laerc_reservoirs import reservoir_configurations
 

@@ -16,10 +16,10 @@ from reservoir_hw.backends.simulated.esn import Esn
 from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.readout import ReservoirLayer
 from reservoir_hw.readout.edge.manifest import Crossing
-from reservoir_hw.readout.export.certificate import BOUND, SHAPES, certify
+from reservoir_hw.readout.export.certificate import SHAPES, certify
 from reservoir_hw.readout.export.exporter import built, write_plan
 from reservoir_hw.readout.export.gated import plan_of_gated
-from reservoir_hw.readout.export.plan import Plan
+from reservoir_hw.readout.export.plan import BOUND, Plan
 from reservoir_hw.readout.gated import (
     Candidate,
     DrivenCandidate,

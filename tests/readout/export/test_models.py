@@ -30,9 +30,10 @@ from reservoir_hw.readout import (
 )
 from reservoir_hw.readout.edge.bundle import Bundle
 from reservoir_hw.readout.edge.runner import EdgeRunner
-from reservoir_hw.readout.export.certificate import BOUND, certify
+from reservoir_hw.readout.export.certificate import certify
 from reservoir_hw.readout.export.exporter import built, export_model
 from reservoir_hw.readout.export.models import plan_of
+from reservoir_hw.readout.export.plan import BOUND
 from reservoir_hw.readout.export.recording import record_series, record_text
 from reservoir_hw.readout.laerc_reservoirs import reservoir_configurations
 from reservoir_hw.reservoir import Reservoir
@@ -198,6 +199,39 @@ def test_linear_readouts(stack: ExitStack, tmp_path: Path, kind: Any, connected:
         within(runner.run(u), expected)
         runner.reset(2)
         within(np.stack([runner.step(u[:, step]) for step in range(20)], 1), expected[:, :20])
+
+
+def test_weights_that_cancel_are_summed_in_double(stack: ExitStack, tmp_path: Path) -> None:
+    """A ridge regression with a small penalty: what float32 loses is more than the certificate allows."""
+    device = esn(stack, nodes=120, inputs=1, spectral_radius=0.9)
+    u = np.random.default_rng(0).uniform(0, 0.5, (1, 3000, 1)).astype(np.float32)
+    states = np.asarray(device.run(u))
+    readout = RidgeReadout(1e-12).fit(states, np.roll(u, 20, 1))
+    assert np.abs(readout.weights_).sum() > 1e4
+    exact = readout.predict(states.astype(np.float64))
+    single = states @ readout.weights_.T.astype(np.float32) + readout.bias_.astype(np.float32)
+    assert np.abs(single - exact).max() > BOUND
+    export_model(readout, tmp_path / "m.rhw", reservoirs=device, recorded=record_series(device, u))
+    with EdgeRunner(tmp_path / "m.rhw", device) as runner:
+        within(runner.run(u), exact)
+
+
+def test_the_bound_is_that_of_each_trial(stack: ExitStack) -> None:
+    """Large outputs for random states do not excuse an error in small ones."""
+    device = esn(stack)
+    u = np.random.default_rng(0).uniform(-0.1, 0.1, (1, 300, 8)).astype(np.float32)
+    readout = RidgeReadout(1e-3).fit(device.run(u), u[..., :2])
+    plan = plan_of(readout, [device])
+    _, sessions = built(plan, {})
+    recorded = record_series(device, u)
+    exact = plan.references[0]
+    for error, refused in ((0.5e-5, False), (2e-5, True)):
+        plan.references = [lambda values, error=error: {"outputs": exact(values)["outputs"] + error}]
+        if refused:
+            with pytest.raises(ConfigurationError, match="differs from the model by 2"):
+                certify(plan, sessions, recorded=recorded)
+        else:
+            certify(plan, sessions, recorded=recorded)
 
 
 def test_quantised_models_are_close(stack: ExitStack, tmp_path: Path) -> None:

@@ -32,10 +32,10 @@ from reservoir_hw.readout import (
     random_embedding,
     sparse_esn_lm,
 )
-from reservoir_hw.readout.export.certificate import BOUND, SHAPES, certify
+from reservoir_hw.readout.export.certificate import SHAPES, certify
 from reservoir_hw.readout.export.exporter import built, write_plan
 from reservoir_hw.readout.export.graph import Precision
-from reservoir_hw.readout.export.plan import Plan
+from reservoir_hw.readout.export.plan import BOUND, Plan
 from reservoir_hw.readout.export.whole import SimulatedNetwork, whole_plan
 from reservoir_hw.readout.gated import (
     DrivenCandidate,

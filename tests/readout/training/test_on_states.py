@@ -22,14 +22,24 @@ from reservoir_hw.hostlock import HostLock
 from reservoir_hw.readout import (
     LAERC,
     AttentionReadout,
+    EsnLM,
     LinearReadout,
     ReservoirLayer,
     ReservoirLM,
     dense_esn_lm,
+    dense_esn_weights,
     random_embedding,
     sparse_esn_lm,
 )
-from reservoir_hw.readout.training import HarvestedShards, Progress, Shard, TrainingOptions, train, train_on_states
+from reservoir_hw.readout.training import (
+    HarvestedShards,
+    Progress,
+    Shard,
+    TrainingOptions,
+    load_weights,
+    train,
+    train_on_states,
+)
 from reservoir_hw.readout.training.on_states import _ShardRows
 from reservoir_hw.reservoir import Reservoir
 from reservoir_hw.store import StateStore
@@ -382,3 +392,69 @@ def test_training_through_a_noisy_device_resumes_bit_for_bit(tmp_path: Path) -> 
         assert facts(model, train(model, TRAIN, VALID, options=chosen, folder=tmp_path)) == expected
     with network(noise=0.2) as device, pytest.raises(ConfigurationError, match="was written with reservoirs"):
         train(language_model(device), TRAIN, VALID, options=chosen, folder=tmp_path)
+
+
+def test_states_of_another_input_map_are_refused(reservoir: Esn, tmp_path: Path) -> None:
+    def mapped(**keys: Any) -> HarvestedShards:
+        model = ReservoirLM(
+            random_embedding(VOCABULARY, WIDTH, seed=1), ReservoirLayer(reservoir, **keys), LinearReadout(NODES, 11)
+        ).double()
+        return HarvestedShards(model, TRAIN, options=epochs(), shards=2, folder=tmp_path / "store")
+
+    kept = mapped()[0]
+    for keys, message in (
+        ({"scale": 0.1}, r"states with constants\.layer\.scale 1\.0, these would have 0\.1"),
+        ({"offset": 0.1}, r"states with constants\.layer\.offset 0\.0, these would have 0\.1"),
+        ({"limit": 0.5}, r"states with constants\.layer\.limit None, these would have 0\.5"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            mapped(**keys)[0]
+    assert torch.equal(mapped()[0].states, kept.states)
+
+
+def test_states_of_another_frozen_recurrence_are_refused(tmp_path: Path) -> None:
+    def made(leak: float, activation: Any = "tanh") -> EsnLM:
+        weights = dense_esn_weights(9, VOCABULARY, leak=leak, seed=0)
+        return EsnLM(weights, LinearReadout(9, VOCABULARY), activation=activation)
+
+    def shards(model: EsnLM) -> HarvestedShards:
+        return HarvestedShards(model, TRAIN, options=epochs(), shards=2, folder=tmp_path / "store")
+
+    kept = shards(made(0.8))[0].states
+    assert torch.equal(shards(made(0.8))[0].states, kept)
+    with pytest.raises(ConfigurationError, match=r"holds states with constants\.model\.leak 0\.8, .*have 0\.3"):
+        shards(made(0.3))[0]
+    with pytest.raises(ConfigurationError, match=r"constants\.model\.activation tanh, these would have relu"):
+        shards(made(0.8, "relu"))[0]
+
+
+def test_a_checkpoint_of_another_layer_is_refused(reservoir: Esn, tmp_path: Path) -> None:
+    def mapped(seed: int = 1, **keys: Any) -> ReservoirLM:
+        layer = ReservoirLayer(reservoir, **keys)
+        return ReservoirLM(random_embedding(VOCABULARY, WIDTH, seed=seed), layer, LinearReadout(NODES, 11)).double()
+
+    given, longer = options(steps=3), options(steps=4)
+    train(mapped(), TRAIN, options=given, folder=tmp_path / "map")
+    with pytest.raises(ConfigurationError, match=r"another model: its layer\.scale is 1\.0, this model's is 0\.1"):
+        train(mapped(scale=0.1), TRAIN, options=longer, folder=tmp_path / "map")
+    with pytest.raises(ConfigurationError, match=r"its 'embedding\.weight', which is frozen, has other values"):
+        train(mapped(seed=7), TRAIN, options=longer, folder=tmp_path / "map")
+    weights = draw_weights(NODES, WIDTH, seed=3, spectral_radius=0.9), draw_weights(NODES, WIDTH, seed=4)
+    with ExitStack() as stack:
+        twins = [stack.enter_context(Esn(drawn, dtype="float64", gradients=True)) for drawn in weights]
+        train(mapped(gradient="twin", twin=twins[0]), TRAIN, options=given, folder=tmp_path / "twin")
+        with pytest.raises(ConfigurationError, match=r"was written with layers\.0\.twin "):
+            train(mapped(gradient="twin", twin=twins[1]), TRAIN, options=longer, folder=tmp_path / "twin")
+        # For use, it does not matter how the weights were found.
+        load_weights(mapped(), tmp_path / "twin" / "weights.safetensors")
+
+
+def test_a_checkpoint_of_another_validation_is_refused(reservoir: Esn, tmp_path: Path) -> None:
+    def trained(valid: np.ndarray) -> None:
+        model = language_model(reservoir)
+        shards = (HarvestedShards(model, tokens, options=epochs(), shards=1) for tokens in (TRAIN, valid))
+        train_on_states(model.readout, *shards, options=epochs(), folder=tmp_path)
+
+    trained(VALID)
+    with pytest.raises(ConfigurationError, match=r"was written with shards_valid\.corpus 500:"):
+        trained(VALID[::-1].copy())

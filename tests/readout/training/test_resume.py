@@ -143,9 +143,9 @@ def test_kill_and_interrupt_of_a_real_process(tmp_path: Path, expected_of_case: 
         process.kill()
     assert process.returncode == -signal.SIGKILL
     with case(tmp_path, "--slowly", "0.02") as process:
-        # It went on from the checkpoint after step 5.
+        # It went on from the checkpoint with the best weights so far, those after step 7.
         first = cast(IO[str], process.stdout).readline()
-        assert first.startswith("step 6 ")
+        assert first.startswith("step 8 ")
         wait_for_step(process, 12)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate()

@@ -47,6 +47,7 @@ def test_two_processes_are_one(tmp_path: Path, alone: dict[str, Any]) -> None:
     with torchrun(tmp_path) as process:
         _, errors = process.communicate()
     assert process.returncode == 0, errors
+    assert "deprecated" not in errors
     check_equal(json.loads((tmp_path / "result.json").read_text()), alone)
     assert json.loads((tmp_path / "run" / "training.json").read_text())["processes"] == 2
 
@@ -65,7 +66,7 @@ def test_ctrl_c_stops_both_and_they_go_on(tmp_path: Path, alone: dict[str, Any])
         first = cast(IO[str], process.stdout).readline()
         _, errors = process.communicate()
     assert process.returncode == 0, errors
-    # Not from the checkpoint after step 5.
+    # Not from the checkpoint after step 7.
     assert 9 <= int(first.split()[1]) <= 11
     check_equal(json.loads((tmp_path / "result.json").read_text()), alone)
 

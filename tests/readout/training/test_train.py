@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -317,6 +318,121 @@ def test_checkpoint_of_another_course(tmp_path: Path) -> None:
         train(SmallModel(), TRAIN[1:], options=options(), folder=tmp_path)
     with pytest.raises(ConfigurationError, match="was written with batch = 8, now it is 4"):
         train(SmallModel(), TRAIN, options=options(batch=4), folder=tmp_path)
+
+
+class Frozen(SmallModel):
+    """With something that is not trained, something that moves by itself, and a number that is no weight."""
+
+    table: Tensor
+
+    def __init__(self, table: float = 1.0, gain: float = 1.0, trained: bool = True) -> None:
+        super().__init__(dropout=0.0)
+        self.gain = gain
+        self.register_buffer("table", torch.tensor([1.0, table]))
+        self.register_buffer("seen", torch.zeros(()))
+        self.norm.requires_grad_(trained)
+
+    def constants(self) -> dict[str, Any]:
+        return {"gain": self.gain}
+
+    def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        if self.training:
+            self.seen += 1
+        return super().loss(tokens, targets) * self.gain
+
+
+def test_what_is_frozen_belongs_to_a_checkpoint(tmp_path: Path) -> None:
+    result = train(Frozen(), TRAIN, options=options(steps=5), folder=tmp_path)
+    for model, message in (
+        (Frozen(table=2.0), r"another model: its 'table', which is frozen, has other values; .*resume=False"),
+        (Frozen(gain=0.5), r"another model: its model\.gain is 1\.0, this model's is 0\.5"),
+        (Frozen(trained=False), r"'norm\.bias' is frozen now, and was not when"),
+    ):
+        before = digest(model)
+        with pytest.raises(ConfigurationError, match=message):
+            train(model, TRAIN, options=options(steps=9), folder=tmp_path)
+        assert digest(model) == before
+    assert result.weights is not None
+    # Weights alone bring what is frozen with them.
+    other = Frozen(table=2.0)
+    load_weights(other, result.weights)
+    assert other.table[1] == 1.0
+    with pytest.raises(ConfigurationError, match=r"weights\.safetensors is of another model: its model\.gain is 1\.0"):
+        load_weights(Frozen(gain=2.0), result.weights)
+    # A fresh model and one that has moved go on alike: what moves by itself is no part of it.
+    for start in (5, 9):
+        moved = Frozen()
+        assert train(moved, TRAIN, options=options(steps=start + 4), folder=tmp_path).steps == start + 4
+        assert moved.seen == 2 * (start + 4)
+
+
+def test_gradients_that_somebody_left(tmp_path: Path) -> None:
+    expected = train(SmallModel(), TRAIN, options=options()).losses
+    model = SmallModel()
+    tokens = torch.arange(11)[None]
+    model.loss(tokens[:, :-1], tokens[:, 1:]).backward()
+    assert train(model, TRAIN, options=options()).losses.tolist() == expected.tolist()
+    corpus = corpus_with_trouble_in_window(int(generator(0, "windows epoch 0").permutation(2999 // 16)[0]))
+    model = Diverging()
+    before = digest(model)
+    with pytest.raises(NotFinite, match="step 0"):
+        train(model, corpus, options=options())
+    assert digest(model) == before
+    assert all(parameter.grad is None for parameter in model.parameters())
+    train(model, text(3000) % 10, options=options())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_the_last_evaluation_stops(tmp_path: Path, number: int) -> None:
+    class Interrupted(SmallModel):
+        asked = False
+
+        def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
+            if not self.training and not self.asked:
+                self.asked = True
+                signal.raise_signal(number)
+            return super().loss(tokens, targets)
+
+    given = options(steps=6, evaluation_steps=None)
+    with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else SystemExit):
+        train(Interrupted(), TRAIN, VALID, options=given, folder=tmp_path)
+    model, whole = SmallModel(seed=3), SmallModel()
+    resumed = train(model, TRAIN, VALID, options=given, folder=tmp_path)
+    assert facts(model, resumed) == facts(whole, train(whole, TRAIN, VALID, options=given))
+
+
+def test_the_best_weights_are_those_that_are_told_of(tmp_path: Path) -> None:
+    """After a divergence, with a learning rate at which nothing better comes."""
+    given = options(steps=30, checkpoint_steps=30, evaluation_steps=4, keep="best", final_rate=1.0, warmup=0.0)
+
+    class Diverges(SmallModel):
+        calls = 0
+
+        def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
+            self.calls += self.training
+            loss = super().loss(tokens, targets)
+            return loss * math.nan if self.calls > 2 * 14 else loss
+
+    with pytest.raises(NotFinite, match="step 14"):
+        train(Diverges(), TRAIN, VALID, options=given, folder=tmp_path)
+    wild = given.model_copy(update={"learning_rate": 3.0})
+    model = SmallModel()
+    result = train(model, TRAIN, VALID, options=wild, folder=tmp_path)
+    assert result.best is not None
+    assert load_weights(SmallModel(), result.best) == {"step": 12, "validation_loss": result.best_loss}
+    assert result.best_step == 12
+    again = train(model, TRAIN, VALID, options=options(steps=1, learning_rate=1e-30))
+    assert again.best_loss == pytest.approx(result.best_loss, abs=1e-6)
+
+
+def test_every_token_of_a_corpus_counts(tmp_path: Path) -> None:
+    long = np.tile(TRAIN, 20)
+    train(SmallModel(), long, options=options(steps=2), folder=tmp_path)
+    other = long.copy()
+    other[50_001] = (other[50_001] + 1) % VOCABULARY
+    with pytest.raises(ConfigurationError, match="was written with corpus_train 60000:"):
+        train(SmallModel(), other, options=options(steps=3), folder=tmp_path)
+    assert train(SmallModel(), long.astype(np.int64), options=options(steps=3), folder=tmp_path).steps == 3
 
 
 def test_damaged_and_foreign_files(tmp_path: Path) -> None:

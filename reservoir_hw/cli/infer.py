@@ -1,0 +1,170 @@
+"""`reservoir-hw infer`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from reservoir_hw.cli.options import JsonOption
+from reservoir_hw.cli.show import own_stdout, print_json, print_tables
+from reservoir_hw.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from reservoir_hw.readout.edge import EdgeRunner
+
+
+def infer(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="What `reservoir-hw export` wrote.")],
+    reservoir: Annotated[
+        list[Path] | None,
+        typer.Option("--reservoir", metavar="FILE", help="Reservoir file; one for each reservoir of the model."),
+    ] = None,
+    input_: Annotated[
+        str | None,
+        typer.Option(
+            "--input", metavar="FILE|-", help="Series: npy, csv or txt. [default: -, lines of standard input]"
+        ),
+    ] = None,
+    output: Annotated[str, typer.Option(metavar="FILE|-", help="npy or csv; - is standard output.")] = "-",
+    prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="What a language model continues.")] = None,
+    tokens: Annotated[int, typer.Option(min=1, metavar="N", help="How many it writes.")] = 200,
+    temperature: Annotated[float, typer.Option(min=0, help="0 takes the most likely token.")] = 1.0,
+    top_k: Annotated[int | None, typer.Option(min=1, metavar="K")] = None,
+    top_p: Annotated[float | None, typer.Option(min=0, max=1, metavar="P")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the choice of tokens.")] = 0,
+    any_device: Annotated[
+        bool, typer.Option("--any-device", help="Drive another device than the one of the training.")
+    ] = False,
+    verify_probe: Annotated[
+        bool, typer.Option("--verify-probe", help="First compare what each device answers with the recorded response.")
+    ] = False,
+    repetitions: Annotated[
+        int | None, typer.Option(min=1, metavar="R", help="Play each input so often. [default: as in training]")
+    ] = None,
+    latency: Annotated[
+        bool, typer.Option("--latency", help="Go step by step and show where the time goes, on standard error.")
+    ] = False,
+    figure: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the latency budget: .png, .pdf or .svg.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Run a bundle beside its reservoirs; needs no torch.
+
+    Lines of standard input are answered one by one, as they come. Ctrl-C ends it; what was written stays.
+    """
+    from reservoir_hw.experiment.infer import check_probe, latency_figure, latency_table, open_runner, require_figures
+
+    timed = latency or figure is not None
+    if figure is not None:
+        require_figures()
+    facts: dict[str, Any] = {}
+    with own_stdout() if json else contextlib.nullcontext():
+        with open_runner(bundle, reservoir or [], any_device=any_device, repetitions=repetitions) as runner:
+            facts |= {"model": runner.manifest.model, "precision": runner.manifest.precision}
+            if verify_probe:
+                facts["probe"] = check_probe(runner)
+                for number, seen in enumerate(facts["probe"]):
+                    typer.echo(f"reservoir {number} answers as recorded: deviation {seen['deviation']:.2f}", err=True)
+            if runner.manifest.input.dtype == "int64":
+                if input_ is not None or prompt is None:
+                    raise ConfigurationError(f"{runner.manifest.model} continues a text: give it with --prompt TEXT")
+                choices: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+                pieces = _generated(runner, prompt, tokens, choices)
+                _write(None if json and output == "-" else output, pieces, facts, "text", end="\n")
+            elif prompt is not None:
+                raise ConfigurationError(f"{runner.manifest.model} reads series, not text: give --input, no --prompt")
+            else:
+                _series(runner, input_ or "-", output, facts, timed=timed, json=json)
+            stages = runner.latency()
+            facts["clipped"] = runner.clipped
+            if timed:
+                facts["latency"] = [stage.as_dict() for stage in stages]
+        if figure is not None:
+            title = f"{facts['model']}, {facts['precision']}"
+            try:
+                latency_figure(stages, title).savefig(figure, dpi=150)
+            except ValueError as error:
+                raise ConfigurationError(f"{figure}: {error}") from error
+            typer.echo(f"{figure} is written", err=True)
+    if json:
+        print_json(facts)
+        return
+    if latency:
+        with _on_standard_error():
+            print_tables([latency_table(stages)])
+    if facts["clipped"]:
+        typer.echo(f"{facts['clipped']:,} values were clipped into the range of a reservoir", err=True)
+
+
+def _generated(runner: EdgeRunner, prompt: str, tokens: int, choices: dict[str, Any]) -> Iterator[str]:
+    for number, piece in enumerate(runner.generate(prompt, tokens, **choices)):
+        if number == 0:
+            # The prompt crossed as a whole: what counts is the time of a token.
+            runner.stopwatch.clear()
+        yield piece
+
+
+def _series(runner: EdgeRunner, source: str, output: str, facts: dict[str, Any], *, timed: bool, json: bool) -> None:
+    """Series from a file as a whole, or line by line from standard input."""
+    import numpy as np
+
+    from reservoir_hw.experiment.infer import line_of, numbers, read_series, run_series, stream_series, write_npy
+
+    to_npy = output.lower().endswith(".npy")
+    if source == "-" and runner.repetitions == 1 and not runner.manifest.reads_last:
+        answers = stream_series(runner, sys.stdin)
+        if to_npy:
+            rows = [row.copy() for row in answers]
+            outputs = np.stack(rows)[None] if rows else np.zeros((1, 0, *runner.manifest.output.shape), np.float32)
+        else:
+            _write(None if json and output == "-" else output, map(line_of, answers), facts, "csv")
+            return
+    else:
+        if source == "-":
+            rows = [row for _, row in numbers(sys.stdin, "stdin")]
+            if len({len(row) for row in rows}) != 1:
+                raise ConfigurationError("stdin: no rows of numbers, or of different lengths")
+            inputs = np.stack(rows)[None]
+        else:
+            inputs = read_series(source)
+        outputs = run_series(runner, inputs, stepwise=timed)
+    if to_npy:
+        write_npy(Path(output), outputs)
+    elif json and output == "-":
+        facts["outputs"] = outputs.tolist()
+    elif len(outputs) > 1:
+        raise ConfigurationError(f"csv holds one sequence, and there are {len(outputs)}: --output FILE.npy")
+    else:
+        _write(output, map(line_of, outputs[0]), facts, "csv")
+
+
+def _write(output: str | None, pieces: Iterator[str], facts: dict[str, Any], name: str, end: str = "") -> None:
+    """Each piece as it comes, and at once; without an output they go into the facts."""
+    if output is None:
+        facts[name] = "".join(pieces)
+        return
+    with contextlib.ExitStack() as stack:
+        target: TextIO = sys.stdout if output == "-" else stack.enter_context(open(output, "w", encoding="utf-8"))
+        try:
+            for piece in pieces:
+                target.write(piece)
+                target.flush()
+            target.write(end)
+            target.flush()
+        except BrokenPipeError:
+            # Who reads has had enough. Python would complain once more when it flushes at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def _on_standard_error() -> Iterator[None]:
+    """Outputs alone go to standard output."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield

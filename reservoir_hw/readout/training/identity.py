@@ -1,0 +1,97 @@
+"""What decides about the function of a model, and is no weight.
+
+A module tells its own part by a method `constants()`, whose values JSON can hold: `ReservoirLayer` its input map,
+`EsnLM` its leak rate and activation. Modules of your own may do the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor, nn
+
+from reservoir_hw.readout.training._differences import first_change
+from reservoir_hw.reservoir import Reservoir
+
+
+def constants_of(model: Any) -> dict[str, Any]:
+    """The constants of all modules by name, as JSON gives them back; "model" is the outermost."""
+    if not isinstance(model, nn.Module):
+        return {}
+    found = {}
+    for name, module in model.named_modules():
+        tell = getattr(module, "constants", None)
+        if callable(tell):
+            found[name or "model"] = tell()
+    return json.loads(json.dumps(found))
+
+
+def upstream_constants(model: Any) -> dict[str, Any]:
+    """Those that decide about the features."""
+    everything = constants_of(model).items()
+    return {name: told for name, told in everything if name != "readout" and not name.startswith("readout.")}
+
+
+def other_constants(then: dict[str, Any], model: Any) -> str | None:
+    """How the constants that were written down differ from the model's, or None."""
+    change = first_change(then, constants_of(model))
+    if change is None:
+        return None
+    return f"its {change.key} is {change.before}, this model's is {change.now}"
+
+
+def reservoirs_of(model: Any) -> list[Reservoir]:
+    """The devices behind a model's layers, each once, in the order of the layers."""
+    layers = getattr(model, "reservoir_layers", [])
+    return list({id(layer.reservoir): layer.reservoir for layer in layers}.values())
+
+
+def layers_of(model: Any) -> list[dict[str, Any]]:
+    """What each layer makes of its reservoir in training: which one it is, and what inputs and gradients meet."""
+    numbers = {id(reservoir): number for number, reservoir in enumerate(reservoirs_of(model))}
+    return [
+        {
+            "reservoir": numbers[id(layer.reservoir)],
+            "limit": layer.limit,
+            "gradient": layer.gradient,
+            "twin": None if layer.twin is None else layer.twin.spec.identity.fingerprint,
+        }
+        for layer in getattr(model, "reservoir_layers", [])
+    ]
+
+
+class FrozenTensors:
+    """The tensors of a module that a training does not change: what it does change is found out as it goes.
+
+    Buffers such as running means may change without being trained; `names` gives those that did not.
+    """
+
+    def __init__(self, module: nn.Module, moving: Iterable[str] = ()) -> None:
+        self._module, self._moving = module, set(moving)
+        self._before = {name: (tensor, _version(tensor)) for name, tensor in _untrained(module).items()}
+
+    def names(self) -> list[str]:
+        """The tensors that are now as they were when this was made, and were not known to move."""
+        now = _untrained(self._module)
+        return sorted(
+            name
+            for name, (tensor, version) in self._before.items()
+            if name not in self._moving and now.get(name) is tensor and _version(tensor) == version
+        )
+
+
+def trained_names(module: nn.Module) -> list[str]:
+    """Names of the parameters that are trained."""
+    return sorted(name for name, parameter in module.named_parameters() if parameter.requires_grad)
+
+
+def _untrained(module: nn.Module) -> dict[str, Tensor]:
+    parameters = {name: p for name, p in module.named_parameters() if not p.requires_grad}
+    return {**parameters, **dict(module.named_buffers())}
+
+
+def _version(tensor: Tensor) -> int:
+    """Grows with every change in place; what was made for inference cannot be changed."""
+    return 0 if tensor.is_inference() else tensor._version

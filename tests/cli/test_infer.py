@@ -1,0 +1,352 @@
+"""`reservoir-hw infer`: series and texts in and out, streamed; refusals; and where there is no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from edge_runs import NARMA, bound, run_of, text_run
+from served import free_address
+from typer.testing import CliRunner
+
+from reservoir_hw.cli import app
+from reservoir_hw.experiment.export import export_run
+from reservoir_hw.experiment.infer import open_runner
+from reservoir_hw.readout.edge import EdgeRunner
+from reservoir_hw.seeds import generator
+
+ROOT = Path(__file__).parents[2]
+
+
+def command(*arguments: object, python: object = sys.executable) -> list[str]:
+    return [str(python), "-m", "reservoir_hw.cli", *map(str, arguments)]
+
+
+def call(*arguments: object, code: int = 0, text: str = "") -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        command(*arguments), input=text, capture_output=True, text=True, encoding="utf-8", check=False
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def refused(*arguments: object, text: str = "") -> str:
+    """What is said, in one line; in this process, which is quicker."""
+    done = CliRunner().invoke(app, ["infer", *map(str, arguments)], input=text)
+    assert done.exit_code == 2, (done.output, done.exception)
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    return done.stderr
+
+
+@contextlib.contextmanager
+def serving(file: Path, address: str, *options: object) -> Iterator[None]:
+    process = subprocess.Popen(
+        command("serve", file, "--bind", address, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        assert "Serving" in process.stdout.readline(), process.communicate()[1]
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.communicate(timeout=30)
+        finally:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def streaming(bundle: Path, reservoir: Path) -> Iterator[subprocess.Popen[str]]:
+    """`infer` that waits for lines."""
+    process = subprocess.Popen(
+        command("infer", bundle, "--reservoir", reservoir),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run and a bundle of a series model (with inputs), and of a LAERC."""
+    folder = tmp_path_factory.mktemp("edge")
+    for name in ("narma", "laerc"):
+        made = folder / name
+        run = run_of(made, NARMA, readout__input_connection=True) if name == "narma" else text_run(made, name)
+        export_run(run, folder / f"{name}.rhw")
+        shutil.copy(run / "experiment.yaml", folder / f"{name}.yaml")
+    return folder
+
+
+@pytest.fixture
+def series(folder: Path, tmp_path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs (time, inputs), as in series.npy and series.csv, and the outputs that they should give."""
+    u = generator(0, "series").uniform(0, 0.5, (60, 1)).astype(np.float32)
+    np.save(tmp_path / "series.npy", u)
+    np.savetxt(tmp_path / "series.csv", u, header="voltage", comments="")
+    with EdgeRunner(folder / "narma.rhw", folder / "narma.yaml") as runner:
+        return u, runner.run(u[None])[0]
+
+
+def rows(text: str) -> np.ndarray:
+    return np.array([[float(word) for word in line.split(",")] for line in text.splitlines()])
+
+
+@pytest.mark.parametrize("form", ["npy", "csv", "txt", "stdin"])
+def test_series(form: str, folder: Path, series: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+    u, expected = series
+    given = [folder / "narma.rhw", "--reservoir", folder / "narma.yaml"]
+    if form == "stdin":
+        said = call("infer", *given, text="\n".join(str(value) for value in u[:, 0])).stdout
+    else:
+        if form == "txt":
+            np.savetxt(tmp_path / "series.txt", u, header="a comment")
+        said = call("infer", *given, "--input", tmp_path / f"series.{form}").stdout
+    assert np.abs(rows(said) - expected).max() <= bound(expected)
+
+
+def test_series_to_files_and_figures(folder: Path, series: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+    u, expected = series
+    np.save(tmp_path / "two.npy", np.stack([u, u]))
+    given = [folder / "narma.rhw", "--reservoir", folder / "narma.yaml", "--input", tmp_path / "two.npy"]
+    done = call(
+        "infer", *given, "--output", tmp_path / "out.npy", "--latency", "--figure", tmp_path / "budget.png",
+        "--verify-probe",
+    )  # fmt: skip
+    assert np.abs(np.load(tmp_path / "out.npy") - expected).max() <= bound(expected)
+    assert done.stdout == ""
+    assert "answers as recorded" in done.stderr
+    assert re.search(r"crossing 0\W+60\b", done.stderr)
+    assert (tmp_path / "budget.png").read_bytes().startswith(b"\x89PNG")
+    assert "csv holds one sequence" in refused(*given)
+    said = json.loads(call("infer", *given, "--json", "--latency").stdout)
+    assert np.abs(np.array(said["outputs"]) - expected).max() <= bound(expected)
+    assert [stage["stage"] for stage in said["latency"]] == ["crossing 0", "segment 0"]
+
+
+def test_lines_are_answered_as_they_come_until_ctrl_c(folder: Path, series: tuple[np.ndarray, np.ndarray]) -> None:
+    u, expected = series
+    with streaming(folder / "narma.rhw", folder / "narma.yaml") as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for value, wanted in zip(u[:5, 0], expected, strict=False):
+            process.stdin.write(f"{value}\n")
+            process.stdin.flush()
+            # The answer is there before the next line is given.
+            assert abs(float(process.stdout.readline()) - wanted[0]) <= bound(expected)
+        process.send_signal(signal.SIGINT)
+        said, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert said == ""
+    assert errors.strip() == "interrupted: what was finished is kept"
+
+
+def test_who_reads_may_stop(folder: Path) -> None:
+    lines = "\n".join(["0.1"] * 5000)
+    told = " ".join(command("infer", folder / "narma.rhw", "--reservoir", folder / "narma.yaml"))
+    done = subprocess.run(f"{told} | head -2", shell=True, input=lines, capture_output=True, text=True, check=False)
+    assert len(done.stdout.splitlines()) == 2
+    assert done.stderr == ""
+
+
+def test_a_text(folder: Path, tmp_path: Path) -> None:
+    with EdgeRunner(folder / "laerc.rhw", folder / "laerc.yaml") as runner:
+        wanted = "".join(runner.generate("ab", 40, temperature=0.7, top_k=3, seed=4))
+    given = [folder / "laerc.rhw", "--reservoir", folder / "laerc.yaml", "--prompt", "ab", "--tokens", 40]
+    choices = ["--temperature", 0.7, "--top-k", 3, "--seed", 4]
+    assert call("infer", *given, *choices).stdout == wanted + "\n"
+    call("infer", *given, *choices, "--output", tmp_path / "out.txt")
+    assert (tmp_path / "out.txt").read_text() == wanted + "\n"
+    assert json.loads(call("infer", *given, *choices, "--json").stdout)["text"] == wanted
+
+
+def test_refusals(folder: Path, tmp_path: Path) -> None:
+    series, text = folder / "narma.rhw", folder / "laerc.rhw"
+    own = ["--reservoir", folder / "narma.yaml"]
+    (tmp_path / "other.yaml").write_text("kind: esn\nnodes: 40\ninput_scaling: 0.5\nseed: 1\n")
+    other = ["--reservoir", tmp_path / "other.yaml"]
+    assert "is another device" in refused(series, *other)
+    assert "does not answer as the one" in refused(series, *other, "--any-device", "--verify-probe")
+    assert rows(call("infer", series, *other, "--any-device", text="0.1\n").stdout).shape == (1, 1)
+    assert "means of 1 repetitions" in refused(series, *own, "--repetitions", 2)
+    assert "needs 1 reservoirs" in refused(series)
+    assert "needs 1 reservoirs" in refused(series, *own, *own)
+    assert "reads series, not text" in refused(series, *own, "--prompt", "ab")
+    assert "continues a text" in refused(text, "--reservoir", folder / "laerc.yaml", text="0.1\n")
+    assert "there is no file" in refused(series, *own, "--input", tmp_path / "none.csv")
+    assert "nothing at this path" in refused(tmp_path / "none.rhw", *own)
+    assert "stdin:3: the inputs of a step must be finite" in refused(series, *own, text="0.1\n\nnan\n")
+    assert "stdin:2: 2 numbers, but the model takes 1" in refused(series, *own, text="0.1\n0.1,0.2\n")
+    assert "stdin:2: 'abc' is not a row of numbers" in refused(series, *own, text="0.1\nabc\n")
+    np.save(tmp_path / "wide.npy", np.zeros((5, 2)))
+    assert "takes inputs (batch, time, 1), not (1, 5, 2)" in refused(series, *own, "--input", tmp_path / "wide.npy")
+    np.save(tmp_path / "nan.npy", np.full((5, 1), np.nan))
+    assert "is nan" in refused(series, *own, "--input", tmp_path / "nan.npy")
+    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    assert "objects.npy" in refused(series, *own, "--input", tmp_path / "objects.npy")
+    assert "not among the 5 of the vocabulary" in refused(text, "--reservoir", folder / "laerc.yaml", "--prompt", "xyz")
+
+
+def test_a_damaged_bundle(folder: Path, tmp_path: Path) -> None:
+    content = bytearray((folder / "narma.rhw").read_bytes())
+    at = content.index(b"golden") + 4000
+    content[at] ^= 1
+    (tmp_path / "damaged.rhw").write_bytes(content)
+    said = refused(tmp_path / "damaged.rhw", "--reservoir", folder / "narma.yaml", text="0.1\n")
+    assert "damaged.rhw" in said
+
+
+def test_one_file_may_name_the_reservoirs_of_all_layers(tmp_path: Path) -> None:
+    run = text_run(tmp_path, "laerc", reservoir={"kind": "laerc", "nodes": 12})
+    export_run(run, tmp_path / "model.rhw")
+    with open_runner(tmp_path / "model.rhw", [run / "experiment.yaml"]) as runner:
+        assert [device.spec.nodes for device in runner.reservoirs] == [12, 12]
+
+
+def test_repetitions_are_those_of_the_training(tmp_path: Path) -> None:
+    noisy = {"readout": {"noise": 1e-3}}
+    run = run_of(tmp_path, NARMA, training__repetitions=2, reservoir__nonidealities=noisy)
+    export_run(run, tmp_path / "model.rhw")
+    given = [tmp_path / "model.rhw", "--reservoir", run / "experiment.yaml"]
+    assert rows(call("infer", *given, text="0.1\n0.2\n").stdout).shape == (2, 1)
+    assert "means of 2 repetitions" in refused(*given, "--repetitions", 1)
+
+
+def test_over_a_socket(folder: Path, series: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+    u, expected = series
+    address = free_address()
+    (tmp_path / "bench.yaml").write_text(f"kind: zmq\naddress: {address}\n")
+    with serving(folder / "narma.yaml", address):
+        said = call(
+            "infer", folder / "narma.rhw", "--reservoir", tmp_path / "bench.yaml", "--verify-probe",
+            text="\n".join(str(value) for value in u[:, 0]),
+        )  # fmt: skip
+    assert np.abs(rows(said.stdout) - expected).max() <= bound(expected)
+
+
+def test_a_device_that_dies(folder: Path, tmp_path: Path) -> None:
+    """What was answered stays, and the code is that of a device fault."""
+    address = free_address()
+    (tmp_path / "bench.yaml").write_text(f"kind: zmq\naddress: {address}\ntimeout_s: 3.0\n")
+    with contextlib.ExitStack() as stack:
+        server = contextlib.ExitStack()
+        stack.push(server)
+        server.enter_context(serving(folder / "narma.yaml", address))
+        process = stack.enter_context(streaming(folder / "narma.rhw", tmp_path / "bench.yaml"))
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("0.1\n")
+        assert process.stdout.readline()
+        server.close()
+        _, errors = process.communicate("0.2\n", timeout=60)
+    assert process.returncode == 3, errors
+    assert errors.startswith("device: ")
+    assert "Traceback" not in errors
+
+
+@pytest.mark.slow
+def test_the_walk_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What examples/edge_deploy tells to type, on another port."""
+    monkeypatch.chdir(tmp_path)
+    example = ROOT / "examples/edge_deploy"
+    subprocess.run([sys.executable, example / "make_text.py", "sentences.txt"], check=True)
+    for name in ("text", "narma"):
+        call("run", example / f"{name}.yaml")
+    (text,), (narma,) = (list(Path("runs").glob(f"edge-{name}-*")) for name in ("text", "narma"))
+    call("export", text, "-o", "text.rhw")
+    assert "bits_per_character" in call("export", text, "-o", "text-int8.rhw", "--precision", "int8").stdout
+    call("export", narma, "-o", "narma.rhw")
+    call("export", narma, "-o", "whole.rhw", "--target", "whole")
+    call("export", narma, "-o", "narma.h", "--target", "c")
+    call("bundle", "verify", "text.rhw")
+    address = free_address()
+    Path("bench.yaml").write_text((example / "bench.yaml").read_text().replace("tcp://127.0.0.1:5555", address))
+    bench = ["--reservoir", "bench.yaml"]
+    with serving(example / "text.yaml", address):
+        told = call("infer", "text.rhw", *bench, "--prompt", "dogs who ", "--tokens", 120, "--temperature", 0.5)
+        assert set(told.stdout.split()) & {"dogs", "dog", "cats", "cat", "boys", "boy", "girls", "girl"}
+    with serving(example / "narma.yaml", address):
+        near = rows(call("infer", "narma.rhw", *bench, text="0.1\n0.4\n0.25\n").stdout)
+    whole = rows(call("infer", "whole.rhw", text="0.1\n0.4\n0.25\n").stdout)
+    assert np.abs(near - whole).max() < 1e-4
+
+
+WITHOUT_TORCH = """
+import importlib.util, sys, time
+begun = time.perf_counter()
+from reservoir_hw.readout.edge import EdgeRunner
+taken = time.perf_counter() - begun
+for name in ("torch", "onnx", "zarr", "scipy", "numba", "matplotlib"):
+    assert importlib.util.find_spec(name) is None, name
+with EdgeRunner(sys.argv[1], sys.argv[2]) as runner:
+    text = "".join(runner.generate("ab", 60, seed=1))
+print(taken, text)
+"""
+
+
+@pytest.mark.slow
+def test_where_there_is_no_torch(folder: Path, tmp_path: Path, record_property: Any) -> None:
+    """A fresh environment with the `edge` and `zmq` extras of a wheel; the reservoir is behind a server over here."""
+    source = tmp_path / "source"
+    source.mkdir()
+    # From a copy: setuptools leaves its scratch folders beside the sources.
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    shutil.copytree(ROOT / "reservoir_hw", source / "reservoir_hw", ignore=shutil.ignore_patterns("__pycache__"))
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(source)]
+    built = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    venv.create(tmp_path / "edge", with_pip=True)
+    python = tmp_path / "edge/bin/python"
+    constraints = ["-c", str(ROOT / "constraints.txt")]
+    installed = subprocess.run(
+        [str(python), "-m", "pip", "install", "--quiet", *constraints, f"{wheel}[edge,zmq]"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert installed.returncode == 0, installed.stderr
+    address = free_address()
+    (tmp_path / "bench.yaml").write_text(f"kind: zmq\naddress: {address}\n")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    with EdgeRunner(folder / "laerc.rhw", folder / "laerc.yaml") as runner:
+        wanted = "".join(runner.generate("ab", 60, seed=1))
+    with serving(folder / "laerc.yaml", address):
+        done = subprocess.run(
+            [str(python), "-c", WITHOUT_TORCH, str(folder / "laerc.rhw"), str(tmp_path / "bench.yaml")],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        by_command = subprocess.run(
+            command(
+                "infer", folder / "laerc.rhw", "--reservoir", "bench.yaml", "--prompt", "ab", "--tokens", 60,
+                "--seed", 1, python=python,
+            ),
+            cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    taken, _, text = done.stdout.partition(" ")
+    assert text == wanted + "\n"
+    assert by_command.stdout == wanted + "\n", by_command.stderr
+    packages = next((tmp_path / "edge/lib").glob("python*/site-packages"))
+    size = sum(path.stat().st_size for path in packages.rglob("*") if path.is_file() and "pip" not in path.parts)
+    facts = f"{size / 2**20:.0f} MiB, import {float(taken):.2f} s"
+    record_property("edge environment", facts)
+    sys.stdout.write(f"edge environment: {facts}\n")
+    assert size < 250 * 2**20

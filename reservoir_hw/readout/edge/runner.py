@@ -84,6 +84,8 @@ class EdgeRunner:
             self.repetitions = repetitions
             self._tokenizer: Tokenizer | None = None
             self._tokens = manifest.output.shape[0]
+            # Asked for in every step.
+            self._shape, self._dtype = manifest.input.shape, np.dtype(manifest.input.dtype)
             self._stages = stages_of(manifest, sessions, self.reservoirs)
             self._watch = Stopwatch([stage.name for stage in self._stages])
             self.clipped = 0
@@ -216,7 +218,7 @@ class EdgeRunner:
         if self.repetitions > 1:
             raise NotSupported("a model that averages repetitions cannot go step by step: give whole sequences to run")
         given = np.asarray(inputs)
-        if given.ndim != len(self.manifest.input.shape) + 1:
+        if given.ndim != len(self._shape) + 1:
             raise ShapeError(f"step takes {_described(self.manifest.input, 'batch')}, not {given.shape}")
         given = self._checked(given[:, None])
         if given.shape[0] != self._batch:
@@ -245,12 +247,13 @@ class EdgeRunner:
 
     def _checked(self, inputs: Any) -> np.ndarray:
         """Inputs (batch, time, ...) in the model's dtype."""
-        value = self.manifest.input
         given = np.asarray(inputs)
-        if given.ndim != len(value.shape) + 2 or given.shape[2:] != value.shape or not given.shape[0]:
-            raise ShapeError(f"{self.manifest.model} takes {_described(value, 'batch, time')}, not {given.shape}")
-        if value.dtype != "int64":
-            given = arrays.to_numpy(given, np.dtype(value.dtype), value.name)
+        shape = given.shape
+        if len(shape) != len(self._shape) + 2 or shape[2:] != self._shape or not shape[0]:
+            value = self.manifest.input
+            raise ShapeError(f"{self.manifest.model} takes {_described(value, 'batch, time')}, not {shape}")
+        if self._dtype.kind == "f":
+            given = arrays.to_numpy(given, self._dtype, "inputs")
             if not arrays.all_finite(given):
                 where = tuple(int(i) for i in np.argwhere(~np.isfinite(given))[0])
                 raise InputRangeError(f"the input at (sequence, step, channel) = {where} is {given[where]}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -46,7 +47,12 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("oldest")
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     python = folder / "bin" / "python"
-    wanted = ["onnxruntime==1.16.3", "numpy<2", f"{ROOT}[edge]"]
+    # A copy: building leaves files behind.
+    source = folder / "source"
+    shutil.copytree(ROOT / "reservoir_hw", source / "reservoir_hw", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    wanted = ["onnxruntime==1.16.3", "numpy<2", f"{source}[edge]"]
     subprocess.run([str(python), "-m", "pip", "install", "-q", *wanted], check=True)
     return python
 

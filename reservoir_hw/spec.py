@@ -135,8 +135,15 @@ class Counters:
     faults: int = 0
 
     def as_dict(self) -> dict[str, int]:
-        """Plain numbers, for provenance and `--json`; a backend may have added numpy's to them."""
-        return {name: int(count) for name, count in asdict(self).items()}
+        """Plain numbers, for provenance and `--json`; what a backend made no number of is a text."""
+        return {name: _plain(count) for name, count in asdict(self).items()}
+
+
+def _plain(count: Any) -> Any:
+    try:
+        return int(count)
+    except (TypeError, ValueError, OverflowError):
+        return f"no number: {str(count)[:40]}"
 
 
 @dataclass

@@ -429,6 +429,10 @@ class ZmqReservoir(Reservoir):
                 log.warning("the states in the error are not (%d, %d, %d)", batch, steps, out.shape[2])
                 return
             encoding.decode(numbers, out[:, done : done + steps])
+            finite = np.isfinite(out[:, done : done + steps]).all((0, 2))
+            if not finite.all():
+                steps = int(finite.argmin())
+                fault.add_note(f"what came with the error is not finite from step {done + steps} on, and was dropped")
             fault.steps_done, fault.states = done + steps, out[:, : done + steps]
 
     def _abandon(self) -> None:

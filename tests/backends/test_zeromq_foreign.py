@@ -40,9 +40,15 @@ class Foreign(threading.Thread):
     """Answers what it is told to."""
 
     def __init__(
-        self, address: str, declaration: dict[str, Any], snapshot: bytes = b"", value: Callable[[int], float] = float
+        self,
+        address: str,
+        declaration: dict[str, Any],
+        snapshot: bytes = b"",
+        value: Callable[[int], float] = float,
+        fault: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        self.fault = fault
         self.declaration, self.snapshot, self.value = declaration, snapshot, value
         self.ended = threading.Event()
         self.context = zmq.Context()
@@ -81,6 +87,8 @@ class Foreign(threading.Thread):
                 reply = reply._replace(batch=header.batch)
             case Operation.SNAPSHOT:
                 answer = self.snapshot
+            case Operation.RUN if self.fault is not None and header.step > 0:
+                reply, answer = reply._replace(operation=0xFF), pack_map({"code": 13, "text": "fault", **self.fault})
             case Operation.RUN:
                 states = np.ones((header.batch, header.steps, 3), np.float32)
                 states[:, :, 0] = [self.value(header.step + step) for step in range(header.steps)]
@@ -200,6 +208,31 @@ def test_what_is_finite_in_wider_numbers_need_not_be_here(foreign: Callable[...,
 
 
 # ---- sizes, counts, addresses -----------------------------------------------------------------------
+
+
+NAN_STATES = np.array([[[1, 2, 3], [1, np.nan, 3]]], np.float32).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("fault", "steps_done"),
+    [
+        ({"steps_done": -1, "states": np.ones((1, 2, 3), np.float32).tobytes()}, 2),
+        ({"steps_done": -3}, 2),
+        ({"steps_done": 1, "states": np.ones((1, 1, 3), np.float32).tobytes()}, 3),
+        ({"steps_done": 2, "states": NAN_STATES}, 3),
+    ],
+)
+def test_what_comes_with_a_fault_is_looked_at(
+    foreign: Callable[..., ZmqReservoir], fault: dict[str, Any], steps_done: int
+) -> None:
+    with foreign(DECLARATION, fault=fault, config={"chunk_steps": 2}) as device:
+        with pytest.raises(DeviceFault) as caught:
+            device.run(np.zeros((1, 6, 1), np.float32))
+        assert caught.value.steps_done == steps_done
+        assert caught.value.states is not None
+        assert caught.value.states.shape == (1, steps_done, 3)
+        assert np.isfinite(caught.value.states).all()
+        assert device.counters.steps == steps_done
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -14,7 +15,7 @@ import msgpack
 import numpy as np
 import pytest
 import zmq
-from served import ipc_address, served
+from served import free_address, ipc_address, served
 from toys import Toy
 
 from reservoir_hw.backends.zeromq import ZmqReservoir
@@ -78,7 +79,14 @@ def test_no_counter_ends_the_control_thread(address: str) -> None:
 
     device = Odd()
     with served(device, address), connect(address) as far:
-        for device.odd in (1 << 200, "many", None):
+        for device.odd, shown in (
+            ("many", "no number: many"),
+            (None, "no number: None"),
+            (float("nan"), "no number: nan"),
+        ):
+            far.run(np.ones((1, 3, 2)))
+            assert far.status()["counters"]["saturations"] == shown
+        for device.odd in (1 << 200,):
             far.run(np.ones((1, 3, 2)))
             with pytest.raises(DeviceFault, match="a bug in the server: see its log"):
                 far.status()
@@ -243,6 +251,72 @@ def test_a_server_that_leaves_a_device_unsafe_says_so(address: str) -> None:
 
     with pytest.raises(DeviceFault, match=r"safe state: .*the interlock does not answer"):
         use()
+
+
+def test_an_unsafe_device_outranks_an_interrupt_and_odd_counters(address: str) -> None:
+    device = Stuck()
+    device.counters.saturations = np.zeros(3)  # type: ignore[assignment]
+
+    server = Server(device, address)
+    ended: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            server.run(on_ready=interrupted)
+        except BaseException as error:
+            ended.append(error)
+
+    def interrupted() -> None:
+        device.open()
+        device.interlock_fails = True
+        raise KeyboardInterrupt
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+    (error,) = ended
+    assert isinstance(error, DeviceFault)
+    assert "the interlock does not answer" in str(error)
+    assert isinstance(error.__cause__, KeyboardInterrupt)
+
+
+def test_a_long_reason_still_fits_into_the_status(address: str) -> None:
+    class Talkative(Toy):
+        fails = False
+
+        def _close(self) -> None:
+            if self.fails:
+                raise RuntimeError("x" * 2_000_000)
+
+    device = Talkative()
+
+    def use() -> None:
+        with served(device, address) as server:
+            with connect(address) as far:
+                far.run(np.ones((1, 3, 2)))
+                device.fails = True
+            deadline = time.monotonic() + 10
+            while server.problem is None and time.monotonic() < deadline:
+                time.sleep(0.02)
+            assert 1000 < len(Connection(address).status()["problem"]) < 100_000
+
+    with pytest.raises(DeviceFault, match="safe state"):
+        use()
+
+
+def test_a_task_that_was_cancelled_is_a_fault(address: str) -> None:
+    with served(Raising(lambda: asyncio.CancelledError()), address), connect(address) as far:  # type: ignore[arg-type, return-value]
+        with pytest.raises(DeviceFault):
+            far.run(np.full((1, 3, 2), 2.0))
+        far.reset()
+        assert far.run(np.full((1, 3, 2), 0.5)).shape == (1, 3, 2)
+
+
+def test_data_and_control_may_speak_different_protocols() -> None:
+    data, control = free_address(), free_address().replace("127.0.0.1", "[::1]")
+    with served(Toy(), data, control=control), connect(data, control=control) as far:
+        assert far.run(np.full((1, 3, 2), 0.5)).shape == (1, 3, 2)
 
 
 def test_a_closing_that_fails_after_opening_has_failed_counts_too(address: str) -> None:

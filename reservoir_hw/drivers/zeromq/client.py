@@ -122,8 +122,8 @@ class Connection:
         self._unusable: str | None = None
         self._heartbeat: threading.Thread | None = None
         try:
-            self._control = self._socket()
-            self._data = self._socket()
+            self._control = self._socket(self.control_address)
+            self._data = self._socket(self.address)
             self._data.setsockopt(zmq.RCVTIMEO, LOOK_MS)
             self._connect()
             self._greet()
@@ -305,11 +305,11 @@ class Connection:
             self._unusable_after_failure()
         self._interrupted = None
 
-    def _socket(self) -> zmq.Socket[bytes]:
+    def _socket(self, address: str) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.SNDTIMEO, int(1000 * self.timeout_s))
-        socket.setsockopt(zmq.IPV6, "[" in self.address)
+        socket.setsockopt(zmq.IPV6, "[" in address)
         server_key, keys = self._keys
         if server_key is not None and keys is not None:
             socket.curve_serverkey = server_key
@@ -474,7 +474,7 @@ class Connection:
         error = exception_of(code, f"{self.address}: {text}", step if type(step) is int else 0)
         if isinstance(error, DeviceError):
             done, raw = content.get("steps_done"), content.get("states")
-            error.steps_done = done if type(done) is int else 0
+            error.steps_done = done if type(done) is int and done > 0 else 0
             error.states = raw if isinstance(raw, bytes) else None
         return error
 

@@ -151,6 +151,12 @@ class Server:
             try:
                 with admit(context, self._allowed):
                     self._serve(context, on_ready)
+            except KeyboardInterrupt as interrupt:
+                # That the device is not safe matters more than why the server ends.
+                self._release()
+                if self.problem is not None:
+                    raise DeviceFault(self.problem) from interrupt
+                raise
             finally:
                 self._release()
                 # What was answered last still gets a moment to leave.
@@ -168,7 +174,9 @@ class Server:
     def problem(self) -> str | None:
         """What somebody has to look after beside the device, or None."""
         unsafe = self._reservoir.unsafe
-        return None if unsafe is None else f"the device could not be brought to its safe state: {_sendable(unsafe)}"
+        if unsafe is None:
+            return None
+        return f"the device could not be brought to its safe state: {_clipped(_sendable(unsafe), LONGEST_TEXT)}"
 
     def stop(self) -> None:
         """End `run` after the request at hand. May be called from anywhere."""
@@ -187,8 +195,7 @@ class Server:
             "pid": os.getpid(),
             "host": platform.node(),
             "uptime_s": time.monotonic() - self._started,
-            # Devices count with numpy, whose numbers do not travel.
-            "counters": {name: int(count) for name, count in self._reservoir.counters.as_dict().items()},
+            "counters": self._reservoir.counters.as_dict(),
             "problem": self.problem,
             **self._session.as_dict(),
         }
@@ -447,7 +454,10 @@ class Server:
                     self._load_readout(header, payload)
                 case other:
                     raise Refusal(Code.NOT_SUPPORTED, f"there is no operation {other:#x}")
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            # Tasks of a device's own that were cancelled are no Exception.
             self._fail(header, error)
 
     def _attach(self, header: Header) -> dict[str, Any]:
@@ -741,7 +751,7 @@ class Server:
         self._send(self._peer, Header(header.operation | REPLY, header.session, header.request, **fields), payload)
         self._session.finish(header.session, header.request)
 
-    def _fail(self, header: Header, error: Exception) -> None:
+    def _fail(self, header: Header, error: BaseException) -> None:
         """Answer a request with an error."""
         code = code_of(error)
         if code is Code.INTERNAL:
@@ -762,7 +772,7 @@ class Server:
         self._send_error(self._peer, header, error)
         self._session.finish(header.session, header.request)
 
-    def _send_error(self, peer: bytes, header: Header, error: Exception) -> None:
+    def _send_error(self, peer: bytes, header: Header, error: BaseException) -> None:
         self._session.traffic.errors += 1
         content: dict[str, Any] = {
             "code": int(code_of(error)),
@@ -794,7 +804,7 @@ class Server:
     def _longest_text(self) -> int:
         return min(LONGEST_TEXT, self.max_frame_bytes // 4)
 
-    def _add_harvest(self, content: dict[str, Any], header: Header, error: Exception, text: str) -> str:
+    def _add_harvest(self, content: dict[str, Any], header: Header, error: BaseException, text: str) -> str:
         """Put into an error what was harvested before it, as far as it goes into a frame; its text."""
         if not isinstance(error, DeviceError) or error.states is None or header.operation != Operation.RUN:
             return text
@@ -810,7 +820,7 @@ class Server:
                 return f"{_clipped(text, self._longest_text // 2)}\n(states: {kept} of {done} steps, more do not fit)"
         return text
 
-    def _step_of(self, header: Header, error: Exception) -> int:
+    def _step_of(self, header: Header, error: BaseException) -> int:
         """Where it happened."""
         if isinstance(error, Discontinuity):
             return int(error.step)

@@ -299,7 +299,8 @@ def test_a_long_reason_still_fits_into_the_status(address: str) -> None:
             deadline = time.monotonic() + 10
             while server.problem is None and time.monotonic() < deadline:
                 time.sleep(0.02)
-            assert 1000 < len(Connection(address).status()["problem"]) < 100_000
+            with contextlib.closing(Connection(address)) as connection:
+                assert 1000 < len(connection.status()["problem"]) < 100_000
 
     with pytest.raises(DeviceFault, match="safe state"):
         use()

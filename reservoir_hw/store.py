@@ -41,6 +41,8 @@ VERSION = 1
 _MOST_CHUNK_BYTES = (1 << 31) - 1
 _RESERVED = {"journal", "snapshots", "zarr.json"}
 _UNFINISHED = ".partial"
+# The attribute of times some of which were damaged.
+_GIVEN_UP = "given_up"
 # What Zarr and its codecs raise where a file is damaged: a single bit makes any of these.
 _BROKEN = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 _NO_STORE = "is not a store of states, as `run.record`, `reservoir-hw harvest` and `reservoir-hw trace import` make it"
@@ -115,6 +117,14 @@ class Dataset:
         found[: times.shape[0], : times.shape[1]] = times
         return found
 
+    @property
+    def times_given_up(self) -> str | None:
+        """What was wrong with times that were given up when more was written, None if none were."""
+        try:
+            return self._timing().attrs.get(_GIVEN_UP)
+        except _BROKEN as error:
+            raise _unreadable(self._store.path, f"times of {self.name}", error) from error
+
     def places(self) -> Iterator[Place]:
         """All chunks, group after group."""
         for first in range(0, self.sequences, self.group):
@@ -181,6 +191,11 @@ class Dataset:
                     return Place(slice(row, row + 1), at, min(begin + size, start + missing.shape[1]))
         return None
 
+    def file_of(self, place: Place, array: str) -> str:
+        """Where the chunk of `inputs` or `states` lies."""
+        group, chunk = self._chunk_of(place)
+        return f"{self._store.path}/{self.name}/{array}/c/{group}/{chunk}/0"
+
     def _read(self, array: Any, rows: slice, start: int, stop: int) -> np.ndarray:
         try:
             return array[rows, start:stop]
@@ -193,12 +208,12 @@ class Dataset:
 
     def erase(self, place: Place) -> None:
         """Make one chunk unwritten again. It must not count any more."""
-        self._store.refuse_if_reading()
         at = (place.rows, slice(place.start, place.stop))
-        self._forget(place)
-        for array in (self.states, self.inputs):
-            array[at] = np.nan
-        self._note_time(place, (np.nan, np.nan))
+        with self._store.writing():
+            self._forget(place)
+            for array in (self.states, self.inputs):
+                array[at] = np.nan
+            self._note_time(place, (np.nan, np.nan))
 
     def is_written(self, place: Place) -> bool:
         """Whether there are states, whether or not they count; damaged ones are."""
@@ -211,24 +226,25 @@ class Dataset:
         """Write one chunk, the time axis growing if need be.
 
         `timing` is when it was driven, in seconds since 1970, and for how long. Counts once it is committed.
-        Raises `OSError` if the disk is full.
+        Raises `OSError` if the disk is full, or nothing may be written.
         """
         self._store.refuse_if_reading()
         if place.start % self.chunk_steps or place.stop - place.start > self.chunk_steps:
             raise ShapeError(f"steps {place.start} to {place.stop} are not one chunk of {self.chunk_steps} steps")
         if place.rows.start % self.group or place.rows.stop != min(place.rows.start + self.group, self.sequences):
             raise ShapeError(f"sequences {place.rows.start} to {place.rows.stop} are not one group of {self.group}")
-        if place.stop > self.steps:
-            # States last: whoever reads meanwhile, or after a crash here, finds times and inputs for all of them.
-            self._timing_for(place.stop)
-            for array in (self.inputs, self.states):
-                if array.shape[1] < place.stop:
-                    array.resize((array.shape[0], place.stop, array.shape[2]))
         at = (place.rows, slice(place.start, place.stop))
-        self._forget(place)
-        self.inputs[at] = inputs
-        self.states[at] = states
-        self._note_time(place, timing)
+        with self._store.writing():
+            if place.stop > self.steps:
+                # States last: whoever reads meanwhile, or after a crash here, finds times and inputs for all of them.
+                self._timing_for(place.stop)
+                for array in (self.inputs, self.states):
+                    if array.shape[1] < place.stop:
+                        array.resize((array.shape[0], place.stop, array.shape[2]))
+            self._forget(place)
+            self.inputs[at] = inputs
+            self.states[at] = states
+            self._note_time(place, timing)
 
     def _note_time(self, place: Place, timing: tuple[float, float]) -> None:
         group, chunk = self._chunk_of(place)
@@ -236,10 +252,15 @@ class Dataset:
         try:
             times[group, chunk] = timing
         except (ValueError, RuntimeError) as error:
-            # Times are no states: those around this one are given up.
-            if not self._store.remove(f"{self.name}/timing/c/{group}/{chunk // times.chunks[1]}/0"):
+            if not _harmed(error):
                 raise
-            self._times_lost(error)
+            # Times are no states: those around this one are given up; at an address, all of them.
+            if "://" in self._store.path:
+                times = self._new_timing(error, *times.shape[:2])
+            elif self._store.remove(f"{self.name}/timing/c/{group}/{chunk // times.chunks[1]}/0"):
+                times = self._times = times.update_attributes(self._given_up(error))
+            else:
+                raise
             times[group, chunk] = timing
 
     def _timing(self) -> Any:
@@ -255,16 +276,21 @@ class Dataset:
         except _BROKEN as error:
             if not _harmed(error):
                 raise
-            self._times_lost(error)
-            times = self._times = _create_timing(self._group, groups, chunks, overwrite=True)
+            times = self._new_timing(error, groups, chunks)
         if times.shape[1] < chunks:
             times.resize((groups, chunks, 2))
         return times
 
-    def _times_lost(self, error: Exception) -> None:
+    def _new_timing(self, error: Exception, groups: int, chunks: int) -> Any:
+        self._times = _create_timing(self._group, groups, chunks, attributes=self._given_up(error), overwrite=True)
+        return self._times
+
+    def _given_up(self, error: Exception) -> dict[str, str]:
+        """What is noted with times some of which are not known any more."""
         log.warning(
             "%s: times of %s were damaged (%s) and are not known any more", self._store.path, self.name, _brief(error)
         )
+        return {_GIVEN_UP: _brief(error)}
 
     def _chunks(self, steps: int) -> tuple[int, int]:
         return -(-self.sequences // self.group), -(-steps // self.chunk_steps)
@@ -320,7 +346,7 @@ class StateStore:
             raise ConfigurationError(taken) from error
         except (OSError, ImportError) as error:
             raise ConfigurationError(
-                f"{path} cannot be written: {getattr(error, 'strerror', None) or error}; name another place"
+                f"{path} cannot be written: {getattr(_origin(error), 'strerror', None) or error}; name another place"
             ) from error
         return cls.open(path, writable=True)
 
@@ -431,8 +457,6 @@ class StateStore:
 
         `facts` are kept as its attributes; `from_rest: false` says that its sequences do not begin at rest.
         """
-        from zarr.codecs import BloscCodec, Crc32cCodec
-
         self.refuse_if_reading()
         if not _is_name(name):
             raise ConfigurationError(f"{name!r} cannot be the name of a data set")
@@ -444,13 +468,31 @@ class StateStore:
                 f"{self.path}: {chunk_steps} steps of {group} sequences with {inputs} inputs and {nodes} nodes are "
                 "more than 2 GB, too much for one chunk; give a smaller `run.chunk_steps`"
             )
+        with self.writing():
+            return self._add(
+                name, sequences, steps, {"inputs": inputs, "states": nodes}, chunk_steps, group, dtype, facts
+            )
+
+    def _add(
+        self,
+        name: str,
+        sequences: int,
+        steps: int,
+        widths: Mapping[str, int],
+        chunk_steps: int,
+        group: int,
+        dtype: str,
+        facts: Mapping[str, Any] | None,
+    ) -> Dataset:
+        from zarr.codecs import BloscCodec, Crc32cCodec
+
         # The checksum makes a damaged file an error instead of wrong states.
         codecs = [BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()]
         # In a folder it appears as a whole, or not at all.
         unfinished = name if self._local is None else f"{name}{_UNFINISHED}"
         try:
             made = self._root.create_group(unfinished, overwrite=unfinished != name, attributes=plain(facts or {}))
-            for array, width in (("inputs", inputs), ("states", nodes)):
+            for array, width in widths.items():
                 made.create_array(
                     array,
                     shape=(sequences, steps, width),
@@ -502,17 +544,19 @@ class StateStore:
         A crash leaves either what counted before or what counts now.
         """
         changes: dict[str, Any] = {"places": places, "complete": False, "snapshot": None}
-        if snapshot is not None:
-            slot = "b" if self._journal.attrs["snapshot"] == "a" else "a"
-            self._write_snapshot(slot, snapshot, places)
-            changes["snapshot"] = slot
         if segments is not None:
             changes["segments"] = list(segments)
-        self._note(changes)
+        with self.writing():
+            if snapshot is not None:
+                slot = "b" if self._journal.attrs["snapshot"] == "a" else "a"
+                self._write_snapshot(slot, snapshot, places)
+                changes["snapshot"] = slot
+            self._note(changes)
 
     def close_segment(self, segments: Sequence[Mapping[str, Any]], *, complete: bool) -> None:
         """Note how a process ended, and whether the whole plan is there."""
-        self._note({"segments": list(segments), "complete": complete})
+        with self.writing():
+            self._note({"segments": list(segments), "complete": complete})
 
     def snapshot(self) -> dict[str, np.ndarray] | None:
         """The state of the device at the last commit, or None where it could not tell.
@@ -537,9 +581,8 @@ class StateStore:
 
     def remove_leftovers(self) -> None:
         """Remove half-written files of a process that died; only while nobody else writes."""
-        self.refuse_if_reading()
-        if self._local is not None:
-            for leftover in list(self._local.rglob(f"*{_UNFINISHED}")):
+        with self.writing():
+            for leftover in [] if self._local is None else list(self._local.rglob(f"*{_UNFINISHED}")):
                 if leftover.is_dir():
                     shutil.rmtree(leftover)
                 else:
@@ -561,8 +604,18 @@ class StateStore:
         if self._root.store.read_only:
             raise ConfigurationError(f"{self.path} was opened to be read: open it with writable=True")
 
-    def _note(self, changes: Mapping[str, Any]) -> None:
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Where something of the store is changed: errors of the disk name the store, and say what to do."""
         self.refuse_if_reading()
+        try:
+            yield
+        except OSError as error:
+            where = f" ({error.filename})" if error.filename else ""
+            said = f"{self.path} cannot be written: {error.strerror or error}{where}{_leave(error)}"
+            raise (OSError(said) if error.errno is None else OSError(error.errno, said)) from error
+
+    def _note(self, changes: Mapping[str, Any]) -> None:
         # Not attrs.update, which writes the file once for each key: a crash would find half of the changes.
         self._journal.update_attributes(plain(changes))
 
@@ -570,7 +623,6 @@ class StateStore:
         from safetensors.numpy import save
         from zarr.codecs import Crc32cCodec
 
-        self.refuse_if_reading()
         arrays = {name: np.ascontiguousarray(array) for name, array in snapshot.items()}
         # An old snapshot in the place of the last one must be told from it.
         data = np.frombuffer(save(arrays, {"places": str(places)}), np.uint8)
@@ -596,7 +648,14 @@ def is_damage(error: ConfigurationError) -> bool:
 
 
 def _harmed(error: BaseException) -> bool:
-    return not isinstance(error, OSError) or isinstance(error, FileNotFoundError)
+    if isinstance(error, OSError):
+        return isinstance(error, FileNotFoundError)
+    # "can't start new thread" and "cannot schedule new futures" are troubles of this process, not of a file.
+    return not (isinstance(error, RuntimeError) and re.search("new (thread|futures)", str(error)))
+
+
+def _origin(error: Exception) -> BaseException:
+    return error.__cause__ if isinstance(error.__cause__, OSError) else error
 
 
 def _unreadable(path: str, what: str, error: Exception) -> ConfigurationError:
@@ -643,7 +702,9 @@ def _is_name(name: str) -> bool:
     )
 
 
-def _create_timing(group: Any, groups: int, chunks: int, *, overwrite: bool = False) -> Any:
+def _create_timing(
+    group: Any, groups: int, chunks: int, *, attributes: Mapping[str, Any] | None = None, overwrite: bool = False
+) -> Any:
     from zarr.codecs import BloscCodec, Crc32cCodec
 
     return group.create_array(
@@ -653,6 +714,7 @@ def _create_timing(group: Any, groups: int, chunks: int, *, overwrite: bool = Fa
         dtype="float64",
         fill_value=float("nan"),
         compressors=[BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()],
+        attributes=None if attributes is None else dict(attributes),
         overwrite=overwrite,
     )
 

@@ -15,6 +15,7 @@ import pytest
 import zarr
 from zarr.storage import LocalStore
 
+from reservoir_hw.durable_store import DurableStore
 from reservoir_hw.errors import ConfigurationError, MissingExtra, ShapeError
 from reservoir_hw.store import Place, StateStore, is_damage
 
@@ -25,7 +26,7 @@ def block(sequences: int, steps: int, width: int) -> np.ndarray:
     return RNG.standard_normal((sequences, steps, width)).astype(np.float32)
 
 
-def filled(path: Path) -> tuple[StateStore, np.ndarray, np.ndarray]:
+def filled(path: str | Path) -> tuple[StateStore, np.ndarray, np.ndarray]:
     """Three sequences in groups of two, 50 steps in chunks of 20."""
     store = StateStore.create(path, {"made_by": "tests"})
     dataset = store.add("train", sequences=3, inputs=1, nodes=4, chunk_steps=20, group=2, steps=50)
@@ -126,6 +127,61 @@ def test_damaged_times_are_given_up(tmp_path: Path, damage: bytes, caplog: pytes
     dataset.write(place, inputs[0:2, 20:40], states[0:2, 20:40], timing=(7.0, 0.25))
     assert "times of train were damaged" in caplog.text
     np.testing.assert_array_equal(dataset.timing[0], [[np.nan] * 2, [7.0, 0.25], [np.nan] * 2])
+
+
+@pytest.mark.parametrize("file", ["c/0/0/0", "zarr.json"])
+def test_damaged_times_at_an_address_are_given_up(file: str) -> None:
+    import fsspec
+
+    store, inputs, states = filled(f"memory://tests/times/{file}")
+    fsspec.filesystem("memory").pipe(f"/tests/times/{file}/train/timing/{file}", b"damaged")
+    dataset = StateStore.open(store.path, writable=True).dataset("train")
+    place = Place(slice(0, 2), 20, 40)
+    dataset.write(place, inputs[0:2, 20:40], states[0:2, 20:40], timing=(7.0, 0.25))
+    dataset = StateStore.open(store.path).dataset("train")
+    assert dataset.times_given_up is not None
+    np.testing.assert_array_equal(dataset.timing[0], [[np.nan] * 2, [7.0, 0.25], [np.nan] * 2])
+    np.testing.assert_array_equal(dataset.states[:], states)
+
+
+def test_a_thread_that_cannot_be_started_gives_up_no_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, inputs, states = filled(tmp_path / "store")
+    dataset, set_sync = store.dataset("train"), DurableStore.set_sync
+
+    def exhausted(self: DurableStore, key: str, value: Any) -> None:
+        if "timing" in key:
+            raise RuntimeError("can't start new thread")
+        set_sync(self, key, value)
+
+    monkeypatch.setattr(DurableStore, "set_sync", exhausted)
+    with pytest.raises(RuntimeError, match="new thread"):
+        dataset.write(Place(slice(0, 2), 20, 40), inputs[0:2, 20:40], states[0:2, 20:40], timing=(7.0, 0.25))
+    dataset = StateStore.open(tmp_path / "store").dataset("train")
+    assert dataset.times_given_up is None
+    assert np.isfinite(dataset.timing).all()
+
+
+def test_who_may_not_write_is_told_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, inputs, states = filled(tmp_path / "s")
+    dataset, place = store.dataset("train"), Place(slice(0, 2), 0, 20)
+
+    def forbidden(self: DurableStore, key: str, value: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(self.root / key))
+
+    monkeypatch.setattr(DurableStore, "set_sync", forbidden)
+    for change in (
+        lambda: dataset.write(place, inputs[0:2, :20], states[0:2, :20], timing=(0.0, 0.0)),
+        lambda: store.commit(1),
+        lambda: store.close_segment([], complete=True),
+        lambda: store.add("more", sequences=1, inputs=1, nodes=1, chunk_steps=1),
+    ):
+        with pytest.raises(PermissionError) as error:
+            change()
+        said = str(error.value.strerror)
+        assert said.startswith(f"{tmp_path / 's'} cannot be written: Permission denied ({tmp_path / 's'}")
+        assert said.endswith("; ask its owner to let you read and write it")
+    with pytest.raises(ConfigurationError, match="t cannot be written: Permission denied; name another place"):
+        StateStore.create(tmp_path / "t", {}, {"x": {"sequences": 1, "inputs": 1, "nodes": 1, "chunk_steps": 1}})
 
 
 def test_an_old_snapshot_is_not_taken_for_the_last(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from reservoir_hw.experiment.estimate import Estimate, estimate
 from reservoir_hw.experiment.files import begun_run_folder, new_run_folder, write_yaml
 from reservoir_hw.experiment.forecast import forecast
 from reservoir_hw.experiment.harvest import (
-    damaged,
+    check,
     device_of,
     find_states,
     harvest,
@@ -210,19 +210,20 @@ class Experiment:
         for path, (point, task) in plans.items():
             name = point.config.reservoir.label
             with harvest_lock(point, task):
-                store, again = find_states(point, task), list[int]()
-                if store is not None and store.committed:
-                    counter.say(f"{name}: checking what is there")
-                    again = damaged(store, harvest_plan(point, task, store))
-                if store is not None and store.complete and not again:
+                store = find_states(point, task)
+                if store is not None and store.complete:
                     counter.add(sizes[path])
                 else:
+                    if store is not None and store.committed:
+                        # Before the device: on what is damaged nothing can be built.
+                        counter.say(f"{name}: checking what is there")
+                        check(store, harvest_plan(point, task, store), counter.say)
                     counter.say(f"{name}: opening")
                     with self._opened(point, task) as reservoir:
                         store = open_store(point, task, reservoir)
                         there = f" ({store.committed} chunks are there already)" if store.committed else ""
                         counter.say(f"{name}: harvesting into {path}{there}")
-                        harvest(reservoir, harvest_plan(point, task, store), store, counter.add, again)
+                        harvest(reservoir, harvest_plan(point, task, store), store, counter.add)
             stores.append(store)
         return stores
 

@@ -10,10 +10,10 @@ import os
 import platform
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from reservoir_hw.experiment.plan import Burst, Leg, plan_of
 from reservoir_hw.hostlock import HostLock
 from reservoir_hw.reservoir import Reservoir
 from reservoir_hw.spec import ReservoirSpec
-from reservoir_hw.store import Dataset, StateStore, is_damage, plain_path
+from reservoir_hw.store import Dataset, Place, StateStore, is_damage, plain_path
 from reservoir_hw.tasks.task import Task
 
 log = logging.getLogger(__name__)
@@ -130,66 +130,69 @@ def layout(bursts: Sequence[Burst], spec: ReservoirSpec, task: Task) -> dict[str
     return datasets
 
 
-def damaged(store: StateStore, bursts: Sequence[Burst]) -> list[int]:
-    """The bursts of which something that counts cannot be read, because it is damaged or lost.
+def check(store: StateStore, bursts: Sequence[Burst], say: Callable[[str], None]) -> None:
+    """Read all that counts once, and change nothing.
 
-    Reads all that counts. Raises `ConfigurationError` where it may not.
+    Raises `ConfigurationError`, which names the file and says what to do, where something cannot be read.
     """
-    datasets, found, places = store.datasets, list[int](), 0
-    for number, burst in enumerate(bursts):
-        for leg in burst.legs:
-            if leg.place is None:
-                continue
-            if places == store.committed:
-                return found
-            places += 1
-            try:
-                datasets[leg.dataset].read(leg.place)
-            except ConfigurationError as error:
-                if not is_damage(error):
-                    raise
-                log.warning("%s; it is harvested again, with all of its burst", error)
-                found += [number] if number not in found else []
-    return found
+    datasets = store.datasets
+    counted = [leg for burst in bursts for leg in burst.legs if leg.place is not None][: store.committed]
+    said = time.monotonic()
+    for number, leg in enumerate(counted, 1):
+        if time.monotonic() - said >= 1:
+            said = time.monotonic()
+            say(f"checking {store.path}: chunk {number} of {len(counted)}")
+        place, dataset, array = cast(Place, leg.place), datasets[leg.dataset], "states"
+        try:
+            dataset.read_states(place)
+            array = "inputs"
+            dataset.read_inputs(place.rows, place.start, place.stop)
+        except ConfigurationError as error:
+            what, file = str(error), dataset.file_of(place, array)
+            if not is_damage(error):
+                # From its cause, by which it can be told from damage.
+                raise ConfigurationError(f"{what}; the file is {file}; nothing was changed") from error.__cause__
+            if error.__cause__ is None:
+                what = (
+                    f"{store.path}: {array} of {leg.dataset}, steps {place.start} to {place.stop - 1} of sequence "
+                    f"{place.rows.start}, were harvested, and are not there any more"
+                )
+            raise ConfigurationError(
+                f"{what}; nothing was changed: restore {file} from a copy, or remove {store.path} and harvest again"
+            ) from error
 
 
-def harvest(
-    reservoir: Reservoir, bursts: Sequence[Burst], store: StateStore, on_steps: OnSteps, again: Sequence[int] = ()
-) -> None:
+def harvest(reservoir: Reservoir, bursts: Sequence[Burst], store: StateStore, on_steps: OnSteps) -> None:
     """Fill the store, going on where it ends.
 
     Only whole chunks count, each with a snapshot where the device has one. A device that can be frozen goes on from
     the snapshot as if nothing had happened; one that declares its memory is driven with the last `memory_steps`
     inputs again; any other, and one that runs freely, starts again with the burst that was cut, whose chunks
-    are written anew. The last two leave a seam, which `store.segments` tells. The bursts `again`, of which
-    something is `damaged`, are harvested anew before.
+    are written anew. The last two leave a seam, which `store.segments` tells. What counts is not read: see `check`.
     """
     store.remove_leftovers()
     for name in {leg.dataset for burst in bursts for leg in burst.legs if leg.place is not None} - set(store.datasets):
         store.dataset(name)
     kept = [(b, i) for b, burst in enumerate(bursts) for i, leg in enumerate(burst.legs) if leg.place is not None]
-    left = _whole(kept, again, store)
-    done, driven = store.committed, 0
+    done, (b, i), seam = _take_up(reservoir, bursts, kept, store)
+    on_steps(_steps_before(bursts, b, i))
     segment: dict[str, Any] = {
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "host": platform.node(),
         "versions": provenance.versions(),
         "first_place": done,
-        "seam": None,
+        "seam": seam,
         "status": "running",
     }
-    if again:
-        segment["harvested_again"] = [bursts[b].legs[i].dataset for b, i in _first_of(kept, again)]
     segments = [*store.segments, segment]
+
+    def close(status: str) -> None:
+        segment.update(status=status, places=done - segment["first_place"], reservoir=_read_back(reservoir))
+        store.close_segment(segments, complete=done == len(kept))
+
+    store.commit(done, snapshot=None if done == 0 or seam else store.snapshot(), segments=segments)
+    datasets = store.datasets
     try:
-        if left:
-            store.close_segment(segments, complete=False)
-            driven = _drive_again(reservoir, bursts, left, store, on_steps)
-        done, (b, i), seam = _take_up(reservoir, bursts, kept, store)
-        segment |= {"first_place": done, "seam": seam}
-        on_steps(_steps_before(bursts, b, i) - driven)
-        store.commit(done, snapshot=None if done == 0 or seam else store.snapshot(), segments=segments)
-        datasets = store.datasets
         if store.segments[:-1]:
             _erase_rest(bursts, kept[done:], datasets)
         for number in range(b, len(bursts)):
@@ -204,58 +207,16 @@ def harvest(
                     store.commit(done + 1, snapshot=snapshot)
                     done += 1
                 on_steps(leg.steps)
-        segment |= {"status": "complete"}
     except BaseException as error:
-        stopped = isinstance(error, KeyboardInterrupt)
-        segment |= {"status": "interrupted" if stopped else f"failed: {type(error).__name__}: {error}"}
         error.add_note(f"{done} of {len(kept)} chunks are safe in {store.path}; the same command goes on from there")
+        stopped = isinstance(error, KeyboardInterrupt)
+        try:
+            close("interrupted" if stopped else f"failed: {type(error).__name__}: {error}")
+        except (ConfigurationError, OSError) as another:
+            # Why the harvest ended is what counts.
+            log.warning("how this harvest ended could not be noted: %s", another)
         raise
-    finally:
-        segment |= {"places": done - segment["first_place"], "reservoir": _read_back(reservoir)}
-        store.close_segment(segments, complete=done == len(kept) and not left)
-
-
-def _first_of(kept: Sequence[tuple[int, int]], again: Sequence[int]) -> list[tuple[int, int]]:
-    return [next((b, i) for b, i in kept if b == number) for number in again]
-
-
-def _whole(kept: Sequence[tuple[int, int]], again: Sequence[int], store: StateStore) -> list[int]:
-    """Those of the bursts `again` that count as a whole. One that was cut does not count any more."""
-    if not again or store.committed == len(kept) or kept[store.committed][0] != again[-1]:
-        return list(again)
-    store.commit(next(place for place, (b, _) in enumerate(kept) if b == again[-1]))
-    return list(again[:-1])
-
-
-def _drive_again(
-    reservoir: Reservoir, bursts: Sequence[Burst], again: list[int], store: StateStore, on_steps: OnSteps
-) -> int:
-    """Harvest whole bursts anew, and take them off the list; returns the steps.
-
-    Until the last chunk is written one of its burst is missing, so that a process that comes after a crash finds it.
-    """
-    datasets, steps = store.datasets, 0
-    fresh = reservoir.snapshot() if reservoir.spec.snapshot else None
-    while again:
-        burst = bursts[again[0]]
-        for leg in burst.legs:
-            if leg.place is not None:
-                datasets[leg.dataset].erase(leg.place)
-        if fresh is not None:
-            # The noise of a simulation belongs to its sequences, which resets count.
-            reservoir.restore(fresh)
-            for before in bursts[: again[0]]:
-                reservoir.reset(before.batch)
-        reservoir.reset(burst.batch)
-        for leg, states, timing in _timed(reservoir, burst.legs):
-            if leg.place is not None:
-                datasets[leg.dataset].write(leg.place, leg.inputs, states, timing=timing)
-            steps += leg.steps
-            on_steps(leg.steps)
-        del again[0]
-    if fresh is not None:
-        reservoir.restore(fresh)
-    return steps
+    close("complete")
 
 
 def stored(
@@ -272,7 +233,8 @@ def stored(
             if not is_damage(error):
                 raise
             raise ConfigurationError(
-                f"{error}; `reservoir-hw harvest` harvests again what is damaged; or restore {store.path} from a copy"
+                f"{error}; restore {datasets[leg.dataset].file_of(leg.place, 'states')} from a copy, or remove "
+                f"{store.path} and harvest again, or set run.states=null"
             ) from error
 
     for burst in bursts[::repetitions]:

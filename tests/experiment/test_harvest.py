@@ -22,6 +22,7 @@ from zarr.storage import LocalStore
 
 from reservoir_hw import Experiment
 from reservoir_hw.backends.simulated.esn import Esn
+from reservoir_hw.durable_store import DurableStore
 from reservoir_hw.errors import ConfigurationError, DeviceFault, MissingExtra
 from reservoir_hw.experiment.configuration import TrainingConfig
 from reservoir_hw.experiment.drive import driven
@@ -245,9 +246,12 @@ def test_a_damaged_chunk_is_an_error_and_not_a_state(tmp_path: Path) -> None:
     data = bytearray(chunk.read_bytes())
     data[len(data) // 2] ^= 1
     chunk.write_bytes(data)
+    # It is complete: all of it is read by who needs it.
+    store = experiment(tmp_path).harvest()[0]
+    assert (store.complete, len(store.segments)) == (True, 1)
     with pytest.raises(
         ConfigurationError,
-        match=r"states of train, steps 200 to 299 of sequence 0: cannot be read.*`reservoir-hw harvest` harvests again",
+        match=r"states of train, steps 200 to 299 of sequence 0: cannot be read.*restore .*/train/states/c/0/2/0 from",
     ):
         experiment(tmp_path).run()
     chunk.unlink()
@@ -261,68 +265,134 @@ def changed(file: Path, **attributes: Any) -> None:
     file.write_text(json.dumps(document))
 
 
-@pytest.mark.parametrize("places", [4, 10, 13, 16])
-def test_a_damaged_chunk_that_counts_is_harvested_again(tmp_path: Path, places: int) -> None:
-    """Finished and unfinished: with the noise of its own sequence, and what is whole stays as it is."""
-    sections = {"training": {"repetitions": 2}}
-    whole = Path(experiment(tmp_path / "whole", **sections).harvest()[0].path)
-    path = Path(experiment(tmp_path, **sections).harvest()[0].path)
-    assert len(states_of(whole)) == 2 * 16
-    if places < 16:
-        changed(path / "journal" / "zarr.json", complete=False, places=places, snapshot=None)
-    (path / "train" / "states" / "c" / "0" / "2" / "0").write_bytes(b"damaged")
-    (path / "train" / "inputs" / "c" / "0" / "1" / "0").unlink()
-    if places > 10:
-        (path / "test" / "states" / "c" / "0" / "0" / "0").write_bytes(b"")
-    store = experiment(tmp_path, **sections).harvest()[0]
-    assert (store.complete, store.committed) == (True, 16)
-    assert store.segments[-1]["harvested_again"] == (["train"] if places <= 10 else ["train", "test"])
-    assert states_of(path) == states_of(whole)
-    assert "were read from" in experiment(tmp_path, **sections).run().notes[0]
-    assert len(experiment(tmp_path, **sections).harvest()[0].segments) == 2
+def cut(path: Path, places: int) -> None:
+    """As a process that was killed after so many chunks leaves a store."""
+    changed(path / "journal" / "zarr.json", complete=False, places=places, snapshot=None)
 
 
-def test_harvesting_again_can_be_cut_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def contents_of(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("places", [4, 7, 8])
+@pytest.mark.parametrize("array", ["states", "inputs"])
+@pytest.mark.parametrize("damage", [b"", b"garbage", b"flipped", None])
+def test_on_a_damaged_chunk_that_counts_nothing_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: int, array: str, damage: bytes | None
+) -> None:
     path = Path(experiment(tmp_path).harvest()[0].path)
     right = states_of(path)
-    (path / "train" / "states" / "c" / "0" / "1" / "0").write_bytes(b"damaged")
-    run, calls = Esn._run, 0
+    cut(path, places)
+    name, chunk = ("train", 2) if places == 4 else ("test", 1)
+    file = path / name / array / "c" / "0" / str(chunk) / "0"
+    whole = file.read_bytes()
+    if damage is None:
+        file.unlink()
+    else:
+        file.write_bytes(bytes([*whole[:-1], whole[-1] ^ 1]) if damage == b"flipped" else damage)
+    (path / "train" / "x.partial").write_text("of a process that died")
+    before = contents_of(path)
 
-    def failing(self: Esn, u: Any, out: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == 4:
-            raise DeviceFault("cable pulled", steps_done=0)
-        return run(self, u, out)
+    def never(*_: Any) -> None:
+        raise AssertionError("the device was opened")
 
-    monkeypatch.setattr(Esn, "_run", failing)
-    with pytest.raises(DeviceFault):
-        experiment(tmp_path).harvest()
-    monkeypatch.setattr(Esn, "_run", run)
-    assert not StateStore.open(path).complete
-    assert "unfinished" in experiment(tmp_path).run().notes[0]
+    monkeypatch.setattr(Esn, "__init__", never)
+    steps = f"steps {100 * chunk} to {100 * chunk + 99} of sequence 0"
+    advice = f"nothing was changed: restore {file} from a copy, or remove {path} and harvest again"
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=rf"{array} of {name}, {steps}.*{advice}") as error:
+            experiment(tmp_path).harvest()
+        assert "\n" not in str(error.value)
+        assert "never harvested" not in str(error.value)
+        assert contents_of(path) == before
+    # With the file from a copy it goes on.
+    monkeypatch.undo()
+    file.write_bytes(whole)
     assert experiment(tmp_path).harvest()[0].complete
     assert states_of(path) == right
 
 
-def test_what_may_not_be_read_is_not_harvested_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_times_are_no_reason_not_to_go_on(tmp_path: Path) -> None:
     path = Path(experiment(tmp_path).harvest()[0].path)
     right = states_of(path)
+    cut(path, 4)
+    (path / "train" / "timing" / "c" / "0" / "0" / "0").write_bytes(b"damaged")
+    assert experiment(tmp_path).harvest()[0].complete
+    assert states_of(path) == right
+
+
+def test_checking_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(experiment(tmp_path).harvest()[0].path)
+    cut(path, 6)
+    read, now, said = Dataset.read_states, time.monotonic(), list[str]()
+
+    def slow(self: Dataset, place: Place) -> np.ndarray:
+        nonlocal now
+        now += 0.5
+        return read(self, place)
+
+    monkeypatch.setattr(Dataset, "read_states", slow)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    experiment(tmp_path).harvest(lambda what, *_: said.append(what))
+    assert said[0].endswith("checking what is there")
+    assert said[1:3] == [f"checking {path}: chunk {number} of 6" for number in (3, 5)]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "told"),
+    [
+        (PermissionError(13, "Permission denied"), "Permission denied.*ask its owner"),
+        (OSError(5, "Input/output error"), "Input/output error"),
+        (RuntimeError("can't start new thread"), "can't start new thread"),
+    ],
+)
+def test_what_cannot_be_read_now_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: Exception, told: str
+) -> None:
+    path = Path(experiment(tmp_path).harvest()[0].path)
+    cut(path, 4)
+    before = contents_of(path)
 
     def forbidden(file: Path) -> None:
         async def refusing(self: LocalStore, key: str, *arguments: Any, **more: Any) -> Any:
             if self.root / key == file:
-                raise PermissionError(13, "Permission denied", str(file))
+                raise trouble
             return await get(self, key, *arguments, **more)
 
         monkeypatch.setattr(LocalStore, "get", refusing)
 
     get = LocalStore.get
-    for file in ("train/states/c/0/1/0", "journal/zarr.json", "train/states/zarr.json"):
-        forbidden(path / file)
-        with pytest.raises(ConfigurationError, match=r"Permission denied.*ask its owner") as error:
+    for name in ("train/states/c/0/1/0", "train/inputs/c/0/1/0", "journal/zarr.json", "train/states/zarr.json"):
+        forbidden(path / name)
+        with pytest.raises(ConfigurationError, match=told) as error:
             experiment(tmp_path).harvest()
         assert "remove" not in str(error.value)
+        if "/c/" in name:
+            assert str(path / name) in str(error.value)
+        assert contents_of(path) == before
+
+
+def test_who_may_not_write_is_told_so_and_what_is_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_sync, right = DurableStore.set_sync, states_of(Path(experiment(tmp_path / "whole").harvest()[0].path))
+
+    def forbidden(self: DurableStore, key: str, value: Any) -> None:
+        nonlocal left
+        left -= key.startswith("train/states/c")
+        if left < 0:
+            raise PermissionError(13, "Permission denied", str(self.root / key))
+        set_sync(self, key, value)
+
+    left = 3
+    monkeypatch.setattr(DurableStore, "set_sync", forbidden)
+    with pytest.raises(
+        PermissionError, match=r"states/esn-.* cannot be written: Permission denied .*ask its owner"
+    ) as e:
+        experiment(tmp_path).harvest()
+    path = next((tmp_path / "states").iterdir())
+    assert e.value.__notes__ == [f"3 of 8 chunks are safe in {path}; the same command goes on from there"]
+    assert StateStore.open(path).committed == 3
+    monkeypatch.undo()
+    assert experiment(tmp_path).harvest()[0].complete
     assert states_of(path) == right
 
 
@@ -602,10 +672,10 @@ def test_a_damaged_chunk_that_does_not_count_is_harvested_again(tmp_path: Path, 
     journal = json.loads((path / "journal" / "zarr.json").read_text())
     journal["attributes"] |= {"complete": False, "places": places, "snapshot": None}
     (path / "journal" / "zarr.json").write_text(json.dumps(journal))
-    for number, chunk in enumerate(sorted(path.rglob("states/c/0/*/0"))):
+    chunks = [chunk for name in ("train", "test") for chunk in sorted((path / name).glob("states/c/0/*/0"))]
+    for number, chunk in enumerate(chunks[places:]):
         chunk.write_bytes(b"" if number % 2 else b"garbage")
     assert experiment(tmp_path).harvest()[0].complete
-    # Those that count are found too.
     assert states_of(path) == states_of(whole)
 
 

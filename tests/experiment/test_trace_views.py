@@ -83,6 +83,29 @@ def test_damaged_times_are_told_and_hide_nothing_else(tmp_path: Path) -> None:
     assert describe(StateStore.open(tmp_path / "t"))["datasets"]["001"]["written_steps"] == 40
 
 
+def test_times_that_were_given_up_understate_nothing(tmp_path: Path) -> None:
+    trace = store(tmp_path / "t", [drive(1), drive(2)], written=2)
+    (tmp_path / "t" / "001" / "timing" / "c" / "0" / "0" / "0").write_bytes(b"damaged")
+    u, x = drive(2)
+    trace.dataset("001").write(Place(slice(0, 2), 32, 40), u[:, 32:], x[:, 32:], timing=(1e9, 2.0))
+    trace.commit(6)
+    about = describe(StateStore.open(tmp_path / "t"))
+    first, second = about["datasets"].values()
+    assert (first["written_steps"], first["damaged"]) == (40, None)
+    assert second["written_steps"] is None
+    assert "times of 001 were damaged" in dict(facts(about))["damaged"]
+    assert table(about).rows[1][3] == "unknown"
+    assert table(about).rows[1][9] == ""
+
+
+def test_lost_times_understate_nothing(tmp_path: Path) -> None:
+    store(tmp_path / "t", [drive(1), drive(2)], written=2)
+    (tmp_path / "t" / "001" / "timing" / "c" / "0" / "0" / "0").unlink()
+    about = describe(StateStore.open(tmp_path / "t"))
+    assert [found["written_steps"] for found in about["datasets"].values()] == [40, None]
+    assert dict(facts(about))["damaged"].endswith("t: times of 2 chunks are lost")
+
+
 def test_a_recording_that_grows_or_was_killed_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = store(tmp_path / "t", [drive(1, steps=16)], written=1)
     u, x = drive(2, steps=16)

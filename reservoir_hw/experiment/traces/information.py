@@ -17,8 +17,8 @@ def describe(store: StateStore) -> dict[str, Any]:
     """All that is known about a trace without reading its states, ready for JSON.
 
     `written_steps` of a data set counts steps of one sequence, averaged over its sequences; `driven_s` is the time
-    that the device was driven for, `started` when that began, both None where it is not known (an import). Where the
-    times are `damaged`, which says how, `written_steps` of a trace that is unfinished is None too.
+    that the device was driven for, `started` when that began, both None where it is not known (an import). Where
+    times are `damaged` or lost, which says how, `written_steps` of a trace that is unfinished is None too.
     `ended_early` says why a recording that nobody goes on with ended before its time, None where it did not.
     """
     recorded = store.facts
@@ -35,7 +35,7 @@ def describe(store: StateStore) -> dict[str, Any]:
         "committed_chunks": store.committed,
         "hardware": not simulated,
         "spec": spec,
-        "datasets": {name: _describe(dataset, store, period) for name, dataset in store.datasets.items()},
+        "datasets": _described(store, period),
         "segments": store.segments,
         "provenance": provenance,
     }
@@ -81,7 +81,7 @@ def table(about: Mapping[str, Any]) -> Table:
             _size(d["bytes"]),
             _seconds(d["duration_s"]),
             _seconds(d["driven_s"]),
-            "" if not d["driven_s"] else f"{d['sequences'] * d['written_steps'] / d['driven_s']:,.3g} steps/s",
+            _rate(d),
         ]
         for name, d in about["datasets"].items()
     ]
@@ -100,12 +100,33 @@ def _state(about: Mapping[str, Any]) -> str:
     return "complete" if about["ended_early"] is None else f"ended early, by {about['ended_early']}"
 
 
-def _describe(dataset: Dataset, store: StateStore, period: float | None) -> dict[str, Any]:
-    damaged = None
+def _described(store: StateStore, period: float | None) -> dict[str, dict[str, Any]]:
+    datasets = store.datasets
+    times = {name: _times(dataset, store) for name, dataset in datasets.items()}
+    known = sum(int(np.isfinite(timing[..., 0]).sum()) for timing, _ in times.values())
+    if not store.complete and known < store.committed and not any(damaged for _, damaged in times.values()):
+        # Each chunk that counts had its time; where those that are missing belong nobody can tell.
+        lost = f"{store.path}: times of {store.committed - known} chunks are lost"
+        times = {
+            name: (timing, None if np.isfinite(timing[..., 0]).all() else lost) for name, (timing, _) in times.items()
+        }
+    return {name: _describe(dataset, store, period, *times[name]) for name, dataset in datasets.items()}
+
+
+def _times(dataset: Dataset, store: StateStore) -> tuple[np.ndarray, str | None]:
+    """When the chunks were driven, as far as it is known, and what is wrong with that."""
     try:
-        timing = dataset.timing
+        timing, given_up = dataset.timing, dataset.times_given_up
     except ConfigurationError as error:
-        timing, damaged = np.full((1, 1, 2), np.nan), str(error)
+        return np.full((1, 1, 2), np.nan), str(error)
+    if given_up is None:
+        return timing, None
+    return timing, f"{store.path}: times of {dataset.name} were damaged ({given_up}), not all are known any more"
+
+
+def _describe(
+    dataset: Dataset, store: StateStore, period: float | None, timing: np.ndarray, damaged: str | None
+) -> dict[str, Any]:
     starts, durations = np.moveaxis(timing, -1, 0)
     known = np.isfinite(starts)
     steps = dataset.steps
@@ -137,6 +158,12 @@ def _written(dataset: Dataset, known: np.ndarray) -> float:
 def _written_of(dataset: Mapping[str, Any]) -> str:
     written = dataset["written_steps"]
     return "unknown" if written is None else "all" if written == dataset["steps"] else f"{written:,.10g}"
+
+
+def _rate(dataset: Mapping[str, Any]) -> str:
+    if not dataset["driven_s"] or dataset["damaged"]:
+        return ""
+    return f"{dataset['sequences'] * dataset['written_steps'] / dataset['driven_s']:,.3g} steps/s"
 
 
 def _channels(count: int, names: list[str], unit: str) -> str:

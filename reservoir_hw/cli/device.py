@@ -24,7 +24,7 @@ def info(
     drive: Annotated[bool, typer.Option(help="Drive it, to see how fast it answers.")] = True,
     input_range: Annotated[
         tuple[float, float] | None,
-        typer.Option("--input-range", metavar="LOW HIGH", help="Inputs to drive with. [default: the device's range]"),
+        typer.Option("--input-range", metavar="LOW HIGH", help="Inputs to drive with. (default: the device's range)"),
     ] = None,
     json: JsonOption = False,
 ) -> None:

@@ -16,7 +16,7 @@ def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, as `reservoir-hw run` wrote it.")],
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", metavar="PATH", help="The bundle, or header. [default: model.rhw, or model.h]"),
+        typer.Option("-o", "--out", metavar="PATH", help="The bundle, or header. (default: model.rhw, or model.h)"),
     ] = None,
     precision: Annotated[
         Literal["fp32", "int8"], typer.Option(help="int8: weights in 8 bits; says what that costs in the test.")
@@ -28,7 +28,7 @@ def export(
             "inside; c: a C99 header of a linear readout."
         ),
     ] = "segments",
-    row: Annotated[int | None, typer.Option(metavar="N", help="Which model of a grid. [default: the only one]")] = None,
+    row: Annotated[int | None, typer.Option(metavar="N", help="Which model of a grid. (default: the only one)")] = None,
     reservoir: Annotated[
         Path | None,
         typer.Option("--reservoir", metavar="FILE", help="Where the device is now, in the place of the run's."),

@@ -28,7 +28,7 @@ def infer(
     input_: Annotated[
         str | None,
         typer.Option(
-            "--input", metavar="FILE|-", help="Series: npy, csv or txt. [default: -, lines of standard input]"
+            "--input", metavar="FILE|-", help="Series: npy, csv or txt. (default: -, lines of standard input)"
         ),
     ] = None,
     output: Annotated[str, typer.Option(metavar="FILE|-", help="npy or csv; - is standard output.")] = "-",
@@ -45,7 +45,7 @@ def infer(
         bool, typer.Option("--verify-probe", help="First compare what each device answers with the recorded response.")
     ] = False,
     repetitions: Annotated[
-        int | None, typer.Option(min=1, metavar="R", help="Play each input so often. [default: as in training]")
+        int | None, typer.Option(min=1, metavar="R", help="Play each input so often. (default: as in training)")
     ] = None,
     latency: Annotated[
         bool, typer.Option("--latency", help="Go step by step and show where the time goes, on standard error.")
@@ -118,7 +118,7 @@ def _series(runner: EdgeRunner, source: str, output: str, facts: dict[str, Any],
     from reservoir_hw.experiment.infer import line_of, numbers, read_series, run_series, stream_series, write_npy
 
     to_npy = output.lower().endswith(".npy")
-    if source == "-" and runner.repetitions == 1 and not runner.manifest.reads_last:
+    if source == "-" and not runner.whole_sequences and not runner.manifest.reads_last:
         answers = stream_series(runner, sys.stdin)
         if to_npy:
             rows = [row.copy() for row in answers]

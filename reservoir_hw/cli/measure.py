@@ -24,15 +24,15 @@ def measure(
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps of the long drive of a device.")] = 20_000,
     washout: Annotated[
-        int | None, typer.Option(min=0, help="First steps that do not count. [default: 200; less for a short trace]")
+        int | None, typer.Option(min=0, help="First steps that do not count. (default: 200; less for a short trace)")
     ] = None,
     max_delay: Annotated[
-        int | None, typer.Option("--max-delay", min=0, help="Longest delay. [default: twice the number of nodes]")
+        int | None, typer.Option("--max-delay", min=0, help="Longest delay. (default: twice the number of nodes)")
     ] = None,
     repeats: Annotated[int, typer.Option(min=2, help="How often a device is driven with the same inputs.")] = 10,
     input_range: Annotated[
         tuple[float, float] | None,
-        typer.Option("--input-range", metavar="LOW HIGH", help="Inputs to drive with. [default: the device's range]"),
+        typer.Option("--input-range", metavar="LOW HIGH", help="Inputs to drive with. (default: the device's range)"),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the inputs.")] = 0,
     folder: Annotated[Path, typer.Option(help="Where the folder with the results is made.")] = Path("runs"),

@@ -30,7 +30,7 @@ def serve(
     ] = "tcp://127.0.0.1:5555",
     control: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Of the control socket. [default: next port, or path + .control]"),
+        typer.Option(metavar="ADDRESS", help="Of the control socket. (default: next port, or path + .control)"),
     ] = None,
     inputs: InputsOption = None,
     set_: SetOption = None,

@@ -20,13 +20,13 @@ def sweep(
         int | None, typer.Option(min=1, metavar="N", help="Trials in all, those that are there included.")
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="Of the study and its folder. [default: from the file's name]")
+        str | None, typer.Option(help="Of the study and its folder. (default: from the file's name)")
     ] = None,
     storage: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="Database, for instance postgresql://bench/sweeps. [default: a SQLite file in the folder]",
+            help="Database, for instance postgresql://bench/sweeps. (default: a SQLite file in the folder)",
         ),
     ] = None,
     json: JsonOption = False,

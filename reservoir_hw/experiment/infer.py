@@ -18,6 +18,7 @@ from reservoir_hw.experiment.files import write_bytes
 from reservoir_hw.readout.edge import Bundle, EdgeRunner
 from reservoir_hw.readout.edge.latency import StageLatency
 from reservoir_hw.readout.edge.manifest import Slot
+from reservoir_hw.readout.edge.probe import LARGEST
 from reservoir_hw.readout.layered_reservoirs import LayeredReservoirConfig
 from reservoir_hw.reservoir_config import ReservoirConfig, parse_reservoir, reservoir_section
 from reservoir_hw.tasks.task import Table
@@ -77,8 +78,8 @@ def check_probe(runner: EdgeRunner) -> list[dict[str, float]]:
         if not seen.same:
             raise ConfigurationError(
                 f"reservoir {number} does not answer as the one that the model was trained on: its response deviates "
-                f"by {seen.deviation:.1f} times what repeats differ by (at most 2 passes; node {seen.worst_node}: "
-                f"{seen.worst_deviation:.1f}); train on this device"
+                f"by {seen.deviation:.1f} times what repeats differ by (at most {LARGEST:g} passes; node "
+                f"{seen.worst_node}: {seen.worst_deviation:.1f}); train on this device"
             )
         found.append({"deviation": seen.deviation, "worst_node": seen.worst_node})
     return found
@@ -158,7 +159,7 @@ def write_npy(path: Path, outputs: np.ndarray) -> None:
 def run_series(runner: EdgeRunner, inputs: np.ndarray, *, stepwise: bool = False) -> np.ndarray:
     """Outputs of a whole series from rest, (batch, time, outputs); `stepwise` as a controller would, for its times."""
     runner.reset(len(inputs))
-    if not stepwise or runner.repetitions > 1 or not inputs.shape[1]:
+    if not stepwise or runner.whole_sequences or not inputs.shape[1]:
         outputs = runner.run(inputs)
         return outputs[:, -1:] if runner.manifest.reads_last else outputs
     outputs = np.stack([runner.step(inputs[:, step]).copy() for step in range(inputs.shape[1])], 1)

@@ -57,7 +57,6 @@ def test_info(model: Path) -> None:
 
 def test_info_does_not_obey_a_foreign_bundle(tmp_path: Path) -> None:
     made = case()
-    made.facts["model"] = "evil\x1b[2J"
     made.facts["slots"][0]["identity"]["vendor"] = "\x1b]0;evil\x07"
     said = call("info", _write(tmp_path / "evil", made))
     assert "evil" in said

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from reservoir_hw.errors import StateLost
+from reservoir_hw.errors import ConfigurationError, StateLost
 from reservoir_hw.readout._share import Share
-from reservoir_hw.readout.edge._sessions import import_onnxruntime
+from reservoir_hw.readout.edge._sessions import first_line, import_onnxruntime
 from reservoir_hw.readout.edge.latency import Stopwatch
 from reservoir_hw.readout.edge.manifest import Crossing, Manifest, Segment, Value
 from reservoir_hw.reservoir import Reservoir
@@ -32,7 +31,14 @@ class SegmentStage:
         """Compute what the segment gives."""
         del repetitions
         given = {value.name: values[value.name] for value in self.segment.reads}
-        values.update(zip(self._gives, self.session.run(self._gives, given), strict=True))
+        try:
+            values.update(zip(self._gives, self.session.run(self._gives, given), strict=True))
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> ConfigurationError:
+        # onnxruntime raises its own classes, which share no base but Exception.
+        return ConfigurationError(f"{self.segment.graph} fails at work: {first_line(error)}")
 
     def bound(self, values: Mapping[str, np.ndarray]) -> Callable[[], None]:
         """The same, always on these arrays."""
@@ -42,7 +48,15 @@ class SegmentStage:
             binding.bind_ortvalue_input(value.name, ort_value(values[value.name]))
         for value in self.segment.gives:
             binding.bind_ortvalue_output(value.name, ort_value(values[value.name]))
-        return partial(self.session.run_with_iobinding, binding)
+        run = self.session.run_with_iobinding
+
+        def compute() -> None:
+            try:
+                run(binding)
+            except Exception as error:
+                raise self._failed(error) from error
+
+        return compute
 
 
 class CrossingStage:

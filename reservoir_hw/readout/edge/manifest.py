@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    model_validator,
+)
 
 FORMAT = "reservoir_hw.bundle"
 VERSION = 1
@@ -21,11 +30,21 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def _printable(text: str) -> str:
+    """Refuse what a terminal would obey."""
+    if not text.isprintable():
+        raise ValueError("holds characters that cannot be printed")
+    return text
+
+
 class FileRecord(_Part):
     """A file of the bundle, as it was written."""
 
     bytes: NonNegativeInt
     sha256: Digest
+
+
+Axis = Annotated[int, Field(ge=1, le=1 << 31)]
 
 
 class Value(_Part):
@@ -35,7 +54,7 @@ class Value(_Part):
     """
 
     name: Name
-    shape: tuple[PositiveInt, ...] = ()
+    shape: tuple[Axis, ...] = Field(default=(), max_length=4)
     dtype: Literal["float32", "float64", "int64"] = "float32"
     scalar: bool = False
 
@@ -82,7 +101,7 @@ class Slot(_Part):
     dtype: DType
     fingerprint: Digest
     identity: dict[str, Any]
-    repetitions: PositiveInt = 1
+    repetitions: int = Field(default=1, ge=1, le=1_000_000)
     input_range: tuple[float, float] | None = None
     probe: str | None = Field(default=None, description="file of the golden probe response")
 
@@ -122,7 +141,7 @@ class Manifest(_Part):
 
     format: Literal["reservoir_hw.bundle"]
     version: Literal[1]
-    model: str
+    model: Annotated[str, Field(max_length=200), AfterValidator(_printable)]
     precision: Literal["fp32", "int8"]
     target: Literal["segments", "whole"]
     input: Value
@@ -133,6 +152,7 @@ class Manifest(_Part):
     crossings: tuple[Crossing, ...] = ()
     carried: tuple[Carried, ...] = ()
     stepwise: bool = False
+    whole_sequences: bool = Field(default=False, description="an answer depends on other steps than those before it")
     slots: tuple[Slot, ...] = ()
     tokenizer: str | None = None
     golden: str | None = None
@@ -142,32 +162,52 @@ class Manifest(_Part):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        known = {self.input.name} | {carried.reads for carried in self.carried}
+        if self.input.scalar or self.output.scalar or len(self.output.shape) != 1:
+            raise ValueError("input and output of a model are arrays, and its output has one axis")
+        known = {self.input.name: self.input}
+        known |= {one.reads: Value(name=one.reads, shape=one.shape, dtype=one.dtype) for one in self.carried}
         pending = list(self.crossings)
         for number in range(len(self.segments) + 1):
             while pending and pending[0].after == number:
                 crossing = pending.pop(0)
                 if crossing.slot >= len(self.slots):
                     raise ValueError(f"crossing of reservoir {crossing.slot}, but there are {len(self.slots)}")
-                needed = {crossing.drive, *([crossing.state] if crossing.state else [])}
-                if not needed <= known:
-                    raise ValueError(f"a crossing needs {', '.join(sorted(needed - known))} before it is computed")
-                known.add(crossing.states)
+                slot = self.slots[crossing.slot]
+                self._check_crossing(crossing, slot, known)
+                known[crossing.states] = Value(name=crossing.states, shape=(slot.nodes,), dtype=slot.dtype)
             if number == len(self.segments):
                 break
             segment = self.segments[number]
-            missing = {value.name for value in segment.reads} - known
+            missing = {value.name for value in segment.reads} - set(known)
             if missing:
                 raise ValueError(f"{segment.graph} reads {', '.join(sorted(missing))} before it is computed")
-            known |= {value.name for value in segment.gives}
+            for value in segment.reads:
+                if value != known[value.name]:
+                    raise ValueError(f"{segment.graph} reads {value.name} in another shape or dtype than it has")
+            known |= {value.name: value for value in segment.gives}
         if pending:
             raise ValueError("the crossings are not in the order of the segments")
         ends = {self.output.name} | {carried.gives for carried in self.carried}
-        if not ends <= known:
-            raise ValueError(f"nothing computes {', '.join(sorted(ends - known))}")
+        if not ends <= set(known):
+            raise ValueError(f"nothing computes {', '.join(sorted(ends - set(known)))}")
+        for one in self.carried:
+            given = known[one.gives]
+            if (given.shape, given.dtype, given.scalar) != (one.shape, one.dtype, False):
+                raise ValueError(f"{one.gives} has another shape or dtype than {one.reads}, which it becomes")
+        if known[self.output.name] != self.output:
+            raise ValueError(f"the output {self.output.name} has another shape or dtype where it is computed")
         named = {segment.graph for segment in self.segments} | {slot.probe for slot in self.slots}
         named |= {self.tokenizer, self.golden}
         absent = sorted(name for name in named if name is not None and name not in self.files)
         if absent:
             raise ValueError(f"files does not list {', '.join(absent)}")
         return self
+
+    def _check_crossing(self, crossing: Crossing, slot: Slot, known: dict[str, Value]) -> None:
+        wanted = {crossing.drive: slot.inputs, **({crossing.state: slot.nodes} if crossing.state else {})}
+        for name, width in wanted.items():
+            value = known.get(name)
+            if value is None:
+                raise ValueError(f"a crossing needs {name} before it is computed")
+            if (value.shape, value.dtype, value.scalar) != ((width,), slot.dtype, False):
+                raise ValueError(f"{name} does not fit the reservoir that it drives")

@@ -12,6 +12,7 @@ from reservoir_hw.reservoir import Reservoir
 from reservoir_hw.seeds import generator
 
 STEPS, REPEATS = 200, 5
+_MOST_REPEATS = 1000
 
 # A device that repeats itself better than this share of a node's movement is compared to this share.
 _FLOOR = 1e-3
@@ -62,16 +63,22 @@ def record_probe(reservoir: Reservoir, *, steps: int = STEPS, repeats: int = REP
 
 def compare_probe(reservoir: Reservoir, golden: Mapping[str, np.ndarray]) -> ProbeComparison:
     """Drive an open device as the golden response was recorded, and compare."""
+    missing = {"inputs", "mean", "spread", "repeats"} - set(golden)
+    if missing:
+        raise ConfigurationError(f"the golden response lacks {', '.join(sorted(missing))}: export the bundle again")
     inputs, mean = np.asarray(golden["inputs"]), np.asarray(golden["mean"], np.float64)
     spec = reservoir.spec
+    spread, repeated = np.asarray(golden["spread"], np.float64), np.asarray(golden["repeats"])
+    if spread.shape != (spec.nodes,) or repeated.shape != (1,) or not 1 <= int(repeated[0]) <= _MOST_REPEATS:
+        raise ConfigurationError("the golden response does not fit together: export the bundle again")
     if inputs.ndim != 2 or inputs.shape[1] != spec.inputs or mean.shape != (len(inputs), spec.nodes):
         raise ConfigurationError(
             f"the golden response has {inputs.shape[-1]} inputs and {mean.shape[-1]} nodes, the device {spec.inputs} "
             f"and {spec.nodes}"
         )
-    repeats = int(np.asarray(golden["repeats"])[0])
+    repeats = int(repeated[0])
     new = np.mean([_response(reservoir, inputs.astype(spec.dtype)) for _ in range(repeats)], 0)
-    squared = np.square(np.asarray(golden["spread"], np.float64)) * 2 / repeats
+    squared = np.square(spread) * 2 / repeats
     floor = _FLOOR * np.maximum(mean.std(0), 1e-6)
     per_node = np.square(new - mean).mean(0) / (squared + floor**2)
     worst = int(per_node.argmax())

@@ -82,6 +82,9 @@ class EdgeRunner:
             for number, (device, slot) in enumerate(zip(self.reservoirs, manifest.slots, strict=True)):
                 _check_device(device, slot, number, any_device=any_device)
             self.repetitions = repetitions
+            self.whole_sequences = repetitions > 1 or manifest.whole_sequences
+            """Whether the model takes whole sequences from rest only."""
+            self._resets = 0
             self._tokenizer: Tokenizer | None = None
             self._tokens = manifest.output.shape[0]
             # Asked for in every step.
@@ -125,6 +128,7 @@ class EdgeRunner:
         """Begin `batch` new sequences, everything at rest."""
         self._batch = whole_number("batch", batch)
         self._steps = 0
+        self._resets += 1
         self._unfinished = False
         for stage in self._stages:
             stage.begin(self._batch)
@@ -215,8 +219,8 @@ class EdgeRunner:
 
     def _step(self, inputs: Any) -> np.ndarray:
         """As `step`; the array is written anew by the next one."""
-        if self.repetitions > 1:
-            raise NotSupported("a model that averages repetitions cannot go step by step: give whole sequences to run")
+        if self.whole_sequences:
+            raise NotSupported(f"{self.manifest.model} cannot go step by step: give whole sequences to run")
         given = np.asarray(inputs)
         if given.ndim != len(self._shape) + 1:
             raise ShapeError(f"step takes {_described(self.manifest.input, 'batch')}, not {given.shape}")
@@ -271,6 +275,8 @@ class EdgeRunner:
 
     def _advance(self, given: np.ndarray, *, last: bool = False) -> np.ndarray:
         """The outputs of a whole piece of the sequences, or of its last step."""
+        if self.whole_sequences and self._steps:
+            raise StateLost(f"{self.manifest.model} takes whole sequences from rest: call reset before run")
         self._begin_call()
         if self.manifest.stepwise:
             rows = [self._through(given[:, step : step + 1], last=False) for step in range(given.shape[1])]
@@ -309,9 +315,9 @@ class EdgeRunner:
     def _generated(self, prompt: np.ndarray, count: int, sampler: Sampler) -> Iterator[int]:
         self.reset()
         logits = self._advance(prompt, last=True)[0, -1]
-        expected = self._steps
+        mine, expected = self._resets, self._steps
         for number in range(count):
-            if self._steps != expected:
+            if (self._resets, self._steps) != (mine, expected):
                 raise StateLost("this text cannot go on: the runner was used for something else meanwhile")
             token = sampler(logits)
             yield token
@@ -383,7 +389,9 @@ def _within(tokens: np.ndarray, vocabulary: int) -> bool:
 
 
 def _named(identity: Mapping[str, Any]) -> str:
-    return " ".join(str(identity[key]) for key in ("vendor", "model", "serial") if identity.get(key))
+    named = " ".join(str(identity[key]) for key in ("vendor", "model", "serial") if identity.get(key))
+    # Of a bundle from elsewhere: a terminal would obey it.
+    return "".join(letter if letter.isprintable() else "?" for letter in named)
 
 
 def _described(value: Value, axes: str) -> str:

@@ -147,6 +147,7 @@ def write_plan(
         "crossings": tuple(plan.crossings),
         "carried": tuple(plan.carried),
         "stepwise": plan.stepwise,
+        "whole_sequences": plan.whole_sequences,
         "slots": tuple(slots),
         "tokenizer": "tokenizer.json" if tokenizer is not None else None,
         "golden": "golden.safetensors",

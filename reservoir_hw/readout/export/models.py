@@ -99,7 +99,7 @@ def plan_of_readout(readout: LinearModel, reservoir: ReservoirSpec, precision: P
 
     def reference(values: Values) -> Values:
         given = values["inputs"].astype(exactness) if readout.input_connection else None
-        return {"outputs": readout.predict(values["states_0"].astype(exactness), given)}
+        return {"outputs": readout.predict(values["states_0"].astype(exactness), given).astype(np.float32)}
 
     return Plan(
         model=type(readout).__name__,

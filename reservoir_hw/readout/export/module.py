@@ -90,6 +90,7 @@ def export_module(
         reservoirs=[] if reservoir is None else [reservoir],
         crossings=[] if reservoir is None else [Crossing(slot=0, after=0, drive="inputs", states="states_0")],
         target="whole" if reservoir is None else "segments",
+        whole_sequences=mixes_positions(module, example),
     )
 
 
@@ -104,12 +105,17 @@ def emit_module(graph: Graph, x: str, module: nn.Module, example: Tensor, name: 
     return output
 
 
-def check_positions(module: nn.Module, example: Tensor) -> None:
-    """Raise `ConfigurationError` for a module whose output at a position depends on others."""
+def mixes_positions(module: nn.Module, example: Tensor) -> bool:
+    """Whether the module's output at a position depends on others."""
     example = _unseen(_checked_example(example), 2, 5)
     whole = _outputs(module, example)
     parts = np.concatenate([_outputs(module, example[:, step : step + 1]) for step in range(example.shape[1])], 1)
-    if np.abs(whole - parts).max() > BOUND * max(1.0, float(np.abs(whole).max())):
+    return bool(np.abs(whole - parts).max() > BOUND * max(1.0, float(np.abs(whole).max())))
+
+
+def check_positions(module: nn.Module, example: Tensor) -> None:
+    """Raise `ConfigurationError` for a module whose output at a position depends on others."""
+    if mixes_positions(module, example):
         raise ConfigurationError(
             f"a readout of type {type(module).__name__} mixes the positions of a sequence, so that a text token by "
             "token would give other logits than in one piece: use one that treats positions independently"

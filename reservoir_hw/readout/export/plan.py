@@ -41,6 +41,7 @@ class Plan:
     crossings: list[Crossing] = field(default_factory=list)
     carried: list[Carried] = field(default_factory=list)
     stepwise: bool = False
+    whole_sequences: bool = False
     reads_last: bool = False
     target: Literal["segments", "whole"] = "segments"
     vocabulary: int | None = None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from reservoir_hw import open_reservoir
 from reservoir_hw.errors import (
@@ -25,7 +28,8 @@ from reservoir_hw.readout import LinearReadout, ReservoirLayer, ReservoirLM, Rid
 from reservoir_hw.readout.edge.latency import Histogram
 from reservoir_hw.readout.edge.probe import compare_probe, record_probe
 from reservoir_hw.readout.edge.runner import EdgeRunner
-from reservoir_hw.readout.export.exporter import export_model
+from reservoir_hw.readout.export.exporter import export_model, write_plan
+from reservoir_hw.readout.export.module import export_module
 from reservoir_hw.reservoir import Reservoir
 from reservoir_hw.tokenizer import CharTokenizer
 
@@ -227,6 +231,70 @@ def test_quantiles_of_a_histogram() -> None:
     histogram.add(0)
     assert histogram.count == 5002
     assert histogram.quantile_s(1.0) <= 10**15 * 1e-9
+
+
+# ---- bundles that do not fit together
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m["segments"][0]["gives"][0].update(shape=[5]), "another shape or dtype where it is computed"),
+        (lambda m: m["segments"][0]["reads"][0].update(shape=[5]), "reads states_0 in another shape"),
+        (lambda m: m["output"].update(shape=[]), "its output has one axis"),
+        (lambda m: m["input"].update(scalar=True), "input and output of a model are arrays"),
+        (lambda m: m["input"].update(shape=[3]), "inputs does not fit the reservoir"),
+        (lambda m: m.update(carried=[{"reads": "zz", "gives": "outputs", "shape": [99]}]), "outputs has another shape"),
+        (lambda m: m.update(model="\x1b[31mred"), "cannot be printed"),
+        (lambda m: m["slots"][0].update(repetitions=10**30), "repetitions"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself(series: Path, tmp_path: Path, change: Any, message: str) -> None:
+    with zipfile.ZipFile(series) as archive:
+        archive.extractall(tmp_path / "open")
+    manifest = json.loads((tmp_path / "open" / "manifest.json").read_text())
+    change(manifest)
+    (tmp_path / "open" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ConfigurationError, match=message):
+        EdgeRunner(tmp_path / "open", DEVICE)
+
+
+def test_a_golden_response_that_is_no_such_thing(device: Reservoir) -> None:
+    golden = record_probe(device)
+    for change in ({"spread": np.zeros(3)}, {"repeats": np.array([10**9])}, {"repeats": np.zeros(0, np.int64)}):
+        with pytest.raises(ConfigurationError, match="does not fit together"):
+            compare_probe(device, {**golden, **change})
+    del golden["mean"]
+    with pytest.raises(ConfigurationError, match="lacks mean"):
+        compare_probe(device, golden)
+
+
+def test_a_module_that_mixes_steps_takes_whole_sequences(device: Reservoir, tmp_path: Path) -> None:
+    class Smooth(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x - x.mean(1, keepdim=True)
+
+    plan = export_module(Smooth(), torch.randn(1, 4, 30), reservoir=device.spec)
+    write_plan(plan, tmp_path / "m.rhw", devices=[device])
+    u = drive(20)
+    with EdgeRunner(tmp_path / "m.rhw", device) as runner:
+        whole = runner.run(u)
+        with pytest.raises(NotSupported, match="step by step"):
+            runner.step(u[:, 0])
+        with pytest.raises(StateLost, match="whole sequences"):
+            runner.run(u)
+        runner.reset()
+        np.testing.assert_array_equal(runner.run(u), whole)
+
+
+def test_a_text_does_not_go_on_after_a_reset(words: Path) -> None:
+    with EdgeRunner(words, {**DEVICE, "inputs": 4}) as runner:
+        reading = runner.generate([1, 2], 10)
+        next(reading)
+        runner.reset()
+        runner.run([[3, 4]])
+        with pytest.raises(StateLost, match="used for something else"):
+            next(reading)
 
 
 # ---- the golden response

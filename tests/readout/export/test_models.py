@@ -30,6 +30,7 @@ from reservoir_hw.readout import (
 )
 from reservoir_hw.readout.edge.bundle import Bundle
 from reservoir_hw.readout.edge.runner import EdgeRunner
+from reservoir_hw.readout.edge.verification import verify
 from reservoir_hw.readout.export.certificate import certify
 from reservoir_hw.readout.export.exporter import built, export_model
 from reservoir_hw.readout.export.models import plan_of
@@ -183,9 +184,10 @@ def test_the_certificate_does_not_count_saturations_in_the_model(stack: ExitStac
 
 @pytest.mark.parametrize("kind", [RidgeReadout, RLSReadout, LMSReadout])
 @pytest.mark.parametrize("connected", [False, True])
-def test_linear_readouts(stack: ExitStack, tmp_path: Path, kind: Any, connected: bool) -> None:
-    device = esn(stack)
-    u = np.random.default_rng(0).uniform(-0.5, 0.5, (2, 400, 8)).astype(np.float32)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_linear_readouts(stack: ExitStack, tmp_path: Path, kind: Any, connected: bool, dtype: str) -> None:
+    device = esn(stack, dtype=dtype)
+    u = np.random.default_rng(0).uniform(-0.5, 0.5, (2, 400, 8)).astype(dtype)
     device.reset(2)
     states = device.run(u)
     targets = np.roll(u[..., :3], 2, 1)
@@ -193,6 +195,7 @@ def test_linear_readouts(stack: ExitStack, tmp_path: Path, kind: Any, connected:
     readout.fit(states, targets, u if connected else None)
     recorded = record_series(device, u)
     manifest = export_model(readout, tmp_path / "m.rhw", reservoirs=device, recorded=recorded)
+    assert verify(tmp_path / "m.rhw").passed
     assert manifest.certificate.segments[0].recorded_steps == 800
     expected = readout.predict(states, u if connected else None)
     with EdgeRunner(tmp_path / "m.rhw", device) as runner:
@@ -211,6 +214,7 @@ def test_weights_that_cancel_are_summed_in_double(stack: ExitStack, tmp_path: Pa
     single = states @ readout.weights_.T.astype(np.float32) + readout.bias_.astype(np.float32)
     assert np.abs(single - exact).max() > BOUND
     export_model(readout, tmp_path / "m.rhw", reservoirs=device, recorded=record_series(device, u))
+    assert verify(tmp_path / "m.rhw").passed
     with EdgeRunner(tmp_path / "m.rhw", device) as runner:
         within(runner.run(u), exact)
 

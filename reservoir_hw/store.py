@@ -428,7 +428,9 @@ class StateStore:
         """Names of what is in the store, that of a data set without its zarr.json too."""
         if self._local is not None:
             folders = [entry.name for entry in os.scandir(self._local) if entry.is_dir()]
-            return [name for name in folders if {"zarr.json", "states"} & set(os.listdir(self._local / name))]
+            # Those that are being made get their names when they are whole.
+            named = [name for name in folders if not name.endswith(".partial")]
+            return [name for name in named if {"zarr.json", "states"} & set(os.listdir(self._local / name))]
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Object at .* is not recognized")
             return list(self._root.group_keys())

@@ -212,7 +212,7 @@ def harvest(reservoir: Reservoir, bursts: Sequence[Burst], store: StateStore, on
         stopped = isinstance(error, KeyboardInterrupt)
         try:
             close("interrupted" if stopped else f"failed: {type(error).__name__}: {error}")
-        except (ConfigurationError, OSError) as another:
+        except Exception as another:
             # Why the harvest ended is what counts.
             log.warning("how this harvest ended could not be noted: %s", another)
         raise
@@ -292,25 +292,25 @@ def _take_up(
         except ConfigurationError as damage:
             if not is_damage(damage):
                 raise
-            log.warning(
-                "%s: going on without it; if the device is a simulation that drifts, its drift begins anew", damage
-            )
+            log.warning("%s: going on without it; what came before is driven once more, and not kept", damage)
             seam = {"kind": "the snapshot was damaged", "steps": 0, **at}
     if snapshot is not None:
         reservoir.restore(snapshot)
     if done == len(kept):
         return done, (len(bursts), 0), seam
     if spec.snapshot and snapshot is None:
-        # Damaged, now or when an earlier process came. The noise of a simulation belongs to its sequences, which
-        # resets count.
+        # Damaged, now or when an earlier process came. The noise and the drift of a simulation, and which recording of
+        # a repetition a replay takes, depend on all that came before.
         for burst in bursts[: kept[done][0]]:
             reservoir.reset(burst.batch)
+            for leg in burst.legs:
+                reservoir.run(leg.inputs)
     if kept[done][0] != b:
         # The next one begins with a reset; the snapshot, if there is one, has told the noise where it is.
         return done, (kept[done][0], 0), seam
     if snapshot is not None:
         return done, (b, i + 1), None
-    if spec.memory_steps and spec.continuity != "free_running":
+    if spec.memory_steps and spec.continuity != "free_running" and not spec.snapshot:
         reservoir.reset(bursts[b].batch)
         past = np.concatenate([leg.inputs for leg in bursts[b].legs[: i + 1]], axis=1)[:, -spec.memory_steps :]
         reservoir.run(past)

@@ -140,7 +140,10 @@ class ReservoirLayer(nn.Module):
         else:
             states = self._measure(mapped)
         autocast = torch.is_autocast_enabled(u.device.type)
-        return states if autocast or not u.is_floating_point() else states.to(u.dtype)
+        if autocast:
+            # Autocast leaves float64 as it is, which nothing behind it could be multiplied with.
+            return states.float() if states.dtype == torch.float64 else states
+        return states if not u.is_floating_point() else states.to(u.dtype)
 
     def map_inputs(self, u: Tensor) -> Tensor:
         """What the device is driven with, in its own dtype; counts the values that the map clips."""

@@ -151,7 +151,8 @@ def experiment(folder: Path, **sections: Any) -> Experiment:
         "run": {"folder": str(folder / "runs"), "states": str(folder / "states"), "chunk_steps": 100},
     }
     for section, values in sections.items():
-        document[section] = {**document.get(section, {}), **values}
+        merged = {**document.get(section, {}), **values}
+        document[section] = {key: value for key, value in merged.items() if value is not None or section == "run"}
     return Experiment(document)
 
 
@@ -658,6 +659,32 @@ def test_a_damaged_snapshot_that_was_found_earlier_repeats_no_noise(tmp_path: Pa
     path = Path(experiment(tmp_path, **sections).harvest()[0].path)
     journal = json.loads((path / "journal" / "zarr.json").read_text())
     for places in (4, 6, 8, 10):
+        journal["attributes"] |= {"complete": False, "places": places, "snapshot": None}
+        (path / "journal" / "zarr.json").write_text(json.dumps(journal))
+        assert experiment(tmp_path, **sections).harvest()[0].complete
+        assert states_of(path) == states_of(whole)
+
+
+@pytest.mark.parametrize("kind", ["drift", "replay"])
+def test_without_a_snapshot_everything_before_is_as_it_was(tmp_path: Path, kind: str) -> None:
+    """The drift of a simulation goes by its steps; which recording of a repetition a replay takes, by its drives."""
+    repeated = {"training": {"repetitions": 2}}
+    if kind == "drift":
+        sections = {**repeated, "reservoir": {"nonidealities": {"loop": {"drift": 0.3, "drift_period_steps": 400}}}}
+    else:
+        recorded = {"run": {"record": str(tmp_path / "tape"), "folder": str(tmp_path / "runs"), "states": None}}
+        experiment(tmp_path / "recorded", **repeated, **recorded).run(report=False)
+        sections = {**repeated, "reservoir": {"kind": "replay", "trace": str(tmp_path / "tape")}}
+        for name in ("nodes", "nonidealities"):
+            sections["reservoir"][name] = None
+    whole = Path(experiment(tmp_path / "whole", **sections).harvest()[0].path)
+    path = Path(experiment(tmp_path, **sections).harvest()[0].path)
+    assert states_of(path) == states_of(whole)
+    own = {name: digest for name, digest in states_of(path).items() if "/states/" in name}
+    assert len(set(own.values())) == len(own), "repetitions that are alike would hide a mistake"
+    count = json.loads((path / "journal" / "zarr.json").read_text())["attributes"]["places"]
+    journal = json.loads((path / "journal" / "zarr.json").read_text())
+    for places in (1, count // 2 - 1, count // 2, count - 1):
         journal["attributes"] |= {"complete": False, "places": places, "snapshot": None}
         (path / "journal" / "zarr.json").write_text(json.dumps(journal))
         assert experiment(tmp_path, **sections).harvest()[0].complete

@@ -23,6 +23,7 @@ WEIGHTS = "graphs/weights.safetensors"
 
 DType = Literal["float32", "float64"]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_./-]{1,200}$")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -62,7 +63,7 @@ class Value(_Part):
 class Segment(_Part):
     """Everything that is computed between two crossings of a reservoir: one ONNX graph."""
 
-    graph: str
+    graph: FileName
     reads: tuple[Value, ...]
     gives: tuple[Value, ...]
 
@@ -103,7 +104,7 @@ class Slot(_Part):
     identity: dict[str, Any]
     repetitions: int = Field(default=1, ge=1, le=1_000_000)
     input_range: tuple[float, float] | None = None
-    probe: str | None = Field(default=None, description="file of the golden probe response")
+    probe: FileName | None = Field(default=None, description="file of the golden probe response")
 
 
 class Certified(_Part):
@@ -148,14 +149,14 @@ class Manifest(_Part):
     output: Value
     output_meaning: Literal["values", "logits"]
     reads_last: bool = Field(default=False, description="the answer is the output of a sequence's last step")
-    segments: tuple[Segment, ...]
+    segments: Annotated[tuple[Segment, ...], Field(min_length=1)]
     crossings: tuple[Crossing, ...] = ()
     carried: tuple[Carried, ...] = ()
     stepwise: bool = False
     whole_sequences: bool = Field(default=False, description="an answer depends on other steps than those before it")
     slots: tuple[Slot, ...] = ()
-    tokenizer: str | None = None
-    golden: str | None = None
+    tokenizer: FileName | None = None
+    golden: FileName | None = None
     certificate: Certificate
     provenance: dict[str, Any]
     files: dict[str, FileRecord]
@@ -165,7 +166,8 @@ class Manifest(_Part):
         if self.input.scalar or self.output.scalar or len(self.output.shape) != 1:
             raise ValueError("input and output of a model are arrays, and its output has one axis")
         known = {self.input.name: self.input}
-        known |= {one.reads: Value(name=one.reads, shape=one.shape, dtype=one.dtype) for one in self.carried}
+        for one in self.carried:
+            _add(known, Value(name=one.reads, shape=one.shape, dtype=one.dtype))
         pending = list(self.crossings)
         for number in range(len(self.segments) + 1):
             while pending and pending[0].after == number:
@@ -174,7 +176,7 @@ class Manifest(_Part):
                     raise ValueError(f"crossing of reservoir {crossing.slot}, but there are {len(self.slots)}")
                 slot = self.slots[crossing.slot]
                 self._check_crossing(crossing, slot, known)
-                known[crossing.states] = Value(name=crossing.states, shape=(slot.nodes,), dtype=slot.dtype)
+                _add(known, Value(name=crossing.states, shape=(slot.nodes,), dtype=slot.dtype))
             if number == len(self.segments):
                 break
             segment = self.segments[number]
@@ -184,7 +186,8 @@ class Manifest(_Part):
             for value in segment.reads:
                 if value != known[value.name]:
                     raise ValueError(f"{segment.graph} reads {value.name} in another shape or dtype than it has")
-            known |= {value.name: value for value in segment.gives}
+            for value in segment.gives:
+                _add(known, value)
         if pending:
             raise ValueError("the crossings are not in the order of the segments")
         ends = {self.output.name} | {carried.gives for carried in self.carried}
@@ -211,3 +214,9 @@ class Manifest(_Part):
                 raise ValueError(f"a crossing needs {name} before it is computed")
             if (value.shape, value.dtype, value.scalar) != ((width,), slot.dtype, False):
                 raise ValueError(f"{name} does not fit the reservoir that it drives")
+
+
+def _add(known: dict[str, Value], value: Value) -> None:
+    if value.name in known:
+        raise ValueError(f"{value.name} is computed twice")
+    known[value.name] = value

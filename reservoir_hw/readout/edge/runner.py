@@ -135,8 +135,7 @@ class EdgeRunner:
         self._carried = {
             one.reads: np.zeros((self._batch, *one.shape), one.dtype) for one in self.manifest.carried
         }  # fmt: skip
-        if self._bound is not None:
-            self._bound.begin(self._carried)
+        self._take_up()
 
     def run(self, inputs: Any) -> np.ndarray:
         """Outputs (batch, time, outputs) of inputs (batch, time, inputs), or of tokens (batch, time).
@@ -308,9 +307,15 @@ class EdgeRunner:
         for one in manifest.carried:
             self._carried[one.reads] = values[one.gives]
         self._steps += given.shape[1]
+        self._take_up()
+        return values[manifest.output.name]
+
+    def _take_up(self) -> None:
+        """Let the next step go on from what is carried."""
+        if self._bound is not None and self._bound.batch != self._batch:
+            self._bound = None
         if self._bound is not None:
             self._bound.begin(self._carried)
-        return values[manifest.output.name]
 
     def _generated(self, prompt: np.ndarray, count: int, sampler: Sampler) -> Iterator[int]:
         self.reset()

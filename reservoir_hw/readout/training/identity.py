@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from reservoir_hw.readout.training._differences import first_change
 from reservoir_hw.reservoir import Reservoir
+
+if TYPE_CHECKING:
+    from reservoir_hw.readout.reservoir_layer import ReservoirLayer
 
 
 def constants_of(model: Any) -> dict[str, Any]:
@@ -44,8 +47,7 @@ def other_constants(then: dict[str, Any], model: Any) -> str | None:
 
 def reservoirs_of(model: Any) -> list[Reservoir]:
     """The devices behind a model's layers, each once, in the order of the layers."""
-    layers = getattr(model, "reservoir_layers", [])
-    return list({id(layer.reservoir): layer.reservoir for layer in layers}.values())
+    return list({id(layer.reservoir): layer.reservoir for layer in _layers(model)}.values())
 
 
 def layers_of(model: Any) -> list[dict[str, Any]]:
@@ -58,8 +60,16 @@ def layers_of(model: Any) -> list[dict[str, Any]]:
             "gradient": layer.gradient,
             "twin": None if layer.twin is None else layer.twin.spec.identity.fingerprint,
         }
-        for layer in getattr(model, "reservoir_layers", [])
+        for layer in _layers(model)
     ]
+
+
+def _layers(model: Any) -> list[ReservoirLayer]:
+    """All reservoirs in a module, whatever its class."""
+    from reservoir_hw.readout.reservoir_layer import ReservoirLayer
+
+    parts = model.modules() if isinstance(model, nn.Module) else []
+    return [part for part in parts if isinstance(part, ReservoirLayer)]
 
 
 class FrozenTensors:

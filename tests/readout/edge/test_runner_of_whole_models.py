@@ -15,6 +15,7 @@ from reservoir_hw.backends.simulated.esn import Esn
 from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.readout import LAERC, ReservoirLayer, RidgeReadout, dense_esn_lm
 from reservoir_hw.readout.edge.runner import EdgeRunner
+from reservoir_hw.readout.edge.verification import verify
 from reservoir_hw.readout.export.exporter import export_model, write_plan
 from reservoir_hw.readout.export.plan import BOUND
 from reservoir_hw.readout.export.whole import SimulatedNetwork, whole_plan
@@ -60,8 +61,24 @@ def test_ridge(stack: ExitStack, tmp_path: Path) -> None:
         assert np.abs(rest - expected[:, 50:]).max() <= allowed(expected)
         both = runner.run(u[:, :0])
         assert both.shape == (1, 0, 2)
+    with EdgeRunner(tmp_path / "m.rhw") as runner:
+        one = runner.step(u[:, 0])
+        runner.reset(3)
+        three = np.repeat(u[:, :4], 3, 0)
+        assert np.abs(runner.run(three) - expected[:, :4]).max() <= allowed(expected)
+        assert np.abs(runner.step(np.repeat(u[:, 4], 3, 0)) - expected[:, 4]).max() <= allowed(expected)
+        runner.reset(1)
+        np.testing.assert_array_equal(runner.step(u[:, 0]), one)
     with pytest.raises(ConfigurationError, match="holds its reservoirs and takes none, but 1 were given"):
         EdgeRunner(tmp_path / "m.rhw", esn)
+
+
+def test_double_networks_are_verified_too(stack: ExitStack, tmp_path: Path) -> None:
+    esn = opened(stack, inputs=1, nodes=20, dtype="float64")
+    u = np.random.default_rng(0).uniform(-1, 1, (1, 200, 1))
+    readout = RidgeReadout(1e-2).fit(esn.run(u), u)
+    write_plan(whole_plan(readout, [network(esn)], reservoir=esn), tmp_path / "m.rhw")
+    assert verify(tmp_path / "m.rhw").passed
 
 
 def test_laerc_and_its_text(stack: ExitStack, tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ import getpass
 import hashlib
 import json
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from reservoir_hw import passwords
 from reservoir_hw.errors import ConfigurationError, DeviceBusy
 
 
@@ -56,7 +56,7 @@ class HostLock:
         owner = {
             "pid": os.getpid(),
             "user": _user(),
-            "command": " ".join(sys.argv)[:200],
+            "command": " ".join(passwords.command())[:200],
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
         # The note is for people; the lock itself is what counts.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
+
+from reservoir_hw import passwords
 
 PACKAGES = ("reservoir-hw", "numpy", "torch", "numba", "scipy", "pydantic")
 
@@ -43,7 +44,7 @@ def collect(resolved: Any) -> dict[str, Any]:
     """The record that goes with every result, without the device's own part."""
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "command": sys.argv,
+        "command": passwords.command(),
         "host": platform.node(),
         "platform": platform.platform(),
         "versions": versions(),

@@ -94,7 +94,7 @@ def _facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("model", f"{_printable(about['model'])}, {about['precision']}, {about['target']}"),
         ("input", _value(about["input"])),
         ("output", f"{_value(about['output'])}, {about['output_meaning']}"),
-        ("steps", "one after the other" if about["stepwise"] else "any number at once"),
+        ("steps", _steps(about)),
         ("parameters", f"{about['parameters']:,}, {_size(about['weights_bytes'])}"),
         ("size", f"{_size(about['bytes'])}, {len(about['files'])} files"),
         ("tokenizer", _printable(about["tokenizer"] or "none")),
@@ -191,6 +191,12 @@ def _differences(found: Difference) -> list[Table]:
 def _value(value: Mapping[str, Any]) -> str:
     shape = " × ".join(map(str, value["shape"]))
     return f"{value['name']}{f' ({shape})' if shape else ''}"
+
+
+def _steps(about: Mapping[str, Any]) -> str:
+    if about["whole_sequences"]:
+        return "whole sequences only: an answer depends on later steps, too"
+    return "one after the other" if about["stepwise"] else "any number at once"
 
 
 def _metric(pair: Mapping[str, float]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import typer
@@ -32,8 +33,11 @@ class CommandGroup(TyperGroup):
                 _say(f"error: {error}")
                 raise typer.Exit(CONFIGURATION) from error
             if isinstance(error, OSError):
+                # Its own text has the number of the error and quotes, which say less.
+                said = error.strerror or str(error)
+                where = "" if error.filename is None or not error.strerror else f"{_path(error.filename)}: "
                 _say(
-                    f"error: {error.strerror or error}; what was finished before is kept",
+                    f"error: {where}{said}; what was finished before is kept",
                     *getattr(error, "__notes__", []),
                 )
                 raise typer.Exit(OTHER) from error
@@ -41,6 +45,10 @@ class CommandGroup(TyperGroup):
                 _say(f"error: not enough memory on this machine: {error}; choose smaller sizes")
                 raise typer.Exit(OTHER) from error
             raise
+
+
+def _path(name: Any) -> str:
+    return os.fsdecode(name) if isinstance(name, bytes) else str(name)
 
 
 def _say(*lines: str) -> None:

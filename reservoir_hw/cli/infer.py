@@ -35,8 +35,13 @@ def infer(
     prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="What a language model continues.")] = None,
     tokens: Annotated[int, typer.Option(min=1, metavar="N", help="How many it writes.")] = 200,
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the most likely token.")] = 1.0,
-    top_k: Annotated[int | None, typer.Option(min=1, metavar="K")] = None,
-    top_p: Annotated[float | None, typer.Option(min=0, max=1, metavar="P")] = None,
+    top_k: Annotated[
+        int | None, typer.Option(min=1, metavar="K", help="Choose among the K most likely. (default: all)")
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, metavar="P", help="Choose among the likeliest that sum to P. (default: all)"),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the choice of tokens.")] = 0,
     any_device: Annotated[
         bool, typer.Option("--any-device", help="Drive another device than the one of the training.")
@@ -59,7 +64,14 @@ def infer(
 
     Lines of standard input are answered one by one, as they come. Ctrl-C ends it; what was written stays.
     """
-    from reservoir_hw.experiment.infer import check_probe, latency_figure, latency_table, open_runner, require_figures
+    from reservoir_hw.experiment.infer import (
+        check_probe,
+        latency_figure,
+        latency_table,
+        open_runner,
+        require_figures,
+        require_times,
+    )
 
     timed = latency or figure is not None
     if figure is not None:
@@ -85,6 +97,7 @@ def infer(
             stages = runner.latency()
             facts["clipped"] = runner.clipped
             if timed:
+                require_times(stages)
                 facts["latency"] = [stage.as_dict() for stage in stages]
         if figure is not None:
             title = f"{facts['model']}, {facts['precision']}"
@@ -133,14 +146,14 @@ def _series(runner: EdgeRunner, source: str, output: str, facts: dict[str, Any],
                 raise ConfigurationError("stdin: no rows of numbers, or of different lengths")
             inputs = np.stack(rows)[None]
         else:
-            inputs = read_series(source)
+            inputs = read_series(source, lambda said: typer.echo(said, err=True))
+        if len(inputs) > 1 and not to_npy and not (json and output == "-"):
+            raise ConfigurationError(f"csv holds one sequence, and there are {len(inputs)}: --output FILE.npy")
         outputs = run_series(runner, inputs, stepwise=timed)
     if to_npy:
         write_npy(Path(output), outputs)
     elif json and output == "-":
         facts["outputs"] = outputs.tolist()
-    elif len(outputs) > 1:
-        raise ConfigurationError(f"csv holds one sequence, and there are {len(outputs)}: --output FILE.npy")
     else:
         _write(output, map(line_of, outputs[0]), facts, "csv")
 

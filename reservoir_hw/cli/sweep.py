@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from typing import Annotated
 
 import typer
@@ -37,10 +36,7 @@ def sweep(
     Writes best.yaml, a complete experiment file, figures and a self-contained report.html.
     """
     from reservoir_hw.experiment.sweep import Sweep, describe
-    from reservoir_hw.experiment.sweeps.password import without_password
 
-    # The command goes into the provenance and into the notes beside locks, which others can read.
-    sys.argv = [without_password(argument) for argument in sys.argv]
     with own_stdout() if json else contextlib.nullcontext():
         wanted = Sweep.of(file, reservoir=reservoir, set=set_ or [], trials=trials, name=name, storage=storage)
         title = wanted.experiment.config.title or wanted.experiment.name

@@ -48,6 +48,9 @@ RECORDED_STEPS = 300
 # Tokens of the test that are shown as a prompt.
 _PROMPT = 12
 
+# What a replay puts behind the model of the device that it stands for.
+_REPLAYED = "(replayed)"
+
 _READOUTS = {"ridge": RidgeReadout, "rls": RLSReadout, "lms": LMSReadout}
 
 
@@ -399,12 +402,17 @@ def _target_path(path: str | Path | None, target: Target, *, force: bool) -> Pat
 
 
 def _check_devices(row: TrainedRow, devices: Sequence[Reservoir]) -> None:
-    """Raise `ConfigurationError` unless these are the devices of the training."""
+    """Raise `ConfigurationError` unless these are the devices of the training, and can be driven with anything."""
     wanted = row.reservoirs
     if len(devices) != len(wanted):
         raise ConfigurationError(f"the model was trained on {len(wanted)} reservoirs, and {len(devices)} are given")
     for number, (device, spec) in enumerate(zip(devices, wanted, strict=True)):
         here, there = device.spec.identity, spec.identity
+        if here.model.endswith(_REPLAYED):
+            raise ConfigurationError(
+                f"reservoir {number}, {here.model}, is a recording: it answers nothing but what was recorded, and an "
+                "export drives more; name the recorded device (--reservoir FILE), or export without one (--offline)"
+            )
         if here.fingerprint != there.fingerprint:
             raise ConfigurationError(
                 f"reservoir {number} is {here.vendor} {here.model} {here.serial}".rstrip()
@@ -505,7 +513,8 @@ def _next_command(row: TrainedRow, exported: Exported, reservoir: str | Path | N
     words = ["reservoir-hw", "infer", str(exported.path)]
     if exported.manifest.slots:
         varied = any(key.partition(".")[0] == "reservoir" for key in row.point.values)
-        own = "reservoir.yaml" if varied else str(row.folder / "experiment.yaml")
+        replayed = any(spec.identity.model.endswith(_REPLAYED) for spec in row.reservoirs)
+        own = "reservoir.yaml" if varied or replayed else str(row.folder / "experiment.yaml")
         words += ["--reservoir", own if reservoir is None else str(reservoir)]
     if exported.manifest.tokenizer is not None:
         words += ["--prompt", exported.prompt, "--tokens", "200"]

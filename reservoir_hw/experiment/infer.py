@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -88,31 +88,48 @@ def check_probe(runner: EdgeRunner) -> list[dict[str, float]]:
 # ---- series
 
 
-def numbers(lines: Iterable[str], name: str) -> Iterator[tuple[int, np.ndarray]]:
-    """Number of a line, and the numbers (channels,) in it. Empty lines, comments (#) and a header are passed over.
+def numbers(
+    lines: Iterable[str], name: str, header: Callable[[str], None] | None = None
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Number of a line, and the numbers (channels,) in it. Empty lines and comments (#) are passed over.
 
-    Commas, semicolons and white space separate. Raises `ConfigurationError` for what is no number.
+    Commas, semicolons and white space separate. A first line without any number is a header: `header` is told of it;
+    None: there is none, as who waits for an answer to each line would wait for ever. Raises `ConfigurationError` for
+    what is no number.
     """
     begun = False
-    for number, line in enumerate(lines, 1):
-        text = line.partition("#")[0].translate(_SEPARATORS).split()
-        if not text:
-            continue
-        try:
-            row = np.array([float(word) for word in text])
-        except ValueError:
-            if not begun:
-                begun = True
+    try:
+        for number, line in enumerate(lines, 1):
+            text = line.partition("#")[0].translate(_SEPARATORS).split()
+            if not text:
                 continue
-            raise ConfigurationError(f"{name}:{number}: {line.strip()[:60]!r} is not a row of numbers") from None
-        begun = True
-        yield number, row
+            found = [_number(word) for word in text]
+            row = [one for one in found if one is not None]
+            first, begun = not begun, True
+            shown = repr(line.strip()[:60])
+            if first and not row and header is not None:
+                header(f"{name}:{number}: the first line {shown} is no number: taken as a header")
+                continue
+            if len(row) < len(found):
+                advice = "; a header is for files (--input FILE)" if first and header is None else ""
+                raise ConfigurationError(f"{name}:{number}: {shown} is not a row of numbers{advice}")
+            yield number, np.array(row)
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{name} is no text in UTF-8: give lines of numbers, or a file as .npy") from None
 
 
-def read_series(path: str | Path) -> np.ndarray:
+def _number(word: str) -> float | None:
+    try:
+        return float(word)
+    except ValueError:
+        return None
+
+
+def read_series(path: str | Path, header: Callable[[str], None] | None = None) -> np.ndarray:
     """A series (batch, time, inputs) of a file: npy of (time,), (time, inputs) or (batch, time, inputs), or a text.
 
-    Raises `ConfigurationError` for a file that is missing, or holds no series.
+    `header` is told of a first line that is one; without it, such a line is refused. Raises `ConfigurationError` for a
+    file that is missing, or holds no series.
     """
     path = Path(path)
     try:
@@ -126,12 +143,11 @@ def read_series(path: str | Path) -> np.ndarray:
                 )
             array = array[:, None] if array.ndim == 1 else array
             return array if array.ndim == 3 else array[None]
-        with path.open(encoding="utf-8") as lines:
-            rows = [row for _, row in numbers(lines, str(path))]
+        # A spreadsheet may begin its csv with the mark of UTF-8, which belongs to no number.
+        with path.open(encoding="utf-8-sig") as lines:
+            rows = [row for _, row in numbers(lines, str(path), header)]
     except FileNotFoundError:
         raise ConfigurationError(f"there is no file {path}") from None
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{path} is no text: give a csv or txt file, or .npy") from None
     except (ValueError, EOFError) as error:
         if isinstance(error, ConfigurationError):
             raise
@@ -204,6 +220,14 @@ def per_step_s(stage: StageLatency) -> float:
 def typical_s(stage: StageLatency) -> float:
     """Median time of a time step; the mean, where calls had several steps."""
     return stage.p50_s if stage.calls == stage.steps else per_step_s(stage)
+
+
+def require_times(stages: Sequence[StageLatency]) -> None:
+    """Raise `ConfigurationError` where there is no step that could be timed."""
+    if not any(one.steps for one in stages):
+        raise ConfigurationError(
+            "nothing was timed: --latency and --figure need a series of at least one step, or a text of two tokens"
+        )
 
 
 def require_figures() -> None:

@@ -24,7 +24,6 @@ from reservoir_hw.experiment.files import write_yaml
 from reservoir_hw.experiment.report import write_report
 from reservoir_hw.experiment.result import Result
 from reservoir_hw.experiment.sweeps.identity import identity_of
-from reservoir_hw.experiment.sweeps.password import without_password
 from reservoir_hw.experiment.sweeps.result import SweepResult, Trial, short_names
 from reservoir_hw.experiment.sweeps.search import SweepConfig
 from reservoir_hw.experiment.sweeps.space import search_space, with_values
@@ -148,7 +147,7 @@ class Sweep:
             direction=self.config.direction,
             wanted=self.config.trials,
             space=self.space,
-            provenance=provenance.collect(_for_everybody(resolved)) | {"rows": []},
+            provenance=provenance.collect(resolved) | {"rows": []},
         )
         try:
             with Worker(self.folder) as worker:
@@ -197,8 +196,9 @@ class Sweep:
             if error is not None and failures == self.config.stop_after_failures:
                 kind = DeviceFault if isinstance(error, DeviceError | StateLost) else ConfigurationError
                 result.trials = study.trials()
+                why = str(error) or type(error).__name__
                 raise kind(
-                    f"{failures} trials in a row failed, the last one with: {error} (see sweep.stop_after_failures)"
+                    f"{failures} trials in a row failed, the last one with: {why} (see sweep.stop_after_failures)"
                 ) from error
 
     def _evaluate(
@@ -358,7 +358,8 @@ def _unmentioned(folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        error.args = tuple(remains(given) if isinstance(given, str) else given for given in error.args)
+        # An error that says nothing else may say it.
+        error.args = tuple((remains(given) or given) if isinstance(given, str) else given for given in error.args)
         error.__notes__ = [note for note in getattr(error, "__notes__", []) if str(folder) not in note]
         raise
     finally:
@@ -368,12 +369,6 @@ def _unmentioned(folder: Path) -> Iterator[None]:
 def _means(metrics: list[dict[str, float]]) -> dict[str, float]:
     common = [name for name in metrics[0] if all(name in one for one in metrics)]
     return {name: float(np.mean([one[name] for one in metrics])) for name in common}
-
-
-def _for_everybody(resolved: dict[str, Any]) -> dict[str, Any]:
-    storage = resolved["sweep"]["storage"]
-    shown = None if storage is None else without_password(storage)
-    return {**resolved, "sweep": {**resolved["sweep"], "storage": shown}}
 
 
 def _at_work(trials: list[Trial]) -> str:

@@ -12,10 +12,9 @@ gradients need torch; docs/readouts.md has a page on them. Names are imported wh
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from reservoir_hw.errors import MissingExtra
+from reservoir_hw.readout._lazy import lazy_names
 
 if TYPE_CHECKING:
     from reservoir_hw.readout._chunks import Chunk
@@ -111,15 +110,7 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise MissingExtra(f"{name} needs torch: pip install 'reservoir-hw[train]'") from error
+__getattr__ = lazy_names(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

@@ -58,6 +58,10 @@ class LeastMeanSquares:
             # An error is that of the weights before the block, less what the steps before it have learned.
             step_of = np.arange(len(flat)) // lanes
             learned = (flat @ flat.T) * rates * (step_of[:, None] > step_of)
-            errors = np.linalg.solve(np.eye(len(flat)) + learned, errors)
+            try:
+                errors = np.linalg.solve(np.eye(len(flat)) + learned, errors)
+            except np.linalg.LinAlgError:
+                # With ones in its diagonal and nothing above, the matrix is singular only where numbers overflow.
+                errors = np.full_like(errors, np.nan)
         self.weights += (flat * rates[:, None]).T @ errors
         return targets - errors.reshape(targets.shape)

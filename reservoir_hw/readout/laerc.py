@@ -140,21 +140,31 @@ class Block(nn.Module):
 
     def mix(self, x: Tensor, states: Tensor) -> Tensor:
         """x^(l+1) of x^(l) and the states (batch, time, R) with which the reservoir answered it (A6-A16)."""
-        r = self.beta.exp() * self._read(states)
+        r = self._read(states)
         g = self.gate(self.norm_mix(torch.cat([x, r], -1))).sigmoid()
-        m = g * r + (1 - g) * x
-        return m + self.alpha * self.ffn(self.norm_ffn(m))
+        m = torch.lerp(x, r.to(x.dtype), g.to(x.dtype))
+        first, activation, second = _layers_of(self.ffn)
+        return m + _scaled(second, self.alpha, activation(first(self.norm_ffn(m))))
 
     def _read(self, states: Tensor) -> Tensor:
-        """The network behind the reservoir of the normalised states (A6-A8)."""
+        """The network behind the reservoir of the normalised states, times its strength exp(β) (A6-A8)."""
         norm = self.norm_states
-        first, activation, second = cast(tuple[nn.Linear, nn.GELU, nn.Linear], tuple(self.reservoir_mlp))
+        first, activation, second = _layers_of(self.reservoir_mlp)
         # Scale and shift of the norm go into the first layer. Behind it they would be reached only by a product with
         # its weights, the one as large as the layer itself, where no gradient goes further back.
         normed = layer_norm(states, norm.normalized_shape, eps=norm.eps)
         weight = first.weight * norm.weight
         hidden = activation(linear(normed, weight, torch.addmv(first.bias, first.weight, norm.bias)))
-        return second(hidden)
+        return _scaled(second, self.beta.exp(), hidden)
+
+
+def _scaled(layer: nn.Linear, scale: Tensor, x: Tensor) -> Tensor:
+    """A layer times a number, which goes into its weights: they are fewer than what it answers for many tokens."""
+    return linear(x, layer.weight * scale, layer.bias * scale)
+
+
+def _layers_of(network: nn.Sequential) -> tuple[nn.Linear, nn.GELU, nn.Linear]:
+    return cast(tuple[nn.Linear, nn.GELU, nn.Linear], tuple(network))
 
 
 def _two_layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:

@@ -43,7 +43,7 @@ def call(*arguments: object, code: int = 0, text: str = "") -> subprocess.Comple
     return done
 
 
-def refused(*arguments: object, text: str = "") -> str:
+def refused(*arguments: object, text: str | bytes = "") -> str:
     """What is said, in one line; in this process, which is quicker."""
     done = CliRunner().invoke(app, ["infer", *map(str, arguments)], input=text)
     assert done.exit_code == 2, (done.output, done.exception)
@@ -123,6 +123,19 @@ def test_series(form: str, folder: Path, series: tuple[np.ndarray, np.ndarray], 
     assert np.abs(rows(said) - expected).max() <= bound(expected)
 
 
+def test_a_header_is_told(folder: Path, series: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+    given = [folder / "narma.rhw", "--reservoir", folder / "narma.yaml", "--input", tmp_path / "series.csv"]
+    assert "series.csv:1: the first line 'voltage' is no number: taken as a header" in call("infer", *given).stderr
+
+
+def test_a_file_that_cannot_be_written_is_named(
+    folder: Path, series: tuple[np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
+    given = [folder / "narma.rhw", "--reservoir", folder / "narma.yaml", "--input", tmp_path / "series.npy"]
+    said = call("infer", *given, "--output", tmp_path / "none/out.csv", code=1).stderr
+    assert f"error: {tmp_path / 'none/out.csv'}: No such file" in said
+
+
 def test_series_to_files_and_figures(folder: Path, series: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
     u, expected = series
     np.save(tmp_path / "two.npy", np.stack([u, u]))
@@ -196,6 +209,11 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
     assert "stdin:3: the inputs of a step must be finite" in refused(series, *own, text="0.1\n\nnan\n")
     assert "stdin:2: 2 numbers, but the model takes 1" in refused(series, *own, text="0.1\n0.1,0.2\n")
     assert "stdin:2: 'abc' is not a row of numbers" in refused(series, *own, text="0.1\nabc\n")
+    assert "stdin:1: 'u,v' is not a row of numbers; a header is for files" in refused(series, *own, text="u,v\n0.1\n")
+    (tmp_path / "half.csv").write_text("0.1x,0.2\n0.1,0.2\n")
+    assert "half.csv:1: '0.1x,0.2' is not a row" in refused(series, *own, "--input", tmp_path / "half.csv")
+    assert "stdin is no text in UTF-8" in refused(series, *own, text=b"\xff\n")
+    assert "nothing was timed" in refused(series, *own, "--latency", text="")
     np.save(tmp_path / "wide.npy", np.zeros((5, 2)))
     assert "takes inputs (batch, time, 1), not (1, 5, 2)" in refused(series, *own, "--input", tmp_path / "wide.npy")
     np.save(tmp_path / "nan.npy", np.full((5, 1), np.nan))

@@ -49,6 +49,16 @@ def measure(u):
     return u.repeat(3, axis=1)
 """
 
+# Another one, and one that is the end of its process.
+MORE = """
+import os, signal
+
+other = measure
+
+def deadly(u):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
 STORAGE = "sqlite:///runs/sweeps/film/study.db"
 
 
@@ -180,6 +190,44 @@ def test_kill_9_in_the_middle(lab: Path) -> None:
     assert found["counts"] == {"complete": 6, "pruned": 0, "failed": 0, "died": 1, "running": 0}
     assert [trial.state for trial in trials()] == [TrialState.FAIL] + [TrialState.COMPLETE] * 6
     assert not list(Path("runs/sweeps/film").glob("*.alive"))
+
+
+def test_values_that_kill_their_process_are_tried_twice(lab: Path) -> None:
+    """Whoever starts the same command again and again gets past them, with the trials of a sweep without deaths."""
+    (lab / "go").touch()
+    (lab / "bench.py").write_text(BENCH + MORE)
+    given = ["--trials", 3, "--json", "--set", "sweep.sampler=random", "--set"]
+    alphas = "readout.alpha: {low: 1.0e-8, high: 1.0, log: true}"
+    search = f"sweep.search={{reservoir.call: ['bench:measure', 'bench:NAME'], {alphas}}}"
+    harmless = call("sweep", "film.yaml", *given, search.replace("NAME", "other"))
+    ends = []
+    while not ends or ends[-1].returncode == -signal.SIGKILL:
+        assert len(ends) < 7
+        ends.append(call("sweep", "film.yaml", *given, search.replace("NAME", "deadly"), "--name", "deadly"))
+    assert ends[-1].returncode == 0, ends[-1].stderr
+    found = json.loads(ends[-1].stdout)
+    counted = [trial for trial in found["trials"] if trial["status"] != "died"]
+    deadly = [trial for trial in counted if trial["values"]["reservoir.call"] == "bench:deadly"]
+    assert 0 < len(deadly) < len(counted) == 3
+    assert len(ends) == 2 * len(deadly) + 1
+    assert found["counts"]["died"] == found["counts"]["failed"] == len(deadly)
+    assert all(trial["problem"].startswith("its process died twice while it ran: ") for trial in deadly)
+    expected = [trial["values"]["readout.alpha"] for trial in json.loads(harmless.stdout)["trials"]]
+    assert [trial["values"]["readout.alpha"] for trial in counted] == expected
+
+
+def test_ctrl_c_as_often_as_you_like(lab: Path) -> None:
+    """An orderly end gives its number back, however often."""
+    for _ in range(3):
+        process = begin("sweep", "film.yaml", "--trials", 1)
+        wait_for(lambda: len(at_work()) == 1, process)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        assert process.returncode == 130
+    (lab / "go").touch()
+    found = json.loads(call("sweep", "film.yaml", "--trials", 1, "--json").stdout)
+    assert found["counts"] == {"complete": 1, "pruned": 0, "failed": 0, "died": 3, "running": 0}
+    assert len({trial.user_attrs["draw"] for trial in trials()}) == 1
 
 
 def test_a_process_that_dies_beside_another(lab: Path) -> None:

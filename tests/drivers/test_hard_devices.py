@@ -23,7 +23,7 @@ from reservoir_hw.drivers.zeromq import Connection, Server, encoding_of
 from reservoir_hw.drivers.zeromq.addresses import checked_address, control_address
 from reservoir_hw.drivers.zeromq.frames import Operation
 from reservoir_hw.drivers.zeromq.signals import stopped_by_signals
-from reservoir_hw.drivers.zeromq.sockets import MOST_FRAMES, receive
+from reservoir_hw.drivers.zeromq.sockets import MOST_FRAMES, receive, send_at_once
 from reservoir_hw.errors import ConfigurationError, DeviceFault, Discontinuity
 from reservoir_hw.reservoir_config import open_reservoir
 
@@ -453,3 +453,25 @@ def test_a_server_promises_finite_states_only_if_somebody_looks(
             assert middle.vouches is vouches
         with served(middle, address), connect(address) as far:
             assert far._declaration.finite is vouches
+
+
+def test_answers_are_not_dropped_while_they_are_taken() -> None:
+    """ZeroMQ says that a queue is full if it has not looked for a while: 8 of these messages would go out."""
+    context = zmq.Context()
+    try:
+        router, dealer = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        router.setsockopt(zmq.SNDHWM, 4)
+        dealer.setsockopt(zmq.RCVHWM, 4)
+        router.bind("inproc://answers")
+        dealer.connect("inproc://answers")
+        dealer.send(b"question")
+        peer = router.recv_multipart()[0]
+        for number in range(1000):
+            send_at_once(router, [peer, b"%d" % number])
+            assert dealer.recv() == b"%d" % number
+        many = (send_at_once(router, [peer, b"nobody takes them"]) for _ in range(1000))
+        with pytest.raises(zmq.Again):
+            list(many)
+    finally:
+        context.destroy(linger=0)

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from edge_runs import NARMA, READOUTS, Seen, bound, logits_of, model_of, run_of, text_run
+from onnx import helper
 from served import ipc_address, served
 
 from reservoir_hw import open_reservoir
@@ -31,6 +33,8 @@ SERIES = {
     "two repetitions": {"training__repetitions": 2, "reservoir__nonidealities": {"readout": {"noise": 1e-3}}},
     "rls": {"readout": {"kind": "rls", "washout": 50}},
     "lms": {"readout": {"kind": "lms", "washout": 50, "rate": 0.5}},
+    "rls that keeps learning": {"readout": {"kind": "rls", "washout": 50, "keep_learning": True}},
+    "lms that keeps learning": {"readout": {"kind": "lms", "washout": 50, "rate": 0.5, "keep_learning": True}},
     "delay loop": {"reservoir": LOOP},
     "input mask": {"reservoir": MASKED},
 }
@@ -78,6 +82,9 @@ def test_a_readout_at_the_edge_answers_as_it_did(case: str, tmp_path: Path) -> N
     readout = {"ridge": RidgeReadout, "rls": RLSReadout, "lms": LMSReadout}[config.readout.kind].load(
         run / "readout/000.safetensors"
     )
+    # What was learned in the test is exported as well, and it is said.
+    assert (readout.n_samples_ > 1200) == ("keeps learning" in case)
+    assert any("has its last weights" in note for note in exported.notes) == ("keeps learning" in case)
     u, times = series(), config.training.repetitions
     with open_reservoir(own_file(run), inputs=1) as device:
         states = []
@@ -260,6 +267,16 @@ def test_c(precision: Any, narma: Path, tmp_path: Path) -> None:
     assert bool(exported.metrics) is (precision == "int8")
 
 
+def _without_time(graph: bytes) -> onnx.ModelProto:
+    """A graph without the second in which it was written; it names the run that it comes from."""
+    model = onnx.load_from_string(graph)
+    said = {entry.key: entry.value for entry in model.metadata_props}
+    assert len(said["configuration_sha256"]) == 64
+    assert said["time"]
+    helper.set_model_props(model, {key: value for key, value in said.items() if key != "time"})
+    return model
+
+
 def test_c_of_a_language_model(tmp_path: Path) -> None:
     run = text_run(tmp_path, "low_rank")
     exported = export_run(run, tmp_path / "model.h", target="c", precision="int8")
@@ -281,9 +298,26 @@ def test_offline(kind: str, tmp_path: Path) -> None:
     with Bundle.open(tmp_path / "there.rhw") as there, Bundle.open(tmp_path / "offline.rhw") as offline:
         assert there.manifest.slots[0].fingerprint == offline.manifest.slots[0].fingerprint
         for number in range(len(there.manifest.segments)):
-            assert there.graph(number) == offline.graph(number)
+            ours, theirs = (_without_time(bundle.graph(number)) for bundle in (there, offline))
+            assert ours == theirs
         for name, array in there.weights.items():
             assert np.array_equal(array, offline.weights[name])
+
+
+def test_a_recording_cannot_be_driven_as_an_export_does(tmp_path: Path) -> None:
+    trace = str(tmp_path / "trace")
+    there = run_of(tmp_path / "there", NARMA, run__record=trace)
+    run = run_of(tmp_path / "again", NARMA, reservoir={"kind": "replay", "trace": trace})
+    with pytest.raises(ConfigurationError, match=r"reservoir 0, esn \(replayed\), is a recording.*--offline"):
+        export_run(run, tmp_path / "model.rhw")
+    assert not (tmp_path / "model.rhw").exists()
+    offline = export_run(run, tmp_path / "offline.rhw", offline=True)
+    assert "--reservoir reservoir.yaml" in offline.command
+    recorded = export_run(run, tmp_path / "model.rhw", reservoir=own_file(there))
+    assert offline.manifest is not None
+    assert recorded.manifest is not None
+    assert offline.manifest.slots[0].fingerprint == recorded.manifest.slots[0].fingerprint
+    assert recorded.manifest.certificate.segments[0].recorded_steps == 300
 
 
 def test_a_grid_is_asked_which(tmp_path: Path) -> None:

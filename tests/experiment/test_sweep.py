@@ -21,9 +21,10 @@ from reservoir_hw.configuration import Document
 from reservoir_hw.errors import ConfigurationError, DeviceBusy, DeviceFault, MissingExtra
 from reservoir_hw.experiment.sweep import Sweep, sweep
 from reservoir_hw.experiment.sweeps.interrupts import HeldInterrupts
-from reservoir_hw.experiment.sweeps.password import without_password
 from reservoir_hw.experiment.sweeps.search import Dimension
 from reservoir_hw.hostlock import HostLock
+from reservoir_hw.passwords import without_password
+from reservoir_hw.readout.training.stopping import StopRequests
 
 RADIUS = {"reservoir.spectral_radius": {"low": 0.1, "high": 1.5}}
 
@@ -221,6 +222,36 @@ def test_a_trial_that_fails_is_kept_with_its_reason(make: Make) -> None:
     assert found.tables()[1].rows[0] == [failed.problem, str(found.counts["failed"])]
 
 
+def test_a_trial_that_fails_without_a_word_says_its_kind(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, calls = Esn._run, []
+
+    def fails(self: Esn, *arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            raise MemoryError
+        return run(self, *arguments)
+
+    monkeypatch.setattr(Esn, "_run", fails)
+    found = sweep(make(trials=2))
+    assert found.tables()[1].rows == [["MemoryError", "1"]]
+
+
+def test_ctrl_c_in_a_step_that_fails_ends_the_sweep(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a training has it: the failure is kept, and what was asked for is done."""
+
+    def fails(self: Esn, *arguments: Any) -> Any:
+        with StopRequests():
+            signal.raise_signal(signal.SIGINT)
+            raise DeviceFault("the lamp is out")
+
+    monkeypatch.setattr(Esn, "_run", fails)
+    with pytest.raises(KeyboardInterrupt, match="as was asked in the step that failed"):
+        sweep(make(trials=2))
+    known = json.loads(Path("runs/sweeps/experiment/metrics.json").read_text())
+    assert known["status"] == "interrupted"
+    assert [trial["problem"] for trial in known["trials"]] == ["DeviceFault: the lamp is out"]
+
+
 def test_too_many_failures_in_a_row(make: Make) -> None:
     radii = {"reservoir.spectral_radius": [98.0, 99.0]}
     with pytest.raises(DeviceFault, match=r"4 trials in a row failed, the last one with: .*not finite"):
@@ -367,6 +398,12 @@ def test_a_study_that_somebody_else_made(make: Make) -> None:
         ("postgresql://anna:se/c ret@bench/x", "postgresql://anna:***@bench/x"),
         ("postgresql://anna:se@cret@bench/x?a=b@c", "postgresql://anna:***@bench/x?a=b@c"),
         ("mysql://h/x?passwd=a b&x=1", "mysql://h/x?passwd=***&x=1"),
+        ("postgresql://anna@server:secret@bench/x", "postgresql://anna@server:***@bench/x"),
+        ("postgresql://anna@server:se@cret:@bench:5432/x", "postgresql://anna@server:***@bench:5432/x"),
+        ("postgresql://anna@bench:5432/x", "postgresql://anna@bench:5432/x"),
+        ("mssql+pyodbc:///?odbc_connect=UID%3Danna%3BPWD%3Dsecret", "mssql+pyodbc:///?odbc_connect=***"),
+        ("mssql+pyodbc:///?x=1&odbc_connect=UID=anna;PWD={se;cret}&y=2", "mssql+pyodbc:///?x=1&odbc_connect=***&y=2"),
+        ("postgresql://h/x?ssl_key_password=secret", "postgresql://h/x?ssl_key_password=***"),
     ],
 )
 def test_passwords_are_hidden(url: str, shown: str) -> None:
@@ -378,6 +415,22 @@ def test_a_password_is_not_shown(make: Make) -> None:
         sweep(make(), storage="postgresql+psycopg2://anna:secret@localhost:1/none")
     assert "anna:***@localhost" in str(caught.value)
     assert "secret" not in str(caught.value)
+    with pytest.raises(ConfigurationError, match=r"anna:\*\*\*@bench/x' is no database URL; .*%40 for an @") as caught:
+        sweep(make(), storage="postgresql://anna:se@cret:secret@bench/x")
+    assert "cret" not in str(caught.value)
+
+
+def test_a_password_is_written_nowhere(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by a run of the same file either, which needs no database, nor from the command."""
+    monkeypatch.setattr(sys, "argv", ["reservoir-hw", "--set", "sweep.storage=postgresql://anna:secret@bench/x"])
+    document = make(storage="postgresql://anna@server:secret@bench/x")
+    found = Experiment(document).run(report=False)
+    assert "postgresql://anna@server:***@bench/x" in (found.folder / "experiment.yaml").read_text()
+    for path in found.folder.rglob("*"):
+        assert path.is_dir() or b"secret" not in path.read_bytes()
+    sweep(make(trials=1), storage="sqlite:///file:x.db?uri=true&password=secret")
+    for path in Path("runs/sweeps").rglob("*"):
+        assert path.is_dir() or b"secret" not in path.read_bytes()
 
 
 def test_without_optuna(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

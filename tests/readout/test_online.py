@@ -324,13 +324,15 @@ def test_refused_chunks_leave_no_trace(kind: Any) -> None:
     np.testing.assert_array_equal(after, expected)
 
 
-def test_lms_that_diverges_says_so_and_keeps_its_weights() -> None:
+@pytest.mark.parametrize(("rate", "constant"), [(50.0, False), (1e20, True)])
+def test_lms_that_diverges_says_so_and_keeps_its_weights(rate: float, constant: bool) -> None:
+    """Also where the equations of a block of steps become singular, as by large equal numbers."""
     states, targets = problem(rows=3000)
     readout = LMSReadout(0.01, normalised=False).fit(states[:200], targets[:200])
     before = readout.weights_
-    readout.rate = readout._rule._rate = 50.0  # type: ignore[union-attr]
+    readout.rate = readout._rule._rate = rate  # type: ignore[union-attr]
     with pytest.raises(InputRangeError, match="diverges"):
-        readout.partial_fit(states, targets)
+        readout.partial_fit(np.ones_like(states) if constant else states, targets)
     np.testing.assert_array_equal(readout.weights_, before)
     assert readout.n_samples_ == 200
 

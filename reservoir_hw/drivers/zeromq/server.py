@@ -41,7 +41,7 @@ from reservoir_hw.drivers.zeromq.frames import (
 from reservoir_hw.drivers.zeromq.security import Allowed, admit
 from reservoir_hw.drivers.zeromq.session import Session, Work
 from reservoir_hw.drivers.zeromq.signals import stopped_by_signals
-from reservoir_hw.drivers.zeromq.sockets import ZERO_COPY_BYTES, keep_freed_memory, receive, send
+from reservoir_hw.drivers.zeromq.sockets import ZERO_COPY_BYTES, keep_freed_memory, receive, send, send_at_once
 from reservoir_hw.errors import (
     ConfigurationError,
     DeviceError,
@@ -321,7 +321,7 @@ class Server:
             packed = pack_control({**reply, "id": message["id"]})
         log.debug("control: %s -> %s", message, reply)
         with contextlib.suppress(zmq.ZMQError):
-            socket.send_multipart([frames[0].bytes, packed])
+            send_at_once(socket, [frames[0].bytes, packed])
 
     def _control_reply(self, message: dict[str, Any]) -> dict[str, Any]:
         session = message.get("session")
@@ -831,9 +831,12 @@ class Server:
     def _send(self, peer: bytes, header: Header, payload: Any) -> bool:
         """Whether the message is on its way."""
         try:
+            packed = pack_header(header, payload)
             # Only for the one who has the device is it worth while to wait.
-            flags = 0 if peer == self._peer else int(zmq.DONTWAIT)
-            send(self._data, pack_header(header, payload), payload, peer=peer, flags=flags)
+            if peer == self._peer:
+                send(self._data, packed, payload, peer=peer)
+            else:
+                send_at_once(self._data, [peer, packed, payload])
         except zmq.ZMQError as error:
             log.warning("request %d cannot be answered: %s", header.request, error)
             return False

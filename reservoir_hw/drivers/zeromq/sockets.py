@@ -15,13 +15,23 @@ ZERO_COPY_BYTES = 1 << 16
 MOST_FRAMES = 4
 
 
-def send(socket: zmq.Socket[bytes], header: bytes, payload: Any, *, peer: bytes | None = None, flags: int = 0) -> None:
+def send(socket: zmq.Socket[bytes], header: bytes, payload: Any, *, peer: bytes | None = None) -> None:
     """A header and a payload: bytes, or a C-contiguous array that must stay as it is until it was answered."""
     if peer is not None:
-        socket.send(peer, flags | _MORE)
-    socket.send(header, flags | _MORE)
+        socket.send(peer, _MORE)
+    socket.send(header, _MORE)
     size = len(payload) if isinstance(payload, bytes) else payload.nbytes
-    socket.send(payload, flags, copy=size < ZERO_COPY_BYTES)
+    socket.send(payload, copy=size < ZERO_COPY_BYTES)
+
+
+def send_at_once(socket: zmq.Socket[bytes], frames: list[Any]) -> None:
+    """A whole message, or `zmq.Again` if its receiver takes none for now."""
+    try:
+        socket.send_multipart(frames, zmq.DONTWAIT)
+    except zmq.Again:
+        # Whether there is room again ZeroMQ looks up when it is asked, but not when it must not wait.
+        socket.get(zmq.EVENTS)
+        socket.send_multipart(frames, zmq.DONTWAIT)
 
 
 def receive(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:

@@ -24,8 +24,8 @@ class Trial:
     """One trial. `objective` is the mean of the metric over the grid of `vary`, of a pruned trial over its beginning.
 
     `metrics` are means over the grid, `rows` the metrics of each of its points, `devices` what they were measured on.
-    A failed trial has a `problem`; one that died was cut off, by Ctrl-C or worse, and counts for nothing. `worker` is
-    the process at work on it.
+    A failed trial has a `problem`; one that died was cut off, by Ctrl-C or worse, and counts for nothing, but what
+    dies with its process a second time has failed. `worker` is the process at work on it.
     """
 
     number: int

@@ -8,9 +8,10 @@ from decimal import Decimal
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, field_serializer, model_validator
 
 from reservoir_hw.configuration import Config
+from reservoir_hw.passwords import without_password
 
 
 class Dimension(Config):
@@ -115,3 +116,8 @@ class SweepConfig(Config):
     storage: str | None = Field(
         default=None, description="URL of a database for Optuna; by default a SQLite file in the sweep's folder"
     )
+
+    @field_serializer("storage")
+    def _storage_for_everybody(self, storage: str | None) -> str | None:
+        """Configurations are written into run folders: without the password."""
+        return None if storage is None else without_password(storage)

@@ -13,7 +13,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 
 from reservoir_hw.errors import ConfigurationError, MissingExtra
-from reservoir_hw.experiment.sweeps.password import without_password
+from reservoir_hw.passwords import without_password
 
 HEARTBEAT_S, GRACE_S = 30, 300
 """A running trial shows every so often that it lives; one that did not for so long is given up.
@@ -34,9 +34,11 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
     shown = without_password(url)
     try:
         make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
+        # Its own words would show what follows an @ that was not encoded.
         raise ConfigurationError(
-            f"sweep.storage: {shown!r} is no database URL; write sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME"
+            f"sweep.storage: {shown!r} is no database URL; write sqlite:///PATH or "
+            "postgresql://USER:PASSWORD@HOST/NAME, with %40 for an @ in a password"
         ) from None
     engine = {"connect_args": {"timeout": LOCKED_S}} if url.startswith("sqlite") else {"pool_pre_ping": True}
     for attempt in range(_ATTEMPTS):

@@ -24,7 +24,6 @@ from reservoir_hw.configuration import Document
 from reservoir_hw.errors import ConfigurationError, DeviceBusy, MissingExtra, ReservoirError
 from reservoir_hw.experiment.sweeps.identity import check_identity
 from reservoir_hw.experiment.sweeps.interrupts import HeldInterrupts
-from reservoir_hw.experiment.sweeps.password import without_password
 from reservoir_hw.experiment.sweeps.result import Trial
 from reservoir_hw.experiment.sweeps.search import Dimension, SweepConfig
 from reservoir_hw.experiment.sweeps.storage import (
@@ -36,12 +35,19 @@ from reservoir_hw.experiment.sweeps.storage import (
     silent,
 )
 from reservoir_hw.experiment.sweeps.worker import SignsOfLife, Worker, dead_workers, forget_workers
+from reservoir_hw.passwords import without_password
 from reservoir_hw.provenance import configuration_hash, plain
+from reservoir_hw.readout.training.stopping import stop_if_asked
 from reservoir_hw.seeds import generator
 
 log = logging.getLogger(__name__)
 
 _FEWEST_FOR_IMPORTANCE = 30
+
+_DIED_TWICE = (
+    "its process died twice while it ran: out of memory, a crash or kill -9; run the experiment with these values "
+    "alone to see which"
+)
 
 
 class Attempt:
@@ -108,13 +114,14 @@ class Study:
         with connected(self.storage):
             found = self._study.get_trials(deepcopy=False)
         begun = [trial for trial in found if trial.state != TrialState.WAITING]
-        return [self._trial(trial) for trial in begun if "surplus" not in trial.user_attrs]
+        again = _died_again(begun)
+        return [self._trial(trial, again) for trial in begun if "surplus" not in trial.user_attrs]
 
     def run_trial(self, worker: Worker, evaluate: Evaluate) -> ReservoirError | MemoryError | None:
         """One more trial. Returns the error that made it fail.
 
         What ends the sweep (Ctrl-C, a device that another process has, a missing package) is raised: the trial is
-        then known to have died.
+        then known to have died, or to have failed if Ctrl-C came in the very step of a training that failed.
         """
         failure: ReservoirError | MemoryError | None = None
         state, objective = TrialState.FAIL, None
@@ -136,14 +143,16 @@ class Study:
             except (DeviceBusy, MissingExtra):
                 raise
             except (ReservoirError, MemoryError) as error:
-                found["problem"] = f"{type(error).__name__}: {error}"
+                found["problem"] = f"{type(error).__name__}: {error}".removesuffix(": ")
                 failure = error
             finally:
                 self._tell(trial, state, objective, found)
+        if failure is not None:
+            stop_if_asked(failure)
         return failure
 
     def give_up_dead(self) -> None:
-        """Mark the trials of processes that died as failed; they do not count.
+        """Mark the trials of processes that died as failed; what was tried once only does not count.
 
         A process that uses the same folder is known to be dead at once, by its lock; one on another machine after
         `storage.GRACE_S` without a sign of life.
@@ -203,8 +212,10 @@ class Study:
         study_id = self._database.get_study_id_from_name(self._study.study_name)
         return self._database.get_trial_id_from_study_id_trial_number(study_id, number)
 
-    def _trial(self, trial: FrozenTrial) -> Trial:
-        found = trial.user_attrs.get("found", {})
+    def _trial(self, trial: FrozenTrial, again: set[int]) -> Trial:
+        found: dict[str, Any] = trial.user_attrs.get("found", {})
+        if trial.number in again:
+            found = {"problem": _DIED_TWICE}
         return Trial(
             number=trial.number,
             status=_status(trial.state, failed="problem" in found),
@@ -261,9 +272,13 @@ class _ByNumber(optuna.samplers.BaseSampler):
 
 
 def _draws(trials: Sequence[FrozenTrial]) -> dict[int, int]:
-    """The number that each trial is drawn from; what died, or was one too many, gives its number back."""
+    """The number that each trial is drawn from; what was cut off, or was one too many, gives its number back.
+
+    What dies twice with its process keeps it: values that kill would be drawn again for ever.
+    """
     given = {trial.number: trial.user_attrs["draw"] for trial in trials if "draw" in trial.user_attrs}
-    alive = [trial.number for trial in trials if not _gave_up(trial)]
+    again = _died_again(trials)
+    alive = [trial.number for trial in trials if not _gave_up(trial) or trial.number in again]
     taken = {given[number] for number in alive if number in given}
     for number in sorted(trial.number for trial in trials):
         if number not in given:
@@ -277,6 +292,22 @@ def _draws(trials: Sequence[FrozenTrial]) -> dict[int, int]:
 def _gave_up(trial: FrozenTrial) -> bool:
     """Whether a trial ended without counting."""
     return trial.state == TrialState.FAIL and "problem" not in trial.user_attrs.get("found", {})
+
+
+def _died_again(trials: Sequence[FrozenTrial]) -> set[int]:
+    """The trials whose processes died while they ran, as had another one with the same draw.
+
+    Whatever ends in order is told of, if only that nothing was found.
+    """
+    draws: set[int] = set()
+    again: set[int] = set()
+    for trial in sorted(trials, key=lambda trial: trial.number):
+        known = trial.user_attrs
+        if trial.state == TrialState.FAIL and "draw" in known and not {"found", "surplus"} & known.keys():
+            if known["draw"] in draws:
+                again.add(trial.number)
+            draws.add(known["draw"])
+    return again
 
 
 def _suggested(trial: optuna.Trial, key: str, dimension: Dimension) -> Any:

@@ -203,6 +203,8 @@ class _Check:
                 f"has the operator {shown(operator)} of the domain {shown(domain)}{where}; a bundle's graphs are made "
                 "of standard ONNX operators only"
             )
+        if operator == "Loop":
+            raise Refused("has the operator Loop, which may never end; a bundle's graphs repeat with Scan")
         for part in _parts(node, "attribute"):
             attribute = self._message(part, _ATTRIBUTE, "an attribute")
             if attribute["ref_attr_name"] or attribute["sparse_tensor"] or attribute["sparse_tensors"]:

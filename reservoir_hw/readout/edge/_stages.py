@@ -68,6 +68,11 @@ class CrossingStage:
         self.reservoir = reservoir
         self._share = Share(reservoir)
 
+    @property
+    def steps(self) -> int | None:
+        """How many the device has taken of these sequences; None where it keeps no state of them."""
+        return self._share.steps if self.crossing.state is None else None
+
     def begin(self, batch: int) -> None:
         """The device is reset when it is driven next."""
         self._share.begin(batch)

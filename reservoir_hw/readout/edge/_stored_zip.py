@@ -29,6 +29,8 @@ _UNIX = 3
 # The first moment that a zip file can name: the time of writing is not part of the content.
 _DATE = (1 << 5) | 1
 _NAME_LIMIT, _EXTRA_LIMIT = 512, 512
+# Without times and owners, which zip keeps in extra fields, and without entries for folders.
+_ZIP_AGAIN = "zip -0 -X -D -r"
 
 ALIGNMENT = 64
 """Bytes, of the data of each entry: a multiple of every number's size, and of a cache line."""
@@ -123,7 +125,9 @@ def _entry(
         what = "is encrypted" if flags & 1 else "has sizes behind its data, or other features (flags {flags:#x})"
         raise Refused(f"{shown(name)} {what.format(flags=flags)}: a bundle has plain stored entries")
     if method:
-        raise Refused(f"{shown(name)} is compressed (method {method}): a bundle is stored, export it again")
+        raise Refused(
+            f"{shown(name)} is compressed (method {method}): zip it without compression ({_ZIP_AGAIN}) or export again"
+        )
     if version & 0xFF > _VERSION_64:
         raise Refused(f"{shown(name)} needs version {version} of the zip format")
     kind = stat.S_IFMT(attributes >> 16) if made >> 8 == _UNIX else 0
@@ -178,7 +182,9 @@ def _large(name: str, extra: bytes, size: int, packed: int, start: int) -> tuple
         if kind == _ZIP64:
             found = body
         elif kind != _PADDING:
-            raise Refused(f"{shown(name)} has an extra field {kind:#06x}, which a bundle has not: export it again")
+            raise Refused(
+                f"{shown(name)} has an extra field {kind:#06x}, not a bundle's: {_ZIP_AGAIN}, or export again"
+            )
     full = [value == _FULL_32 for value in (size, packed, start)]
     if found is None:
         return size, packed, start

@@ -5,17 +5,25 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Self
 
 import numpy as np
 
 from reservoir_hw import arrays
-from reservoir_hw.errors import ConfigurationError, InputRangeError, NotSupported, ShapeError, StateLost
+from reservoir_hw.errors import (
+    ConfigurationError,
+    InputRangeError,
+    MissingExtra,
+    NotOpen,
+    NotSupported,
+    ShapeError,
+    StateLost,
+)
 from reservoir_hw.readout._checks import whole_number
 from reservoir_hw.readout._sampling import Sampler
 from reservoir_hw.readout.edge._sessions import make_session
-from reservoir_hw.readout.edge._stages import Bound, stages_of
+from reservoir_hw.readout.edge._stages import Bound, CrossingStage, stages_of
 from reservoir_hw.readout.edge.bundle import Bundle
 from reservoir_hw.readout.edge.latency import StageLatency, Stopwatch
 from reservoir_hw.readout.edge.manifest import Slot, Value
@@ -23,6 +31,9 @@ from reservoir_hw.readout.edge.probe import ProbeComparison, compare_probe
 from reservoir_hw.reservoir import Reservoir
 from reservoir_hw.reservoir_config import ReservoirConfig, open_reservoir
 from reservoir_hw.tokenizer import Tokenizer, parse_tokenizer
+
+# Twice what a character in UTF-8 can have.
+_MOST_PENDING = 8
 
 AnyReservoir = Reservoir | ReservoirConfig | Mapping[str, Any] | str | os.PathLike[str]
 
@@ -85,6 +96,7 @@ class EdgeRunner:
             self.whole_sequences = repetitions > 1 or manifest.whole_sequences
             """Whether the model takes whole sequences from rest only."""
             self._resets = 0
+            self._closed = False
             self._tokenizer: Tokenizer | None = None
             self._tokens = manifest.output.shape[0]
             # Asked for in every step.
@@ -94,6 +106,10 @@ class EdgeRunner:
             self.clipped = 0
             """Values that the model's input maps have clipped into the range of a device, since the runner was made."""
             self._bound: Bound | None = None
+            if manifest.tokenizer is not None and manifest.input.dtype == "int64":
+                # Byte pairs need another package, which who gives tokens may not have.
+                with suppress(MissingExtra):
+                    self._check_tokenizer(self.tokenizer)
             self.reset()
             self._stack = stack.pop_all()
 
@@ -104,6 +120,7 @@ class EdgeRunner:
             file = self.manifest.tokenizer
             if file is None:
                 raise NotSupported(f"{self.manifest.model} has no tokenizer: give it tokens, or numbers, not a text")
+            self._check_open()
             self._tokenizer = parse_tokenizer(self.bundle.read(file), f"{self.bundle.name}: {file}")
         return self._tokenizer
 
@@ -116,6 +133,8 @@ class EdgeRunner:
 
     def close(self) -> None:
         """Close what was opened here: reservoirs that came as configurations, and the bundle."""
+        # What was begun is not gone on with, so that a step need not ask.
+        self._closed = self._unfinished = True
         self._stack.close()
 
     def __enter__(self) -> Self:
@@ -126,6 +145,7 @@ class EdgeRunner:
 
     def reset(self, batch: int = 1) -> None:
         """Begin `batch` new sequences, everything at rest."""
+        self._check_open()
         self._batch = whole_number("batch", batch)
         self._steps = 0
         self._resets += 1
@@ -145,7 +165,8 @@ class EdgeRunner:
         Raises
         ------
         ShapeError, InputRangeError
-            Before anything is driven.
+            Before anything is driven, and the sequences go on. Only where a device has taken a step of this call
+            before a later one refuses what the model computes for it, nothing goes on before `reset`.
         StateLost
             A device cannot go on with these sequences.
         DeviceError
@@ -179,6 +200,7 @@ class EdgeRunner:
         The prompt crosses each reservoir once, then each token is one `step`. Arguments as those of
         `ReservoirLM.generate`; the same seed gives the same text as there.
         """
+        self._check_open()
         tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else np.asarray(prompt)
         if tokens.ndim != 1 or not len(tokens):
             raise ShapeError("the prompt is empty: begin with at least one token" if not tokens.size else
@@ -204,6 +226,7 @@ class EdgeRunner:
 
         Leaves the model at rest. Raises `ConfigurationError` where the bundle holds no response.
         """
+        self._check_open()
         found = []
         for number, (device, slot) in enumerate(zip(self.reservoirs, self.manifest.slots, strict=True)):
             if slot.probe is None:
@@ -230,15 +253,20 @@ class EdgeRunner:
             self.reset(given.shape[0])
         bound = self._bound
         if bound is None or bound.batch != self._batch:
+            self._check_open()
             bound = self._bound = Bound(self.manifest, self._stages, self._watch, self._batch)
             bound.begin(self._carried)
         self._begin_call()
         bound.input[...] = given
         clock = time.perf_counter_ns
-        for call, took in bound.calls:
-            begun = clock()
-            call()
-            took(clock() - begun)
+        try:
+            for call, took in bound.calls:
+                begun = clock()
+                call()
+                took(clock() - begun)
+        except InputRangeError:
+            self._unfinished = self._driven_since(self._steps)
+            raise
         self._watch.count(1)
         if bound.counts:
             self.clipped += sum(map(int, bound.counts))
@@ -277,17 +305,39 @@ class EdgeRunner:
         if self.whole_sequences and self._steps:
             raise StateLost(f"{self.manifest.model} takes whole sequences from rest: call reset before run")
         self._begin_call()
-        if self.manifest.stepwise:
-            rows = [self._through(given[:, step : step + 1], last=False) for step in range(given.shape[1])]
-            outputs = rows[-1] if last else np.concatenate(rows, 1)
-        else:
-            outputs = self._through(given, last=last)
+        begun = self._steps
+        try:
+            if self.manifest.stepwise:
+                rows = [self._through(given[:, step : step + 1], last=False) for step in range(given.shape[1])]
+                outputs = rows[-1] if last else np.concatenate(rows, 1)
+            else:
+                outputs = self._through(given, last=last)
+        except InputRangeError:
+            self._unfinished = self._driven_since(begun)
+            raise
         self._unfinished = False
         return outputs
+
+    def _driven_since(self, steps: int) -> bool:
+        """Whether any device has taken a step since there were so many: an input may be refused before it is sent."""
+        crossings = [stage for stage in self._stages if isinstance(stage, CrossingStage)]
+        return self._steps != steps or any(stage.steps not in (None, steps) for stage in crossings)
+
+    def _check_tokenizer(self, tokenizer: Tokenizer) -> None:
+        if tokenizer.vocabulary != self._tokens:
+            raise ConfigurationError(
+                f"bundle {self.bundle.name}: {self.manifest.tokenizer} has {tokenizer.vocabulary} tokens, the model "
+                f"{self._tokens}: it belongs to another model, export the bundle again"
+            )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise NotOpen(f"this runner of {self.bundle.name} is closed: make another EdgeRunner")
 
     def _begin_call(self) -> None:
         """After a fault, or Ctrl-C, some devices have taken a step and some have not."""
         if self._unfinished:
+            self._check_open()
             raise StateLost("the last call did not come to its end, so these sequences cannot go on: call reset")
         self._unfinished = True
 
@@ -332,15 +382,17 @@ class EdgeRunner:
 
     def _as_text(self, prompt: np.ndarray, tokens: Iterator[int]) -> Iterator[str]:
         """Pieces of text: what all tokens so far say, beyond what was said before."""
-        so_far, said = [int(token) for token in prompt], self.tokenizer.decode(prompt)
+        decode = self.tokenizer.decode
+        # What was said last is enough to know what stands between it and the next, such as a blank.
+        said, pending = [int(prompt[-1])], []
         for token in tokens:
-            so_far.append(token)
-            text = self.tokenizer.decode(so_far)
-            # A character of several tokens is not there before its last one.
-            if text.endswith("\N{REPLACEMENT CHARACTER}"):
+            pending.append(token)
+            text = decode(said + pending)
+            # A character of several tokens is not there before its last one; after so many it is none.
+            if text.endswith("\N{REPLACEMENT CHARACTER}") and len(pending) < _MOST_PENDING:
                 continue
-            yield text[len(said) :]
-            said = text
+            yield text[len(decode(said)) :]
+            said, pending = pending, []
 
 
 def _listed(reservoirs: AnyReservoir | Sequence[AnyReservoir] | None) -> list[AnyReservoir]:

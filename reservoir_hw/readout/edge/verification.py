@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -23,7 +24,11 @@ float decides, and one step is 1/255 of the range of all activations of the laye
 
 @dataclass(frozen=True)
 class Checked:
-    """A segment, run on its golden inputs and compared with its golden outputs."""
+    """A segment, run on its golden inputs and compared with its golden outputs.
+
+    `largest_error` and `largest_output` are of that output whose error is largest in units of its bound. Golden
+    outputs that are empty, or not finite, agree with nothing.
+    """
 
     segment: int
     graph: str
@@ -103,7 +108,7 @@ def _check(bundle: Bundle, index: int, segment: Segment, golden: dict[str, np.nd
         raise ConfigurationError(
             f"bundle {bundle.name}: {segment.graph}: does not run on its golden inputs: {first_line(error)}"
         ) from error
-    worst, largest = 0.0, 0.0
+    found_errors: list[tuple[float, float]] = []
     for value, output in zip(segment.gives, outputs, strict=True):
         if value.scalar:
             # A count of clipped values: one that lies on the bound may round to either side.
@@ -111,13 +116,14 @@ def _check(bundle: Bundle, index: int, segment: Segment, golden: dict[str, np.nd
         name = value.name
         expected = golden[f"segment_{index}/{name}"]
         found = np.asarray(output)
-        if found.shape != expected.shape:
-            worst = float("inf")
+        if found.shape != expected.shape or not expected.size or not np.isfinite(expected).all():
+            # Nothing to compare with is no agreement.
+            found_errors.append((math.inf, 0.0))
             continue
-        if expected.size:
-            difference = np.abs(found.astype(np.float64) - expected.astype(np.float64)).max()
-            # max() of Python lets go of NaN, or not, by the order of its arguments.
-            worst = float(np.fmax(worst, difference)) if np.isfinite(difference) else float("inf")
-            largest = max(largest, float(np.abs(expected.astype(np.float64)).max()))
+        difference = float(np.abs(found.astype(np.float64) - expected.astype(np.float64)).max())
+        output = float(np.abs(expected.astype(np.float64)).max())
+        found_errors.append((difference if math.isfinite(difference) else math.inf, output))
+    # Each output has a bound of its own: a large one would hide errors of the others.
+    worst, largest = max(found_errors, key=lambda one: one[0] / max(1.0, one[1]), default=(0.0, 0.0))
     bound = BOUND[bundle.manifest.precision] * max(1.0, largest)
     return Checked(index, segment.graph, worst, largest, bound)

@@ -10,8 +10,9 @@ docs/edge.md describes bundles and what runs them. Names are imported when they 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from reservoir_hw.readout._lazy import lazy_names
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.export.c_header import c_header
@@ -43,10 +44,7 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = lazy_names(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import numpy as np
 from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.readout.edge._sessions import import_onnxruntime
 from reservoir_hw.readout.edge.manifest import Certificate, Certified, Value
-from reservoir_hw.readout.export.plan import BOUND, Plan, Values
+from reservoir_hw.readout.export.plan import BOUND, EDGE, Plan, Values
 from reservoir_hw.seeds import generator
 
 SHAPES = ((1, 1), (1, 17), (3, 5))
@@ -44,11 +43,14 @@ def certify(
     worst = [(0.0, 0.0)] * len(plan.graphs)
     for comparison in comparisons:
         for number, found in enumerate(comparison):
+            _check_finite(plan, number, found)
+            if bounded:
+                _check_counts(plan, number, found)
             worst[number] = max(worst[number], *found.errors(plan.graphs[number].gives), key=_relative)
     certified = []
     for number, (error, output) in enumerate(worst):
         bound = BOUND * max(1.0, output) if bounded else None
-        if bound is not None and not error <= bound:
+        if bound is not None and error > bound:
             raise ConfigurationError(
                 f"segment {number} of {plan.model} differs from the model by {error:.2g}, more than {bound:.2g}: its "
                 "weights may be too large for single precision (an ill-conditioned ridge regression needs a larger "
@@ -74,15 +76,19 @@ def certify(
 
 @dataclass(frozen=True)
 class Comparison:
-    """A segment: what it was given, what the model gives, and what the graph gives."""
+    """A segment: what it was given, what the model gives, and what the graph gives.
+
+    `edges` says by how much a count of clipped values may differ.
+    """
 
     given: Values
     expected: Values
     got: Values
+    edges: dict[str, int]
 
     def errors(self, values: Sequence[Value]) -> list[tuple[float, float]]:
         """Of each value the largest error and the largest number."""
-        # Not of a count of clipped values: one that lies on the bound may round to either side.
+        # Counts of clipped values are compared by `_check_counts`.
         pairs = [(self.got[one.name], self.expected[one.name]) for one in values if not one.scalar]
         return [(_largest(got.astype(np.float64) - expected), _largest(expected)) for got, expected in pairs]
 
@@ -93,9 +99,11 @@ def compared(plan: Plan, sessions: Sequence[Any], values: Values) -> list[Compar
     found = []
     for graph, session, reference in zip(plan.graphs, sessions, plan.references, strict=True):
         given = {value.name: known[value.name] for value in graph.reads}
-        computed = reference(given)
-        # A model in double is compared with what its graphs give.
-        expected = {value.name: np.asarray(computed[value.name], value.dtype) for value in graph.gives}
+        # Infinity is an error of its own, found by `certify`.
+        with np.errstate(over="ignore", invalid="ignore"):
+            computed = reference(given)
+            # A model in double is compared with what its graphs give.
+            expected = {value.name: np.asarray(computed[value.name], value.dtype) for value in graph.gives}
         names = [value.name for value in graph.gives]
         got = dict(zip(names, session.run(names, given), strict=True))
         for name in names:
@@ -103,9 +111,37 @@ def compared(plan: Plan, sessions: Sequence[Any], values: Values) -> list[Compar
                 raise ConfigurationError(
                     f"{name} of {plan.model} is {got[name].shape} in the graph and {expected[name].shape} in the model"
                 )
-        found.append(Comparison(given, expected, got))
+        edges = {value.name: int(computed.get(f"{value.name}{EDGE}", 0)) for value in graph.gives if value.scalar}
+        found.append(Comparison(given, expected, got, edges))
         known |= expected
     return found
+
+
+def _check_finite(plan: Plan, number: int, found: Comparison) -> None:
+    """Raise `ConfigurationError` for infinity and NaN, which no bound holds."""
+    for who, values in (("the model itself", found.expected), ("the graph", found.got)):
+        for name, array in values.items():
+            if not np.isfinite(array).all():
+                raise ConfigurationError(
+                    f"segment {number} of {plan.model}: {who} gives infinity or NaN ({name}): its weights are too "
+                    "large, or the states that it reads are not finite; train it again on scaled, finite states; "
+                    "nothing was written"
+                )
+
+
+def _check_counts(plan: Plan, number: int, found: Comparison) -> None:
+    """Raise `ConfigurationError` for a map that clips more or fewer values than that of the model.
+
+    A value within rounding of a limit may be clipped by one and not by the other; any further one may not.
+    """
+    for name, edge in found.edges.items():
+        got, expected = int(found.got[name]), int(found.expected[name])
+        if abs(got - expected) > edge:
+            raise ConfigurationError(
+                f"segment {number} of {plan.model} clips {got} values into the range of its device and the model "
+                f"{expected} ({name}), where rounding explains {edge}: its input map is not the model's; export again "
+                "without changing the model meanwhile, or with another onnxruntime; nothing was written"
+            )
 
 
 def _followed(plan: Plan, sessions: Sequence[Any], recorded: Values) -> Iterator[list[Comparison]]:
@@ -147,9 +183,9 @@ def _random(
 
 
 def _relative(error_and_output: tuple[float, float]) -> float:
-    """An error in units of the bound; what is no number is the worst."""
+    """An error in units of the bound."""
     error, output = error_and_output
-    return error / max(1.0, output) if math.isfinite(error) else math.inf
+    return error / max(1.0, output)
 
 
 def _largest(array: np.ndarray) -> float:

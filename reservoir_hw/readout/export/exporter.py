@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import save
@@ -23,9 +23,6 @@ from reservoir_hw.readout.export.plan import Plan, Values
 from reservoir_hw.reservoir import Reservoir
 from reservoir_hw.seeds import generator
 from reservoir_hw.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    pass
 
 Metrics = Mapping[str, Mapping[str, float]]
 
@@ -108,6 +105,8 @@ def write_plan(
     """As `export_model`, for a model that was cut already; `devices` are those of the plan's reservoirs, if open."""
     if tokenizer is not None and tokenizer.vocabulary != plan.vocabulary:
         raise ConfigurationError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model {plan.vocabulary}")
+    repetitions = whole_number("repetitions", repetitions)
+    _check_repetitions(plan, repetitions)
     record = {**provenance.collect({}), **(facts or {})}
     graphs, sessions = built(plan, _metadata(plan, record))
     certificate = certify(plan, sessions, recorded=recorded, bounded=precision == "fp32", metrics=metrics)
@@ -128,7 +127,7 @@ def write_plan(
                 dtype=spec.dtype,
                 fingerprint=identity.pop("fingerprint"),
                 identity=identity,
-                repetitions=whole_number("repetitions", repetitions),
+                repetitions=repetitions,
                 input_range=spec.input_range,
                 probe=name,
             )
@@ -171,9 +170,18 @@ def _metadata(plan: Plan, record: Mapping[str, Any]) -> dict[str, str]:
         "model": plan.model,
         "package": f"reservoir-hw {record['versions'].get('reservoir-hw', '')}",
         "time": str(record["time"]),
-        "configuration_sha256": str(record["configuration_sha256"]),
+        "configuration_sha256": str(record.get("run", {}).get("configuration_sha256", "")),
         "reservoirs": " ".join(spec.identity.fingerprint for spec in plan.reservoirs),
     }
+
+
+def _check_repetitions(plan: Plan, repetitions: int) -> None:
+    """Raise `ConfigurationError` where states cannot be the mean of several drives of a whole sequence."""
+    if repetitions > 1 and (plan.stepwise or any(crossing.state is not None for crossing in plan.crossings)):
+        raise ConfigurationError(
+            f"{plan.model} needs the answer to each step before the next, so no sequence can be played "
+            f"{repetitions} times and averaged: train with repetitions=1 and export that"
+        )
 
 
 def _golden(plan: Plan, sessions: Sequence[Any], recorded: Values | None, *, exact: bool) -> dict[str, np.ndarray]:
@@ -209,4 +217,6 @@ def _listed(reservoirs: Sequence[Reservoir] | Reservoir | None) -> list[Reservoi
 
 def _without_paths(record: Mapping[str, Any]) -> dict[str, Any]:
     """The provenance for whoever gets the bundle: not where things lay, nor how the command was called."""
-    return {key: value for key, value in record.items() if key not in ("command", "configuration")}
+    return {
+        key: value for key, value in record.items() if key not in ("command", "configuration", "configuration_sha256")
+    }

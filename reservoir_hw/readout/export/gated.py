@@ -258,14 +258,7 @@ def _plan_of_matrices(
             states = recurrence.advance(values["inputs"])
         return {"outputs": read_by(model, states), NEXT: states[:, -1]}
 
-    return Plan(
-        **described(model),
-        weights=graph.weights,
-        graphs=[graph],
-        references=[reference],
-        carried=[carried_of(recurrence)],
-        target="whole",
-    )
+    return Plan.whole(graph, reference, [carried_of(recurrence)], **described(model))
 
 
 def _plan_around_layer(model: Any, layer: ReservoirLayer, precision: Precision) -> Plan:

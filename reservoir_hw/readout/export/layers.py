@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from reservoir_hw.readout.export.graph import Graph
+from reservoir_hw.readout.export.weights import check_finite
 
 # Processors without integer dot products add two products of 8 bits in 16, which must not overflow: 2·255·63 < 2^15.
 _LARGEST = 63
@@ -114,8 +115,11 @@ def _quantised_product(graph: Graph, x: str, name: str, weight: np.ndarray) -> s
 
     The nodes are those that runtimes fuse into one kernel.
     """
-    scale = np.abs(weight).max(1) / _LARGEST
-    scale = np.where(scale == 0, 1, scale).astype(np.float32)
+    check_finite(f"{name}.weight", weight)
+    # In float64 a row may be too large, which `Graph.weight` refuses, or so small that it is 0.
+    with np.errstate(over="ignore"):
+        scale = (np.abs(weight).max(1) / _LARGEST).astype(np.float32)
+    scale = np.where(scale == 0, np.float32(1), scale)
     integers = np.round(weight / scale[:, None]).clip(-_LARGEST, _LARGEST).astype(np.int8)
     matrix = graph.weight(f"{name}.weight_int8", np.ascontiguousarray(integers.T))
     x_integers, x_scale, x_zero = graph.node("DynamicQuantizeLinear", x, outputs=3)

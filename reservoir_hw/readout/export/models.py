@@ -10,8 +10,6 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.readout.edge.manifest import Crossing, Value
 from reservoir_hw.readout.export import layers
@@ -19,8 +17,9 @@ from reservoir_hw.readout.export.graph import Graph, Precision
 from reservoir_hw.readout.export.parts import (
     TOKENS,
     LinearModel,
+    LinearPart,
     array,
-    check_linear,
+    described_text,
     emit_drive,
     emit_embedding,
     emit_mix,
@@ -31,7 +30,7 @@ from reservoir_hw.readout.export.parts import (
     shared_slots,
     states_value,
 )
-from reservoir_hw.readout.export.plan import BOUND, Plan, Reference, Values
+from reservoir_hw.readout.export.plan import Plan, Reference
 from reservoir_hw.readout.export.weights import Weights
 from reservoir_hw.reservoir import Reservoir
 from reservoir_hw.spec import ReservoirSpec
@@ -77,47 +76,26 @@ def plan_of(model: Any, reservoirs: Sequence[Reservoir] = (), precision: Precisi
 
 
 def plan_of_readout(readout: LinearModel, reservoir: ReservoirSpec, precision: Precision = "fp32") -> Plan:
-    """A linear readout W x + b of the states of a device, and of its inputs where it was trained with them.
+    """A linear readout of the states of a device, and of its inputs where it was trained with them (`LinearPart`).
 
-    Inputs cross as they are, so there is one segment. It computes in float64 where sums of states and large weights
-    that cancel would lose too much in float32, as those of a ridge regression with a small penalty do.
-    Raises `ConfigurationError` for a device of another width.
+    Inputs cross as they are, so there is one segment. Raises `ConfigurationError` for a device of another width.
     """
-    check_linear(readout, reservoir)
+    linear = LinearPart(readout, reservoir, precision)
     inputs = Value(name="inputs", shape=(reservoir.inputs,), dtype=reservoir.dtype)
     states = Value(name="states_0", shape=(reservoir.nodes,), dtype=reservoir.dtype)
-    output = Value(name="outputs", shape=(len(readout.bias_),))
     graph = Graph(0, Weights(), precision)
-    features = layers.from_device(graph, graph.read(states), reservoir.dtype)
-    if readout.input_connection:
-        beside = layers.from_device(graph, graph.read(inputs), reservoir.dtype)
-        features = graph.node("Concat", features, beside, axis=-1)
-    double = precision == "fp32" and _cancels(readout.weights_, reservoir)
-    linear = layers.linear_in_double if double else layers.linear
-    graph.give(output, linear(graph, features, "readout", readout.weights_, readout.bias_))
-    exactness = np.dtype(np.float64 if double else reservoir.dtype)
-
-    def reference(values: Values) -> Values:
-        given = values["inputs"].astype(exactness) if readout.input_connection else None
-        return {"outputs": readout.predict(values["states_0"].astype(exactness), given).astype(np.float32)}
-
+    linear.emit(graph, graph.read(states), graph.read(inputs) if readout.input_connection else None)
     return Plan(
         model=type(readout).__name__,
         input=inputs,
-        output=output,
+        output=linear.output,
         output_meaning="values",
         weights=graph.weights,
         graphs=[graph],
-        references=[reference],
+        references=[lambda values: linear.reference(values["states_0"], values)],
         reservoirs=[reservoir],
         crossings=[Crossing(slot=0, after=0, drive="inputs", states="states_0")],
     )
-
-
-def _cancels(weights: np.ndarray, reservoir: ReservoirSpec) -> bool:
-    """Whether rounding to float32 may move an output by more than the certificate allows."""
-    largest = max(map(abs, reservoir.state_range)) if reservoir.state_range else 1.0
-    return bool(np.abs(weights).sum(1).max() * largest * np.finfo(np.float32).epsneg > BOUND)
 
 
 def plan_of_language_model(model: ReservoirLM, precision: Precision = "fp32") -> Plan:
@@ -131,8 +109,8 @@ def plan_of_language_model(model: ReservoirLM, precision: Precision = "fp32") ->
     emit_drive(first, driven, layer, 0)
     last = Graph(1, weights, precision)
     states = layers.from_device(last, last.read(states_value(layer, 0)), layer.spec.dtype)
-    output = Value(name="outputs", shape=(model.vocabulary,))
-    last.give(output, emit_readout(last, states, model.readout, features=layer.nodes))
+    about = described_text(model, f"{type(model).__name__}({type(model.readout).__name__})")
+    last.give(about["output"], emit_readout(last, states, model.readout, features=layer.nodes))
 
     @in_torch(model)
     def drive(values: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -143,16 +121,12 @@ def plan_of_language_model(model: ReservoirLM, precision: Precision = "fp32") ->
         return {"outputs": model.readout(values["states_0"].to(torch.get_default_dtype()))}
 
     return Plan(
-        model=f"{type(model).__name__}({type(model.readout).__name__})",
-        input=TOKENS,
-        output=output,
-        output_meaning="logits",
+        **about,
         weights=weights,
         graphs=[first, last],
         references=[drive, read],
         reservoirs=[layer.spec],
         crossings=[Crossing(slot=0, after=1, drive="drive_0", states="states_0")],
-        vocabulary=model.vocabulary,
     )
 
 
@@ -161,7 +135,7 @@ def plan_of_laerc(model: LAERC, precision: Precision = "fp32") -> Plan:
     weights = Weights()
     blocks: list[Block] = list(model.blocks)  # pyright: ignore[reportAssignmentType]
     slots, reservoirs = shared_slots([block.reservoir for block in blocks])
-    output = Value(name="outputs", shape=(model.vocabulary,))
+    about = described_text(model, f"LAERC({len(blocks)}×{model.width})")
     graphs: list[Graph] = []
     references: list[Reference] = []
     for number in range(len(blocks) + 1):
@@ -180,13 +154,10 @@ def plan_of_laerc(model: LAERC, precision: Precision = "fp32") -> Plan:
         else:
             features = emit_norm(graph, x, model.norm, "norm")
             tied = layers.tied_projection(graph, features, "embedding", array(model.embedding.weight))
-            graph.give(output, tied)
+            graph.give(about["output"], tied)
         references.append(_laerc_reference(model, blocks, number))
     return Plan(
-        model=f"LAERC({len(blocks)}×{model.width})",
-        input=TOKENS,
-        output=output,
-        output_meaning="logits",
+        **about,
         weights=weights,
         graphs=graphs,
         references=references,
@@ -195,7 +166,6 @@ def plan_of_laerc(model: LAERC, precision: Precision = "fp32") -> Plan:
             Crossing(slot=slot, after=number + 1, drive=f"drive_{number}", states=f"states_{number}")
             for number, slot in enumerate(slots)
         ],
-        vocabulary=model.vocabulary,
     )
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.readout.edge.manifest import Value
 from reservoir_hw.readout.export import layers
-from reservoir_hw.readout.export.graph import Graph
-from reservoir_hw.readout.export.plan import Reference, Values
+from reservoir_hw.readout.export.graph import Graph, Precision
+from reservoir_hw.readout.export.plan import BOUND, EDGE, Reference, Values
 from reservoir_hw.readout.online import LMSReadout, RLSReadout
 from reservoir_hw.readout.ridge import RidgeReadout
 from reservoir_hw.spec import ReservoirSpec
@@ -40,6 +40,57 @@ def check_linear(readout: LinearModel, reservoir: ReservoirSpec) -> None:
             f"the readout reads {features} features, the reservoir has {reservoir.nodes} nodes"
             + (f" and {inputs} inputs" if inputs else "")
         )
+
+
+class LinearPart:
+    """W x + b of states, and of inputs where the readout was trained with them: as a graph, and as it is.
+
+    Computed in float64 where sums of features and large weights that cancel would lose too much in float32, as those of
+    a ridge regression with a small penalty do. Raises as `check_linear`.
+    """
+
+    def __init__(self, readout: LinearModel, reservoir: ReservoirSpec, precision: Precision) -> None:
+        check_linear(readout, reservoir)
+        self.readout = readout
+        self.dtype = reservoir.dtype
+        self.double = precision == "fp32" and _cancels(readout.weights_, reservoir)
+
+    @property
+    def output(self) -> Value:
+        """What it gives."""
+        return Value(name="outputs", shape=(len(self.readout.bias_),))
+
+    def emit(self, graph: Graph, states: str, inputs: str | None) -> None:
+        """Give the output of states and inputs in the device's dtype."""
+        features = [name for name in (states, inputs) if name is not None]
+        if not self.double:
+            features = [layers.from_device(graph, name, self.dtype) for name in features]
+        x = features[0] if inputs is None else graph.node("Concat", *features, axis=-1)
+        linear = layers.linear_in_double if self.double else layers.linear
+        graph.give(self.output, linear(graph, x, "readout", self.readout.weights_, self.readout.bias_))
+
+    def reference(self, states: np.ndarray, values: Values) -> Values:
+        """What `emit` gives, by the readout's own code; `values` hold the inputs, where it reads them."""
+        exactness = np.dtype(np.float64 if self.double else self.dtype)
+        given = values["inputs"].astype(exactness) if self.readout.input_connection else None
+        return {"outputs": self.readout.predict(states.astype(exactness), given).astype(np.float32)}
+
+
+def _cancels(weights: np.ndarray, reservoir: ReservoirSpec) -> bool:
+    """Whether rounding to float32 may move an output by more than the certificate allows."""
+    largest = max(map(abs, reservoir.state_range)) if reservoir.state_range else 1.0
+    return bool(np.abs(weights).sum(1).max() * largest * np.finfo(np.float32).epsneg > BOUND)
+
+
+def described_text(model: Any, name: str) -> dict[str, Any]:
+    """The fields of a plan that every language model shares."""
+    return {
+        "model": name,
+        "input": TOKENS,
+        "output": Value(name="outputs", shape=(model.vocabulary,)),
+        "output_meaning": "logits",
+        "vocabulary": model.vocabulary,
+    }
 
 
 def array(tensor: Tensor | None) -> Any:
@@ -131,13 +182,17 @@ def emit_drive(graph: Graph, x: str, layer: ReservoirLayer, number: int) -> None
 
 
 def mapped_by(layer: ReservoirLayer, x: Tensor, number: int) -> dict[str, Tensor]:
-    """The reference of `emit_drive`."""
+    """The reference of `emit_drive`; and how many values lie so near to a limit that rounding decides."""
     import torch
 
     before = layer.saturations
-    found = {f"drive_{number}": layer.map_inputs(x)}
+    mapped = layer.map_inputs(x)
+    found = {f"drive_{number}": mapped}
     if layer.limit is not None:
         found[f"clipped_{number}"] = torch.tensor(layer.saturations - before)
+        from_middle = (x.to(mapped.dtype) * layer.scale).abs()
+        near = BOUND * max(1.0, abs(layer.offset) + layer.limit)
+        found[f"clipped_{number}{EDGE}"] = ((from_middle - layer.limit).abs() <= near).sum()
     layer.saturations = before
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,11 +16,14 @@ from reservoir_hw.spec import ReservoirSpec
 BOUND = 1e-5
 """Of the error of an output of a graph, relative to the largest of its numbers where that is above 1."""
 
+EDGE = "_on_the_edge"
+"""Behind the name of a count of clipped values: how many may be counted or not, as rounding decides."""
+
 Values = dict[str, np.ndarray]
 """Arrays by the names of values."""
 
 Reference = Callable[[Values], Values]
-"""What a segment computes, by the model's own code: what it reads -> what it gives."""
+"""What a segment computes, by the model's own code: what it reads -> what it gives, and the `EDGE` of its counts."""
 
 
 @dataclass
@@ -45,3 +48,15 @@ class Plan:
     reads_last: bool = False
     target: Literal["segments", "whole"] = "segments"
     vocabulary: int | None = None
+
+    @classmethod
+    def whole(cls, graph: Graph, reference: Reference, carried: list[Carried], **described: Any) -> Plan:
+        """A model that is one graph and has no device; `described` are the fields that the kind of model decides."""
+        return cls(
+            **described,
+            weights=graph.weights,
+            graphs=[graph],
+            references=[reference],
+            carried=carried,
+            target="whole",
+        )

@@ -29,8 +29,7 @@ class Weights:
     def add(self, name: str, array: np.ndarray) -> str:
         """Keep an array; returns its name. Raises `ConfigurationError` for numbers that are not finite."""
         array = np.ascontiguousarray(array)
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise ConfigurationError(f"weight {name} is not finite: the model has diverged, or its file is broken")
+        check_finite(name, array)
         known = self.arrays.get(name)
         if known is not None and not (known.dtype == array.dtype and np.array_equal(known, array)):
             raise ConfigurationError(f"two different weights are both called {name}")
@@ -73,3 +72,9 @@ class Weights:
     def _order(self) -> list[str]:
         # The widest numbers first: then each array begins at a multiple of the size of its numbers.
         return sorted(self.arrays, key=lambda name: -self.arrays[name].itemsize)
+
+
+def check_finite(name: str, array: np.ndarray) -> None:
+    """Raise `ConfigurationError` for NaN and infinity."""
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ConfigurationError(f"weight {name} is not finite: the model has diverged, or its file is broken")

@@ -29,8 +29,9 @@ from reservoir_hw.readout.export.graph import Graph, Precision
 from reservoir_hw.readout.export.parts import (
     TOKENS,
     LinearModel,
+    LinearPart,
     array,
-    check_linear,
+    described_text,
     emit_embedding,
     emit_mix,
     emit_norm,
@@ -174,16 +175,21 @@ def emit_network(graph: Graph, u: str, network: SimulatedNetwork, name: str, num
     `next_state_{number}`.
     """
     state = _state_value(network, number)
+    last, states = emit_loop(graph, emit_projection(graph, u, network, name), state, network, name)
+    graph.give(state.model_copy(update={"name": f"next_{state.name}"}), last, ("batch",))
+    return states
+
+
+def emit_loop(graph: Graph, driven: str, state: Value, network: SimulatedNetwork, name: str) -> tuple[str, str]:
+    """The last state and all states of W_in u + b (batch, time, nodes), from the state that is read."""
     before = graph.read(state, ("batch",))
-    driven = emit_projection(graph, u, network, name)
 
     def step(states: list[str], row: str) -> tuple[list[str], str]:
         following = emit_step(graph, row, states[0], network, name)
         return [following], following
 
-    last, states = graph.scan(step, [state], [before], driven, network.nodes, network.dtype)
-    graph.give(state.model_copy(update={"name": f"next_{state.name}"}), last[0], ("batch",))
-    return states
+    (last,), states = graph.scan(step, [state], [before], driven, network.nodes, network.dtype)
+    return last, states
 
 
 def emit_projection(graph: Graph, u: str, network: SimulatedNetwork, name: str) -> str:
@@ -215,31 +221,25 @@ def simulated(reservoir: Reservoir, u: np.ndarray, state: np.ndarray) -> tuple[n
 
 
 def _whole_readout(readout: LinearModel, network: SimulatedNetwork, reservoir: Reservoir, precision: Precision) -> Plan:
-    check_linear(readout, reservoir.spec)
+    linear = LinearPart(readout, reservoir.spec, precision)
     inputs = Value(name="inputs", shape=(network.inputs,), dtype=network.dtype)
-    output = Value(name="outputs", shape=(len(readout.bias_),))
     graph = Graph(0, Weights(), precision)
     u = graph.read(inputs)
-    features = layers.from_device(graph, emit_network(graph, u, network, "reservoir_0", 0), network.dtype)
-    if readout.input_connection:
-        features = graph.node("Concat", features, layers.from_device(graph, u, network.dtype), axis=-1)
-    graph.give(output, layers.linear(graph, features, "readout", readout.weights_, readout.bias_))
+    states = emit_network(graph, u, network, "reservoir_0", 0)
+    linear.emit(graph, states, u if readout.input_connection else None)
 
     def reference(values: Values) -> Values:
         states, last = simulated(reservoir, values["inputs"], values["state_0"])
-        given = values["inputs"] if readout.input_connection else None
-        return {"outputs": readout.predict(states, given), "next_state_0": last}
+        return {**linear.reference(states, values), "next_state_0": last}
 
-    return Plan(
+    return Plan.whole(
+        graph,
+        reference,
+        [_carried(network, 0)],
         model=type(readout).__name__,
         input=inputs,
-        output=output,
+        output=linear.output,
         output_meaning="values",
-        weights=graph.weights,
-        graphs=[graph],
-        references=[reference],
-        carried=[_carried(network, 0)],
-        target="whole",
     )
 
 
@@ -248,25 +248,15 @@ def _whole_language_model(model: ReservoirLM, network: SimulatedNetwork, precisi
     graph = Graph(0, Weights(), precision)
     x = emit_embedding(graph, graph.read(TOKENS), model.embedding)
     states = _emit_layer(graph, x, layer, network, "reservoir_0", 0)
-    graph.give(_logits(model), emit_readout(graph, states, model.readout, features=layer.nodes))
+    about = described_text(model, f"{type(model).__name__}({type(model.readout).__name__})")
+    graph.give(about["output"], emit_readout(graph, states, model.readout, features=layer.nodes))
 
     @in_torch(model)
     def reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
         found, states = _layer_reference(layer, model.embedding(values["tokens"]), values, 0)
         return {"outputs": model.readout(states), **found}
 
-    return Plan(
-        model=f"{type(model).__name__}({type(model.readout).__name__})",
-        input=TOKENS,
-        output=_logits(model),
-        output_meaning="logits",
-        weights=graph.weights,
-        graphs=[graph],
-        references=[reference],
-        carried=[_carried(network, 0)],
-        target="whole",
-        vocabulary=model.vocabulary,
-    )
+    return Plan.whole(graph, reference, [_carried(network, 0)], **about)
 
 
 def _whole_laerc(model: LAERC, networks: Sequence[SimulatedNetwork], precision: Precision) -> Plan:
@@ -282,7 +272,8 @@ def _whole_laerc(model: LAERC, networks: Sequence[SimulatedNetwork], precision: 
         states = emit_network(graph, mapped, network, f"reservoir_{first}", number)
         x = emit_mix(graph, x, states, block, f"blocks.{number}")
     features = emit_norm(graph, x, model.norm, "norm")
-    graph.give(_logits(model), layers.tied_projection(graph, features, "embedding", array(model.embedding.weight)))
+    about = described_text(model, f"LAERC({len(blocks)}×{model.width})")
+    graph.give(about["output"], layers.tied_projection(graph, features, "embedding", array(model.embedding.weight)))
 
     @in_torch(model)
     def reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -294,18 +285,7 @@ def _whole_laerc(model: LAERC, networks: Sequence[SimulatedNetwork], precision: 
             carried |= found
         return {"outputs": model.readout(model.norm(x)), **carried}
 
-    return Plan(
-        model=f"LAERC({len(blocks)}×{model.width})",
-        input=TOKENS,
-        output=_logits(model),
-        output_meaning="logits",
-        weights=graph.weights,
-        graphs=[graph],
-        references=[reference],
-        carried=[_carried(network, number) for number, network in enumerate(networks)],
-        target="whole",
-        vocabulary=model.vocabulary,
-    )
+    return Plan.whole(graph, reference, [_carried(network, number) for number, network in enumerate(networks)], **about)
 
 
 def _whole_esn_lm(model: EsnLM, precision: Precision) -> Plan:
@@ -318,15 +298,10 @@ def _whole_esn_lm(model: EsnLM, precision: Precision) -> Plan:
     state = _state_value(network, 0)
     graph = Graph(0, Weights(), precision)
     driven = emit_embedding(graph, graph.read(TOKENS), model.embedding)
-    before = graph.read(state, ("batch",))
-
-    def step(states: list[str], row: str) -> tuple[list[str], str]:
-        following = emit_step(graph, row, states[0], network, "recurrence")
-        return [following], following
-
-    last, states = graph.scan(step, [state], [before], driven, model.nodes, "float32")
-    graph.give(_logits(model), emit_readout(graph, states, model.readout, features=model.nodes))
-    graph.give(state.model_copy(update={"name": f"next_{state.name}"}), last[0], ("batch",))
+    last, states = emit_loop(graph, driven, state, network, "recurrence")
+    about = described_text(model, f"EsnLM({type(model.readout).__name__})")
+    graph.give(about["output"], emit_readout(graph, states, model.readout, features=model.nodes))
+    graph.give(state.model_copy(update={"name": f"next_{state.name}"}), last, ("batch",))
 
     @in_torch(model)
     def reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -339,18 +314,7 @@ def _whole_esn_lm(model: EsnLM, precision: Precision) -> Plan:
             model._batch, model._state = batch, kept
         return {"outputs": model.readout(features), "next_state_0": features[:, -1]}
 
-    return Plan(
-        model=f"EsnLM({type(model.readout).__name__})",
-        input=TOKENS,
-        output=_logits(model),
-        output_meaning="logits",
-        weights=graph.weights,
-        graphs=[graph],
-        references=[reference],
-        carried=[_carried(network, 0)],
-        target="whole",
-        vocabulary=model.vocabulary,
-    )
+    return Plan.whole(graph, reference, [_carried(network, 0)], **about)
 
 
 def _whole_sequence_model(
@@ -377,14 +341,7 @@ def _whole_sequence_model(
         found, states = _layer_reference(recurrence, values["inputs"], values, 0)
         return {"outputs": read_by(model, states), **found}
 
-    return Plan(
-        **described(model),
-        weights=graph.weights,
-        graphs=[graph],
-        references=[reference],
-        carried=[_carried(network, 0)],
-        target="whole",
-    )
+    return Plan.whole(graph, reference, [_carried(network, 0)], **described(model))
 
 
 def _whole_gated(
@@ -452,14 +409,7 @@ def _whole_gated(
             rows.append(x)
         return {"outputs": read_by(model, torch.stack(rows, 1)), NEXT: x, **found}
 
-    return Plan(
-        **described(model),
-        weights=graph.weights,
-        graphs=[graph],
-        references=[settable_reference if settable else driven_reference],
-        carried=carried,
-        target="whole",
-    )
+    return Plan.whole(graph, settable_reference if settable else driven_reference, carried, **described(model))
 
 
 # ---- parts
@@ -506,10 +456,6 @@ def _state_value(network: SimulatedNetwork, number: int) -> Value:
 def _carried(network: SimulatedNetwork, number: int) -> Carried:
     name = f"state_{number}"
     return Carried(reads=name, gives=f"next_{name}", shape=(network.nodes,), dtype=network.dtype)
-
-
-def _logits(model: Any) -> Value:
-    return Value(name="outputs", shape=(model.vocabulary,))
 
 
 def _one(networks: Sequence[SimulatedNetwork], spec: ReservoirSpec) -> SimulatedNetwork:

@@ -10,10 +10,9 @@ Names are imported when they are first asked for (PEP 562), so that options and 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from reservoir_hw.errors import MissingExtra
+from reservoir_hw.readout._lazy import lazy_names
 from reservoir_hw.tokenizer import BpeTokenizer, CharTokenizer, Tokenizer, WordTokenizer, load_tokenizer
 
 if TYPE_CHECKING:
@@ -67,15 +66,7 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise MissingExtra(f"{name} needs torch: pip install 'reservoir-hw[train]'") from error
+__getattr__ = lazy_names(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

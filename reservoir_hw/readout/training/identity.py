@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.readout.training._differences import first_change
 from reservoir_hw.reservoir import Reservoir
 
@@ -20,15 +21,26 @@ if TYPE_CHECKING:
 
 
 def constants_of(model: Any) -> dict[str, Any]:
-    """The constants of all modules by name, as JSON gives them back; "model" is the outermost."""
+    """The constants of all modules by name, as JSON gives them back; "model" is the outermost.
+
+    Raises `ConfigurationError` naming the module whose constants cannot be written.
+    """
     if not isinstance(model, nn.Module):
         return {}
     found = {}
     for name, module in model.named_modules():
         tell = getattr(module, "constants", None)
-        if callable(tell):
-            found[name or "model"] = tell()
-    return json.loads(json.dumps(found))
+        # A module can have a part of that name.
+        if callable(tell) and not isinstance(tell, nn.Module):
+            try:
+                # NaN could be written, but is never what it was.
+                found[name or "model"] = json.loads(json.dumps(tell(), allow_nan=False))
+            except (TypeError, ValueError) as error:
+                raise ConfigurationError(
+                    f"constants() of {name or 'the model'} ({type(module).__name__}) cannot be kept: {error}; let it "
+                    "give a mapping of finite numbers, texts and lists, or give it another name"
+                ) from error
+    return found
 
 
 def upstream_constants(model: Any) -> dict[str, Any]:
@@ -39,7 +51,12 @@ def upstream_constants(model: Any) -> dict[str, Any]:
 
 def other_constants(then: dict[str, Any], model: Any) -> str | None:
     """How the constants that were written down differ from the model's, or None."""
-    change = first_change(then, constants_of(model))
+    return change_of_constants(then, constants_of(model))
+
+
+def change_of_constants(then: dict[str, Any], now: dict[str, Any]) -> str | None:
+    """How the constants that were written down differ from those of now, or None."""
+    change = first_change(then, now)
     if change is None:
         return None
     return f"its {change.key} is {change.before}, this model's is {change.now}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,11 +24,11 @@ from reservoir_hw.readout.training._differences import first_change
 from reservoir_hw.readout.training._errors import NotFinite
 from reservoir_hw.readout.training.folder import TrainingFolder
 from reservoir_hw.readout.training.history import Progress, Row
-from reservoir_hw.readout.training.identity import FrozenTensors, constants_of, other_constants, trained_names
+from reservoir_hw.readout.training.identity import FrozenTensors, change_of_constants, constants_of, trained_names
 from reservoir_hw.readout.training.objective import Batch, Objective, first_difference, put_weights
 from reservoir_hw.readout.training.optimizer import make_optimizer, set_learning_rate
 from reservoir_hw.readout.training.options import DECIDE_ORDER, TrainingOptions
-from reservoir_hw.readout.training.stopping import StopRequests
+from reservoir_hw.readout.training.stopping import StopRequests, stop_by
 from reservoir_hw.readout.training.weights_file import WEIGHTS, read_tensors
 from reservoir_hw.reservoir import Reservoir
 
@@ -167,6 +166,8 @@ class _Training:
             raise ConfigurationError(
                 f"batch {options.batch} cannot be shared equally by {self._world} processes: choose a multiple"
             )
+        # What cannot be written is to be known before the first step.
+        self._constants = {} if folder is None else constants_of(work.objective.trained)
         optimizer = make_optimizer(work.objective, options)
         with _without_deprecations():
             self._module, self._optimizer = fabric.setup(work.objective, optimizer)
@@ -256,12 +257,15 @@ class _Training:
 
     def _judge(self, loss: float) -> None:
         """Whether the weights are the best so far; stop if better ones have not come for long."""
-        state, options = self._state, self._options
+        state = self._state
         if state.best_loss is None or loss < state.best_loss:
             state.best_loss, state.best_step, state.worse = loss, state.step, 0
             return
         state.worse += 1
-        state.stopped_early = options.patience is not None and state.worse >= options.patience
+        state.stopped_early = self._out_of_patience(state)
+
+    def _out_of_patience(self, state: _State) -> bool:
+        return self._options.patience is not None and state.worse >= self._options.patience
 
     def _keep_best(self) -> None:
         """Keep the weights of this step, the best so far. The checkpoint of it is there: they never disagree."""
@@ -308,9 +312,7 @@ class _Training:
             if self._fabric.is_global_zero:
                 self._folder.draw(self._history)
         log.warning(message)
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt(message)
-        raise SystemExit(128 + number)
+        raise stop_by(number, message)
 
     # ---- data and losses
 
@@ -424,7 +426,7 @@ class _Training:
         facts = {
             "state": vars(self._state),
             "model": {
-                "constants": constants_of(trained),
+                "constants": self._constants,
                 "trained": trained_names(trained),
                 "frozen": self._frozen.names(),
             },
@@ -444,10 +446,8 @@ class _Training:
         folder = self._folder
         if folder is None:
             return
-        if self._fabric.is_global_zero:
-            if not resume:
-                folder.clear()
-            folder.write_facts(self._facts())
+        if not resume and self._fabric.is_global_zero:
+            folder.clear()
         self._fabric.barrier()
         found = folder.read_checkpoint() if resume else None
         if found is not None:
@@ -461,6 +461,8 @@ class _Training:
                 )
         if self._fabric.is_global_zero:
             self._history = folder.log.begin(self._state.step)
+            # Only now: a training that is refused leaves the folder as it was.
+            folder.write_facts(self._facts())
 
     def _facts(self) -> dict[str, Any]:
         return {
@@ -493,6 +495,8 @@ class _Training:
             if kept:
                 reservoir.restore(kept)
         self._state = _State(**facts["state"])
+        # The patience may be another one now.
+        self._state.stopped_early = self._out_of_patience(self._state)
         if self._state.best_step == self._state.step:
             # The process may have ended between the checkpoint and this.
             self._keep_best()
@@ -526,7 +530,9 @@ class _Training:
         """Raise `ConfigurationError` if the model is another one: in a constant, or in what is frozen."""
         model = self._work.objective.trained
         own = self._work.objective.weights()
-        difference = other_constants(told["constants"], model) or first_difference(own, weights)
+        # Layers of several processes may have devices, and so input maps, of their own: the first has written them.
+        difference = change_of_constants(told["constants"], self._constants) if self._rank == 0 else None
+        difference = difference or first_difference(own, weights)
         if difference is None:
             changed = sorted({*told["trained"]} ^ {*trained_names(model)})
             other = [name for name in told["frozen"] if name in own and not torch.equal(own[name].cpu(), weights[name])]

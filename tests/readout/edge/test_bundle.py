@@ -255,6 +255,8 @@ def test_verify_finds_what_is_wrong(tmp_path: Path) -> None:
     quantised = case()
     quantised.facts["precision"] = "int8"
     assert verify(_with_golden(tmp_path / "int8.rhw", quantised, **{"segment_1/outputs": off})).passed
+    for nothing in (np.full_like(off, np.inf), off[:, :0].copy()):
+        assert not verify(_with_golden(tmp_path / "inf.rhw", case(), **{"segment_1/outputs": nothing})).passed
     off[0, 0, 0] = np.nan
     assert not verify(_with_golden(tmp_path / "nan.rhw", case(), **{"segment_1/outputs": off})).passed
     short = verify(_with_golden(tmp_path / "short.rhw", case(), **{"segment_1/outputs": off[:, :2].copy()}))

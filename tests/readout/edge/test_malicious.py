@@ -172,7 +172,9 @@ def _large_end(data: bytearray, **lies: int) -> None:
 ZIPS: dict[str, tuple[Callable[[bytearray], object], str]] = {
     "encrypted": (lambda data: _both(data, GOLDEN, 6, 8, "H", 1), "'golden.safetensors' is encrypted"),
     "data descriptor": (lambda data: _both(data, GOLDEN, 6, 8, "H", 8), "sizes behind its data"),
-    "compressed": (lambda data: _both(data, GOLDEN, 8, 10, "H", 8), "is compressed"),
+    "compressed": (
+        lambda data: _both(data, GOLDEN, 8, 10, "H", 8), r"is compressed .*: zip it without compression \(zip -0 ",
+    ),
     "unknown method": (lambda data: _both(data, GOLDEN, 8, 10, "H", 99), "is compressed"),
     "method in one": (lambda data: _patch(data, _local(data, GOLDEN) + 8, "H", 8), "described in two ways"),
     "size in one": (_size_in_one, "described in two ways"),
@@ -740,6 +742,7 @@ MODELS: dict[str, tuple[Callable[[], onnx.ModelProto | bytes], str]] = {
     "more inputs": (
         lambda: _changed(lambda model: model.graph.input.append(information(STATES))), "has the inputs 'tokens'",
     ),
+    "a loop": (lambda: _nodes(helper.make_node("Loop", ["", "", "tokens"], ["drive_0"])), "Loop, which may never end"),
     "deep": (lambda: _nodes(_deeper(9)), "more than 8 deep"),
     "very deep": (lambda: _nested_bytes(2000), "more than 8 deep"),
     "many parts": (lambda: _head() + _field(7, _field(1, b"") * 300_000), "more than 200000 parts"),

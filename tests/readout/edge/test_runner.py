@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import subprocess
@@ -20,6 +21,7 @@ from reservoir_hw.errors import (
     ConfigurationError,
     DeviceFault,
     InputRangeError,
+    NotOpen,
     NotSupported,
     ShapeError,
     StateLost,
@@ -139,6 +141,49 @@ def test_configurations_are_opened_and_closed(series: Path, device: Reservoir) -
     with EdgeRunner(series, device):
         pass
     assert device.is_open
+
+
+def test_a_closed_runner_says_so(series: Path, device: Reservoir) -> None:
+    with EdgeRunner(series, device) as runner:
+        runner.step(drive(1)[:, 0])
+    for use in (
+        lambda: runner.step(drive(1)[:, 0]), lambda: runner.run(drive(2)), runner.reset, runner.verify_probe,
+        lambda: runner.generate([1], 2),
+    ):  # fmt: skip
+        with pytest.raises(NotOpen, match=r"this runner of .* is closed: make another"):
+            use()
+
+
+def test_an_input_that_is_refused_leaves_the_sequence_as_it_was(
+    series: Path, device: Reservoir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    u = drive(6)
+
+    def refuses(*_: Any) -> Any:
+        raise InputRangeError("outside the range")
+
+    with EdgeRunner(series, device) as runner:
+        whole = runner.run(u)
+        runner.reset()
+        runner.run(u[:, :3])
+        with monkeypatch.context() as patch:
+            patch.setattr(device, "_within_limits", refuses)
+            for use in (lambda: runner.step(u[:, 3]), lambda: runner.run(u[:, 3:])):
+                with pytest.raises(InputRangeError, match="outside"):
+                    use()
+        np.testing.assert_allclose(runner.run(u[:, 3:]), whole[:, 3:], atol=1e-6)
+
+
+def test_the_tokenizer_of_another_model(words: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(words) as archive:
+        archive.extractall(tmp_path / "open")
+    text = CharTokenizer("abc").dump().encode()
+    (tmp_path / "open/tokenizer.json").write_bytes(text)
+    manifest = json.loads((tmp_path / "open/manifest.json").read_text())
+    manifest["files"]["tokenizer.json"] = {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}
+    (tmp_path / "open/manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ConfigurationError, match=r"tokenizer.json has 3 tokens, the model \d+: it belongs to another"):
+        EdgeRunner(tmp_path / "open", {**DEVICE, "inputs": 4})
 
 
 def test_text_comes_in_pieces(words: Path) -> None:

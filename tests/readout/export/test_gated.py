@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
@@ -30,18 +29,9 @@ from reservoir_hw.readout.gated import (
     TrainedCandidate,
 )
 
+pytestmark = pytest.mark.usefixtures("seeded")
+
 INPUTS, NODES, CLASSES = 4, 9, 3
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as opened:
-        yield opened
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(1)
 
 
 def opened(stack: ExitStack, **options: Any) -> Esn:
@@ -221,6 +211,14 @@ def test_the_plan_makes_a_bundle(stack: ExitStack, tmp_path: Path, kind: str) ->
     model = moving(SequenceClassifier(GatedRecurrence(candidate_of(kind, stack)), CLASSES))
     manifest = write_plan(plan_of_gated(model), tmp_path / "bundle", probe=False)
     assert [carried.reads for carried in manifest.carried] == ["x"]
+
+
+@pytest.mark.parametrize("kind", ["driven", "settable"])
+def test_what_goes_step_by_step_has_no_repetitions(stack: ExitStack, tmp_path: Path, kind: str) -> None:
+    plan = plan_of_gated(GatedRecurrence(candidate_of(kind, stack)))
+    with pytest.raises(ConfigurationError, match="no sequence can be played 3 times and averaged"):
+        write_plan(plan, tmp_path / "model.rhw", repetitions=3, probe=False)
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_unknown_candidate_is_refused() -> None:

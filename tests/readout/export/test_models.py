@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from reservoir_hw.readout import (
     ReservoirLM,
     RidgeReadout,
     RLSReadout,
+    given_embedding,
     random_embedding,
 )
 from reservoir_hw.readout.edge.bundle import Bundle
@@ -34,18 +34,13 @@ from reservoir_hw.readout.edge.verification import verify
 from reservoir_hw.readout.export.certificate import certify
 from reservoir_hw.readout.export.exporter import built, export_model
 from reservoir_hw.readout.export.models import plan_of
+from reservoir_hw.readout.export.parts import mapped_by
 from reservoir_hw.readout.export.plan import BOUND
 from reservoir_hw.readout.export.recording import record_series, record_text
 from reservoir_hw.readout.laerc_reservoirs import reservoir_configurations
 from reservoir_hw.reservoir import Reservoir
 
 VOCABULARY = 23
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def esn(stack: ExitStack, **keys: Any) -> Reservoir:
@@ -182,6 +177,31 @@ def test_the_certificate_does_not_count_saturations_in_the_model(stack: ExitStac
     assert [layer.saturations for layer in model.reservoir_layers] == [0, 0, 0]
 
 
+def test_a_map_that_clips_other_values_is_not_certified(stack: ExitStack) -> None:
+    plan = plan_of(language_model(stack, LinearReadout(40, VOCABULARY), limit=0.6))
+    _, sessions = built(plan, {})
+    certify(plan, sessions)
+    exact = plan.references[0]
+    plan.references[0] = lambda values: (found := exact(values)) | {"clipped_0": found["clipped_0"] + 1}
+    with pytest.raises(ConfigurationError, match=r"segment 0 of ReservoirLM.* clips \d+ values .*rounding explains 0"):
+        certify(plan, sessions)
+    # In int8, a rounded model drives its device with other values.
+    certify(plan, sessions, bounded=False)
+
+
+def test_rounding_may_clip_what_lies_on_the_limit(stack: ExitStack) -> None:
+    layer = ReservoirLayer(esn(stack), scale=2, offset=0.1, limit=0.5)
+    x = torch.tensor([0.25, -0.25, 0.250001, 0.249999, 0.26, 0.24, -0.26, 0.0]).reshape(1, 1, 8)
+    counted = {name: int(value) for name, value in mapped_by(layer, x, 0).items() if name != "drive_0"}
+    assert counted == {"clipped_0": 3, "clipped_0_on_the_edge": 4}
+    vectors = np.full((VOCABULARY, 8), 0.5, np.float32)
+    model = ReservoirLM(given_embedding(vectors), ReservoirLayer(esn(stack), limit=0.5), LinearReadout(40, VOCABULARY))
+    plan = plan_of(model)
+    exact = plan.references[0]
+    plan.references[0] = lambda values: (found := exact(values)) | {"clipped_0": found["clipped_0"] + 8}
+    certify(plan, built(plan, {})[1])
+
+
 @pytest.mark.parametrize("kind", [RidgeReadout, RLSReadout, LMSReadout])
 @pytest.mark.parametrize("connected", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -204,14 +224,15 @@ def test_linear_readouts(stack: ExitStack, tmp_path: Path, kind: Any, connected:
         within(np.stack([runner.step(u[:, step]) for step in range(20)], 1), expected[:, :20])
 
 
-def test_weights_that_cancel_are_summed_in_double(stack: ExitStack, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_weights_that_cancel_are_summed_in_double(stack: ExitStack, tmp_path: Path, dtype: str) -> None:
     """A ridge regression with a small penalty: what float32 loses is more than the certificate allows."""
-    device = esn(stack, nodes=120, inputs=1, spectral_radius=0.9)
-    u = np.random.default_rng(0).uniform(0, 0.02, (1, 3000, 1)).astype(np.float32)
+    device = esn(stack, nodes=120, inputs=1, spectral_radius=0.9, dtype=dtype)
+    u = np.random.default_rng(0).uniform(0, 0.02, (1, 3000, 1)).astype(dtype)
     states = np.asarray(device.run(u))
     readout = RidgeReadout(1e-12).fit(states, 50 * np.roll(u, 12, 1))
     exact = readout.predict(states.astype(np.float64))
-    single = states @ readout.weights_.T.astype(np.float32) + readout.bias_.astype(np.float32)
+    single = states.astype(np.float32) @ readout.weights_.T.astype(np.float32) + readout.bias_.astype(np.float32)
     assert np.abs(single - exact).max() > BOUND
     export_model(readout, tmp_path / "m.rhw", reservoirs=device, recorded=record_series(device, u))
     assert verify(tmp_path / "m.rhw").passed
@@ -251,6 +272,42 @@ def test_quantised_models_are_close(stack: ExitStack, tmp_path: Path) -> None:
         quantised = [name for name, array in bundle.weights.items() if array.dtype == np.int8]
         assert len(quantised) == 3 * 5 + 1
         assert all(abs(bundle.weights[name]).max() == 63 for name in quantised)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_quantised_weights_are_finite(stack: ExitStack, tmp_path: Path, value: float) -> None:
+    model = language_model(stack, LinearReadout(40, VOCABULARY))
+    with torch.no_grad():
+        next(model.readout.parameters())[0, 0] = value
+    with pytest.raises(ConfigurationError, match=r"weight readout\.weight is not finite"):
+        export_model(model, tmp_path / "m.rhw", precision="int8")
+    assert not list(tmp_path.iterdir())
+
+
+def test_rows_that_float32_does_not_hold(stack: ExitStack) -> None:
+    """In int8 each row has a scale, which may be 0 in float32, or infinite, where the weights are in float64."""
+    device = esn(stack)
+    u = np.random.default_rng(0).uniform(-0.5, 0.5, (1, 300, 8)).astype(np.float32)
+    states = np.asarray(device.run(u)).astype(np.float64)
+    for factor, refused in ((1e-60, False), (1e60, True)):
+        readout = RidgeReadout(1e-3, standardise=False).fit(states, factor * u[..., :2].astype(np.float64))
+        if refused:
+            with pytest.raises(ConfigurationError, match=r"readout\.scale is not finite"):
+                plan_of(readout, [device], "int8")
+        else:
+            plan = plan_of(readout, [device], "int8")
+            certify(plan, built(plan, {})[1], bounded=False)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_numbers_that_overflow_are_not_certified(stack: ExitStack, tmp_path: Path, precision: Any) -> None:
+    model = language_model(stack, LowRankReadout(40, VOCABULARY, 4))
+    with torch.no_grad():
+        for parameter in model.readout.parameters():
+            parameter.mul_(1e30)
+    with pytest.raises(ConfigurationError, match=r"segment 1 of ReservoirLM.* gives infinity or NaN \(outputs\)"):
+        export_model(model, tmp_path / "m.rhw", precision=precision, probe=False)
+    assert not list(tmp_path.iterdir())
 
 
 def test_weights_lie_in_the_file_once(stack: ExitStack, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -27,18 +26,9 @@ from reservoir_hw.readout.export.module import _lower, export_module
 from reservoir_hw.readout.export.weights import Weights
 from reservoir_hw.readout.export.whole import SimulatedNetwork, whole_plan
 
+pytestmark = pytest.mark.usefixtures("seeded")
+
 FEATURES, OUTPUTS = 12, 5
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as opened:
-        yield opened
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(1)
 
 
 class Readout(nn.Module):

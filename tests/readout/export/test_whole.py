@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
@@ -45,18 +44,9 @@ from reservoir_hw.readout.gated import (
     TrainedCandidate,
 )
 
+pytestmark = pytest.mark.usefixtures("seeded")
+
 VOCABULARY, WIDTH, NODES = 11, 8, 40
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as opened:
-        yield opened
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(1)
 
 
 def opened(stack: ExitStack, **options: Any) -> Esn:
@@ -198,6 +188,22 @@ def test_ridge_on_every_kind_of_network(stack: ExitStack, activation: str, dtype
     expected = readout.predict(states, beside)
     assert np.abs(got - expected).max() <= BOUND * max(1.0, np.abs(expected).max())
     assert np.abs(last["state_0"] - states[:, -1]).max() < (1e-5 if dtype == "float32" else 1e-12)
+
+
+def test_weights_that_cancel_are_summed_in_double(stack: ExitStack) -> None:
+    """A ridge regression with a small penalty, as where the segments are exported."""
+    esn = opened(stack, inputs=1, nodes=120, spectral_radius=0.9, dtype="float64")
+    u = np.random.default_rng(0).uniform(0, 0.02, (1, 3000, 1))
+    states = np.asarray(esn.run(u))
+    readout = RidgeReadout(1e-12).fit(states, 50 * np.roll(u, 12, 1))
+    exact = readout.predict(states)
+    single = readout.predict(states.astype(np.float32))
+    assert np.abs(single - exact).max() > BOUND
+    plan = whole_plan(readout, [network_of(esn)], reservoir=esn)
+    (session,) = built(plan, {})[1]
+    certify(plan, [session], recorded={"inputs": u, **at_rest(plan, 1)})
+    got, _ = run(plan, session, u, at_rest(plan, 1))
+    assert np.abs(got - exact).max() <= BOUND * max(1.0, np.abs(exact).max())
 
 
 @pytest.mark.parametrize("kind", [RLSReadout, LMSReadout])

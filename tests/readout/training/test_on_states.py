@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from served import ipc_address, served
-from torch import Tensor
+from torch import Tensor, nn
 from training_case import VOCABULARY, digest, facts, options, text
 
 from reservoir_hw import open_reservoir
@@ -447,6 +447,103 @@ def test_a_checkpoint_of_another_layer_is_refused(reservoir: Esn, tmp_path: Path
             train(mapped(gradient="twin", twin=twins[1]), TRAIN, options=longer, folder=tmp_path / "twin")
         # For use, it does not matter how the weights were found.
         load_weights(mapped(), tmp_path / "twin" / "weights.safetensors")
+
+
+def test_a_checkpoint_of_other_shards_is_refused(tmp_path: Path) -> None:
+    """Shards that somebody made: every state and every target counts."""
+
+    def shards() -> list[Shard]:
+        drawn = np.random.default_rng(0)
+        return [Shard(drawn.random((4, 16, 3), np.float32), drawn.integers(0, 2, (4, 16))) for _ in range(2)]
+
+    def trained(train: list[Shard], valid: list[Shard], steps: int) -> int:
+        given = epochs(epochs=None, steps=steps)
+        return train_on_states(LinearReadout(3, 2), train, valid, options=given, folder=tmp_path).steps
+
+    trained(shards(), shards(), 3)
+    assert trained(shards(), shards(), 4) == 4
+    for which, what in ((0, "states"), (1, "states"), (1, "targets")):
+        changed = shards()
+        array = getattr(changed[which], what)
+        # The last value of all.
+        array[-1, -1] = 1 - array[-1, -1]
+        with pytest.raises(ConfigurationError, match=rf"checkpoint.* was written with shards\.shards\.{which} "):
+            trained(changed, shards(), 5)
+        with pytest.raises(ConfigurationError, match=rf"was written with shards_valid\.shards\.{which} "):
+            trained(shards(), changed, 5)
+    wide = [Shard(shard.states.astype(np.float64), shard.targets) for shard in shards()]
+    with pytest.raises(ConfigurationError, match=r"was written with shards\.shards\.0 "):
+        trained(wide, shards(), 5)
+    with pytest.raises(ConfigurationError, match=r"was written with shards\.shards "):
+        trained(shards()[:1], shards(), 5)
+    assert trained(shards(), shards(), 5) == 5
+
+
+class Deep(nn.Module):
+    """A model of somebody's own, with its reservoir where nobody would look; it tells of none."""
+
+    def __init__(self, reservoir: Reservoir, **keys: Any) -> None:
+        super().__init__()
+        self.vocabulary = VOCABULARY
+        film = nn.Sequential(random_embedding(VOCABULARY, WIDTH, seed=1), ReservoirLayer(reservoir, **keys))
+        self.parts = nn.ModuleList([nn.ModuleDict({"film": film})])
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.out = nn.Linear(NODES, VOCABULARY)
+        self.seen: set[torch.dtype] = set()
+
+    def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        part: Any = self.parts[0]
+        states = part["film"](tokens)
+        self.seen.add(states.dtype)
+        return nn.functional.cross_entropy(self.out(states).flatten(0, 1), targets.flatten(), ignore_index=-1)
+
+
+def test_devices_in_any_attribute_belong_to_a_checkpoint(reservoir: Esn, tmp_path: Path) -> None:
+    given, longer = options(steps=3), options(steps=4)
+    assert not hasattr(Deep(reservoir), "reservoir_layers")
+    train(Deep(reservoir), TRAIN, options=given, folder=tmp_path / "device")
+    with network(seed=7) as other:
+        with pytest.raises(ConfigurationError, match=r"was written with reservoirs\.0 "):
+            train(Deep(other), TRAIN, options=longer, folder=tmp_path / "device")
+        with pytest.raises(ConfigurationError, match=r"of another model: its parts\.0\.film\.1\.scale is 1\.0"):
+            train(Deep(reservoir, scale=0.5), TRAIN, options=longer, folder=tmp_path / "device")
+    assert train(Deep(reservoir), TRAIN, options=longer, folder=tmp_path / "device").steps == 4
+    twins = [Esn(draw_weights(NODES, WIDTH, seed=seed), dtype="float64", gradients=True) for seed in (3, 4)]
+    with twins[0], twins[1]:
+        train(Deep(reservoir, gradient="twin", twin=twins[0]), TRAIN, options=given, folder=tmp_path / "twin")
+        with pytest.raises(ConfigurationError, match=r"was written with layers\.0\.twin "):
+            train(Deep(reservoir, gradient="twin", twin=twins[1]), TRAIN, options=longer, folder=tmp_path / "twin")
+
+
+def test_the_noise_of_a_device_in_any_attribute_goes_on(tmp_path: Path) -> None:
+    given = options(checkpoint_steps=10, steps=14)
+    with network(noise=0.1) as device:
+        reference = Deep(device)
+        expected = facts(reference, train(reference, TRAIN, options=given))
+
+    def stop(now: Progress) -> None:
+        if now.row.step == 12:
+            raise Death
+
+    with network(noise=0.1) as device, pytest.raises(Death):
+        train(Deep(device), TRAIN, options=given, folder=tmp_path, progress=stop)
+    with network(noise=0.1) as device:
+        model = Deep(device)
+        assert facts(model, train(model, TRAIN, options=given, folder=tmp_path)) == expected
+
+
+def test_states_in_double_precision_under_autocast(reservoir: Esn) -> None:
+    """Autocast leaves float64 alone, and no weight in single precision can be multiplied with it."""
+    assert reservoir.spec.dtype == "float64"
+    rounded, exact = Deep(reservoir), Deep(reservoir)
+    result = train(rounded, TRAIN, VALID, options=options(precision="bf16-mixed"))
+    assert rounded.seen == {torch.float32}
+    assert {parameter.dtype for parameter in rounded.parameters()} == {torch.float32}
+    expected = train(exact, TRAIN, VALID, options=options())
+    assert result.best_loss is not None
+    assert result.best_loss == pytest.approx(expected.best_loss, abs=0.05)
+    assert result.best_loss != expected.best_loss
 
 
 def test_a_checkpoint_of_another_validation_is_refused(reservoir: Esn, tmp_path: Path) -> None:

@@ -16,15 +16,17 @@ from training_case import SmallModel, facts, options, text
 from reservoir_hw.readout.training import train
 
 
-def torchrun(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """The small training without dropout, shared by two processes."""
-    case = [training_case.__file__, str(folder / "run"), str(folder / "result.json"), "--dropout", "0"]
+def torchrun(
+    folder: Path, *arguments: str, script: list[str] | None = None, **environment: str
+) -> subprocess.Popen[str]:
+    """The small training without dropout, or another script, shared by two processes."""
+    case = script or [training_case.__file__, str(folder / "run"), str(folder / "result.json"), "--dropout", "0"]
     return subprocess.Popen(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *case, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **environment},
         # A terminal sends Ctrl-C to all processes of a group.
         start_new_session=True,
     )
@@ -69,6 +71,31 @@ def test_ctrl_c_stops_both_and_they_go_on(tmp_path: Path, alone: dict[str, Any])
     # Not from the checkpoint after step 7.
     assert 9 <= int(first.split()[1]) <= 11
     check_equal(json.loads((tmp_path / "result.json").read_text()), alone)
+
+
+OWN_CONSTANTS = """\
+import os, sys
+from training_case import SmallModel, options, text
+from reservoir_hw.readout.training import train
+
+class OwnDevice(SmallModel):
+    def constants(self):
+        return {"offset": int(os.environ["RANK"])}
+
+for steps in (3, 5):
+    train(OwnDevice(), text(3000), options=options(steps=steps), folder=sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+def test_every_process_may_have_a_device_of_its_own(tmp_path: Path) -> None:
+    """The first has written what its input map is; that of the others need not be the same."""
+    (tmp_path / "own.py").write_text(OWN_CONSTANTS)
+    path = os.pathsep.join([str(Path(training_case.__file__).parent), os.environ.get("PYTHONPATH", "")])
+    with torchrun(tmp_path, script=[str(tmp_path / "own.py"), str(tmp_path / "run")], PYTHONPATH=path) as process:
+        _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert json.loads((tmp_path / "run" / "training.json").read_text())["steps"] == 5
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ from reservoir_hw.readout.training import (
     save_weights,
     train,
 )
+from reservoir_hw.readout.training.stopping import StopRequests, stop_if_asked
 from reservoir_hw.seeds import generator
 
 TRAIN, VALID = text(3000), text(500, "valid")
@@ -179,6 +180,25 @@ def test_stops_early_and_keeps_the_best(tmp_path: Path) -> None:
     assert resumed.losses.tolist() == result.losses.tolist()
 
 
+def test_more_patience_goes_on_after_an_early_stop(tmp_path: Path) -> None:
+    """As if there had been that much from the beginning; with less it stops at once."""
+    # With a constant rate, the number of steps decides about nothing before them.
+    given = options(steps=400, evaluation_steps=5, patience=2, learning_rate=0.2, warmup=0.0, hold=0.0, final_rate=1.0)
+    stopped = train(SmallModel(width=40), text(300), VALID, options=given, folder=tmp_path)
+    assert stopped.stopped_early
+    for patience, steps in ((4, 400), (None, stopped.steps + 20)):
+        patient = given.model_copy(update={"patience": patience, "steps": steps})
+        model, reference = SmallModel(width=40), SmallModel(width=40)
+        result = train(model, text(300), VALID, options=patient, folder=tmp_path)
+        expected = train(reference, text(300), VALID, options=patient)
+        assert stopped.steps < result.steps == expected.steps
+        assert result.stopped_early == expected.stopped_early == (patience is not None)
+        assert facts(model, result) == facts(reference, expected)
+    again = train(SmallModel(width=40), text(300), VALID, options=given, folder=tmp_path)
+    assert again.stopped_early
+    assert again.steps == result.steps
+
+
 def test_folder(tmp_path: Path) -> None:
     rows: list[Progress] = []
     model = SmallModel()
@@ -310,6 +330,71 @@ def test_checkpoint_of_another_model(tmp_path: Path) -> None:
         train(less, TRAIN, options=options(), folder=tmp_path)
     with pytest.raises(ConfigurationError, match=r"float32, this model's .* of float64"):
         train(SmallModel().double(), TRAIN, options=options(), folder=tmp_path)
+
+
+def test_a_training_that_is_refused_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
+    train(SmallModel(), TRAIN, VALID, options=options(steps=5), folder=tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert "training.json" in before
+    for model, corpus in ((SmallModel(width=13), TRAIN), (SmallModel(), TRAIN[1:])):
+        with pytest.raises(ConfigurationError, match=r"name another folder, or begin anew"):
+            train(model, corpus, VALID, options=options(steps=9), folder=tmp_path)
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    train(SmallModel(), TRAIN, VALID, options=options(steps=9), folder=tmp_path)
+    assert json.loads((tmp_path / "training.json").read_text())["steps"] == 9
+
+
+def test_constants_that_cannot_be_kept(tmp_path: Path) -> None:
+    """Known before the first step, not at the first checkpoint."""
+
+    class Strange(SmallModel):
+        steps = 0
+
+        def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
+            self.steps += 1
+            return super().loss(tokens, targets)
+
+    for constants, said in (
+        (lambda: {"gain": torch.ones(2)}, "Object of type Tensor is not JSON serializable"),
+        (lambda: {"gain": math.nan}, "Out of range float values"),
+        (lambda scale: {"scale": scale}, r".* missing 1 required positional argument"),
+    ):
+        model: Any = Strange()
+        model.norm.constants = constants
+        message = rf"constants\(\) of norm \(LayerNorm\) cannot be kept: {said}.*; let it give a mapping"
+        with pytest.raises(ConfigurationError, match=message):
+            train(model, TRAIN, options=options(steps=2), folder=tmp_path / "run")
+        assert model.steps == 0
+        assert not (tmp_path / "run" / "training.json").exists()
+        with pytest.raises(ConfigurationError, match=message):
+            save_weights(model, tmp_path / "weights")
+    # A part of that name is no method.
+    model = Strange()
+    model.constants = nn.Linear(2, 2)
+    assert train(model, TRAIN, options=options(steps=2), folder=tmp_path / "run").steps == 2
+
+
+def test_ctrl_c_in_a_step_that_fails(tmp_path: Path) -> None:
+    """The failure is told, and so is what was asked for."""
+
+    class Failing(SmallModel):
+        def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
+            signal.raise_signal(number)
+            return super().loss(tokens, targets) * math.nan
+
+    for number, end in ((signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)):
+        with pytest.raises(NotFinite, match="step 0") as caught:
+            train(Failing(dropout=0), TRAIN, options=options(accumulate=1), folder=tmp_path)
+        assert caught.value.__notes__ == [f"{number.name} had asked to stop after the step that failed"]
+        with pytest.raises(end) as stopped:
+            stop_if_asked(caught.value)
+        assert stopped.value.__cause__ is caught.value
+        stop_if_asked(ValueError("nobody asked"))
+
+
+def test_a_signal_after_the_last_step_is_not_lost() -> None:
+    with pytest.raises(KeyboardInterrupt), StopRequests():
+        signal.raise_signal(signal.SIGINT)
 
 
 def test_checkpoint_of_another_course(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel: Path) -> None:
     assert held == tree
 
 
+@pytest.mark.slow
 def test_the_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "empty", with_pip=True)
     python = tmp_path / "empty/bin/python"

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from reservoir_hw.cli.options import JsonOption
-from reservoir_hw.cli.show import own_stdout, print_json, print_tables
+from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress_bar
 from reservoir_hw.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from reservoir_hw.experiment.infer import Progress
     from reservoir_hw.readout.edge import EdgeRunner
 
 
@@ -88,8 +89,10 @@ def infer(
                 if input_ is not None or prompt is None:
                     raise ConfigurationError(f"{runner.manifest.model} continues a text: give it with --prompt TEXT")
                 choices: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-                pieces = _generated(runner, prompt, tokens, choices)
-                _write(None if json and output == "-" else output, pieces, facts, "text", end="\n")
+                shown = output == "-" and not json and sys.stdout.isatty()
+                with contextlib.nullcontext(_unseen) if shown else progress_bar() as progress:
+                    pieces = _generated(runner, prompt, tokens, choices, progress)
+                    _write(None if json and output == "-" else output, pieces, facts, "text", end="\n")
             elif prompt is not None:
                 raise ConfigurationError(f"{runner.manifest.model} reads series, not text: give --input, no --prompt")
             else:
@@ -116,11 +119,19 @@ def infer(
         typer.echo(f"{facts['clipped']:,} values were clipped into the range of a reservoir", err=True)
 
 
-def _generated(runner: EdgeRunner, prompt: str, tokens: int, choices: dict[str, Any]) -> Iterator[str]:
+def _unseen(what: str, done: int, total: int) -> None:
+    """Whoever sees the text come needs no other progress."""
+
+
+def _generated(
+    runner: EdgeRunner, prompt: str, tokens: int, choices: dict[str, Any], progress: Progress
+) -> Iterator[str]:
+    progress("reading the prompt", 0, tokens)
     for number, piece in enumerate(runner.generate(prompt, tokens, **choices)):
         if number == 0:
             # The prompt crossed as a whole: what counts is the time of a token.
             runner.stopwatch.clear()
+        progress("writing", number, tokens)
         yield piece
 
 
@@ -149,7 +160,8 @@ def _series(runner: EdgeRunner, source: str, output: str, facts: dict[str, Any],
             inputs = read_series(source, lambda said: typer.echo(said, err=True))
         if len(inputs) > 1 and not to_npy and not (json and output == "-"):
             raise ConfigurationError(f"csv holds one sequence, and there are {len(inputs)}: --output FILE.npy")
-        outputs = run_series(runner, inputs, stepwise=timed)
+        with progress_bar() as progress:
+            outputs = run_series(runner, inputs, progress, stepwise=timed)
     if to_npy:
         write_npy(Path(output), outputs)
     elif json and output == "-":

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from reservoir_hw.tasks.task import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+# What is being done, steps done, steps in all.
+Progress: TypeAlias = Callable[[str, int, int], None]
 
 _SEPARATORS = str.maketrans(",;\t", "   ")
 
@@ -172,13 +175,19 @@ def write_npy(path: Path, outputs: np.ndarray) -> None:
     write_bytes(path, content.getvalue())
 
 
-def run_series(runner: EdgeRunner, inputs: np.ndarray, *, stepwise: bool = False) -> np.ndarray:
+def run_series(runner: EdgeRunner, inputs: np.ndarray, progress: Progress, *, stepwise: bool = False) -> np.ndarray:
     """Outputs of a whole series from rest, (batch, time, outputs); `stepwise` as a controller would, for its times."""
+    steps = inputs.shape[1]
     runner.reset(len(inputs))
-    if not stepwise or runner.whole_sequences or not inputs.shape[1]:
+    if not stepwise or runner.whole_sequences or not steps:
+        progress("all steps in one call", 0, steps)
         outputs = runner.run(inputs)
-        return outputs[:, -1:] if runner.manifest.reads_last else outputs
-    outputs = np.stack([runner.step(inputs[:, step]).copy() for step in range(inputs.shape[1])], 1)
+    else:
+        rows = []
+        for step in range(steps):
+            progress("step by step", step, steps)
+            rows.append(runner.step(inputs[:, step]).copy())
+        outputs = np.stack(rows, 1)
     return outputs[:, -1:] if runner.manifest.reads_last else outputs
 
 

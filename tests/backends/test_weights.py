@@ -288,6 +288,7 @@ def ring(weights: np.ndarray) -> csr_array:
     return csr_array((weights, (np.arange(nodes), np.roll(np.arange(nodes), 1))), shape=(nodes, nodes))
 
 
+@pytest.mark.slow
 def test_eigenvalues_on_one_circle_do_not_keep_arpack_for_minutes():
     rng = np.random.default_rng(0)
     uneven = rng.uniform(0.5, 1.5, 4000) * rng.choice([-1, 1], 4000)

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from reservoir_hw.cli import app
 from reservoir_hw.experiment.export import export_run
-from reservoir_hw.experiment.infer import open_runner
+from reservoir_hw.experiment.infer import open_runner, run_series
 from reservoir_hw.readout.edge import EdgeRunner
 from reservoir_hw.seeds import generator
 
@@ -104,6 +104,15 @@ def series(folder: Path, tmp_path: Path) -> tuple[np.ndarray, np.ndarray]:
     np.savetxt(tmp_path / "series.csv", u, header="voltage", comments="")
     with EdgeRunner(folder / "narma.rhw", folder / "narma.yaml") as runner:
         return u, runner.run(u[None])[0]
+
+
+def test_progress_is_told(folder: Path, series: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    inputs = np.load(tmp_path / "series.npy")[None]
+    with open_runner(folder / "narma.rhw", [folder / "narma.yaml"]) as runner:
+        for stepwise in (True, False):
+            run_series(runner, inputs, lambda _, done, total: told.append((done, total)), stepwise=stepwise)
+    assert told == [(step, 60) for step in range(60)] + [(0, 60)]
 
 
 def rows(text: str) -> np.ndarray:

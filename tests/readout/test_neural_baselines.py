@@ -250,7 +250,12 @@ def test_features_do_not_know_the_future(name: str) -> None:
     assert difference[13] > 1e-9
 
 
-@pytest.mark.parametrize("name", MODELS)
+SLOW = "transformer without a mask"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == SLOW else ()) for name in MODELS]
+)
 def test_training_and_generation_work_on_them(name: str) -> None:
     model: TokenModel = MODELS[name]()
     corpus = np.tile(np.arange(VOCABULARY), 60)

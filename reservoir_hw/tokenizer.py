@@ -260,6 +260,8 @@ def parse_tokenizer(text: str | bytes, name: str) -> Tokenizer:
         if content["format"] != FORMAT or content["version"] != VERSION:
             raise ValueError(f"format {content['format']!r} version {content['version']}")
         return _KINDS[content["kind"]]._from(content)
+    except RecursionError as error:
+        raise ConfigurationError(f"{name} cannot be read as a tokenizer: it is nested too deeply") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigurationError(f"{name} cannot be read as a tokenizer: {error}") from error
 

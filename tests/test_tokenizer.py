@@ -131,9 +131,10 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "something.json"
     with pytest.raises(ConfigurationError, match="cannot be read as a tokenizer"):
         load_tokenizer(path)
-    path.write_text('{"a": 1}')
-    with pytest.raises(ConfigurationError, match="cannot be read as a tokenizer"):
-        load_tokenizer(path)
+    for text in ('{"a": 1}', '{"characters":' + "[" * 200_000):
+        path.write_text(text)
+        with pytest.raises(ConfigurationError, match="cannot be read as a tokenizer"):
+            load_tokenizer(path)
 
 
 def test_gpt2_files_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

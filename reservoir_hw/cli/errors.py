@@ -30,7 +30,7 @@ class CommandGroup(TyperGroup):
                 _say(f"device: {error}{done}", *getattr(error, "__notes__", []))
                 raise typer.Exit(DEVICE) from error
             if isinstance(error, ReservoirError):
-                _say(f"error: {error}")
+                _say(f"error: {error}", *getattr(error, "__notes__", []))
                 raise typer.Exit(CONFIGURATION) from error
             if isinstance(error, OSError):
                 # Its own text has the number of the error and quotes, which say less.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -70,13 +71,16 @@ def infer(
         latency_figure,
         latency_table,
         open_runner,
-        require_figures,
+        require_figure,
+        require_place,
         require_times,
     )
 
     timed = latency or figure is not None
+    if output != "-":
+        require_place(Path(output), "--output")
     if figure is not None:
-        require_figures()
+        require_figure(figure)
     facts: dict[str, Any] = {}
     with own_stdout() if json else contextlib.nullcontext():
         with open_runner(bundle, reservoir or [], any_device=any_device, repetitions=repetitions) as runner:
@@ -104,10 +108,7 @@ def infer(
                 facts["latency"] = [stage.as_dict() for stage in stages]
         if figure is not None:
             title = f"{facts['model']}, {facts['precision']}"
-            try:
-                latency_figure(stages, title).savefig(figure, dpi=150)
-            except ValueError as error:
-                raise ConfigurationError(f"{figure}: {error}") from error
+            latency_figure(stages, title).savefig(figure, dpi=150)
             typer.echo(f"{figure} is written", err=True)
     if json:
         print_json(facts)
@@ -136,49 +137,67 @@ def _generated(
 
 
 def _series(runner: EdgeRunner, source: str, output: str, facts: dict[str, Any], *, timed: bool, json: bool) -> None:
-    """Series from a file as a whole, or line by line from standard input."""
+    """Series from a file as a whole, or line by line from standard input. An error keeps the steps before it."""
     import numpy as np
 
     from reservoir_hw.experiment.infer import line_of, numbers, read_series, run_series, stream_series, write_npy
 
     to_npy = output.lower().endswith(".npy")
-    if source == "-" and not runner.whole_sequences and not runner.manifest.reads_last:
-        answers = stream_series(runner, sys.stdin)
+    by_line = source == "-" and not runner.whole_sequences and not runner.manifest.reads_last
+    if by_line and not to_npy:
+        answers = map(line_of, stream_series(runner, sys.stdin))
+        _write(None if json and output == "-" else output, answers, facts, "csv")
+        return
+
+    def put(outputs: np.ndarray) -> None:
         if to_npy:
-            rows = [row.copy() for row in answers]
-            outputs = np.stack(rows)[None] if rows else np.zeros((1, 0, *runner.manifest.output.shape), np.float32)
+            write_npy(Path(output), outputs)
+        elif json and output == "-":
+            facts["outputs"] = outputs.tolist()
         else:
-            _write(None if json and output == "-" else output, map(line_of, answers), facts, "csv")
-            return
-    else:
-        if source == "-":
-            rows = [row for _, row in numbers(sys.stdin, "stdin")]
-            if len({len(row) for row in rows}) != 1:
-                raise ConfigurationError("stdin: no rows of numbers, or of different lengths")
-            inputs = np.stack(rows)[None]
+            _write(output, map(line_of, outputs[0]), facts, "csv")
+
+    # Outputs (batch, outputs) of each step.
+    answered: list[np.ndarray] = []
+    try:
+        if by_line:
+            for row in stream_series(runner, sys.stdin):
+                answered.append(row[None].copy())
+            empty = np.zeros((1, 0, *runner.manifest.output.shape), np.float32)
+            outputs = np.stack(answered, 1) if answered else empty
         else:
-            inputs = read_series(source, lambda said: typer.echo(said, err=True))
-        if len(inputs) > 1 and not to_npy and not (json and output == "-"):
-            raise ConfigurationError(f"csv holds one sequence, and there are {len(inputs)}: --output FILE.npy")
-        with progress_bar() as progress:
-            outputs = run_series(runner, inputs, progress, stepwise=timed)
-    if to_npy:
-        write_npy(Path(output), outputs)
-    elif json and output == "-":
-        facts["outputs"] = outputs.tolist()
-    else:
-        _write(output, map(line_of, outputs[0]), facts, "csv")
+            if source == "-":
+                rows = [row for _, row in numbers(sys.stdin, "stdin")]
+                if len({len(row) for row in rows}) != 1:
+                    raise ConfigurationError("stdin: no rows of numbers, or of different lengths")
+                inputs = np.stack(rows)[None]
+            else:
+                inputs = read_series(source, lambda said: typer.echo(said, err=True))
+            if len(inputs) > 1 and not to_npy and not (json and output == "-"):
+                raise ConfigurationError(f"csv holds one sequence, and there are {len(inputs)}: --output FILE.npy")
+            with progress_bar() as progress:
+                outputs = run_series(runner, inputs, progress, stepwise=timed, answered=answered)
+    except BaseException:
+        # Of a model that reads the last step, what came before it is no answer.
+        if answered and not runner.manifest.reads_last:
+            put(np.stack(answered, 1))
+        raise
+    put(outputs)
 
 
 def _write(output: str | None, pieces: Iterator[str], facts: dict[str, Any], name: str, end: str = "") -> None:
-    """Each piece as it comes, and at once; without an output they go into the facts."""
+    """Each piece as it comes, and at once; without an output they go into the facts.
+
+    The output is opened when the first piece is there: an error before it leaves an older file as it was.
+    """
     if output is None:
         facts[name] = "".join(pieces)
         return
+    first = next(pieces, "")
     with contextlib.ExitStack() as stack:
         target: TextIO = sys.stdout if output == "-" else stack.enter_context(open(output, "w", encoding="utf-8"))
         try:
-            for piece in pieces:
+            for piece in itertools.chain([first], pieces):
                 target.write(piece)
                 target.flush()
             target.write(end)

@@ -57,7 +57,9 @@ def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
         yield _Lines()
         return
     columns = [BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(), Rate()]
-    with Progress(*columns, TextColumn("{task.description}", markup=False), console=console, transient=True) as bar:
+    with Progress(
+        *columns, TextColumn("{task.description}", markup=False), console=console, transient=True, redirect_stdout=False
+    ) as bar:
         work = bar.add_task("", total=None)
         yield lambda what, done, total: bar.update(work, description=what, completed=done, total=total)
 

@@ -16,7 +16,7 @@ from reservoir_hw.experiment import language
 from reservoir_hw.experiment.configuration import ExperimentConfig, Point, grid, parse_experiment
 from reservoir_hw.experiment.drive import driven, follow, judge, learn
 from reservoir_hw.experiment.estimate import Estimate, estimate
-from reservoir_hw.experiment.files import begun_run_folder, new_run_folder, write_yaml
+from reservoir_hw.experiment.files import begun_run_folder, new_run_folder, rows_in, write_yaml
 from reservoir_hw.experiment.forecast import forecast
 from reservoir_hw.experiment.harvest import (
     check,
@@ -113,6 +113,8 @@ class Experiment:
         run = self.config.run
         record |= {"sample": run.sample, "operator": run.operator, "notes": run.notes}
         result = Result(self.config.title or self.name, points[0][1], folder, record)
+        if run.resume is not None:
+            result.earlier_rows = max(1, rows_in(folder))
         write_yaml(folder / "experiment.yaml", resolved)
         result.save()
         counter = _Counter(progress, sum(_steps(point, task) for point, task in points))
@@ -140,7 +142,7 @@ class Experiment:
             # The error itself goes on to the caller; a full disk must not hide it.
             with contextlib.suppress(Exception):
                 result.save()
-                if report:
+                if report and result.replaces_earlier:
                     _report(result)
             raise
         return result

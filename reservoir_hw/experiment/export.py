@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -26,6 +27,7 @@ from reservoir_hw.experiment.quantised import (
 )
 from reservoir_hw.experiment.trained import TrainedRow, trained_row
 from reservoir_hw.readout import LMSReadout, RidgeReadout, RLSReadout
+from reservoir_hw.readout._scale import Scale
 from reservoir_hw.readout.configuration import ReadoutConfig
 from reservoir_hw.readout.model_configuration import ModelConfig
 from reservoir_hw.reservoir import Reservoir
@@ -44,6 +46,9 @@ Progress = Callable[[str, int, int], None]
 
 RECORDED_STEPS = 300
 """Of the task's test, on which the exported graphs are compared with the model."""
+
+# Of the standard deviation of the outputs: what computing in float32 may change in a header.
+_SINGLE = 1e-3
 
 # Tokens of the test that are shown as a prompt.
 _PROMPT = 12
@@ -212,7 +217,8 @@ def _write_readout(
     ranges: dict[str, tuple[float, float]] | None = None,
 ) -> Exported:
     if work.target == "c":
-        return _write_header(work, readout, [spec], ranges if ranges is not None else _ranges(spec, None, None))
+        limits = ranges if ranges is not None else _ranges(spec, None, None)
+        return _write_header(work, readout, [spec], limits, recorded)
     from reservoir_hw.readout.export.exporter import write_plan
     from reservoir_hw.readout.export.models import plan_of_readout
     from reservoir_hw.readout.export.whole import whole_plan
@@ -223,7 +229,8 @@ def _write_readout(
         plan = whole_plan(readout, simulated_networks([device]), work.precision, reservoir=device)
         recorded = _carried_at_rest(plan, recorded)
     else:
-        plan = plan_of_readout(readout, spec, work.precision)
+        seen = None if recorded is None else _scale_of(readout, recorded)
+        plan = plan_of_readout(readout, spec, work.precision, seen=seen)
     work.say("writing")
     manifest = write_plan(
         plan,
@@ -237,6 +244,13 @@ def _write_readout(
         facts=_facts(work.row),
     )
     return work.written(manifest)
+
+
+def _scale_of(readout: Any, recorded: Values) -> Scale:
+    """What the features are like: a ridge regression that was read from a file does not know."""
+    names = ("states_0", "inputs") if readout.input_connection else ("states_0",)
+    features = np.concatenate([np.asarray(recorded[name], np.float64) for name in names], axis=-1)
+    return Scale.of([features], centred=True, precision=float(np.finfo(np.float32).eps))
 
 
 def _quantised_readout(
@@ -348,7 +362,7 @@ def _write_model_header(
         metrics = _text_metrics(
             work, model, task, [drive, lambda given: {"outputs": coded.predict(given["states_0"])[0]}]
         )
-    exported = _write_header(work, model.readout, [device.spec for device in devices or []] or [spec], ranges)
+    exported = _write_header(work, model.readout, [device.spec for device in devices or []] or [spec], ranges, recorded)
     exported.metrics = metrics
     return exported
 
@@ -466,8 +480,61 @@ def _used_ranges(readout: Any, ranges: Mapping[str, tuple[float, float]]) -> dic
     return {name: ranges[name] for name in names if name in ranges}
 
 
+def _single_note(readout: Any, recorded: Values) -> str:
+    """What float32 changes on recorded states, in words: the formula of the header in both precisions.
+
+    Raises `ConfigurationError` where it is more than `_SINGLE` of the standard deviation of the outputs.
+    """
+    states, inputs = recorded["states_0"], recorded.get("inputs")
+    if not getattr(readout, "input_connection", False):
+        inputs = None
+    exact = _header_outputs(readout, states, inputs, np.float64)
+    # Overflow is an error of its own, found below.
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = _header_outputs(readout, states, inputs, np.float32)
+        error = float(np.abs(found - exact).max())
+    steps = tuple(range(exact.ndim - 1))
+    spread = float(np.sqrt(exact.var(axis=steps).mean()))
+    # No float32 lies nearer to an output than its last digit.
+    allowed = max(_SINGLE * spread, float(np.finfo(np.float32).eps * np.abs(exact).max()))
+    measured = (
+        f"{error:.2g} on {math.prod(exact.shape[:-1])} recorded steps, where the standard deviation of the outputs is "
+        f"{spread:.2g}"
+    )
+    # Written so that NaN is no small error.
+    if not error <= allowed:
+        raise ConfigurationError(
+            f"a header that computes in float32 differs from this readout by up to {measured}: more than "
+            f"{_SINGLE:g} of it. Large states and weights that cancel are lost in float32: train again on states that "
+            "are scaled to about 1 and have no large mean, or with a larger alpha; nothing was written"
+        )
+    return f"float32 changes an output by at most {measured}."
+
+
+def _header_outputs(readout: Any, states: np.ndarray, inputs: np.ndarray | None, dtype: Any) -> np.ndarray:
+    """What the fp32 header computes, in its order of sums, in a dtype."""
+    from reservoir_hw.readout.export.c_header import _matrices
+
+    def dot(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
+        weights = weights.astype(dtype)
+        sums = np.zeros((4, *values.shape[:-1], len(weights)), dtype)
+        in_fours = weights.shape[1] // 4 * 4
+        for feature in range(weights.shape[1]):
+            sums[feature % 4 if feature < in_fours else 0] += values[..., feature, None] * weights[:, feature]
+        return (sums[0] + sums[1]) + (sums[2] + sums[3])
+
+    first, second, bias, widths = _matrices(readout)
+    found = dot(first[:, : widths.nodes], states.astype(dtype))
+    outputs = bias.astype(dtype) + (found if second is None else dot(second, found))
+    return outputs if inputs is None else outputs + dot(first[:, widths.nodes :], inputs.astype(dtype))
+
+
 def _write_header(
-    work: _Work, readout: Any, specs: Sequence[ReservoirSpec], ranges: Mapping[str, tuple[float, float]]
+    work: _Work,
+    readout: Any,
+    specs: Sequence[ReservoirSpec],
+    ranges: Mapping[str, tuple[float, float]],
+    recorded: Values | None,
 ) -> Exported:
     from reservoir_hw.readout.export.c_header import c_header
 
@@ -480,12 +547,15 @@ def _write_header(
         **{f"device {number}": spec.identity.fingerprint for number, spec in enumerate(specs)},
     }
     used = _used_ranges(readout, ranges) if work.precision == "int8" else {}
+    notes = [f"{key.replace('_', ' ')} {low:g} to {high:g}" for key, (low, high) in used.items()]
+    if work.precision == "fp32" and recorded is not None:
+        notes.append(_single_note(readout, recorded))
     text = c_header(readout, name=name, precision=work.precision, provenance=provenance, **used)
     work.path.parent.mkdir(parents=True, exist_ok=True)
     write_text(work.path, text)
     size = work.path.stat().st_size
     exported = Exported(work.path, work.row.label, work.target, work.precision, size)
-    exported.notes += [f"{key.replace('_', ' ')} {low:g} to {high:g}" for key, (low, high) in used.items()]
+    exported.notes += notes
     return exported
 
 

@@ -55,6 +55,14 @@ def begun_run_folder(path: str | Path, resolved: dict[str, Any]) -> Path:
     return folder
 
 
+def rows_in(folder: Path) -> int:
+    """How many rows are in a run folder."""
+    try:
+        return len(json.loads((folder / "metrics.json").read_text())["rows"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
 def write_text(path: Path, text: str) -> None:
     """As `write_bytes`, in UTF-8."""
     write_bytes(path, text.encode())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 # What is being done, steps done, steps in all.
 Progress: TypeAlias = Callable[[str, int, int], None]
+
+FIGURES = (".png", ".pdf", ".svg")
 
 _SEPARATORS = str.maketrans(",;\t", "   ")
 
@@ -175,15 +178,37 @@ def write_npy(path: Path, outputs: np.ndarray) -> None:
     write_bytes(path, content.getvalue())
 
 
-def run_series(runner: EdgeRunner, inputs: np.ndarray, progress: Progress, *, stepwise: bool = False) -> np.ndarray:
-    """Outputs of a whole series from rest, (batch, time, outputs); `stepwise` as a controller would, for its times."""
+def require_place(path: Path, option: str) -> None:
+    """Raise `ConfigurationError` where no file can be written, before anything is driven."""
+    if not path.parent.is_dir():
+        raise ConfigurationError(f"{option} {path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise ConfigurationError(f"{option} {path} is a folder: name a file")
+    # An npy file is replaced as a whole; others are written in their place.
+    place = path if path.exists() and path.suffix.lower() != ".npy" else path.parent
+    if not os.access(place, os.W_OK):
+        raise ConfigurationError(f"{option} {path}: no permission to write to {place}")
+
+
+def run_series(
+    runner: EdgeRunner,
+    inputs: np.ndarray,
+    progress: Progress,
+    *,
+    stepwise: bool = False,
+    answered: list[np.ndarray] | None = None,
+) -> np.ndarray:
+    """Outputs of a whole series from rest, (batch, time, outputs); `stepwise` as a controller would, for its times.
+
+    Stepwise, `answered` gets the outputs (batch, outputs) of each step at once: they stay when a later step fails.
+    """
     steps = inputs.shape[1]
     runner.reset(len(inputs))
     if not stepwise or runner.whole_sequences or not steps:
         progress("all steps in one call", 0, steps)
         outputs = runner.run(inputs)
     else:
-        rows = []
+        rows = [] if answered is None else answered
         for step in range(steps):
             progress("step by step", step, steps)
             rows.append(runner.step(inputs[:, step]).copy())
@@ -243,6 +268,14 @@ def require_figures() -> None:
     """Raise `MissingExtra` without matplotlib, before anything is driven."""
     if find_spec("matplotlib") is None:
         raise MissingExtra("a figure needs matplotlib: pip install 'reservoir-hw[report]'")
+
+
+def require_figure(path: Path) -> None:
+    """Raise `ConfigurationError` or `MissingExtra` before anything is driven, where no figure can be written."""
+    if path.suffix.lower() not in FIGURES:
+        raise ConfigurationError(f"--figure {path}: a figure is a file that ends in .png, .pdf or .svg")
+    require_place(path, "--figure")
+    require_figures()
 
 
 def latency_figure(stages: Sequence[StageLatency], title: str) -> Figure:

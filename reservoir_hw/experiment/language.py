@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ _AT_ONCE = 256
 
 # Tokens that a sample continues where no prompt is given.
 _PROMPT = 32
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -376,6 +379,12 @@ def _train_on_states(
     shards = harvested(task.tokens_train, "training", count)
     drive = shards.estimate()
     watch.say(f"{drive}; driving")
+    begun = (place.training / "checkpoint.safetensors").exists()
+    if begun and not gradient.keep_states and not layer.reservoir.spec.deterministic:
+        log.warning(
+            "the states are driven again, and have other noise than before the training was interrupted "
+            "(training.gradient.keep_states keeps them)"
+        )
     held_out = _held_out(task, options)
     with _counted(layer.reservoir, watch.add):
         result = train_on_states(
@@ -386,6 +395,8 @@ def _train_on_states(
             folder=place.training,
             progress=_told(watch),
         )
+        # The test sees the noise that follows, also if all states were there already.
+        shards.take_up_noise()
     return result, str(drive)
 
 

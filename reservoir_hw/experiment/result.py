@@ -18,7 +18,8 @@ class Result:
     """The rows of an experiment, one for each point of its grid and each baseline.
 
     `status` is "running", "complete", "interrupted" or "failed"; the rows that were finished are always there.
-    `notes` are remarks for the user.
+    `notes` are remarks for the user. `earlier_rows` is how many rows a call that is gone on with has left in the
+    folder: its files stay as they are until there are as many again.
     """
 
     title: str
@@ -29,6 +30,7 @@ class Result:
     status: str = "running"
     problem: str = ""
     notes: list[str] = field(default_factory=list)
+    earlier_rows: int = 0
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -43,6 +45,11 @@ class Result:
             ],
         }
 
+    @property
+    def replaces_earlier(self) -> bool:
+        """Whether nothing is lost if this is written over what an earlier call has found."""
+        return len(self.rows) >= self.earlier_rows
+
     def tables(self) -> list[Table]:
         """The task's own tables; a plain one of all metrics for a task that has none."""
         return self.task.tables(self.rows) or [_plain_table(self.rows)]
@@ -53,6 +60,8 @@ class Result:
 
     def save(self) -> None:
         """Write metrics.json and provenance.json; done after every row."""
+        if not self.replaces_earlier:
+            return
         write_json(self.folder / "metrics.json", self.metrics)
         write_json(self.folder / "provenance.json", {**self.provenance, "status": self.status})
 

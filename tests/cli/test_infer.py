@@ -22,6 +22,7 @@ from served import free_address
 from typer.testing import CliRunner
 
 from reservoir_hw.cli import app
+from reservoir_hw.errors import DeviceError
 from reservoir_hw.experiment.export import export_run
 from reservoir_hw.experiment.infer import open_runner, run_series
 from reservoir_hw.readout.edge import EdgeRunner
@@ -137,12 +138,87 @@ def test_a_header_is_told(folder: Path, series: tuple[np.ndarray, np.ndarray], t
     assert "series.csv:1: the first line 'voltage' is no number: taken as a header" in call("infer", *given).stderr
 
 
-def test_a_file_that_cannot_be_written_is_named(
-    folder: Path, series: tuple[np.ndarray, np.ndarray], tmp_path: Path
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = [folder / "narma.rhw", "--reservoir", folder / "narma.yaml", "--input", tmp_path / "series.npy"]
-    said = call("infer", *given, "--output", tmp_path / "none/out.csv", code=1).stderr
-    assert f"error: {tmp_path / 'none/out.csv'}: No such file" in said
+    # There is no such bundle: a refusal that came later would be about it.
+    given = [tmp_path / "none.rhw", "--input", tmp_path / "none.npy"]
+    for option, name in (("--output", "out.csv"), ("--output", "out.npy"), ("--figure", "budget.png")):
+        said = refused(*given, option, tmp_path / "none" / name)
+        assert said == f"error: {option} {tmp_path / 'none' / name}: there is no folder {tmp_path / 'none'}\n"
+    for name in ("budget.xyz", "budget"):
+        assert "ends in .png, .pdf or .svg" in refused(*given, "--figure", tmp_path / name)
+    assert f"{tmp_path} is a folder: name a file" in refused(*given, "--output", tmp_path)
+    (tmp_path / "old.csv").write_text("1\n")
+    (tmp_path / "old.npy").write_bytes(b"")
+    # Who is root may write everywhere.
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    for name, place in (("new.csv", ""), ("old.npy", ""), ("old.csv", "old.csv")):
+        said = refused(*given, "--output", tmp_path / name)
+        assert f"{name}: no permission to write to {tmp_path / place}\n" in said
+    assert "nothing at this path" in refused(*given, "--output", "-")
+
+
+@pytest.fixture(params=["ctrl-c", "device"])
+def fourth_step_fails(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> tuple[int, str]:
+    """The exit code, and what is said."""
+    step, done = EdgeRunner.step, []
+
+    def failing(runner: EdgeRunner, inputs: np.ndarray) -> np.ndarray:
+        done.append(1)
+        if len(done) == 4:
+            raise KeyboardInterrupt if request.param == "ctrl-c" else DeviceError("it is gone")
+        return step(runner, inputs)
+
+    monkeypatch.setattr(EdgeRunner, "step", failing)
+    return (130, "interrupted: what was finished is kept") if request.param == "ctrl-c" else (3, "device: it is gone")
+
+
+@pytest.mark.parametrize("source", ["file", "stdin"])
+@pytest.mark.parametrize("form", ["csv", "npy", "stdout"])
+def test_what_was_answered_is_kept(
+    source: str,
+    form: str,
+    folder: Path,
+    series: tuple[np.ndarray, np.ndarray],
+    tmp_path: Path,
+    fourth_step_fails: tuple[int, str],
+) -> None:
+    u, expected = series
+    output = tmp_path / f"out.{form}"
+    given = ["infer", folder / "narma.rhw", "--reservoir", folder / "narma.yaml", "--latency"]
+    given += ["--input", tmp_path / "series.npy" if source == "file" else "-"]
+    given += [] if form == "stdout" else ["--output", output]
+    done = CliRunner().invoke(app, [str(one) for one in given], input="".join(f"{value}\n" for value in u[:, 0]))
+    assert (done.exit_code, done.stderr.strip()) == fourth_step_fails, done.exception
+    if form == "npy":
+        kept = np.load(output)
+    else:
+        kept = rows(done.stdout if form == "stdout" else output.read_text())
+    assert kept.shape == (3, 1)
+    assert np.abs(kept - expected[:3]).max() <= bound(expected)
+
+
+def test_a_bad_line_keeps_what_was_answered(folder: Path, tmp_path: Path) -> None:
+    given = [folder / "narma.rhw", "--reservoir", folder / "narma.yaml"]
+    for name in ("out.npy", "out.csv"):
+        assert "stdin:3: 'abc' is not a row" in refused(
+            *given, "--output", tmp_path / name, text="0.1\n0.2\nabc\n0.3\n"
+        )
+    kept = np.load(tmp_path / "out.npy")
+    assert kept.shape == (2, 1)
+    assert np.abs(kept - rows((tmp_path / "out.csv").read_text())).max() < 1e-6
+
+
+@pytest.mark.parametrize("name", ["keep.csv", "keep.npy"])
+def test_a_bad_first_line_leaves_an_older_file(name: str, folder: Path, tmp_path: Path) -> None:
+    given = [folder / "narma.rhw", "--reservoir", folder / "narma.yaml", "--output", tmp_path / name]
+    (tmp_path / name).write_text("kept")
+    assert "stdin:1: 'abc' is not a row" in refused(*given, text="abc\n")
+    assert (tmp_path / name).read_text() == "kept"
+    done = CliRunner().invoke(app, ["infer", *map(str, given)], input="")
+    assert done.exit_code == 0, done.output
+    assert (np.load(tmp_path / name).size if name == "keep.npy" else (tmp_path / name).stat().st_size) == 0
 
 
 def test_series_to_files_and_figures(folder: Path, series: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:

@@ -17,11 +17,14 @@ from served import ipc_address, served
 
 from reservoir_hw import open_reservoir
 from reservoir_hw.errors import ConfigurationError, DeviceError, ReservoirError
+from reservoir_hw.experiment import export
 from reservoir_hw.experiment.export import export_run
 from reservoir_hw.experiment.reservoir_of import reservoir_of
 from reservoir_hw.experiment.trained import trained_row
-from reservoir_hw.readout import RidgeReadout
+from reservoir_hw.readout import LowRankReadout, RidgeReadout
 from reservoir_hw.readout.edge import Bundle, EdgeRunner
+from reservoir_hw.readout.export import recording
+from reservoir_hw.readout.export.recording import record_series
 from reservoir_hw.readout.online import LMSReadout, RLSReadout
 from reservoir_hw.seeds import generator
 
@@ -265,6 +268,69 @@ def test_c(precision: Any, narma: Path, tmp_path: Path) -> None:
     assert "my_model_predict" in text
     assert trained_row(narma).reservoirs[0].identity.fingerprint in text
     assert bool(exported.metrics) is (precision == "int8")
+    said = [note for note in exported.notes if note.startswith("float32 changes an output by at most")]
+    assert len(said) == (precision == "fp32")
+
+
+def test_c_of_counts_that_float32_does_not_hold(narma: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same states around 1e6: their differences are what the readout reads, and float32 loses them."""
+    readout = RidgeReadout.load(narma / "readout/000.safetensors")
+    readout.bias_ = readout.bias_ - 1e6 * readout.weights_.sum(1)
+
+    def far(device: Any, inputs: np.ndarray) -> dict[str, np.ndarray]:
+        recorded = record_series(device, inputs)
+        return {**recorded, "states_0": recorded["states_0"].astype(np.float64) + 1e6}
+
+    monkeypatch.setattr(recording, "record_series", far)
+    monkeypatch.setattr(export, "_load_readout", lambda row: readout)
+    with pytest.raises(ConfigurationError, match=r"differs from this readout by .*300 recorded steps.*larger alpha"):
+        export_run(narma, tmp_path / "model.h", target="c")
+    assert not (tmp_path / "model.h").exists()
+
+
+def test_counts_of_a_device_without_a_declared_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A converter's 8192 ± 4000: the bundle computes in double, and the header says what float32 costs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "counting_bench.py").write_text(
+        "import numpy as np\n"
+        "W = np.random.default_rng(0).normal(size=(4, 60))\n"
+        "def measure(u):\n"
+        "    past = np.stack([np.pad(u[:, 0], (k, 0))[: len(u)] for k in range(4)], 1)\n"
+        "    return np.round(8192 + 4000 * np.tanh(past @ W))\n"
+        "def rest():\n"
+        "    pass\n"
+    )
+    device = {
+        "kind": "python", "call": "counting_bench:measure", "reset_call": "counting_bench:rest", "nodes": 60,
+        "simulated": True, "continuity": "replayed", "memory_steps": 4, "deterministic": True,
+    }  # fmt: skip
+    run = run_of(tmp_path, NARMA, reservoir=device)
+    (spec,) = trained_row(run).reservoirs
+    assert spec.state_range is None
+    exported = export_run(run, tmp_path / "model.rhw")
+    with Bundle.open(exported.path) as bundle:
+        graph = onnx.load_from_string(bundle.graph(0))
+    assert any(one.op_type == "Cast" for one in graph.graph.node)
+    header = export_run(run, tmp_path / "model.h", target="c")
+    assert any(note.startswith("float32 changes an output by at most") for note in header.notes)
+
+
+@pytest.mark.parametrize("connected", [False, True])
+def test_the_header_in_numpy(connected: bool) -> None:
+    """In float64 it is the readout, in float32 nearly."""
+    random = generator(0, "header")
+    x, u = random.normal(size=(1, 200, 11)), random.normal(size=(1, 200, 3))
+    given = u if connected else None
+    readout = RidgeReadout(input_connection=connected).fit(x, x[..., :2] * u[..., :1] + u[..., :2], given)
+    exact = readout.predict(x, given)
+    assert np.allclose(export._header_outputs(readout, x, given, np.float64), exact, rtol=0, atol=1e-13)
+    single = export._header_outputs(readout, x, given, np.float32)
+    assert single.dtype == np.float32
+    assert 0 < np.abs(single - exact).max() < 1e-5
+    low_rank = LowRankReadout(11, 5, 2)
+    logits = low_rank(torch.from_numpy(x.astype(np.float32))).detach().numpy()
+    assert np.abs(export._header_outputs(low_rank, x, None, np.float32) - logits).max() < 1e-5
 
 
 def _without_time(graph: bytes) -> onnx.ModelProto:

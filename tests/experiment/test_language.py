@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -254,6 +255,50 @@ def test_a_device_that_dies_leaves_the_rows_before(file: Path, monkeypatch: pyte
         run(file, vary={"reservoir.nodes": [8, 9]})
     metrics = json.loads(next(file.parent.glob("runs/*/metrics.json")).read_text())
     assert [row["label"] for row in metrics["rows"]] == ["ESN(8) linear"]
+
+
+def test_a_resume_that_fails_leaves_what_was_there(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from reservoir_hw.backends.simulated.esn import Esn
+
+    vary: Any = {"reservoir.nodes": [8, 9]}
+    folder = run(file, vary=vary).folder
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    ordinary = Esn._run
+
+    def dying(self: Esn, u: Any, out: Any) -> Any:
+        if self.spec.nodes == melting:
+            raise DeviceFault("the film has melted")
+        return ordinary(self, u, out)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Esn, "_run", dying)
+        for melting in (8, 9):  # noqa: B007
+            with pytest.raises(DeviceFault, match="melted"):
+                run(file, vary=vary, run__resume=str(folder))
+            for name in ("metrics.json", "provenance.json", "report.html"):
+                assert (folder / name).read_bytes() == before[folder / name]
+    again = run(file, vary=vary, run__resume=str(folder))
+    assert again.status == "complete"
+    assert json.loads((folder / "metrics.json").read_text()) == json.loads(before[folder / "metrics.json"])
+
+
+@pytest.mark.parametrize("lost", [[], ["checkpoint.safetensors", "log.csv", "states-training"]])
+def test_noise_goes_on_over_kept_states(file: Path, lost: list[str]) -> None:
+    """The states of the validation part alone are there, or all, and the training has ended."""
+    settings: dict[str, Any] = {
+        "reservoir__nonidealities": {"readout": {"noise": 0.3}},
+        "training__gradient__keep_states": True,
+        "training__gradient__epochs": 6,
+    }
+    folder = run(file, **settings).folder
+    whole = json.loads((folder / "metrics.json").read_text())["rows"]
+    (training,) = folder.glob("training/*")
+    assert (training / "states-validation").exists()
+    for name in lost:
+        (path,) = training.glob(f"{name}*")
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    again = run(file, **settings, run__resume=str(folder))
+    assert again.metrics["rows"] == whole
 
 
 def test_a_harvest_is_refused_in_one_sentence(file: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.readout.edge._sessions import import_onnxruntime
 from reservoir_hw.readout.edge.manifest import Certificate, Certified, Value
+from reservoir_hw.readout.export.parts import LinearPlan
 from reservoir_hw.readout.export.plan import BOUND, EDGE, Plan, Values
 from reservoir_hw.seeds import generator
 
@@ -156,12 +157,20 @@ def _followed(plan: Plan, sessions: Sequence[Any], recorded: Values) -> Iterator
 
 
 def random_inputs(plan: Plan, shape: tuple[int, int], random: np.random.Generator) -> Values:
-    """The model's input, the states of every crossing, and what is carried."""
+    """The model's input, the states of every crossing, and what is carried.
+
+    States are drawn from the range that the device declares; where it declares none, with mean and deviation of those
+    that a linear readout was trained on; where that is not known either, from the standard normal distribution.
+    """
     values = {plan.input.name: _random(plan.input, shape, random, plan, None)}
     for crossing in plan.crossings:
         spec = plan.reservoirs[crossing.slot]
         value = Value(name=crossing.states, shape=(spec.nodes,), dtype=spec.dtype)
-        values[crossing.states] = _random(value, shape, random, plan, spec.state_range)
+        states = _random(value, shape, random, plan, spec.state_range)
+        if isinstance(plan, LinearPlan) and plan.scale is not None:
+            centre, spread = plan.scale.centre[: spec.nodes], plan.scale.spread[: spec.nodes]
+            states = (centre + spread * states).astype(value.dtype)
+        values[crossing.states] = states
     for carried in plan.carried:
         value = Value(name=carried.reads, shape=carried.shape, dtype=carried.dtype)
         values[carried.reads] = _random(value, shape[:1], random, plan, None)

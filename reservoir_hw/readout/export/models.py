@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.readout._scale import Scale
 from reservoir_hw.readout.edge.manifest import Crossing, Value
 from reservoir_hw.readout.export import layers
 from reservoir_hw.readout.export.graph import Graph, Precision
@@ -18,6 +19,7 @@ from reservoir_hw.readout.export.parts import (
     TOKENS,
     LinearModel,
     LinearPart,
+    LinearPlan,
     array,
     described_text,
     emit_drive,
@@ -75,17 +77,22 @@ def plan_of(model: Any, reservoirs: Sequence[Reservoir] = (), precision: Precisi
     )
 
 
-def plan_of_readout(readout: LinearModel, reservoir: ReservoirSpec, precision: Precision = "fp32") -> Plan:
+def plan_of_readout(
+    readout: LinearModel, reservoir: ReservoirSpec, precision: Precision = "fp32", *, seen: Scale | None = None
+) -> Plan:
     """A linear readout of the states of a device, and of its inputs where it was trained with them (`LinearPart`).
 
-    Inputs cross as they are, so there is one segment. Raises `ConfigurationError` for a device of another width.
+    Inputs cross as they are, so there is one segment. `seen` is what recorded features are like, for a device that
+    declares no range of its states and a readout that does not know. Raises `ConfigurationError` for a device of
+    another width.
     """
-    linear = LinearPart(readout, reservoir, precision)
+    linear = LinearPart(readout, reservoir, precision, seen)
     inputs = Value(name="inputs", shape=(reservoir.inputs,), dtype=reservoir.dtype)
     states = Value(name="states_0", shape=(reservoir.nodes,), dtype=reservoir.dtype)
     graph = Graph(0, Weights(), precision)
     linear.emit(graph, graph.read(states), graph.read(inputs) if readout.input_connection else None)
-    return Plan(
+    return LinearPlan(
+        scale=linear.scale,
         model=type(readout).__name__,
         input=inputs,
         output=linear.output,

@@ -41,6 +41,9 @@ _DTYPES: dict[str, DType] = {
     "torch.float32": "float32", "torch.float64": "float64", "float32": "float32", "float64": "float64",
 }  # fmt: skip
 
+# How far back a module is looked for a memory.
+_MEMORY = 300
+
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
 
 
@@ -106,8 +109,9 @@ def emit_module(graph: Graph, x: str, module: nn.Module, example: Tensor, name: 
 
 
 def mixes_positions(module: nn.Module, example: Tensor) -> bool:
-    """Whether the module's output at a position depends on others."""
-    example = _unseen(_checked_example(example), 2, 5)
+    """Whether the module's output at a position depends on others, as far as `_MEMORY` steps away."""
+    example = _checked_example(example)
+    example = _unseen(example, 2, max(_MEMORY, example.shape[1]))
     whole = _outputs(module, example)
     parts = np.concatenate([_outputs(module, example[:, step : step + 1]) for step in range(example.shape[1])], 1)
     return bool(np.abs(whole - parts).max() > BOUND * max(1.0, float(np.abs(whole).max())))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.readout._scale import Scale
 from reservoir_hw.readout.edge.manifest import Value
 from reservoir_hw.readout.export import layers
 from reservoir_hw.readout.export.graph import Graph, Precision
-from reservoir_hw.readout.export.plan import BOUND, EDGE, Reference, Values
+from reservoir_hw.readout.export.plan import BOUND, EDGE, Plan, Reference, Values
 from reservoir_hw.readout.online import LMSReadout, RLSReadout
 from reservoir_hw.readout.ridge import RidgeReadout
 from reservoir_hw.spec import ReservoirSpec
@@ -27,6 +29,36 @@ if TYPE_CHECKING:
 TOKENS = Value(name="tokens", dtype="int64")
 
 LinearModel = RidgeReadout | RLSReadout | LMSReadout
+
+# Standard deviations from the mean that a feature is taken to reach, and how much of the bound one rounding of all
+# products may take: the sums of products that large and of one sign are rounded as well.
+_REACH = 3.0
+_SHARE = 0.25
+
+
+@dataclass
+class LinearPlan(Plan):
+    """That of a linear readout, and what its features are like where the device declares no range of its states."""
+
+    scale: Scale | None = None
+
+
+def training_scale(readout: LinearModel) -> Scale | None:
+    """Mean and standard deviation of each feature in training, where the readout still has them.
+
+    RLS and LMS keep those by which they standardise (without a bias 0 and the root mean square). A ridge regression has
+    the moments of all rows as long as it can go on learning: one read from a file has not.
+    """
+    if not isinstance(readout, RidgeReadout):
+        return readout._scale if readout.standardise else None
+    accumulator, features = readout._accumulator, readout.weights_.shape[1]
+    # Not `statistics()`, which would take in rows that the solution knows nothing of.
+    parts = [] if accumulator is None else [part for part in accumulator._statistics if part.rows]
+    if accumulator is None or not parts or readout._widths is None or readout._widths.features != features:
+        return None
+    total = parts[0].merged(parts[1:])
+    centre, spread = (total.mean + accumulator.shift)[:features], np.sqrt(total.variance[:features])
+    return Scale(centre, spread)
 
 
 def check_linear(readout: LinearModel, reservoir: ReservoirSpec) -> None:
@@ -46,14 +78,20 @@ class LinearPart:
     """W x + b of states, and of inputs where the readout was trained with them: as a graph, and as it is.
 
     Computed in float64 where sums of features and large weights that cancel would lose too much in float32, as those of
-    a ridge regression with a small penalty do. Raises as `check_linear`.
+    a ridge regression with a small penalty do. How large features are, the device's `state_range` says; where it
+    declares none, the readout's training (`training_scale`); else `seen`. Raises as `check_linear`.
     """
 
-    def __init__(self, readout: LinearModel, reservoir: ReservoirSpec, precision: Precision) -> None:
+    def __init__(
+        self, readout: LinearModel, reservoir: ReservoirSpec, precision: Precision, seen: Scale | None = None
+    ) -> None:
         check_linear(readout, reservoir)
         self.readout = readout
         self.dtype = reservoir.dtype
-        self.double = precision == "fp32" and _cancels(readout.weights_, reservoir)
+        self.scale: Scale | None = None
+        if reservoir.state_range is None:
+            self.scale = training_scale(readout) or seen
+        self.double = precision == "fp32" and _cancels(readout.weights_, reservoir, self.scale)
 
     @property
     def output(self) -> Value:
@@ -76,10 +114,12 @@ class LinearPart:
         return {"outputs": self.readout.predict(states.astype(exactness), given).astype(np.float32)}
 
 
-def _cancels(weights: np.ndarray, reservoir: ReservoirSpec) -> bool:
+def _cancels(weights: np.ndarray, reservoir: ReservoirSpec, scale: Scale | None) -> bool:
     """Whether rounding to float32 may move an output by more than the certificate allows."""
-    largest = max(map(abs, reservoir.state_range)) if reservoir.state_range else 1.0
-    return bool(np.abs(weights).sum(1).max() * largest * np.finfo(np.float32).epsneg > BOUND)
+    largest, bound = max(map(abs, reservoir.state_range)) if reservoir.state_range else 1.0, BOUND
+    if scale is not None:
+        largest, bound = np.abs(scale.centre) + _REACH * scale.spread, _SHARE * BOUND
+    return bool((np.abs(weights) * largest).sum(1).max() * np.finfo(np.float32).epsneg > bound)
 
 
 def described_text(model: Any, name: str) -> dict[str, Any]:

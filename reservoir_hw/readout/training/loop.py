@@ -166,6 +166,11 @@ class _Training:
             raise ConfigurationError(
                 f"batch {options.batch} cannot be shared equally by {self._world} processes: choose a multiple"
             )
+        if work.evaluation is None and (options.patience is not None or options.keep == "best"):
+            raise ConfigurationError(
+                "patience, and keep: best, go by the loss of validation data, and there is none: give some, or leave "
+                "them out"
+            )
         # What cannot be written is to be known before the first step.
         self._constants = {} if folder is None else constants_of(work.objective.trained)
         optimizer = make_optimizer(work.objective, options)

@@ -85,6 +85,9 @@ class _ShardRows:
         if not len(shards):
             raise ConfigurationError("there are no shards to learn from")
         self._shards, self._options = shards, options
+        for number, shape in enumerate(_shapes(shards)):
+            if 0 in shape:
+                raise ConfigurationError(f"shard {number} is empty: it has {shape[0]} sequences of {shape[1]} steps")
         self._counts = [_count(steps, sequences, options.context) for sequences, steps in _shapes(shards)]
         self._context = min(options.context, _shapes(shards)[0][1])
         per_step = options.windows_per_step

@@ -143,6 +143,7 @@ class HarvestedShards:
         self._sequences = [range(*pair) for pair in itertools.pairwise(bounds)]
         self._path = None if folder is None else Path(folder)
         self._corpus_digest: str | None = None
+        self._noise_taken_up = False
 
     # ---- what it holds
 
@@ -246,8 +247,21 @@ class HarvestedShards:
     def _stored(self, number: int) -> Tensor:
         if not StateStore.exists(self._store_path) or self._opened().committed < self._places(number + 1):
             self._fill(number + 1, None)
+        elif not self._noise_taken_up:
+            self._take_up_noise(self._opened())
         dataset = self._opened().dataset(f"shard{number}")
         return torch.from_numpy(dataset.read_states(Place(slice(0, dataset.sequences), 0, dataset.steps)))
+
+    def take_up_noise(self) -> None:
+        """Bring the noise of a simulated device to where it was when the states were kept."""
+        if self._path is not None and StateStore.exists(self._path):
+            self._take_up_noise(self._opened())
+
+    def _take_up_noise(self, store: StateStore) -> None:
+        self._noise_taken_up = True
+        reservoirs, snapshot = reservoirs_of(self._model), store.snapshot()
+        if snapshot is not None and len(reservoirs) == 1:
+            reservoirs[0].restore(snapshot)
 
     def _places(self, shards: int) -> int:
         """What the store counts: the groups of the first shards."""
@@ -279,9 +293,7 @@ class HarvestedShards:
             done = 0 if store is None else store.committed
             if store is not None:
                 store.remove_leftovers()
-                snapshot = store.snapshot()
-                if snapshot is not None and len(reservoirs) == 1:
-                    reservoirs[0].restore(snapshot)
+                self._take_up_noise(store)
             place = 0
             for number in range(shards):
                 groups = len(self._groups(number))
@@ -293,6 +305,7 @@ class HarvestedShards:
                     self._write(store, number, first, tokens, states.numpy())
                     first, place = first + len(tokens), place + 1
                     store.commit(place, snapshot=_noise_of(reservoirs))
+                    self._noise_taken_up = True
                     if on_steps is not None:
                         on_steps(tokens.size)
             if store is not None and shards == len(self):

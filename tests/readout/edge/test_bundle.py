@@ -104,6 +104,21 @@ def test_a_zip_is_one_for_other_tools_and_its_arrays_are_aligned(tmp_path: Path)
     assert diff(tmp_path / "a.rhw", tmp_path / "folder").identical
 
 
+@pytest.mark.parametrize("shift", range(8))
+def test_a_zip_of_other_tools_may_begin_its_arrays_anywhere(tmp_path: Path, shift: int) -> None:
+    made = case()
+    write_bundle(tmp_path / "a.rhw", made.facts, made.files)
+    with zipfile.ZipFile(tmp_path / "a.rhw") as file, zipfile.ZipFile(tmp_path / "b.rhw", "w") as other:
+        other.writestr("manifest.json", file.read("manifest.json") + b" " * shift)
+        for name in made.files:
+            other.writestr(name, file.read(name))
+    with Bundle.open(tmp_path / "a.rhw") as ours, Bundle.open(tmp_path / "b.rhw") as theirs:
+        for name, array in ours.weights.items():
+            np.testing.assert_array_equal(theirs.weights[name], array)
+            assert theirs.weights[name].flags.aligned
+            assert not theirs.weights[name].flags.writeable
+
+
 def test_large_sizes_and_offsets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As for files above 4 GiB, in which sizes have 64 bits."""
     made = case()

@@ -28,17 +28,19 @@ from reservoir_hw.readout import (
     given_embedding,
     random_embedding,
 )
+from reservoir_hw.readout._scale import Scale
 from reservoir_hw.readout.edge.bundle import Bundle
 from reservoir_hw.readout.edge.runner import EdgeRunner
 from reservoir_hw.readout.edge.verification import verify
-from reservoir_hw.readout.export.certificate import certify
+from reservoir_hw.readout.export.certificate import certify, random_inputs
 from reservoir_hw.readout.export.exporter import built, export_model
-from reservoir_hw.readout.export.models import plan_of
-from reservoir_hw.readout.export.parts import mapped_by
+from reservoir_hw.readout.export.models import plan_of, plan_of_readout
+from reservoir_hw.readout.export.parts import mapped_by, training_scale
 from reservoir_hw.readout.export.plan import BOUND
 from reservoir_hw.readout.export.recording import record_series, record_text
 from reservoir_hw.readout.laerc_reservoirs import reservoir_configurations
 from reservoir_hw.reservoir import Reservoir
+from reservoir_hw.spec import Identity, ReservoirSpec
 
 VOCABULARY = 23
 
@@ -238,6 +240,54 @@ def test_weights_that_cancel_are_summed_in_double(stack: ExitStack, tmp_path: Pa
     assert verify(tmp_path / "m.rhw").passed
     with EdgeRunner(tmp_path / "m.rhw", device) as runner:
         within(runner.run(u), exact)
+
+
+def counts(nodes: int = 200) -> tuple[np.ndarray, np.ndarray]:
+    """States as a converter gives them, 8192 ± 4000, of nodes that are much alike; and what is to be read from them."""
+    random = np.random.default_rng(0)
+    sources = random.uniform(-1, 1, (1, 3000, 3))
+    mixed = np.tanh(sources @ random.normal(size=(3, nodes)) + random.normal(size=nodes))
+    states = (8192 + 4000 * mixed + random.normal(size=mixed.shape)).astype(np.float32)
+    return states, np.sin(6 * sources[..., :2])
+
+
+@pytest.mark.parametrize("kind", ["ridge", "rls", "loaded"])
+def test_counts_of_a_converter_without_a_declared_range(tmp_path: Path, kind: str) -> None:
+    """Weights that cancel are found by how large the states of the training were, not by a size of 1."""
+    states, targets = counts()
+    readout: Any = RLSReadout() if kind == "rls" else RidgeReadout(1e-4)
+    readout.fit(states, targets)
+    if kind == "loaded":
+        readout.save(tmp_path / "r.safetensors")
+        readout = RidgeReadout.load(tmp_path / "r.safetensors")
+    identity = Identity(vendor="bench", model="converter", simulated=False)
+    spec = ReservoirSpec(inputs=1, nodes=200, identity=identity)
+    recorded = {"inputs": np.zeros((1, 300, 1), np.float32), "states_0": states[:, :300]}
+    seen = Scale.of([states], centred=True, precision=1e-7) if kind == "loaded" else None
+    plan = plan_of_readout(readout, spec, seen=seen)
+    _, (session,) = built(plan, {})
+    certificate = certify(plan, [session], recorded=recorded)
+    (certified,) = certificate.segments
+    assert certified.bound is not None
+    assert certified.largest_error <= certified.bound
+    drawn = random_inputs(plan, (3, 50), np.random.default_rng(0))["states_0"]
+    assert drawn.dtype == np.float32
+    assert drawn.mean() == pytest.approx(states.mean(), rel=0.1)
+    assert drawn.std() == pytest.approx(states.std(), rel=0.2)
+    exact = readout.predict(states.astype(np.float64))
+    (got,) = session.run(["outputs"], {"states_0": states})
+    within(got, exact)
+    # What was exported while every state was taken to be of size 1.
+    single = readout.predict(states)
+    assert np.abs(single - exact).max() > BOUND * max(1.0, float(np.abs(exact).max()))
+
+
+def test_a_declared_range_goes_before_the_training(stack: ExitStack) -> None:
+    device = esn(stack)
+    u = np.random.default_rng(0).uniform(-0.1, 0.1, (1, 300, 8)).astype(np.float32)
+    plan = plan_of(RidgeReadout(1e-3).fit(device.run(u), u[..., :2]), [device])
+    assert np.abs(random_inputs(plan, (3, 50), np.random.default_rng(0))["states_0"]).max() > 0.9
+    assert training_scale(RLSReadout(standardise=False).fit(device.run(u), u[..., :2])) is None
 
 
 def test_the_bound_is_that_of_each_trial(stack: ExitStack) -> None:

@@ -73,6 +73,13 @@ class Convolution(Readout):
         return self.outer(self.kernel(functional.pad(x.transpose(1, 2), (2, 0))).transpose(1, 2))
 
 
+class Echo(Readout):
+    """What was there 40 steps ago, too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(x + functional.pad(x, (0, 0, 40, 0))[:, : x.shape[1]])
+
+
 class Average(Readout):
     def forward(self, x: Tensor) -> Tensor:
         return self.outer(x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None])
@@ -254,7 +261,7 @@ def test_a_readout_of_ones_own_in_a_language_model(stack: ExitStack) -> None:
         assert "readout.inner.weight" in plan.weights.arrays
 
 
-@pytest.mark.parametrize("kind", [Convolution, Average])
+@pytest.mark.parametrize("kind", [Convolution, Average, Echo])
 def test_a_readout_of_a_language_model_may_not_mix_positions(stack: ExitStack, kind: Any) -> None:
     model, _ = language_model(stack, kind())
     with pytest.raises(ConfigurationError, match=f"type {kind.__name__} mixes the positions"):

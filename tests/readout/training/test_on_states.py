@@ -555,3 +555,18 @@ def test_a_checkpoint_of_another_validation_is_refused(reservoir: Esn, tmp_path:
     trained(VALID)
     with pytest.raises(ConfigurationError, match=r"was written with shards_valid\.corpus 500:"):
         trained(VALID[::-1].copy())
+
+
+@pytest.mark.parametrize(("steps", "sequences"), [(0, 3), (5, 0)])
+def test_an_empty_shard_is_refused(steps: int, sequences: int) -> None:
+    empty = Shard(torch.zeros(sequences, steps, 4), torch.zeros(sequences, steps, dtype=torch.long))
+    with pytest.raises(ConfigurationError, match=rf"shard 0 is empty: it has {sequences} sequences of {steps} steps"):
+        train_on_states(LinearReadout(4, 3), [empty], options=TrainingOptions(steps=2, accelerator="cpu"))
+
+
+@pytest.mark.parametrize("option", [{"patience": 1}, {"keep": "best"}])
+def test_what_goes_by_validation_needs_some(option: dict[str, Any]) -> None:
+    shard = Shard(torch.zeros(3, 5, 4), torch.zeros(3, 5, dtype=torch.long))
+    options = TrainingOptions(steps=2, evaluation_steps=1, accelerator="cpu", **option)
+    with pytest.raises(ConfigurationError, match="go by the loss of validation data, and there is none"):
+        train_on_states(LinearReadout(4, 3), [shard], options=options)

@@ -64,7 +64,8 @@ def infer(
 ) -> None:
     """Run a bundle beside its reservoirs; needs no torch.
 
-    Lines of standard input are answered one by one, as they come. Ctrl-C ends it; what was written stays.
+    Lines of standard input are answered one by one, as they come. Ctrl-C ends it; what was written stays. With
+    --json everything is printed at the end, and nothing before it.
     """
     from reservoir_hw.experiment.infer import (
         check_probe,
@@ -137,7 +138,10 @@ def _generated(
 
 
 def _series(runner: EdgeRunner, source: str, output: str, facts: dict[str, Any], *, timed: bool, json: bool) -> None:
-    """Series from a file as a whole, or line by line from standard input. An error keeps the steps before it."""
+    """Series from a file as a whole, or line by line from standard input.
+
+    Steps that were answered one by one before an error are kept.
+    """
     import numpy as np
 
     from reservoir_hw.experiment.infer import line_of, numbers, read_series, run_series, stream_series, write_npy
@@ -177,10 +181,15 @@ def _series(runner: EdgeRunner, source: str, output: str, facts: dict[str, Any],
                 raise ConfigurationError(f"csv holds one sequence, and there are {len(inputs)}: --output FILE.npy")
             with progress_bar() as progress:
                 outputs = run_series(runner, inputs, progress, stepwise=timed, answered=answered)
-    except BaseException:
-        # Of a model that reads the last step, what came before it is no answer.
-        if answered and not runner.manifest.reads_last:
-            put(np.stack(answered, 1))
+    except BaseException as error:
+        # Of a model that reads the last step, what came before it is no answer; --json is one document, at the end.
+        if answered and not runner.manifest.reads_last and not (json and output == "-"):
+            where = "written" if output == "-" else f"in {output}"
+            try:
+                put(np.stack(answered, 1))
+                error.add_note(f"the {len(answered)} steps that were answered are {where}")
+            except OSError as failed:
+                error.add_note(f"the {len(answered)} steps that were answered could not be written: {failed}")
         raise
     put(outputs)
 

@@ -114,7 +114,7 @@ class Experiment:
         record |= {"sample": run.sample, "operator": run.operator, "notes": run.notes}
         result = Result(self.config.title or self.name, points[0][1], folder, record)
         if run.resume is not None:
-            result.earlier_rows = max(1, rows_in(folder))
+            result.earlier_rows = rows_in(folder)
         write_yaml(folder / "experiment.yaml", resolved)
         result.save()
         counter = _Counter(progress, sum(_steps(point, task) for point, task in points))

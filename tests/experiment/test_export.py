@@ -288,6 +288,20 @@ def test_c_of_counts_that_float32_does_not_hold(narma: Path, tmp_path: Path, mon
     assert not (tmp_path / "model.h").exists()
 
 
+def test_each_output_of_a_header_is_compared() -> None:
+    """A large output says nothing about a small one, whose weights cancel."""
+    random = np.random.default_rng(0)
+    states = random.normal(size=(1, 400, 3)).astype(np.float32)
+    states[..., 0] *= 1000
+    states[..., 2] = states[..., 1] + 1e-6 * random.normal(size=(1, 400)).astype(np.float32)
+    readout = RidgeReadout(1.0).fit(states, states[..., :2])
+    readout.weights_, readout.bias_ = np.array([[1.0, 0, 0], [0, -1e7, 1e7]]), np.zeros(2)
+    with pytest.raises(ConfigurationError, match=r"up to .* 400 recorded steps \(output 1, whose standard deviation"):
+        export._single_note(readout, {"states_0": states})
+    readout.weights_ = np.array([[1.0, 0, 0], [0, -1.0, 2.0]])
+    assert "float32 changes an output by at most" in export._single_note(readout, {"states_0": states})
+
+
 def test_counts_of_a_device_without_a_declared_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A converter's 8192 ± 4000: the bundle computes in double, and the header says what float32 costs."""
     monkeypatch.chdir(tmp_path)

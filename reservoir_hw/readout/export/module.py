@@ -111,10 +111,18 @@ def emit_module(graph: Graph, x: str, module: nn.Module, example: Tensor, name: 
 def mixes_positions(module: nn.Module, example: Tensor) -> bool:
     """Whether the module's output at a position depends on others, as far as `_MEMORY` steps away."""
     example = _checked_example(example)
-    example = _unseen(example, 2, max(_MEMORY, example.shape[1]))
-    whole = _outputs(module, example)
-    parts = np.concatenate([_outputs(module, example[:, step : step + 1]) for step in range(example.shape[1])], 1)
-    return bool(np.abs(whole - parts).max() > BOUND * max(1.0, float(np.abs(whole).max())))
+    for steps in (5, _MEMORY):
+        trial = _unseen(example, 2, steps)
+        try:
+            whole = _outputs(module, trial)
+        except RuntimeError as error:
+            raise ConfigurationError(
+                f"a module of type {type(module).__name__} does not take sequences of {steps} steps: {_reason(error)}"
+            ) from error
+        parts = np.concatenate([_outputs(module, trial[:, step : step + 1]) for step in range(steps)], 1)
+        if np.abs(whole - parts).max() > BOUND * max(1.0, float(np.abs(whole).max())):
+            return True
+    return False
 
 
 def check_positions(module: nn.Module, example: Tensor) -> None:

@@ -79,7 +79,8 @@ class LinearPart:
 
     Computed in float64 where sums of features and large weights that cancel would lose too much in float32, as those of
     a ridge regression with a small penalty do. How large features are, the device's `state_range` says; where it
-    declares none, the readout's training (`training_scale`); else `seen`. Raises as `check_linear`.
+    declares none, the readout's training (`training_scale`); else `seen`. Where nothing says it, too. Raises as
+    `check_linear`.
     """
 
     def __init__(
@@ -91,7 +92,8 @@ class LinearPart:
         self.scale: Scale | None = None
         if reservoir.state_range is None:
             self.scale = training_scale(readout) or seen
-        self.double = precision == "fp32" and _cancels(readout.weights_, reservoir, self.scale)
+        unknown = reservoir.state_range is None and self.scale is None
+        self.double = precision == "fp32" and (unknown or _cancels(readout.weights_, reservoir, self.scale))
 
     @property
     def output(self) -> Value:

@@ -54,6 +54,9 @@ def train_on_states(
     Further parameters, files and errors are those of `train`. With several processes each takes its share of
     the rows: give them shards of the same states.
     """
+    _check_filled(shards_train, "to learn from")
+    if shards_valid is not None:
+        _check_filled(shards_valid, "to validate with")
     rows = _ShardRows(shards_train, options)
     evaluation, identity = None, {}
     if folder is not None:
@@ -82,14 +85,10 @@ class _ShardRows:
     """Rows of visits: a visit is one shard for some epochs, and whole steps."""
 
     def __init__(self, shards: Shards, options: TrainingOptions) -> None:
-        if not len(shards):
-            raise ConfigurationError("there are no shards to learn from")
         self._shards, self._options = shards, options
-        for number, shape in enumerate(_shapes(shards)):
-            if 0 in shape:
-                raise ConfigurationError(f"shard {number} is empty: it has {shape[0]} sequences of {shape[1]} steps")
-        self._counts = [_count(steps, sequences, options.context) for sequences, steps in _shapes(shards)]
-        self._context = min(options.context, _shapes(shards)[0][1])
+        shapes = _shapes(shards)
+        self._counts = [_count(steps, sequences, options.context) for sequences, steps in shapes]
+        self._context = min(options.context, shapes[0][1])
         per_step = options.windows_per_step
         self._steps_of = [-(-count * options.shard_epochs // per_step) for count in self._counts]
         self.steps = self._total_steps()
@@ -170,6 +169,17 @@ class _AllRows:
             part = slice(max(first - begin, 0), max(stop - begin, 0))
             yield states[part], targets[part]
             begin += len(targets)
+
+
+def _check_filled(shards: Shards, purpose: str) -> None:
+    """Raise `ConfigurationError` where there is nothing."""
+    if not len(shards):
+        raise ConfigurationError(f"there are no shards {purpose}")
+    for number, (sequences, steps) in enumerate(_shapes(shards)):
+        if not sequences or not steps:
+            raise ConfigurationError(
+                f"shard {number} {purpose} is empty: it has {sequences} sequences of {steps} steps"
+            )
 
 
 def _shapes(shards: Shards) -> list[tuple[int, int]]:

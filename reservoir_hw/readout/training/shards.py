@@ -258,10 +258,10 @@ class HarvestedShards:
             self._take_up_noise(self._opened())
 
     def _take_up_noise(self, store: StateStore) -> None:
-        self._noise_taken_up = True
         reservoirs, snapshot = reservoirs_of(self._model), store.snapshot()
-        if snapshot is not None and len(reservoirs) == 1:
+        if snapshot is not None and len(reservoirs) == 1 and reservoirs[0].spec.snapshot:
             reservoirs[0].restore(snapshot)
+        self._noise_taken_up = True
 
     def _places(self, shards: int) -> int:
         """What the store counts: the groups of the first shards."""

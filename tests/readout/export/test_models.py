@@ -282,6 +282,17 @@ def test_counts_of_a_converter_without_a_declared_range(tmp_path: Path, kind: st
     assert np.abs(single - exact).max() > BOUND * max(1.0, float(np.abs(exact).max()))
 
 
+def test_where_nothing_says_how_large_states_are_sums_are_in_double(tmp_path: Path) -> None:
+    states, targets = counts()
+    RidgeReadout(1e-4).fit(states, targets).save(tmp_path / "r.safetensors")
+    readout = RidgeReadout.load(tmp_path / "r.safetensors")
+    identity = Identity(vendor="bench", model="converter", simulated=False)
+    plan = plan_of_readout(readout, ReservoirSpec(inputs=1, nodes=200, identity=identity))
+    _, (session,) = built(plan, {})
+    (got,) = session.run(["outputs"], {"states_0": states})
+    within(got, readout.predict(states.astype(np.float64)))
+
+
 def test_a_declared_range_goes_before_the_training(stack: ExitStack) -> None:
     device = esn(stack)
     u = np.random.default_rng(0).uniform(-0.1, 0.1, (1, 300, 8)).astype(np.float32)

@@ -80,6 +80,17 @@ class Echo(Readout):
         return self.outer(x + functional.pad(x, (0, 0, 40, 0))[:, : x.shape[1]])
 
 
+class Positions(Readout):
+    """A table for 64 positions, all alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.ones(64, FEATURES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(x + self.table[: x.shape[1]])
+
+
 class Average(Readout):
     def forward(self, x: Tensor) -> Tensor:
         return self.outer(x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None])
@@ -265,6 +276,12 @@ def test_a_readout_of_ones_own_in_a_language_model(stack: ExitStack) -> None:
 def test_a_readout_of_a_language_model_may_not_mix_positions(stack: ExitStack, kind: Any) -> None:
     model, _ = language_model(stack, kind())
     with pytest.raises(ConfigurationError, match=f"type {kind.__name__} mixes the positions"):
+        plan_of_language_model(model)
+
+
+def test_a_readout_for_short_texts_alone(stack: ExitStack) -> None:
+    model, _ = language_model(stack, Positions())
+    with pytest.raises(ConfigurationError, match=r"type Positions does not take sequences of 300 steps: .*300.*64"):
         plan_of_language_model(model)
 
 

@@ -560,8 +560,15 @@ def test_a_checkpoint_of_another_validation_is_refused(reservoir: Esn, tmp_path:
 @pytest.mark.parametrize(("steps", "sequences"), [(0, 3), (5, 0)])
 def test_an_empty_shard_is_refused(steps: int, sequences: int) -> None:
     empty = Shard(torch.zeros(sequences, steps, 4), torch.zeros(sequences, steps, dtype=torch.long))
-    with pytest.raises(ConfigurationError, match=rf"shard 0 is empty: it has {sequences} sequences of {steps} steps"):
+    with pytest.raises(
+        ConfigurationError, match=rf"shard 0 to learn from is empty: it has {sequences} sequences of {steps} steps"
+    ):
         train_on_states(LinearReadout(4, 3), [empty], options=TrainingOptions(steps=2, accelerator="cpu"))
+
+    full = Shard(torch.zeros(3, 5, 4), torch.zeros(3, 5, dtype=torch.long))
+    for empties, said in (([full, empty], "shard 1 to validate with is empty"), ([], "no shards to validate with")):
+        with pytest.raises(ConfigurationError, match=said):
+            train_on_states(LinearReadout(4, 3), [full], empties, options=TrainingOptions(steps=2, accelerator="cpu"))
 
 
 @pytest.mark.parametrize("option", [{"patience": 1}, {"keep": "best"}])

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -11,7 +15,7 @@ numba = pytest.importorskip("numba")
 
 from scipy.sparse import csr_array  # noqa: E402
 
-from reservoir_hw.backends.simulated import kernels  # noqa: E402
+from reservoir_hw.backends.simulated import kernels, pace  # noqa: E402
 from reservoir_hw.backends.simulated.kernels import prepare, run  # noqa: E402
 from reservoir_hw.backends.simulated.pace import share_out  # noqa: E402
 from reservoir_hw.backends.simulated.rounding import rounded, to_float16  # noqa: E402
@@ -132,6 +136,23 @@ def test_batched_states_depend_neither_on_the_batch_nor_on_the_threads(monkeypat
         np.testing.assert_array_equal(states, whole[-batch:])
 
 
+@pytest.fixture(params=["own", "OpenMP"])
+def crew(request, monkeypatch):
+    """Whose threads share the work: those of this package, or those of torch."""
+    if request.param == "own":
+        monkeypatch.setattr(pace, "_openmp", lambda threads: None)
+        yield
+        return
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    if pace._openmp(3) is None:
+        pytest.skip("torch has no GNU OpenMP here")
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("crew")
 def test_an_error_in_one_thread_is_raised():
     def fail_at_two(part):
         if part == 2:
@@ -143,6 +164,56 @@ def test_an_error_in_one_thread_is_raised():
     share_out(done.append, range(50), threads=4)
     assert sorted(done) == list(range(50))
     share_out(done.append, [], threads=4)
+
+
+@pytest.mark.usefixtures("crew")
+def test_work_is_shared_by_several_threads():
+    meeting = threading.Barrier(3, timeout=30)
+    share_out(lambda part: meeting.wait(), range(3), threads=3)
+
+
+def test_threads_of_torch_where_they_are_fewer_than_are_allowed(monkeypatch):
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert pace._openmp(1) is None
+        assert pace._openmp(2) is not None or sys.platform != "linux"
+        torch.set_num_threads(4)
+        assert pace._openmp(2) is None
+        torch.set_num_threads(1)
+        assert pace._openmp(2) is None
+        torch.set_num_threads(2)
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(pace._openmp, 2).result() is None
+        monkeypatch.setattr(pace, "_PROCESS", -1)
+        assert pace._openmp(2) is None
+    finally:
+        torch.set_num_threads(before)
+
+
+FORKED = """
+import os, torch
+import numpy as np
+from reservoir_hw import open_reservoir
+torch.set_num_threads(2)
+with open_reservoir({"kind": "esn", "inputs": 64, "nodes": 256}) as reservoir:
+    u = np.ones((16, 128, 64), np.float32)
+    reservoir.reset(16)
+    states = reservoir.run(u)
+    torch.randn(1000, 1000) @ torch.randn(1000, 1000)
+    if not (child := os.fork()):
+        reservoir.reset(16)
+        os._exit(0 if np.array_equal(reservoir.run(u), states) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_fork_computes_without_the_threads_of_its_parent():
+    pytest.importorskip("torch")
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    subprocess.run([sys.executable, "-c", FORKED], check=True, timeout=120, env=environment)
 
 
 def test_chunks_inside_a_batched_run_give_the_same_bits(monkeypatch):

@@ -19,7 +19,8 @@ reservoirs behind the contract. "Narrow" has the networks of the authors' publis
 units behind the reservoir instead of R). "Through" lets theirs send gradients through `nn.RNN` too, as that code
 does: it computes something else, so only its time is of interest.
 
-Two ratios: of wall time, and of processor time over all threads, which others on the machine disturb less. For one
+Two ratios: of wall time, and of processor time over all threads, which others on the machine disturb less. Each is the
+median over rounds, in which both sides follow each other, in turn the one and the other first. For one
 thread on both sides, set OMP_NUM_THREADS, OPENBLAS_NUM_THREADS and NUMBA_NUM_THREADS to 1.
 """
 
@@ -85,7 +86,7 @@ class LayeredCase:
 
 @dataclass(frozen=True)
 class Row:
-    """Medians of tokens per second, ratios of ours to theirs, and the largest difference of the losses."""
+    """Medians of tokens per second, of the ratios of ours to theirs, and the largest difference of the losses."""
 
     case: str
     ours: float
@@ -131,7 +132,7 @@ def compare(case: Case | LayeredCase, repeats: int, profiled: bool) -> Row:
     with one_reservoir(case, corpus) if isinstance(case, Case) else layered(case, corpus) as sides:
         # The first round compiles, allocates, and chooses threads.
         for number in range(repeats + 1):
-            for name, side in sides.items():
+            for name, side in list(sides.items())[:: -1 if number % 2 else 1]:
                 begin, begin_processor = time.perf_counter(), time.process_time()
                 losses[name] = side()
                 if number:
@@ -147,12 +148,16 @@ def compare(case: Case | LayeredCase, repeats: int, profiled: bool) -> Row:
     windows = (case.tokens - 1 - case.options.context) // (case.options.stride or case.options.context) + 1
     tokens = case.options.steps_for(windows) * case.options.windows_per_step * case.options.context
     speed = {name: tokens / statistics.median(values) for name, values in seconds.items()}
+
+    def ratio(of: dict[str, list[float]]) -> float:
+        return statistics.median(theirs / ours for theirs, ours in zip(of["theirs"], of["ours"], strict=True))
+
     return Row(
         case=case.name,
         ours=speed["ours"],
         theirs=speed["theirs"],
-        ratio=speed["ours"] / speed["theirs"],
-        processor_ratio=statistics.median(processor["theirs"]) / statistics.median(processor["ours"]),
+        ratio=ratio(seconds),
+        processor_ratio=ratio(processor),
         goal=case.goal,
         loss=float(losses["ours"][-1]),
         difference=difference,
@@ -353,7 +358,7 @@ def main() -> None:
     rows = []
     for case in cases(given.quick):
         if given.only in case.name:
-            rows.append(compare(case, repeats=1 if given.quick else 3, profiled=given.profile))
+            rows.append(compare(case, repeats=1 if given.quick else 7, profiled=given.profile))
             print(line(rows[-1]), flush=True)
     if given.json is not None:
         given.json.write_text(json.dumps([asdict(row) for row in rows], indent=2))

@@ -380,7 +380,8 @@ def _train_on_states(
     drive = shards.estimate()
     watch.say(f"{drive}; driving")
     begun = (place.training / "checkpoint.safetensors").exists()
-    if begun and not gradient.keep_states and not layer.reservoir.spec.deterministic:
+    spec = layer.reservoir.spec
+    if begun and not gradient.keep_states and not (spec.deterministic or spec.snapshot):
         log.warning(
             "the states are driven again, and have other noise than before the training was interrupted "
             "(training.gradient.keep_states keeps them)"

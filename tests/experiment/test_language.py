@@ -407,13 +407,22 @@ def test_the_settings_of_a_paper_lie_below() -> None:
     assert Experiment(esn).config.training.gradient.epochs is None  # type: ignore[union-attr]
 
 
-def test_ctrl_c_keeps_rows_and_the_run_goes_on(file: Path) -> None:
+@pytest.mark.parametrize(
+    "states",
+    [
+        {"training.gradient.keep_states": True},
+        {"training.gradient.shards": 2, "reservoir.nonidealities": {"readout": {"noise": 0.3}}},
+    ],
+    ids=["kept", "driven again, noisy"],
+)
+def test_ctrl_c_keeps_rows_and_the_run_goes_on(file: Path, states: dict[str, Any]) -> None:
     """A process that is interrupted in its second training is gone on with: the result of one that was not."""
     changes = {
         "vary": {"reservoir.nodes": [8, 12]},
         "training.gradient.epochs": 12,
+        "training.gradient.shard_epochs": 3,
         "training.gradient.checkpoint_steps": 50,
-        "training.gradient.keep_states": True,
+        **states,
     }
     whole = Experiment.from_file(file, environment={}, set=changes).run()
     parent = file.parent / "interrupted"

@@ -30,7 +30,6 @@ from reservoir_hw.readout.training.optimizer import make_optimizer, set_learning
 from reservoir_hw.readout.training.options import DECIDE_ORDER, TrainingOptions
 from reservoir_hw.readout.training.stopping import StopRequests, stop_by
 from reservoir_hw.readout.training.weights_file import WEIGHTS, read_tensors
-from reservoir_hw.reservoir import Reservoir
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +49,18 @@ class Rows(Protocol):
         ...
 
 
+class Noise(Protocol):
+    """Where the noise of simulated devices is, for a training that is interrupted to go on with the same."""
+
+    def kept(self) -> dict[str, np.ndarray]:
+        """What a checkpoint keeps of it."""
+        ...
+
+    def take_up(self, kept: Mapping[str, np.ndarray]) -> None:
+        """Go on from what a checkpoint has kept."""
+        ...
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """The first `count` rows are what a validation loss is the mean over."""
@@ -63,7 +74,7 @@ class Work:
     """What is to be done: `objective` is minimised over `rows` for `steps` steps.
 
     `identity` names what must be the same when a checkpoint is continued (the corpus, the devices).
-    Noise of `reservoirs` goes on where a checkpoint has left it, if they can tell.
+    `noise` of simulated devices goes on where a checkpoint has left it.
     """
 
     objective: Objective
@@ -71,7 +82,7 @@ class Work:
     evaluation: Evaluation | None
     steps: int
     identity: Mapping[str, Any]
-    reservoirs: Sequence[Reservoir] = ()
+    noise: Noise | None = None
 
 
 @dataclass(frozen=True)
@@ -162,6 +173,8 @@ class _Training:
         self._work, self._options, self._folder, self._fabric = work, options, folder, fabric
         self._progress = progress
         self._rank, self._world = fabric.global_rank, fabric.world_size
+        # Each of several processes has devices of its own, and one checkpoint.
+        self._noise = work.noise if self._world == 1 else None
         if options.batch % self._world:
             raise ConfigurationError(
                 f"batch {options.batch} cannot be shared equally by {self._world} processes: choose a multiple"
@@ -424,9 +437,9 @@ class _Training:
         for parameter, values in self._plain_optimizer.state.items():
             for key, value in values.items():
                 tensors[f"optimizer/{names[id(parameter)]}/{key}"] = value
-        for number, reservoir in enumerate(self._noisy()):
-            for name, array in reservoir.snapshot().items():
-                tensors[f"reservoir/{number}/{name}"] = torch.from_numpy(np.ascontiguousarray(array))
+        if self._noise is not None:
+            for name, array in self._noise.kept().items():
+                tensors[f"reservoir/{name}"] = torch.from_numpy(np.ascontiguousarray(array))
         trained = self._work.objective.trained
         facts = {
             "state": vars(self._state),
@@ -440,12 +453,6 @@ class _Training:
             "identity": dict(self._work.identity),
         }
         self._folder.write_checkpoint(tensors, facts)
-
-    def _noisy(self) -> list[Reservoir]:
-        """The reservoirs whose noise has a position. That of several processes is not kept."""
-        if self._world > 1:
-            return []
-        return [r for r in self._work.reservoirs if r.spec.snapshot and not r.spec.deterministic and not r.state_lost]
 
     def _begin(self, resume: bool) -> None:
         folder = self._folder
@@ -494,12 +501,9 @@ class _Training:
         self._check_model(facts["model"], parts["weights"], where)
         put_weights(self._work.objective.trained, parts["weights"], where)
         self._put_optimizer(parts["optimizer"])
-        for number, reservoir in enumerate(self._noisy()):
-            prefix = f"{number}/"
-            kept = {n.removeprefix(prefix): t.numpy() for n, t in parts["reservoir"].items() if n.startswith(prefix)}
-            if kept:
-                reservoir.restore(kept)
         self._state = _State(**facts["state"])
+        if self._noise is not None and parts["reservoir"]:
+            self._noise.take_up({name: tensor.numpy() for name, tensor in parts["reservoir"].items()})
         # The patience may be another one now.
         self._state.stopped_early = self._out_of_patience(self._state)
         if self._state.best_step == self._state.step:

@@ -7,6 +7,7 @@ from typing import Any
 
 from reservoir_hw.readout.training.identity import layers_of, reservoirs_of
 from reservoir_hw.readout.training.loop import Evaluation, OnProgress, TrainingResult, Work, run
+from reservoir_hw.readout.training.noise import NoiseOf
 from reservoir_hw.readout.training.objective import Objective
 from reservoir_hw.readout.training.options import TrainingOptions
 from reservoir_hw.readout.training.windows import Windows, digest_of, evaluation_rows, training_rows
@@ -87,6 +88,6 @@ def train(
         evaluation=evaluation,
         steps=options.steps_for(len(training)),
         identity=identity,
-        reservoirs=reservoirs,
+        noise=NoiseOf(reservoirs),
     )
     return run(work, options, folder, progress, resume)

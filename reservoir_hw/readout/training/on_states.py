@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.readout.softmax import cross_entropy
 from reservoir_hw.readout.training.loop import Evaluation, OnProgress, TrainingResult, Work, run
+from reservoir_hw.readout.training.noise import inside
 from reservoir_hw.readout.training.objective import Objective
 from reservoir_hw.readout.training.options import TrainingOptions
 from reservoir_hw.readout.training.shards import HarvestedShards, Shard, Shards
@@ -72,6 +73,7 @@ def train_on_states(
         evaluation=evaluation,
         steps=rows.steps,
         identity=identity,
+        noise=rows,
     )
     return run(work, options, folder, progress, resume)
 
@@ -92,6 +94,10 @@ class _ShardRows:
         per_step = options.windows_per_step
         self._steps_of = [-(-count * options.shard_epochs // per_step) for count in self._counts]
         self.steps = self._total_steps()
+        self._noise = shards.noise if isinstance(shards, HarvestedShards) else None
+        # A shard, and where the noise was before it was driven: the one held, and one that an interruption has lost.
+        self._driven: tuple[int, dict[str, np.ndarray]] | None = None
+        self._lost: tuple[int, dict[str, np.ndarray]] | None = None
         self._loaded: tuple[int, tuple[Tensor, Tensor]] | None = None
         self._ordered: tuple[int, Order] | None = None
 
@@ -107,6 +113,7 @@ class _ShardRows:
         number = visit % len(self._counts)
         if self._loaded is None or self._loaded[0] != number:
             self._loaded = None
+            self._begin_driving(number)
             states, targets = _windowed(self._shards[number], self._options.context)
             # A shard lies where it is learned from: it is read many times.
             self._loaded = number, (states.to(device), targets.to(device))
@@ -118,6 +125,28 @@ class _ShardRows:
         chosen = torch.from_numpy(self._ordered[1](first - begin * per_step, stop - begin * per_step)).to(device)
         states, targets = self._loaded[1]
         return states[chosen], targets[chosen]
+
+    def kept(self) -> dict[str, np.ndarray]:
+        """Where the noise is, and where it was before the shard that is held was driven."""
+        now = {} if self._noise is None else self._noise.kept()
+        if not now or self._driven is None:
+            return {}
+        shard, before = self._driven
+        found = {f"now/{name}": array for name, array in now.items()}
+        return {"shard": np.array([shard]), **{f"before/{name}": array for name, array in before.items()}, **found}
+
+    def take_up(self, kept: Mapping[str, np.ndarray]) -> None:
+        """Bring the noise to where it was; the shard that was held will be driven with the noise that it had."""
+        if self._noise is not None:
+            self._noise.take_up(inside(kept, "now"))
+            self._lost = int(kept["shard"][0]), inside(kept, "before")
+
+    def _begin_driving(self, number: int) -> None:
+        if self._noise is None:
+            return
+        if self._lost is not None and self._lost[0] == number:
+            self._noise.take_up(self._lost[1])
+        self._driven, self._lost = (number, self._noise.kept()), None
 
     def _visit(self, step: int) -> tuple[int, int]:
         """The visit that a step belongs to, and the first step of it."""

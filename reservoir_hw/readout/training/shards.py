@@ -27,6 +27,7 @@ from reservoir_hw.readout._evaluating import evaluating
 from reservoir_hw.readout.training._differences import first_change
 from reservoir_hw.readout.training.estimate import DriveEstimate, estimate_harvest
 from reservoir_hw.readout.training.identity import reservoirs_of, upstream_constants
+from reservoir_hw.readout.training.noise import NoiseOf
 from reservoir_hw.readout.training.objective import weights_of
 from reservoir_hw.readout.training.options import TrainingOptions
 from reservoir_hw.readout.training.windows import Windows, digest_of
@@ -183,6 +184,11 @@ class HarvestedShards:
             "limits": [layer.limit for layer in self._model.reservoir_layers],
             "upstream": _upstream_digest(self._model),
         }
+
+    @property
+    def noise(self) -> NoiseOf | None:
+        """The noise of the devices that are driven when a shard is asked for; None where the states are kept."""
+        return None if self._path is not None else NoiseOf(reservoirs_of(self._model))
 
     def estimate(self) -> DriveEstimate:
         """What it takes to drive all shards once."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -392,6 +393,36 @@ def test_training_through_a_noisy_device_resumes_bit_for_bit(tmp_path: Path) -> 
         assert facts(model, train(model, TRAIN, VALID, options=chosen, folder=tmp_path)) == expected
     with network(noise=0.2) as device, pytest.raises(ConfigurationError, match="was written with reservoirs"):
         train(language_model(device), TRAIN, VALID, options=chosen, folder=tmp_path)
+
+
+@pytest.mark.parametrize("died_after", [5, 10, 25, 40])
+def test_states_of_a_noisy_device_that_are_driven_again_have_the_noise_they_had(
+    tmp_path: Path, died_after: int
+) -> None:
+    """After so many of 40 steps: in the first visit, between two, in the second visit of a shard, after everything."""
+    chosen = epochs(epochs=4, shard_epochs=2, checkpoint_steps=1, batch=20)
+
+    def trained(device: Reservoir, folder: Path | None = None, progress: Any = None) -> tuple[Any, Any]:
+        model = language_model(device)
+        shards, valid = (HarvestedShards(model, part, options=chosen, shards=n) for part, n in ((TRAIN, 2), (VALID, 1)))
+        result = train_on_states(model.readout, shards, valid, options=chosen, folder=folder, progress=progress)
+        # What follows, such as a test, has the noise that follows.
+        device.reset()
+        return facts(model, result), device.run(np.zeros((1, 5, WIDTH)))
+
+    with network(noise=0.1) as device:
+        expected, after = trained(device)
+
+    def stop(now: Progress) -> None:
+        if now.row.step > died_after:
+            raise Death
+
+    with network(noise=0.1) as device, contextlib.suppress(Death):
+        trained(device, tmp_path, stop)
+    with network(noise=0.1) as device:
+        found, then = trained(device, tmp_path)
+    assert found == expected
+    np.testing.assert_array_equal(then, after)
 
 
 def test_states_of_another_input_map_are_refused(reservoir: Esn, tmp_path: Path) -> None:

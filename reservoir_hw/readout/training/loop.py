@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
 import os
@@ -594,8 +595,17 @@ def _fabric(options: TrainingOptions) -> Any:
         strategy=DDPStrategy(broadcast_buffers=False) if world > 1 else "auto",
         precision="32-true" if options.precision == "fp32" else options.precision,
     )
+    begun = torch.distributed.is_available() and torch.distributed.is_initialized()
     fabric.launch()
+    if world > 1 and not begun and torch.distributed.get_backend() == "gloo":
+        # Threads of gloo that outlive the interpreter can abort the process. Lightning ends the groups of NCCL alone.
+        atexit.register(_end_group)
     return fabric
+
+
+def _end_group() -> None:
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 @contextmanager

@@ -73,6 +73,7 @@ class Case:
     segments: int
     goal_us: float | None = None
     goal_int8_us: float | None = None
+    recorded: dict[str, np.ndarray] | None = None
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,8 @@ def ridge(nodes: int, outputs: int, goal: float) -> Case:
     """A ridge readout of a wide device."""
     device = Immediate(4, nodes).open()
     random = np.random.default_rng(0)
-    readout = RidgeReadout(1.0).fit(random.standard_normal((300, nodes)), random.standard_normal((300, outputs)))
+    learned_from = random.standard_normal((1, 300, nodes)).astype(np.float32)
+    readout = RidgeReadout(1.0).fit(learned_from, random.standard_normal((1, 300, outputs)))
     weights = torch.from_numpy(readout.weights_.astype(np.float32))
     bias = torch.from_numpy(readout.bias_.astype(np.float32))
     states = torch.from_numpy(device.states)[None]
@@ -218,6 +220,7 @@ def ridge(nodes: int, outputs: int, goal: float) -> Case:
         weights=nodes * outputs,
         segments=1,
         goal_us=goal,
+        recorded={"inputs": np.zeros((1, 300, 4), np.float32), "states_0": learned_from},
     )
 
 
@@ -250,7 +253,9 @@ def compare(case: Case, folder: Path, repeats: int, per_repeat: int) -> Row:
         for precision in ("fp32", "int8"):
             path = folder / f"{precision}.rhw"
             reservoirs = case.devices if isinstance(case.model, RidgeReadout) else None
-            export_model(case.model, path, reservoirs=reservoirs, precision=precision, probe=False)
+            export_model(
+                case.model, path, reservoirs=reservoirs, precision=precision, recorded=case.recorded, probe=False
+            )
             runners[precision] = stack.enter_context(EdgeRunner(path, case.devices))
         given = np.asarray(case.given)[None]
         sides: dict[str, Step] = {

@@ -27,7 +27,6 @@ from reservoir_hw.experiment.quantised import (
 )
 from reservoir_hw.experiment.trained import TrainedRow, trained_row
 from reservoir_hw.readout import LMSReadout, RidgeReadout, RLSReadout
-from reservoir_hw.readout._scale import Scale
 from reservoir_hw.readout.configuration import ReadoutConfig
 from reservoir_hw.readout.model_configuration import ModelConfig
 from reservoir_hw.reservoir import Reservoir
@@ -229,8 +228,7 @@ def _write_readout(
         plan = whole_plan(readout, simulated_networks([device]), work.precision, reservoir=device)
         recorded = _carried_at_rest(plan, recorded)
     else:
-        seen = None if recorded is None else _scale_of(readout, recorded)
-        plan = plan_of_readout(readout, spec, work.precision, seen=seen)
+        plan = plan_of_readout(readout, spec, work.precision, recorded=recorded)
     work.say("writing")
     manifest = write_plan(
         plan,
@@ -244,13 +242,6 @@ def _write_readout(
         facts=_facts(work.row),
     )
     return work.written(manifest)
-
-
-def _scale_of(readout: Any, recorded: Values) -> Scale:
-    """What the features are like: a ridge regression that was read from a file does not know."""
-    names = ("states_0", "inputs") if readout.input_connection else ("states_0",)
-    features = np.concatenate([np.asarray(recorded[name], np.float64) for name in names], axis=-1)
-    return Scale.of([features], centred=True, precision=float(np.finfo(np.float32).eps))
 
 
 def _quantised_readout(

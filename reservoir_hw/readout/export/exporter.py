@@ -57,7 +57,8 @@ def export_model(
     precision
         "int8" quantises the weights of linear layers, and their inputs as they come.
     recorded
-        What a device answered (`record_text`, `record_series`): the graphs are compared on it too.
+        What a device answered (`record_text`, `record_series`): the graphs are compared on it too. It may also let a
+        linear readout of a device that declares no range of its states compute in single precision.
     probe
         Record the golden response of each device, for `EdgeRunner.verify_probe`. It drives them.
     repetitions
@@ -74,7 +75,7 @@ def export_model(
     MissingExtra
         onnx or onnxruntime is not installed.
     """
-    plan = plan_of(model, _listed(reservoirs), precision)
+    plan = plan_of(model, _listed(reservoirs), precision, recorded=recorded)
     return write_plan(
         plan,
         path,

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from reservoir_hw.errors import ConfigurationError
-from reservoir_hw.readout._scale import Scale
 from reservoir_hw.readout.edge.manifest import Crossing, Value
 from reservoir_hw.readout.export import layers
 from reservoir_hw.readout.export.graph import Graph, Precision
@@ -32,7 +31,7 @@ from reservoir_hw.readout.export.parts import (
     shared_slots,
     states_value,
 )
-from reservoir_hw.readout.export.plan import Plan, Reference
+from reservoir_hw.readout.export.plan import Plan, Reference, Values
 from reservoir_hw.readout.export.weights import Weights
 from reservoir_hw.reservoir import Reservoir
 from reservoir_hw.spec import ReservoirSpec
@@ -44,15 +43,22 @@ if TYPE_CHECKING:
     from reservoir_hw.readout.language_model import ReservoirLM
 
 
-def plan_of(model: Any, reservoirs: Sequence[Reservoir] = (), precision: Precision = "fp32") -> Plan:
+def plan_of(
+    model: Any,
+    reservoirs: Sequence[Reservoir] = (),
+    precision: Precision = "fp32",
+    *,
+    recorded: Values | None = None,
+) -> Plan:
     """A model cut at its reservoirs; `reservoirs` is the open device of a linear readout.
 
-    Raises `ConfigurationError` for what is not known here.
+    `recorded` is what the device answered (`record_series`), by which a linear readout may choose its precision. Raises
+    `ConfigurationError` for what is not known here.
     """
     if isinstance(model, LinearModel):
         if len(reservoirs) != 1:
             raise ConfigurationError(f"a {type(model).__name__} is exported with its reservoir: give it, open")
-        return plan_of_readout(model, reservoirs[0].spec, precision)
+        return plan_of_readout(model, reservoirs[0].spec, precision, recorded=recorded)
     if is_torch_module(model):
         from reservoir_hw.readout.esn_language_model import EsnLM
         from reservoir_hw.readout.gated import GatedRecurrence, SequenceClassifier
@@ -78,15 +84,14 @@ def plan_of(model: Any, reservoirs: Sequence[Reservoir] = (), precision: Precisi
 
 
 def plan_of_readout(
-    readout: LinearModel, reservoir: ReservoirSpec, precision: Precision = "fp32", *, seen: Scale | None = None
+    readout: LinearModel, reservoir: ReservoirSpec, precision: Precision = "fp32", *, recorded: Values | None = None
 ) -> Plan:
     """A linear readout of the states of a device, and of its inputs where it was trained with them (`LinearPart`).
 
-    Inputs cross as they are, so there is one segment. `seen` is what recorded features are like, for a device that
-    declares no range of its states and a readout that does not know. Raises `ConfigurationError` for a device of
-    another width.
+    Inputs cross as they are, so there is one segment. `recorded` is what the device answered (`record_series`). Raises
+    `ConfigurationError` for a device of another width.
     """
-    linear = LinearPart(readout, reservoir, precision, seen)
+    linear = LinearPart(readout, reservoir, precision, recorded)
     inputs = Value(name="inputs", shape=(reservoir.inputs,), dtype=reservoir.dtype)
     states = Value(name="states_0", shape=(reservoir.nodes,), dtype=reservoir.dtype)
     graph = Graph(0, Weights(), precision)

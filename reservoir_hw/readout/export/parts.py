@@ -17,6 +17,7 @@ from reservoir_hw.readout.export.graph import Graph, Precision
 from reservoir_hw.readout.export.plan import BOUND, EDGE, Plan, Reference, Values
 from reservoir_hw.readout.online import LMSReadout, RLSReadout
 from reservoir_hw.readout.ridge import RidgeReadout
+from reservoir_hw.seeds import generator
 from reservoir_hw.spec import ReservoirSpec
 
 if TYPE_CHECKING:
@@ -30,10 +31,12 @@ TOKENS = Value(name="tokens", dtype="int64")
 
 LinearModel = RidgeReadout | RLSReadout | LMSReadout
 
-# Standard deviations from the mean that a feature is taken to reach, and how much of the bound one rounding of all
-# products may take: the sums of products that large and of one sign are rounded as well.
+# Standard deviations from the mean that a feature is taken to reach, and how much of the bound single precision may
+# take of what is known: other states, and another order of the sums, may lose more.
 _REACH = 3.0
 _SHARE = 0.25
+# Rows of recorded features that tell what single precision loses.
+_ENOUGH = 100
 
 
 @dataclass
@@ -78,22 +81,30 @@ class LinearPart:
     """W x + b of states, and of inputs where the readout was trained with them: as a graph, and as it is.
 
     Computed in float64 where sums of features and large weights that cancel would lose too much in float32, as those of
-    a ridge regression with a small penalty do. How large features are, the device's `state_range` says; where it
-    declares none, the readout's training (`training_scale`); else `seen`. Where nothing says it, too. Raises as
-    `check_linear`.
+    a ridge regression with a small penalty do. How large features are, the device's `state_range` says. Where it
+    declares none, what float32 loses is tried on `recorded` features, if they are enough; else how large they are, the
+    readout's training says (`training_scale`). Where nothing says it, it is float64, too. Raises as `check_linear`.
     """
 
     def __init__(
-        self, readout: LinearModel, reservoir: ReservoirSpec, precision: Precision, seen: Scale | None = None
+        self, readout: LinearModel, reservoir: ReservoirSpec, precision: Precision, recorded: Values | None = None
     ) -> None:
         check_linear(readout, reservoir)
         self.readout = readout
         self.dtype = reservoir.dtype
         self.scale: Scale | None = None
+        weights, seen = readout.weights_, None
         if reservoir.state_range is None:
-            self.scale = training_scale(readout) or seen
-        unknown = reservoir.state_range is None and self.scale is None
-        self.double = precision == "fp32" and (unknown or _cancels(readout.weights_, reservoir, self.scale))
+            seen = None if recorded is None else _features(readout, recorded)
+            self.scale = training_scale(readout) or (None if seen is None else _scale_of(seen))
+        if precision != "fp32":
+            self.double = False
+        elif self.scale is not None and seen is not None and len(seen) >= _ENOUGH:
+            drawn = self.scale.centre + self.scale.spread * generator(0, "rounding").standard_normal(seen.shape)
+            self.double = any(_loses(weights, readout.bias_, features) for features in (seen, drawn))
+        else:
+            unknown = reservoir.state_range is None and self.scale is None
+            self.double = unknown or _cancels(weights, reservoir, self.scale)
 
     @property
     def output(self) -> Value:
@@ -122,6 +133,25 @@ def _cancels(weights: np.ndarray, reservoir: ReservoirSpec, scale: Scale | None)
     if scale is not None:
         largest, bound = np.abs(scale.centre) + _REACH * scale.spread, _SHARE * BOUND
     return bool((np.abs(weights) * largest).sum(1).max() * np.finfo(np.float32).epsneg > bound)
+
+
+def _loses(weights: np.ndarray, bias: np.ndarray, features: np.ndarray) -> bool:
+    """Whether rounding to float32 moves an output of these features (rows, features) by much of the bound."""
+    features = features.astype(np.float32)
+    exact = features.astype(np.float64) @ weights.T + bias
+    single = features @ weights.T.astype(np.float32) + bias.astype(np.float32)
+    return bool(np.abs(single - exact).max() > _SHARE * BOUND * max(1.0, np.abs(exact).max()))
+
+
+def _features(readout: LinearModel, recorded: Values) -> np.ndarray:
+    """What a readout was given (rows, features)."""
+    names = ("states_0", "inputs") if readout.input_connection else ("states_0",)
+    features = np.concatenate([np.asarray(recorded[name], np.float64) for name in names], axis=-1)
+    return features.reshape(-1, features.shape[-1])
+
+
+def _scale_of(features: np.ndarray) -> Scale:
+    return Scale.of([features], centred=True, precision=float(np.finfo(np.float32).eps))
 
 
 def described_text(model: Any, name: str) -> dict[str, Any]:

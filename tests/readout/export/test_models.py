@@ -28,7 +28,6 @@ from reservoir_hw.readout import (
     given_embedding,
     random_embedding,
 )
-from reservoir_hw.readout._scale import Scale
 from reservoir_hw.readout.edge.bundle import Bundle
 from reservoir_hw.readout.edge.runner import EdgeRunner
 from reservoir_hw.readout.edge.verification import verify
@@ -263,8 +262,7 @@ def test_counts_of_a_converter_without_a_declared_range(tmp_path: Path, kind: st
     identity = Identity(vendor="bench", model="converter", simulated=False)
     spec = ReservoirSpec(inputs=1, nodes=200, identity=identity)
     recorded = {"inputs": np.zeros((1, 300, 1), np.float32), "states_0": states[:, :300]}
-    seen = Scale.of([states], centred=True, precision=1e-7) if kind == "loaded" else None
-    plan = plan_of_readout(readout, spec, seen=seen)
+    plan = plan_of_readout(readout, spec, recorded=recorded if kind == "loaded" else None)
     _, (session,) = built(plan, {})
     certificate = certify(plan, [session], recorded=recorded)
     (certified,) = certificate.segments
@@ -291,6 +289,22 @@ def test_where_nothing_says_how_large_states_are_sums_are_in_double(tmp_path: Pa
     _, (session,) = built(plan, {})
     (got,) = session.run(["outputs"], {"states_0": states})
     within(got, readout.predict(states.astype(np.float64)))
+
+
+def test_recorded_states_tell_that_single_precision_suffices(tmp_path: Path) -> None:
+    """The sum of all sizes of thousands of products says little of what is lost."""
+    random = np.random.default_rng(0)
+    states = random.standard_normal((1, 300, 4096)).astype(np.float32)
+    readout = RidgeReadout(1.0).fit(states, random.standard_normal((1, 300, 3)))
+    spec = ReservoirSpec(inputs=1, nodes=4096, identity=Identity(vendor="bench", model="wide", simulated=False))
+    recorded = {"inputs": np.zeros((1, 300, 1), np.float32), "states_0": states}
+    few = {name: value[:, :50] for name, value in recorded.items()}
+    for seen, double in ((None, True), (few, True), (recorded, False)):
+        plan = plan_of_readout(readout, spec, recorded=seen)
+        _, sessions = built(plan, {})
+        assert [weight.dtype for weight in plan.weights.arrays.values()] == [np.float64 if double else np.float32] * 2
+        certify(plan, sessions, recorded=seen)
+        within(sessions[0].run(["outputs"], {"states_0": states})[0], readout.predict(states.astype(np.float64)))
 
 
 def test_a_declared_range_goes_before_the_training(stack: ExitStack) -> None:

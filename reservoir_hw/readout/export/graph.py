@@ -42,6 +42,7 @@ class Graph:
         self.gives: list[Value] = []
         self._axes: dict[str, tuple[str | int, ...]] = {}
         self._nodes: list[Any] = []
+        self._given: list[tuple[str, str]] = []
         self._constants: dict[str, Any] = {}
         self._used: list[str] = []
         self._count = 0
@@ -71,7 +72,7 @@ class Graph:
         """Declare an output and what it is."""
         self.gives.append(value)
         self._axes[value.name] = () if value.scalar else axes
-        self._nodes.append(helper.make_node("Identity", [tensor], [value.name]))
+        self._given.append((tensor, value.name))
 
     def node(self, operator: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
         """The output of a node, or a list of them."""
@@ -154,7 +155,7 @@ class Graph:
     def build(self, places: Mapping[str, tuple[int, int]], metadata: Mapping[str, str]) -> bytes:
         """The file, once it is known where the weights lie."""
         graph = helper.make_graph(
-            self._nodes,
+            self._with_outputs(),
             f"segment_{self.number}",
             [self._information(value) for value in self.reads],
             [self._information(value) for value in self.gives],
@@ -166,6 +167,25 @@ class Graph:
         helper.set_model_props(model, dict(metadata))
         onnx.checker.check_model(_without_external(model))
         return model.SerializeToString(deterministic=True)
+
+    def _with_outputs(self) -> list[Any]:
+        """The nodes, of which those that make an output call it so: the runtime would run a node that only renames."""
+        made = {name for node in self._nodes for name in node.output}
+        inner = {name for node in self._nodes for part in node.attribute for one in part.g.node for name in one.input}
+        names, copies = dict[str, str](), []
+        for tensor, name in self._given:
+            if tensor in made - inner and tensor not in names:
+                names[tensor] = name
+            else:
+                copies.append(helper.make_node("Identity", [names.get(tensor, tensor)], [name]))
+        renamed = []
+        for node in self._nodes:
+            one = type(node)()
+            one.CopyFrom(node)
+            one.input[:] = [names.get(name, name) for name in node.input]
+            one.output[:] = [names.get(name, name) for name in node.output]
+            renamed.append(one)
+        return renamed + copies
 
     def _information(self, value: Value) -> Any:
         shape = (*self._axes[value.name], *value.shape)

@@ -21,6 +21,11 @@ class CommandGroup(TyperGroup):
         except KeyboardInterrupt as stop:
             _say("interrupted: what was finished is kept", *getattr(stop, "__notes__", []))
             raise typer.Exit(INTERRUPTED) from None
+        except SystemExit as stop:
+            # A training that SIGTERM has stopped between two steps.
+            if notes := getattr(stop, "__notes__", []):
+                _say("terminated: what was finished is kept", *notes)
+            raise
         except Exception as error:
             from reservoir_hw.errors import DeviceError, ReservoirError, StateLost
 

@@ -282,6 +282,7 @@ def latency_figure(stages: Sequence[StageLatency], title: str) -> Figure:
     """The budget of a step: a bar of the median times, and how much each stage varies (median to 99th percentile)."""
     require_figures()
     from matplotlib import colormaps
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     from reservoir_hw.figure_style import new_figure, plain
 
@@ -308,8 +309,12 @@ def latency_figure(stages: Sequence[StageLatency], title: str) -> Figure:
         spread.plot([1e6 * one.p50_s, 1e6 * one.p99_s], [row, row], color=shade, linewidth=5, solid_capstyle="butt")
         spread.plot(1e6 * one.p50_s, row, "|", color="black", markersize=9)
     spread.set_yticks(rows, [one.stage for one in stages])
-    spread.invert_yaxis()
+    spread.set_ylim(len(stages) - 0.5, -0.5)
     spread.set_xscale("log")
+    # The labels of minor ticks would run into each other where all times lie within a decade.
+    spread.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    spread.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    spread.xaxis.set_minor_formatter(NullFormatter())
     spread.set_xlabel("time of a call (µs): median (|) to 99th percentile")
     for axes in (budget, spread):
         plain(axes)

@@ -408,14 +408,14 @@ def test_the_settings_of_a_paper_lie_below() -> None:
 
 
 @pytest.mark.parametrize(
-    "states",
+    ("states", "number"),
     [
-        {"training.gradient.keep_states": True},
-        {"training.gradient.shards": 2, "reservoir.nonidealities": {"readout": {"noise": 0.3}}},
+        ({"training.gradient.keep_states": True}, signal.SIGINT),
+        ({"training.gradient.shards": 2, "reservoir.nonidealities": {"readout": {"noise": 0.3}}}, signal.SIGTERM),
     ],
     ids=["kept", "driven again, noisy"],
 )
-def test_ctrl_c_keeps_rows_and_the_run_goes_on(file: Path, states: dict[str, Any]) -> None:
+def test_ctrl_c_keeps_rows_and_the_run_goes_on(file: Path, states: dict[str, Any], number: int) -> None:
     """A process that is interrupted in its second training is gone on with: the result of one that was not."""
     changes = {
         "vary": {"reservoir.nodes": [8, 12]},
@@ -437,9 +437,9 @@ def test_ctrl_c_keeps_rows_and_the_run_goes_on(file: Path, states: dict[str, Any
     while not list(parent.glob("*/training/001/checkpoint.safetensors")) and time.monotonic() < deadline:
         assert process.poll() is None
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, said = process.communicate()
-    assert process.returncode == 130, said
+    assert process.returncode == 128 + number, said
     folder = next(parent.iterdir())
     assert f"--set run.resume={folder}" in said
     metrics = json.loads((folder / "metrics.json").read_text())
@@ -452,7 +452,7 @@ def test_ctrl_c_keeps_rows_and_the_run_goes_on(file: Path, states: dict[str, Any
     assert done.folder == folder
     for one, other in zip(done.rows, whole.rows, strict=True):
         assert one.evaluation.metrics == pytest.approx(other.evaluation.metrics, rel=1e-6)
-    for number in ("000", "001"):
-        weights = [load_file(result.folder / f"readout/{number}.safetensors") for result in (done, whole)]
+    for row in ("000", "001"):
+        weights = [load_file(result.folder / f"readout/{row}.safetensors") for result in (done, whole)]
         for name, kept in weights[1].items():
             torch.testing.assert_close(weights[0][name], kept, rtol=1e-4, atol=1e-6)

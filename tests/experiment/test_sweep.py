@@ -296,6 +296,7 @@ def test_keys_that_need_each_other(make: Make) -> None:
         ({"metric": "accuracy"}, r"FILE:6: sweep.metric: the task has no metric 'accuracy'; it has: nrmse, nmse"),
         ({"direction": "down"}, r"FILE:7: sweep.direction = 'down'"),
         ({"storage": "study.db"}, r"'study.db' is no database URL; write sqlite:///PATH"),
+        ({"storage": "nonsense:hidden"}, r"'nonsense:\*\*\*' is no database URL"),
         ({"storage": "sqlite:///no/such/folder/x.db"}, r"sweep.storage: sqlite:.* cannot be used: unable to open"),
         ({"storage": "spaceship://x"}, r"sweep.storage: spaceship://x cannot be used: .*spaceship"),
     ],

@@ -35,9 +35,11 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
     try:
         make_url(url)
     except (ArgumentError, ValueError):
-        # Its own words would show what follows an @ that was not encoded.
+        # Its own words would show what follows an @ that was not encoded. Where a password stands in something that
+        # does not even look like a URL, nobody knows.
+        known = shown if "://" in url or ":" not in url else f"{url.partition(':')[0]}:***"
         raise ConfigurationError(
-            f"sweep.storage: {shown!r} is no database URL; write sqlite:///PATH or "
+            f"sweep.storage: {known!r} is no database URL; write sqlite:///PATH or "
             "postgresql://USER:PASSWORD@HOST/NAME, with %40 for an @ in a password"
         ) from None
     engine = {"connect_args": {"timeout": LOCKED_S}} if url.startswith("sqlite") else {"pool_pre_ping": True}

@@ -50,6 +50,8 @@ class Shard:
                 "a shard needs states (sequences, steps, features) and targets (sequences, steps), not "
                 f"{tuple(np.shape(self.states))} and {tuple(np.shape(self.targets))}"
             )
+        if 0 not in self.targets.shape and not bool((self.targets >= 0).any()):
+            raise ConfigurationError("a shard needs targets to learn from: all of these are -1, which is not counted")
 
 
 class Shards(Protocol):

@@ -38,6 +38,7 @@ from reservoir_hw.readout._regularisation import (
     kfold_scores,
     loo_scores,
 )
+from reservoir_hw.readout._scale import Scale
 from reservoir_hw.readout._spectrum import EPSILON, Array, Spectrum
 from reservoir_hw.readout._standardisation import design_of
 from reservoir_hw.readout._statistics import Accumulator, Statistics
@@ -151,6 +152,7 @@ class RidgeReadout:
         self.block_steps = _whole_number("block_steps", block_steps, least=1)
         self.node_names_: tuple[str, ...] | None = None
         self.repetitions_ = 1
+        self._loaded_scale: Scale | None = None
         self.reset()
 
     # ---- learning
@@ -239,6 +241,17 @@ class RidgeReadout:
         condition = self.report_["condition"]
         return float("inf") if condition is None else condition
 
+    @property
+    def scale_(self) -> Scale | None:
+        """Mean and standard deviation of each feature over the rows learned from; None where they are not known."""
+        accumulator, features = self._accumulator, self.weights_.shape[1]
+        # Not `statistics()`, which would take in rows that the solution knows nothing of.
+        parts = [] if accumulator is None else [part for part in accumulator._statistics if part.rows]
+        if accumulator is None or not parts or self._widths is None or self._widths.features != features:
+            return self._loaded_scale
+        total = parts[0].merged(parts[1:])
+        return Scale((total.mean + accumulator.shift)[:features], np.sqrt(total.variance[:features]))
+
     # ---- using
 
     def predict(
@@ -278,6 +291,9 @@ class RidgeReadout:
         }
         if self.scores_ is not None and self.alphas_ is not None:
             arrays |= {"scores": self.scores_, "alphas": self.alphas_}
+        scale = self.scale_
+        if scale is not None:
+            arrays |= {"mean": scale.centre, "deviation": scale.spread}
         facts = {
             "settings": self._settings(),
             "report": self.report_,
@@ -308,8 +324,13 @@ class RidgeReadout:
             readout.node_names_ = None if names is None else tuple(names)
             readout.repetitions_ = int(facts.get("repetitions", 1))
             outputs, features = readout.weights_.shape
+            # Older files have none.
+            if "mean" in arrays:
+                readout._loaded_scale = Scale(arrays["mean"], arrays["deviation"])
+            scale = readout._loaded_scale or Scale.none(features)
             consistent = (
                 readout.bias_.shape == (outputs,)
+                and scale.centre.shape == scale.spread.shape == (features,)
                 and 0 < readout._nodes <= features
                 and readout.input_connection == (features > readout._nodes)
                 and readout.rank_ <= features

@@ -80,6 +80,8 @@ class EdgeRunner:
         any_device: bool = False,
         repetitions: int = 1,
     ) -> None:
+        threads = whole_number("threads", threads)
+        repetitions = whole_number("repetitions", repetitions)
         with ExitStack() as stack:
             self.bundle = bundle if isinstance(bundle, Bundle) else stack.enter_context(Bundle.open(bundle))
             manifest = self.manifest = self.bundle.manifest

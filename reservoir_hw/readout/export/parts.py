@@ -47,21 +47,13 @@ class LinearPlan(Plan):
 
 
 def training_scale(readout: LinearModel) -> Scale | None:
-    """Mean and standard deviation of each feature in training, where the readout still has them.
+    """Mean and standard deviation of each feature in training, where the readout knows them.
 
-    RLS and LMS keep those by which they standardise (without a bias 0 and the root mean square). A ridge regression has
-    the moments of all rows as long as it can go on learning: one read from a file has not.
+    RLS and LMS keep those by which they standardise (without a bias 0 and the root mean square).
     """
-    if not isinstance(readout, RidgeReadout):
-        return readout._scale if readout.standardise else None
-    accumulator, features = readout._accumulator, readout.weights_.shape[1]
-    # Not `statistics()`, which would take in rows that the solution knows nothing of.
-    parts = [] if accumulator is None else [part for part in accumulator._statistics if part.rows]
-    if accumulator is None or not parts or readout._widths is None or readout._widths.features != features:
-        return None
-    total = parts[0].merged(parts[1:])
-    centre, spread = (total.mean + accumulator.shift)[:features], np.sqrt(total.variance[:features])
-    return Scale(centre, spread)
+    if isinstance(readout, RidgeReadout):
+        return readout.scale_
+    return readout._scale if readout.standardise else None
 
 
 def check_linear(readout: LinearModel, reservoir: ReservoirSpec) -> None:

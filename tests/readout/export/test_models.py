@@ -259,10 +259,13 @@ def test_counts_of_a_converter_without_a_declared_range(tmp_path: Path, kind: st
     if kind == "loaded":
         readout.save(tmp_path / "r.safetensors")
         readout = RidgeReadout.load(tmp_path / "r.safetensors")
+        # Once more, from a file to a file.
+        readout.save(tmp_path / "r.safetensors")
+        readout = RidgeReadout.load(tmp_path / "r.safetensors")
     identity = Identity(vendor="bench", model="converter", simulated=False)
     spec = ReservoirSpec(inputs=1, nodes=200, identity=identity)
     recorded = {"inputs": np.zeros((1, 300, 1), np.float32), "states_0": states[:, :300]}
-    plan = plan_of_readout(readout, spec, recorded=recorded if kind == "loaded" else None)
+    plan = plan_of_readout(readout, spec)
     _, (session,) = built(plan, {})
     certificate = certify(plan, [session], recorded=recorded)
     (certified,) = certificate.segments
@@ -282,8 +285,9 @@ def test_counts_of_a_converter_without_a_declared_range(tmp_path: Path, kind: st
 
 def test_where_nothing_says_how_large_states_are_sums_are_in_double(tmp_path: Path) -> None:
     states, targets = counts()
-    RidgeReadout(1e-4).fit(states, targets).save(tmp_path / "r.safetensors")
-    readout = RidgeReadout.load(tmp_path / "r.safetensors")
+    readout = RidgeReadout(1e-4).fit(states, targets)
+    readout.reset()
+    assert readout.scale_ is None
     identity = Identity(vendor="bench", model="converter", simulated=False)
     plan = plan_of_readout(readout, ReservoirSpec(inputs=1, nodes=200, identity=identity))
     _, (session,) = built(plan, {})

@@ -106,7 +106,8 @@ def numbers(
     begun = False
     try:
         for number, line in enumerate(lines, 1):
-            text = line.partition("#")[0].translate(_SEPARATORS).split()
+            # Windows programs begin a file with a byte order mark.
+            text = line.removeprefix("\ufeff").partition("#")[0].translate(_SEPARATORS).split()
             if not text:
                 continue
             found = [_number(word) for word in text]
@@ -126,7 +127,8 @@ def numbers(
 
 def _number(word: str) -> float | None:
     try:
-        return float(word)
+        # Python's own numbers may have underscores: here that is a typing mistake.
+        return None if "_" in word else float(word)
     except ValueError:
         return None
 

@@ -38,7 +38,7 @@ def export_model(
     precision: Precision = "fp32",
     recorded: Values | None = None,
     probe: bool = True,
-    repetitions: int = 1,
+    repetitions: int | None = None,
     tokenizer: Tokenizer | None = None,
     metrics: Metrics | None = None,
     facts: Mapping[str, Any] | None = None,
@@ -62,7 +62,7 @@ def export_model(
     probe
         Record the golden response of each device, for `EdgeRunner.verify_probe`. It drives them.
     repetitions
-        How often each input was played and averaged in training.
+        How often each input was played and averaged in training; as a linear readout says, unless given.
     metrics
         Of the task, before and after, for the certificate.
     facts
@@ -83,7 +83,7 @@ def export_model(
         precision=precision,
         recorded=recorded,
         probe=probe,
-        repetitions=repetitions,
+        repetitions=getattr(model, "repetitions_", 1) if repetitions is None else repetitions,
         tokenizer=tokenizer,
         metrics=metrics,
         facts=facts,

@@ -239,7 +239,8 @@ def test_repetitions_are_averaged(tmp_path: Path) -> None:
     u = drive(40)
     with open_reservoir(noisy) as reservoir:
         readout = RidgeReadout(1e-3).fit(reservoir.run(u), u[..., :1])
-        export_model(readout, tmp_path / "m.rhw", reservoirs=reservoir, repetitions=200)
+        readout.repetitions_ = 200
+        export_model(readout, tmp_path / "m.rhw", reservoirs=reservoir)
         once = readout.predict(reservoir.run(u))
         with EdgeRunner(tmp_path / "m.rhw", reservoir, repetitions=200) as runner:
             averages = [runner.run(u)]

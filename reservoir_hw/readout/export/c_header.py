@@ -132,7 +132,11 @@ def c_header(
     if precision not in get_args(Precision):
         raise ConfigurationError(f'precision must be "fp32" or "int8", not {precision!r}')
     first, second, bias, widths = _matrices(readout)
-    comment = _comment(name, precision, (first, second, bias), provenance or {})
+    facts = dict(provenance or {})
+    repetitions = getattr(readout, "repetitions_", 1)
+    if repetitions > 1:
+        facts["states"] = f"the mean of {repetitions} drives with the same inputs, as in training"
+    comment = _comment(name, precision, (first, second, bias), facts)
     if precision == "int8":
         quantised = _quantised(first, second, bias, widths, state_range, input_range, calibration)
         return _file(name, comment, widths, second, _int8_code(name, quantised, widths))

@@ -472,6 +472,9 @@ def test_provenance_and_checksum() -> None:
     digest = hashlib.sha256(b"(2, 3)" + weights.tobytes() + b"(2,)" + bias.tobytes()).hexdigest()
     assert f" * weights sha256: {digest}\n * reservoir fingerprint: {'ab' * 32}\n" in header
     assert header == c_header(readout, provenance={"reservoir fingerprint": "ab" * 32})
+    assert "drives with the same inputs" not in header
+    readout.repetitions_ = 20
+    assert " * states: the mean of 20 drives with the same inputs, as in training\n" in c_header(readout)
 
 
 # ---- what is refused

@@ -198,6 +198,7 @@ def committed(folder: Path) -> int:
     return json.loads(journals[0].read_text())["attributes"]["places"] if journals else -1
 
 
+@pytest.mark.slow
 def test_a_harvest_survives_the_death_of_the_server(tmp_path: Path, address: str) -> None:
     text = NARMA.replace("train_steps: 800", "train_steps: 6000").replace("300}", "50, states: states}")
     for name in ("whole", "cut"):

@@ -410,10 +410,13 @@ def test_the_settings_of_a_paper_lie_below() -> None:
 @pytest.mark.parametrize(
     ("states", "number"),
     [
-        ({"training.gradient.keep_states": True}, signal.SIGINT),
-        ({"training.gradient.shards": 2, "reservoir.nonidealities": {"readout": {"noise": 0.3}}}, signal.SIGTERM),
+        pytest.param({"training.gradient.keep_states": True}, signal.SIGTERM, id="kept", marks=pytest.mark.slow),
+        pytest.param(
+            {"training.gradient.shards": 2, "reservoir.nonidealities": {"readout": {"noise": 0.3}}},
+            signal.SIGINT,
+            id="driven again, noisy",
+        ),
     ],
-    ids=["kept", "driven again, noisy"],
 )
 def test_ctrl_c_keeps_rows_and_the_run_goes_on(file: Path, states: dict[str, Any], number: int) -> None:
     """A process that is interrupted in its second training is gone on with: the result of one that was not."""

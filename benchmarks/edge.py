@@ -50,7 +50,7 @@ class Immediate(Reservoir):
 
     def __init__(self, inputs: int, nodes: int) -> None:
         identity = Identity(vendor="benchmark", model="immediate", simulated=True, content=f"{inputs} {nodes}")
-        super().__init__(ReservoirSpec(inputs=inputs, nodes=nodes, identity=identity))
+        super().__init__(ReservoirSpec(inputs=inputs, nodes=nodes, state_range=(-1, 1), identity=identity))
         self.states = np.random.default_rng(nodes).uniform(-1, 1, nodes).astype(np.float32)
 
     def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
@@ -73,7 +73,6 @@ class Case:
     segments: int
     goal_us: float | None = None
     goal_int8_us: float | None = None
-    recorded: dict[str, np.ndarray] | None = None
 
 
 @dataclass(frozen=True)
@@ -196,8 +195,7 @@ def ridge(nodes: int, outputs: int, goal: float) -> Case:
     """A ridge readout of a wide device."""
     device = Immediate(4, nodes).open()
     random = np.random.default_rng(0)
-    learned_from = random.standard_normal((1, 300, nodes)).astype(np.float32)
-    readout = RidgeReadout(1.0).fit(learned_from, random.standard_normal((1, 300, outputs)))
+    readout = RidgeReadout(1.0).fit(random.uniform(-1, 1, (300, nodes)), random.standard_normal((300, outputs)))
     weights = torch.from_numpy(readout.weights_.astype(np.float32))
     bias = torch.from_numpy(readout.bias_.astype(np.float32))
     states = torch.from_numpy(device.states)[None]
@@ -220,7 +218,6 @@ def ridge(nodes: int, outputs: int, goal: float) -> Case:
         weights=nodes * outputs,
         segments=1,
         goal_us=goal,
-        recorded={"inputs": np.zeros((1, 300, 4), np.float32), "states_0": learned_from},
     )
 
 
@@ -253,9 +250,7 @@ def compare(case: Case, folder: Path, repeats: int, per_repeat: int) -> Row:
         for precision in ("fp32", "int8"):
             path = folder / f"{precision}.rhw"
             reservoirs = case.devices if isinstance(case.model, RidgeReadout) else None
-            export_model(
-                case.model, path, reservoirs=reservoirs, precision=precision, recorded=case.recorded, probe=False
-            )
+            export_model(case.model, path, reservoirs=reservoirs, precision=precision, probe=False)
             runners[precision] = stack.enter_context(EdgeRunner(path, case.devices))
         given = np.asarray(case.given)[None]
         sides: dict[str, Step] = {

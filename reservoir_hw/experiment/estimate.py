@@ -39,7 +39,7 @@ class Estimate:
         runs = f"1 {what}" if self.runs == 1 else f"{self.runs} {what}s"
         learning = f", {self.training_steps:,} training steps" if self.training_steps else ""
         chunks = f" in {self.chunks:,} chunks" if self.chunks else ""
-        where = "kept on disk" if self.kept else "streamed, not kept" if self.chunks else "computed once"
+        where = "kept on disk" if self.kept else "streamed, not kept" if self.chunks else "precomputed"
         states = f", {size} of states ({where})" if self.state_bytes != 0 else ""
         return f"{runs}{learning}, {self.device_steps:,} device steps{chunks}{states}{time}"
 

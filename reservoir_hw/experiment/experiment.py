@@ -137,7 +137,8 @@ class Experiment:
             stopped = isinstance(error, KeyboardInterrupt | SystemExit)
             result.status = "interrupted" if stopped else "failed"
             result.problem = "interrupted by Ctrl-C" if stopped else f"{type(error).__name__}: {error}"
-            if any(folder.glob("training/*/checkpoint.safetensors")):
+            refused = isinstance(error, ConfigurationError)
+            if not refused and any(folder.glob("training/*/checkpoint.safetensors")):
                 error.add_note(f"the same command goes on with the training if it is given --set run.resume={folder}")
             # The error itself goes on to the caller; a full disk must not hide it.
             with contextlib.suppress(Exception):

@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -136,23 +135,6 @@ def test_batched_states_depend_neither_on_the_batch_nor_on_the_threads(monkeypat
         np.testing.assert_array_equal(states, whole[-batch:])
 
 
-@pytest.fixture(params=["own", "OpenMP"])
-def crew(request, monkeypatch):
-    """Whose threads share the work: those of this package, or those of torch."""
-    if request.param == "own":
-        monkeypatch.setattr(pace, "_openmp", lambda threads: None)
-        yield
-        return
-    torch = pytest.importorskip("torch")
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    if pace._openmp(3) is None:
-        pytest.skip("torch has no GNU OpenMP here")
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("crew")
 def test_an_error_in_one_thread_is_raised():
     def fail_at_two(part):
         if part == 2:
@@ -166,54 +148,65 @@ def test_an_error_in_one_thread_is_raised():
     share_out(done.append, [], threads=4)
 
 
-@pytest.mark.usefixtures("crew")
-def test_work_is_shared_by_several_threads():
-    meeting = threading.Barrier(3, timeout=30)
-    share_out(lambda part: meeting.wait(), range(3), threads=3)
+def test_torch_goes_on_after_its_threads_were_let_go(monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(kernels, "_LONG_BATCH", 0)
+    monkeypatch.setattr(kernels, "_THREADED_BATCH", 0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        prepared = replace(prepare(network(60, 2)), threads=2)
+        u, x = drive(16, 5, 2, np.float32), torch.arange(100_000.0)
+        expected, product = run(prepared, u, np.zeros((16, 60), np.float32)), x.tanh()
+        for _ in range(20):
+            np.testing.assert_array_equal(run(prepared, u, np.zeros((16, 60), np.float32)), expected)
+            assert torch.equal(x.tanh(), product)
+    finally:
+        torch.set_num_threads(before)
 
 
-def test_threads_of_torch_where_they_are_fewer_than_are_allowed(monkeypatch):
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="threads cannot be counted")
+def test_the_threads_of_torch_do_not_spin_beside_a_long_batch():
+    """The one that has computed ends; there are none to end where nothing was computed."""
     torch = pytest.importorskip("torch")
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        assert pace._openmp(1) is None
-        assert pace._openmp(2) is not None or sys.platform != "linux"
-        torch.set_num_threads(4)
-        assert pace._openmp(2) is None
-        torch.set_num_threads(1)
-        assert pace._openmp(2) is None
-        torch.set_num_threads(2)
-        with ThreadPoolExecutor(1) as other:
-            assert other.submit(pace._openmp, 2).result() is None
-        monkeypatch.setattr(pace, "_PROCESS", -1)
-        assert pace._openmp(2) is None
+        torch.arange(1_000_000.0).tanh()
+        spinning = len(os.listdir("/proc/self/task"))
+        pace.end_spinning()
+        assert len(os.listdir("/proc/self/task")) == spinning - 1
+        pace.end_spinning()
     finally:
         torch.set_num_threads(before)
 
 
 FORKED = """
-import os, torch
-import numpy as np
+import os, sys
+import numpy as np, torch
 from reservoir_hw import open_reservoir
 torch.set_num_threads(2)
-with open_reservoir({"kind": "esn", "inputs": 64, "nodes": 256}) as reservoir:
-    u = np.ones((16, 128, 64), np.float32)
-    reservoir.reset(16)
-    states = reservoir.run(u)
-    torch.randn(1000, 1000) @ torch.randn(1000, 1000)
-    if not (child := os.fork()):
+u = np.ones((16, 128, 64), np.float32)
+def driven():
+    with open_reservoir({"kind": "esn", "inputs": 64, "nodes": 256}) as reservoir:
         reservoir.reset(16)
-        os._exit(0 if np.array_equal(reservoir.run(u), states) else 1)
-    assert os.waitpid(child, 0)[1] == 0
+        return reservoir.run(u)
+if sys.argv[1] == "before":
+    driven()
+torch.randn(1000, 1000) @ torch.randn(1000, 1000)
+if not (child := os.fork()):
+    os._exit(0 if driven().shape == (16, 128, 256) else 1)
+assert os.waitpid(child, 0)[1] == 0
 """
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_fork_computes_without_the_threads_of_its_parent():
+@pytest.mark.parametrize("loaded", ["before", "after"])
+def test_a_fork_does_not_wait_for_threads_of_its_parent(loaded):
+    """Whether the kernels were loaded before the fork or after."""
     pytest.importorskip("torch")
     environment = {**os.environ, "OMP_NUM_THREADS": "2"}
-    subprocess.run([sys.executable, "-c", FORKED], check=True, timeout=120, env=environment)
+    subprocess.run([sys.executable, "-c", FORKED, loaded], check=True, timeout=60, env=environment)
 
 
 def test_chunks_inside_a_batched_run_give_the_same_bits(monkeypatch):

@@ -20,7 +20,7 @@ from scipy.sparse import csr_array
 from reservoir_hw.backends.simulated import compiled
 from reservoir_hw.backends.simulated.dense_batch import ROWS, dense_batch, panels_of
 from reservoir_hw.backends.simulated.imperfections import LoopTerms
-from reservoir_hw.backends.simulated.pace import Pace, available_threads, numba_threads, share_out
+from reservoir_hw.backends.simulated.pace import Pace, available_threads, end_spinning, numba_threads, share_out
 from reservoir_hw.backends.simulated.weights import EsnWeights
 from reservoir_hw.errors import ConfigurationError, ShapeError
 
@@ -37,6 +37,8 @@ THREADED_DENSE = 200_000
 _THREADED_SPARSE = 20_000
 # Products of one run from which on it is worth waking a second thread (about 0.2 ms of work).
 _THREADED_BATCH = 8_000_000
+# And from which on it is worth 0.1 ms to have the core for it.
+_LONG_BATCH = 30_000_000
 # Elements of the input and state scratch of one chunk of a batched run.
 _CHUNK = 1 << 21
 
@@ -239,7 +241,10 @@ def _run_dense_batch(
     vectors[:, nodes + inputs] = 1
     products = np.empty((rows, count * width), prepared.dtype)
     common = (panels, vectors, products, u, out, *equation, loop)
-    threads = prepared.threads if panels.size * rows * steps >= _THREADED_BATCH else 1
+    products_of_all = panels.size * rows * steps
+    threads = prepared.threads if products_of_all >= _THREADED_BATCH else 1
+    if threads > 1 and products_of_all >= _LONG_BATCH:
+        end_spinning()
     share_out(lambda part: dense_batch(*common, *part), _parts(batch, threads), threads)
 
 

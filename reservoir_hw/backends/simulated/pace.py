@@ -8,8 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -21,7 +22,9 @@ _Part = TypeVar("_Part")
 # numba's simplest threading layer aborts the process when two threads enter it at once.
 _parallel_region = threading.Lock()
 
-_PROCESS = os.getpid()
+# Of OpenMP 5.0, section 3.2.44, and PF_FORKNOEXEC of Linux: forked, and no other program begun since.
+_OMP_PAUSE_SOFT = 1
+_FORKED = 0x40
 
 
 class Pace:
@@ -88,11 +91,10 @@ def available_threads() -> int:
 
 
 def share_out(work: Callable[[_Part], object], parts: Sequence[_Part], threads: int) -> None:
-    """Call `work` for each part, on at most so many threads, this one included; it should release the interpreter lock.
+    """Call `work` for each part, on so many threads, this one included; it should release the interpreter lock.
 
-    For parts that do not wait for each other. Where torch computes in this thread too, its threads do it: they spin
-    for about 14 ms after each of its calls, and others would have to share the cores with them. Else threads that
-    sleep do it, not those of numba's parallel kernels, which spin in the way of whoever computes next.
+    For parts that do not wait for each other. The threads of numba's parallel kernels spin for 13 ms after each call,
+    in the way of whoever computes next, which in training is torch; these sleep.
     """
     # Shared: the interpreter lock lets one thread at a time take the next.
     remaining = iter(parts)
@@ -101,10 +103,6 @@ def share_out(work: Callable[[_Part], object], parts: Sequence[_Part], threads: 
         for part in remaining:
             work(part)
 
-    openmp = _openmp(threads)
-    if openmp is not None:
-        _run_on(openmp, take_parts)
-        return
     helpers = [_helpers(os.getpid()).submit(take_parts) for _ in range(min(threads, len(parts)) - 1)]
     try:
         take_parts()
@@ -115,32 +113,28 @@ def share_out(work: Callable[[_Part], object], parts: Sequence[_Part], threads: 
         helper.result()
 
 
-def _openmp(threads: int) -> ctypes.CDLL | None:
-    """The OpenMP that torch has loaded, if it has threads for this one, and no more than those; on Linux only."""
-    # Each thread that calls it has threads of its own, and a fork has none of its parent's.
-    if threads == 1 or threading.current_thread() is not threading.main_thread() or os.getpid() != _PROCESS:
-        return None
-    try:
-        library = ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOW | os.RTLD_NOLOAD)
-    except (OSError, AttributeError):
-        return None
-    return library if 1 < library.omp_get_max_threads() <= threads else None
+def end_spinning() -> None:
+    """Let go of the threads with which torch has computed for this one; it makes new ones when it needs them.
+
+    On Linux they spin for about 14 ms after each of torch's calls, and others share the cores with them meanwhile:
+    in training, a reservoir would take 1.3 to 1.8 times as long. New ones take about 0.1 ms.
+    """
+    if os.getpid() != _PROCESS:
+        return
+    with suppress(OSError, AttributeError):
+        openmp = ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+        openmp.omp_pause_resource_all(_OMP_PAUSE_SOFT)
 
 
-def _run_on(openmp: ctypes.CDLL, work: Callable[[], None]) -> None:
-    """Call `work` once on each thread of OpenMP; the first exception is raised when all have ended."""
-    raised: list[BaseException] = []
+def _this_process() -> int | None:
+    """Its number; None if it is a fork, which has the library of its parent, but not the threads, and would wait."""
+    with suppress(OSError, IndexError, ValueError):
+        flags = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[6]
+        return None if int(flags) & _FORKED else os.getpid()
+    return None
 
-    def catch(_: None) -> None:
-        try:
-            work()
-        except BaseException as error:
-            raised.append(error)
 
-    # As compilers translate "#pragma omp parallel"; 0 threads are as many as the caller has set, here torch.
-    openmp.GOMP_parallel(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(catch), None, 0, 0)
-    if raised:
-        raise raised[0]
+_PROCESS = _this_process()
 
 
 @cache

@@ -57,8 +57,8 @@ def export_model(
     precision
         "int8" quantises the weights of linear layers, and their inputs as they come.
     recorded
-        What a device answered (`record_text`, `record_series`): the graphs are compared on it too. It may also let a
-        linear readout of a device that declares no range of its states compute in single precision.
+        What a device answered (`record_text`, `record_series`): the graphs are compared on it too. Where neither the
+        device nor the training of a linear readout says how large states are, it does.
     probe
         Record the golden response of each device, for `EdgeRunner.verify_probe`. It drives them.
     repetitions

@@ -52,8 +52,8 @@ def plan_of(
 ) -> Plan:
     """A model cut at its reservoirs; `reservoirs` is the open device of a linear readout.
 
-    `recorded` is what the device answered (`record_series`), by which a linear readout may choose its precision. Raises
-    `ConfigurationError` for what is not known here.
+    `recorded` is what the device answered (`record_series`), which may say how large a linear readout's states are.
+    Raises `ConfigurationError` for what is not known here.
     """
     if isinstance(model, LinearModel):
         if len(reservoirs) != 1:

@@ -17,7 +17,6 @@ from reservoir_hw.readout.export.graph import Graph, Precision
 from reservoir_hw.readout.export.plan import BOUND, EDGE, Plan, Reference, Values
 from reservoir_hw.readout.online import LMSReadout, RLSReadout
 from reservoir_hw.readout.ridge import RidgeReadout
-from reservoir_hw.seeds import generator
 from reservoir_hw.spec import ReservoirSpec
 
 if TYPE_CHECKING:
@@ -31,12 +30,10 @@ TOKENS = Value(name="tokens", dtype="int64")
 
 LinearModel = RidgeReadout | RLSReadout | LMSReadout
 
-# Standard deviations from the mean that a feature is taken to reach, and how much of the bound single precision may
-# take of what is known: other states, and another order of the sums, may lose more.
+# Standard deviations from the mean that a feature is taken to reach, and how much of the bound one rounding of all
+# products may take: the sums of products that large and of one sign are rounded as well.
 _REACH = 3.0
 _SHARE = 0.25
-# Rows of recorded features that tell what single precision loses.
-_ENOUGH = 100
 
 
 @dataclass
@@ -73,9 +70,9 @@ class LinearPart:
     """W x + b of states, and of inputs where the readout was trained with them: as a graph, and as it is.
 
     Computed in float64 where sums of features and large weights that cancel would lose too much in float32, as those of
-    a ridge regression with a small penalty do. How large features are, the device's `state_range` says. Where it
-    declares none, what float32 loses is tried on `recorded` features, if they are enough; else how large they are, the
-    readout's training says (`training_scale`). Where nothing says it, it is float64, too. Raises as `check_linear`.
+    a ridge regression with a small penalty do. How large features are, the device's ranges say; where it declares none,
+    the readout's training (`training_scale`); else what was `recorded`. Where nothing says it, it is float64, too: what
+    float32 loses on some recorded steps says little of what it loses later. Raises as `check_linear`.
     """
 
     def __init__(
@@ -84,19 +81,9 @@ class LinearPart:
         check_linear(readout, reservoir)
         self.readout = readout
         self.dtype = reservoir.dtype
-        self.scale: Scale | None = None
-        weights, seen = readout.weights_, None
-        if reservoir.state_range is None:
-            seen = None if recorded is None else _features(readout, recorded)
-            self.scale = training_scale(readout) or (None if seen is None else _scale_of(seen))
-        if precision != "fp32":
-            self.double = False
-        elif self.scale is not None and seen is not None and len(seen) >= _ENOUGH:
-            drawn = self.scale.centre + self.scale.spread * generator(0, "rounding").standard_normal(seen.shape)
-            self.double = any(_loses(weights, readout.bias_, features) for features in (seen, drawn))
-        else:
-            unknown = reservoir.state_range is None and self.scale is None
-            self.double = unknown or _cancels(weights, reservoir, self.scale)
+        known = training_scale(readout) or (None if recorded is None else _scale_of(readout, recorded))
+        self.scale = known if reservoir.state_range is None else None
+        self.double = precision == "fp32" and _cancels(readout.weights_, reservoir, known)
 
     @property
     def output(self) -> Value:
@@ -120,30 +107,28 @@ class LinearPart:
 
 
 def _cancels(weights: np.ndarray, reservoir: ReservoirSpec, scale: Scale | None) -> bool:
-    """Whether rounding to float32 may move an output by more than the certificate allows."""
-    largest, bound = max(map(abs, reservoir.state_range)) if reservoir.state_range else 1.0, BOUND
-    if scale is not None:
-        largest, bound = np.abs(scale.centre) + _REACH * scale.spread, _SHARE * BOUND
-    return bool((np.abs(weights) * largest).sum(1).max() * np.finfo(np.float32).epsneg > bound)
+    """Whether rounding to float32 may move an output by more than the certificate allows; True where nobody knows."""
+    lost = np.zeros(len(weights))
+    parts = ((slice(reservoir.nodes), reservoir.state_range), (slice(reservoir.nodes, None), reservoir.input_range))
+    for part, limits in parts:
+        sizes = np.abs(weights[:, part])
+        if not sizes.size:
+            continue
+        if limits is not None:
+            largest, share = max(map(abs, limits)), 1.0
+        elif scale is not None:
+            largest, share = np.abs(scale.centre[part]) + _REACH * scale.spread[part], _SHARE
+        else:
+            return True
+        lost += (sizes * largest).sum(1) / share
+    return bool(lost.max() * np.finfo(np.float32).epsneg > BOUND)
 
 
-def _loses(weights: np.ndarray, bias: np.ndarray, features: np.ndarray) -> bool:
-    """Whether rounding to float32 moves an output of these features (rows, features) by much of the bound."""
-    features = features.astype(np.float32)
-    exact = features.astype(np.float64) @ weights.T + bias
-    single = features @ weights.T.astype(np.float32) + bias.astype(np.float32)
-    return bool(np.abs(single - exact).max() > _SHARE * BOUND * max(1.0, np.abs(exact).max()))
-
-
-def _features(readout: LinearModel, recorded: Values) -> np.ndarray:
-    """What a readout was given (rows, features)."""
+def _scale_of(readout: LinearModel, recorded: Values) -> Scale | None:
+    """What recorded features are like."""
     names = ("states_0", "inputs") if readout.input_connection else ("states_0",)
     features = np.concatenate([np.asarray(recorded[name], np.float64) for name in names], axis=-1)
-    return features.reshape(-1, features.shape[-1])
-
-
-def _scale_of(features: np.ndarray) -> Scale:
-    return Scale.of([features], centred=True, precision=float(np.finfo(np.float32).eps))
+    return Scale.of([features], centred=True, precision=float(np.finfo(np.float32).eps)) if features.size else None
 
 
 def described_text(model: Any, name: str) -> dict[str, Any]:

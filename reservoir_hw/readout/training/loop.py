@@ -53,6 +53,11 @@ class Rows(Protocol):
 class Noise(Protocol):
     """Where the noise of simulated devices is, for a training that is interrupted to go on with the same."""
 
+    @property
+    def noisy(self) -> bool:
+        """Whether there is any."""
+        ...
+
     def kept(self) -> dict[str, np.ndarray]:
         """What a checkpoint keeps of it."""
         ...
@@ -505,6 +510,12 @@ class _Training:
         self._state = _State(**facts["state"])
         if self._noise is not None and parts["reservoir"]:
             self._noise.take_up({name: tensor.numpy() for name, tensor in parts["reservoir"].items()})
+        elif self._work.noise is not None and self._work.noise.noisy:
+            log.warning(
+                "%s does not say where the noise of the simulated devices was: what follows has other noise than "
+                "without an interruption",
+                where,
+            )
         # The patience may be another one now.
         self._state.stopped_early = self._out_of_patience(self._state)
         if self._state.best_step == self._state.step:

@@ -7,13 +7,19 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from reservoir_hw.reservoir import Reservoir
+from reservoir_hw.spec import ReservoirSpec
 
 
 class NoiseOf:
-    """The noise of these reservoirs, of those that can tell where it is."""
+    """The noise of these reservoirs, of those that can tell where it is: simulations with snapshots."""
 
     def __init__(self, reservoirs: Sequence[Reservoir]) -> None:
         self._reservoirs = reservoirs
+
+    @property
+    def noisy(self) -> bool:
+        """Whether there is any."""
+        return bool(self._noisy())
 
     def kept(self) -> dict[str, np.ndarray]:
         """Snapshots; names begin with the number of the reservoir."""
@@ -34,8 +40,13 @@ class NoiseOf:
         return [
             (number, reservoir)
             for number, reservoir in enumerate(self._reservoirs)
-            if reservoir.spec.snapshot and not reservoir.spec.deterministic and not reservoir.state_lost
+            if repeats_noise(reservoir.spec) and not reservoir.spec.deterministic and not reservoir.state_lost
         ]
+
+
+def repeats_noise(spec: ReservoirSpec) -> bool:
+    """Whether a snapshot brings back the noise that followed: that of a real device comes only once."""
+    return spec.snapshot and spec.identity.simulated
 
 
 def inside(kept: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

@@ -126,6 +126,11 @@ class _ShardRows:
         states, targets = self._loaded[1]
         return states[chosen], targets[chosen]
 
+    @property
+    def noisy(self) -> bool:
+        """Whether shards that are driven again have noise."""
+        return self._noise is not None and self._noise.noisy
+
     def kept(self) -> dict[str, np.ndarray]:
         """Where the noise is, and where it was before the shard that is held was driven."""
         now = {} if self._noise is None else self._noise.kept()

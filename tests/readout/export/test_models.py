@@ -295,20 +295,46 @@ def test_where_nothing_says_how_large_states_are_sums_are_in_double(tmp_path: Pa
     within(got, readout.predict(states.astype(np.float64)))
 
 
-def test_recorded_states_tell_that_single_precision_suffices(tmp_path: Path) -> None:
-    """The sum of all sizes of thousands of products says little of what is lost."""
+def test_a_transient_says_nothing_of_what_single_precision_loses(tmp_path: Path) -> None:
+    """From rest, a readout that was trained behind a washout may answer with anything."""
+    config = {"kind": "esn", "nodes": 60, "inputs": 1, "seed": 1, "activation": "relu", "leak_rate": 0.1}
+    with open_reservoir(config) as device:
+        u = np.random.default_rng(0).uniform(0, 1, (1, 5000, 1)).astype(np.float32)
+        states = np.asarray(device.run(u))
+        readout = RidgeReadout(1e-4, washout=500).fit(states[:, :4000], np.sin(6 * np.roll(u, 2, 1))[:, :4000])
+        readout.save(tmp_path / "r.safetensors")
+        for number, one in enumerate((readout, RidgeReadout.load(tmp_path / "r.safetensors"))):
+            path = tmp_path / f"{number}.rhw"
+            export_model(one, path, reservoirs=device, recorded=record_series(device, u[:, 4000:4300]), probe=False)
+            with EdgeRunner(path, device) as runner:
+                later = runner.run(u)[:, 4000:]
+            within(later, readout.predict(states[:, 4000:].astype(np.float64)))
+
+
+def test_states_that_float32_cannot_hold(tmp_path: Path) -> None:
+    """A device in float64 that declares no range: differences of large numbers, with weights that are exact."""
+    u = np.random.default_rng(0).uniform(-0.5, 0.5, 3000)
+    states = 2048 + np.stack([np.roll(u, k) for k in range(6)], 1)[None]
+    readout = RidgeReadout(1e-9).fit(states, np.stack([np.roll(u, 1), np.roll(u, 3)], 1)[None])
+    identity = Identity(vendor="lab", model="taps", simulated=False)
+    spec = ReservoirSpec(inputs=1, nodes=6, dtype="float64", identity=identity)
+    recorded = {"inputs": u[None, :300, None], "states_0": states[:, :300]}
+    plan = plan_of_readout(readout, spec, recorded=recorded)
+    certify(plan, built(plan, {})[1], recorded=recorded)
+
+
+def test_inputs_are_as_large_as_the_device_takes(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
-    states = random.standard_normal((1, 300, 4096)).astype(np.float32)
-    readout = RidgeReadout(1.0).fit(states, random.standard_normal((1, 300, 3)))
-    spec = ReservoirSpec(inputs=1, nodes=4096, identity=Identity(vendor="bench", model="wide", simulated=False))
-    recorded = {"inputs": np.zeros((1, 300, 1), np.float32), "states_0": states}
-    few = {name: value[:, :50] for name, value in recorded.items()}
-    for seen, double in ((None, True), (few, True), (recorded, False)):
-        plan = plan_of_readout(readout, spec, recorded=seen)
-        _, sessions = built(plan, {})
-        assert [weight.dtype for weight in plan.weights.arrays.values()] == [np.float64 if double else np.float32] * 2
-        certify(plan, sessions, recorded=seen)
-        within(sessions[0].run(["outputs"], {"states_0": states})[0], readout.predict(states.astype(np.float64)))
+    states, u = random.uniform(-1, 1, (1, 500, 5)), random.uniform(999, 1001, (1, 500, 2))
+    readout = RidgeReadout(1e-9, input_connection=True).fit(states, u[..., :1] - u[..., 1:], u)
+    identity = Identity(vendor="lab", model="box", simulated=False)
+    for limits in ((0.0, 1001.0), None):
+        spec = ReservoirSpec(
+            inputs=2, nodes=5, dtype="float64", identity=identity, state_range=(-1, 1), input_range=limits
+        )
+        recorded = {"inputs": u, "states_0": states}
+        plan = plan_of_readout(readout, spec, recorded=recorded)
+        certify(plan, built(plan, {})[1], recorded=recorded)
 
 
 def test_a_declared_range_goes_before_the_training(stack: ExitStack) -> None:

@@ -41,6 +41,7 @@ from reservoir_hw.readout.training import (
     train,
     train_on_states,
 )
+from reservoir_hw.readout.training.folder import TrainingFolder
 from reservoir_hw.readout.training.on_states import _ShardRows
 from reservoir_hw.reservoir import Reservoir
 from reservoir_hw.store import StateStore
@@ -425,6 +426,26 @@ def test_states_of_a_noisy_device_that_are_driven_again_have_the_noise_they_had(
         found, then = trained(device, tmp_path)
     assert found == expected
     np.testing.assert_array_equal(then, after)
+
+
+def test_a_checkpoint_without_noise_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of an older version, or of several processes."""
+    chosen = options(checkpoint_steps=10, steps=24)
+    with network() as device:
+        train(language_model(device), TRAIN, options=chosen, folder=tmp_path)
+        train(language_model(device), TRAIN, options=chosen, folder=tmp_path)
+    assert "other noise" not in caplog.text
+    with network(noise=0.1) as device:
+        model = language_model(device)
+        train(model, TRAIN, options=chosen, folder=tmp_path, resume=False)
+        train(model, TRAIN, options=chosen, folder=tmp_path)
+        assert "other noise" not in caplog.text
+        folder = TrainingFolder(tmp_path)
+        found = folder.read_checkpoint()
+        assert found is not None
+        folder.write_checkpoint({n: t for n, t in found[0].items() if not n.startswith("reservoir/")}, found[1])
+        train(model, TRAIN, options=chosen, folder=tmp_path)
+    assert "checkpoint.safetensors does not say where the noise" in caplog.text
 
 
 def test_states_of_another_input_map_are_refused(reservoir: Esn, tmp_path: Path) -> None:

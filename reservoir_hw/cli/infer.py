@@ -140,7 +140,7 @@ def _generated(
 def _series(runner: EdgeRunner, source: str, output: str, facts: dict[str, Any], *, timed: bool, json: bool) -> None:
     """Series from a file as a whole, or line by line from standard input.
 
-    Steps that were answered one by one before an error are kept.
+    Steps that were answered by earlier calls before an error are kept.
     """
     import numpy as np
 
@@ -161,14 +161,14 @@ def _series(runner: EdgeRunner, source: str, output: str, facts: dict[str, Any],
         else:
             _write(output, map(line_of, outputs[0]), facts, "csv")
 
-    # Outputs (batch, outputs) of each step.
+    # Outputs (batch, steps, outputs) of each call.
     answered: list[np.ndarray] = []
     try:
         if by_line:
             for row in stream_series(runner, sys.stdin):
-                answered.append(row[None].copy())
+                answered.append(row[None, None].copy())
             empty = np.zeros((1, 0, *runner.manifest.output.shape), np.float32)
-            outputs = np.stack(answered, 1) if answered else empty
+            outputs = np.concatenate(answered, 1) if answered else empty
         else:
             if source == "-":
                 rows = [row for _, row in numbers(sys.stdin, "stdin")]
@@ -185,11 +185,12 @@ def _series(runner: EdgeRunner, source: str, output: str, facts: dict[str, Any],
         # Of a model that reads the last step, what came before it is no answer; --json is one document, at the end.
         if answered and not runner.manifest.reads_last and not (json and output == "-"):
             where = "written" if output == "-" else f"in {output}"
+            outputs = np.concatenate(answered, 1)
             try:
-                put(np.stack(answered, 1))
-                error.add_note(f"the {len(answered)} steps that were answered are {where}")
+                put(outputs)
+                error.add_note(f"the {outputs.shape[1]} steps that were answered are {where}")
             except OSError as failed:
-                error.add_note(f"the {len(answered)} steps that were answered could not be written: {failed}")
+                error.add_note(f"the {outputs.shape[1]} steps that were answered could not be written: {failed}")
         raise
     put(outputs)
 

@@ -180,6 +180,10 @@ def write_npy(path: Path, outputs: np.ndarray) -> None:
     write_bytes(path, content.getvalue())
 
 
+PIECE = 4096
+"""Steps that `run_series` lets pass before what was answered is safe."""
+
+
 def require_place(path: Path, option: str) -> None:
     """Raise `ConfigurationError` where no file can be written, before anything is driven."""
     if not path.parent.is_dir():
@@ -202,19 +206,23 @@ def run_series(
 ) -> np.ndarray:
     """Outputs of a whole series from rest, (batch, time, outputs); `stepwise` as a controller would, for its times.
 
-    Stepwise, `answered` gets the outputs (batch, outputs) of each step at once: they stay when a later step fails.
+    `answered` gets the outputs (batch, steps, outputs) of each call at once: they stay when a later one fails. Where a
+    sequence may go on from call to call, a call has at most `PIECE` steps.
     """
     steps = inputs.shape[1]
     runner.reset(len(inputs))
-    if not stepwise or runner.whole_sequences or not steps:
-        progress("all steps in one call", 0, steps)
-        outputs = runner.run(inputs)
-    else:
-        rows = [] if answered is None else answered
+    pieces = [] if answered is None else answered
+    if stepwise and not runner.whole_sequences:
         for step in range(steps):
             progress("step by step", step, steps)
-            rows.append(runner.step(inputs[:, step]).copy())
-        outputs = np.stack(rows, 1)
+            pieces.append(runner.step(inputs[:, step])[:, None])
+    else:
+        held = all(reservoir.spec.continuity == "held" for reservoir in runner.reservoirs)
+        length = PIECE if held and not runner.whole_sequences else max(1, steps)
+        for start in range(0, steps, length):
+            progress("running", start, steps)
+            pieces.append(runner.run(inputs[:, start : start + length]))
+    outputs = np.concatenate(pieces, 1) if pieces else runner.run(inputs)
     return outputs[:, -1:] if runner.manifest.reads_last else outputs
 
 

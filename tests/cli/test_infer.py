@@ -163,21 +163,25 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_opened(
 
 
 @pytest.fixture(params=["ctrl-c", "device"])
-def fourth_step_fails(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> tuple[int, str]:
+def fourth_call_fails(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> tuple[int, str]:
     """The exit code, and what is said."""
-    step, done = EdgeRunner.step, []
+    done = []
+    for name in ("step", "run"):
+        original = getattr(EdgeRunner, name)
 
-    def failing(runner: EdgeRunner, inputs: np.ndarray) -> np.ndarray:
-        done.append(1)
-        if len(done) == 4:
-            raise KeyboardInterrupt if request.param == "ctrl-c" else DeviceError("it is gone")
-        return step(runner, inputs)
+        def failing(runner: EdgeRunner, inputs: np.ndarray, original: Any = original) -> np.ndarray:
+            done.append(1)
+            if len(done) == 4:
+                raise KeyboardInterrupt if request.param == "ctrl-c" else DeviceError("it is gone")
+            return original(runner, inputs)
 
-    monkeypatch.setattr(EdgeRunner, "step", failing)
+        monkeypatch.setattr(EdgeRunner, name, failing)
+    # So a call of `run` is a step as well.
+    monkeypatch.setattr("reservoir_hw.experiment.infer.PIECE", 1)
     return (130, "interrupted: what was finished is kept") if request.param == "ctrl-c" else (3, "device: it is gone")
 
 
-@pytest.mark.parametrize("source", ["file", "stdin"])
+@pytest.mark.parametrize("source", ["file", "file, timed", "stdin"])
 @pytest.mark.parametrize("form", ["csv", "npy", "stdout"])
 def test_what_was_answered_is_kept(
     source: str,
@@ -185,17 +189,18 @@ def test_what_was_answered_is_kept(
     folder: Path,
     series: tuple[np.ndarray, np.ndarray],
     tmp_path: Path,
-    fourth_step_fails: tuple[int, str],
+    fourth_call_fails: tuple[int, str],
 ) -> None:
     u, expected = series
     output = tmp_path / f"out.{form}"
-    given = ["infer", folder / "narma.rhw", "--reservoir", folder / "narma.yaml", "--latency"]
-    given += ["--input", tmp_path / "series.npy" if source == "file" else "-"]
+    given = ["infer", folder / "narma.rhw", "--reservoir", folder / "narma.yaml"]
+    given += ["--input", "-" if source == "stdin" else tmp_path / "series.npy"]
+    given += [] if source == "file" else ["--latency"]
     given += [] if form == "stdout" else ["--output", output]
     done = CliRunner().invoke(app, [str(one) for one in given], input="".join(f"{value}\n" for value in u[:, 0]))
     said = done.stderr.strip().splitlines()
-    assert (done.exit_code, said[0]) == fourth_step_fails, done.exception
-    if form == "npy" or source == "file":
+    assert (done.exit_code, said[0]) == fourth_call_fails, done.exception
+    if form == "npy" or source != "stdin":
         where = "written" if form == "stdout" else f"in {output}"
         assert said[1:] == [f"the 3 steps that were answered are {where}"]
     if form == "npy":

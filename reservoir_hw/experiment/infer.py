@@ -313,7 +313,7 @@ def latency_figure(stages: Sequence[StageLatency], title: str) -> Figure:
     )  # fmt: skip
     budget.set_yticks([])
     budget.set_xlim(0, total)
-    budget.set_xlabel("median time (µs)")
+    budget.set_xlabel("median time (µs): blue is computed, orange the reservoir")
     rows = np.arange(len(stages))
     for row, one, shade in zip(rows, stages, shades, strict=True):
         spread.plot([1e6 * one.p50_s, 1e6 * one.p99_s], [row, row], color=shade, linewidth=5, solid_capstyle="butt")

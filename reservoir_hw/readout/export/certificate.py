@@ -191,10 +191,10 @@ def _random(
     return numbers.astype(value.dtype)
 
 
-def _relative(error_and_output: tuple[float, float]) -> float:
-    """An error in units of the bound."""
+def _relative(error_and_output: tuple[float, float]) -> tuple[float, float]:
+    """An error in units of the bound; of equal ones that of the largest output counts."""
     error, output = error_and_output
-    return error / max(1.0, output)
+    return error / max(1.0, output), output
 
 
 def _largest(array: np.ndarray) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -171,7 +171,7 @@ class Graph:
     def _with_outputs(self) -> list[Any]:
         """The nodes, of which those that make an output call it so: the runtime would run a node that only renames."""
         made = {name for node in self._nodes for name in node.output}
-        inner = {name for node in self._nodes for part in node.attribute for one in part.g.node for name in one.input}
+        inner = set(_read_inside(self._nodes))
         names, copies = dict[str, str](), []
         for tensor, name in self._given:
             if tensor in made - inner and tensor not in names:
@@ -207,6 +207,15 @@ class Graph:
     def _new(self, operator: str) -> str:
         self._count += 1
         return f"{operator}_{self._count}"
+
+
+def _read_inside(nodes: Iterable[Any]) -> Iterator[str]:
+    """Tensors that the bodies of these nodes read."""
+    for node in nodes:
+        for attribute in node.attribute:
+            for one in attribute.g.node:
+                yield from one.input
+            yield from _read_inside(attribute.g.node)
 
 
 def _without_external(model: Any) -> Any:

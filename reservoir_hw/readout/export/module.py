@@ -162,7 +162,7 @@ def _outputs(module: nn.Module, x: Tensor) -> np.ndarray:
             f"{type(module).__name__} must take {tuple(x.shape)} to (batch, time, outputs) of float32 or float64, it "
             f"gives {found}"
         )
-    return y.numpy()
+    return y.detach().numpy()
 
 
 def _converted(module: nn.Module, example: Tensor) -> Any:
@@ -203,7 +203,7 @@ def _converted(module: nn.Module, example: Tensor) -> Any:
 
 
 def _lower(graph: Any, constants: dict[str, Any], what: str) -> None:
-    """Bring a graph from opset 18 to 17, in place, and those inside its nodes; notes are left out."""
+    """Bring a graph from opset 18 to 17, in place; notes are left out."""
     for node in graph.node:
         if node.op_type == "Constant":
             constants[node.output[0]] = node.attribute[0].t
@@ -216,9 +216,10 @@ def _lower(graph: Any, constants: dict[str, Any], what: str) -> None:
     for node in graph.node:
         if node.domain not in ("", "ai.onnx"):
             raise ConfigurationError(f"{what} needs the operator {node.domain}.{node.op_type}, no standard one")
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                _lower(attribute.g, constants, what)
+        if any(attribute.HasField("g") for attribute in node.attribute):
+            raise ConfigurationError(
+                f"{what} has a branch or a loop in its graph (torch.cond, while_loop): not exported"
+            )
         if node.op_type == "LayerNormalization" and len(node.input) == 2 and node.input[1] in constants:
             # As in `layers.layer_norm`: onnxruntime 1.16 breaks down without a shift.
             nothing = np.zeros_like(numpy_helper.to_array(constants[node.input[1]]))

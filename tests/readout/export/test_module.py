@@ -359,15 +359,33 @@ def test_other_operators_are_refused(node: Any, message: str) -> None:
         run_of([node], {}, X)
 
 
-def test_operators_inside_a_branch_are_brought_down_too() -> None:
-    value = helper.make_tensor_value_info
-    inside = helper.make_node("ReduceMax", ["x", "axes"], ["largest"])
-    branches: dict[str, Any] = {
-        "then_branch": helper.make_graph([inside], "then", [], [value("largest", 1, None)]),
-        "else_branch": helper.make_graph(
-            [helper.make_node("Identity", ["x"], ["same"])], "else", [], [value("same", 1, None)]
-        ),
-    }
-    nodes = [helper.make_node("If", ["always"], ["y"], **branches)]
-    got = run_of(nodes, {"axes": np.array([2]), "always": np.array(True)}, X)
-    np.testing.assert_array_equal(got, X.max(2, keepdims=True))
+class Cond(nn.Module):
+    """A branch that torch can export."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Twice, or three times."""
+        return torch.cond(x.sum() > 0, lambda x: 2 * x, lambda x: 3 * x, (x,))
+
+
+class Itself(nn.Module):
+    """Gives its weights, whatever it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, time, 3)."""
+        return self.w.expand(x.shape[0], x.shape[1], 3)
+
+
+def test_a_branch_inside_the_graph_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"Cond has a branch or a loop in its graph"):
+        export_module(Cond(), torch.zeros(1, 1, FEATURES))
+
+
+def test_a_module_that_gives_its_weights() -> None:
+    plan = export_module(Itself(), torch.zeros(1, 1, FEATURES))
+    _, (session,) = built(plan, {})
+    (got,) = session.run(["outputs"], {"inputs": np.zeros((2, 5, FEATURES), np.float32)})
+    np.testing.assert_array_equal(got, np.ones((2, 5, 3)))

@@ -127,8 +127,7 @@ def numbers(
 
 def _number(word: str) -> float | None:
     try:
-        # Python's own numbers may have underscores: here that is a typing mistake.
-        return None if "_" in word else float(word)
+        return float(word)
     except ValueError:
         return None
 
@@ -209,6 +208,7 @@ def run_series(
     `answered` gets the outputs (batch, steps, outputs) of each call at once: they stay when a later one fails. Where a
     sequence may go on from call to call, a call has at most `PIECE` steps.
     """
+    inputs = runner.checked(inputs)
     steps = inputs.shape[1]
     runner.reset(len(inputs))
     pieces = [] if answered is None else answered
@@ -221,7 +221,12 @@ def run_series(
         length = PIECE if held and not runner.whole_sequences else max(1, steps)
         for start in range(0, steps, length):
             progress("running", start, steps)
-            pieces.append(runner.run(inputs[:, start : start + length]))
+            try:
+                pieces.append(runner.run(inputs[:, start : start + length]))
+            except InputRangeError as error:
+                if start:
+                    error.add_note(f"steps are counted from step {start} of the series")
+                raise
     outputs = np.concatenate(pieces, 1) if pieces else runner.run(inputs)
     return outputs[:, -1:] if runner.manifest.reads_last else outputs
 

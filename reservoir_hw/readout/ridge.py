@@ -152,7 +152,7 @@ class RidgeReadout:
         self.block_steps = _whole_number("block_steps", block_steps, least=1)
         self.node_names_: tuple[str, ...] | None = None
         self.repetitions_ = 1
-        self._loaded_scale: Scale | None = None
+        self.scale_: Scale | None = None
         self.reset()
 
     # ---- learning
@@ -241,17 +241,6 @@ class RidgeReadout:
         condition = self.report_["condition"]
         return float("inf") if condition is None else condition
 
-    @property
-    def scale_(self) -> Scale | None:
-        """Mean and standard deviation of each feature over the rows learned from; None where they are not known."""
-        accumulator, features = self._accumulator, self.weights_.shape[1]
-        # Not `statistics()`, which would take in rows that the solution knows nothing of.
-        parts = [] if accumulator is None else [part for part in accumulator._statistics if part.rows]
-        if accumulator is None or not parts or self._widths is None or self._widths.features != features:
-            return self._loaded_scale
-        total = parts[0].merged(parts[1:])
-        return Scale((total.mean + accumulator.shift)[:features], np.sqrt(total.variance[:features]))
-
     # ---- using
 
     def predict(
@@ -291,9 +280,8 @@ class RidgeReadout:
         }
         if self.scores_ is not None and self.alphas_ is not None:
             arrays |= {"scores": self.scores_, "alphas": self.alphas_}
-        scale = self.scale_
-        if scale is not None:
-            arrays |= {"mean": scale.centre, "deviation": scale.spread}
+        if self.scale_ is not None:
+            arrays |= {"mean": self.scale_.centre, "deviation": self.scale_.spread}
         facts = {
             "settings": self._settings(),
             "report": self.report_,
@@ -326,8 +314,8 @@ class RidgeReadout:
             outputs, features = readout.weights_.shape
             # Older files have none.
             if "mean" in arrays:
-                readout._loaded_scale = Scale(arrays["mean"], arrays["deviation"])
-            scale = readout._loaded_scale or Scale.none(features)
+                readout.scale_ = Scale(arrays["mean"], arrays["deviation"])
+            scale = readout.scale_ or Scale.none(features)
             consistent = (
                 readout.bias_.shape == (outputs,)
                 and scale.centre.shape == scale.spread.shape == (features,)
@@ -439,6 +427,8 @@ class RidgeReadout:
         self.alpha_, self.alphas_, self.scores_ = cast(float | Array, alpha), alphas, scores
         self.n_samples_, self._report = total.rows, None
         self._store(design.scaled(scaled_weights), design.columns, design.centre + accumulator.shift, widths)
+        features = widths.features
+        self.scale_ = Scale((total.mean + accumulator.shift)[:features], np.sqrt(total.variance[:features]))
         if direct is None and self.condition_ > self._largest_condition:
             warnings.warn(self.report_["notes"][-1], IllConditionedWarning, stacklevel=3)
         return self

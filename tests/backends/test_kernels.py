@@ -14,7 +14,7 @@ numba = pytest.importorskip("numba")
 
 from scipy.sparse import csr_array  # noqa: E402
 
-from reservoir_hw.backends.simulated import kernels, pace  # noqa: E402
+from reservoir_hw.backends.simulated import kernels  # noqa: E402
 from reservoir_hw.backends.simulated.kernels import prepare, run  # noqa: E402
 from reservoir_hw.backends.simulated.pace import share_out  # noqa: E402
 from reservoir_hw.backends.simulated.rounding import rounded, to_float16  # noqa: E402
@@ -165,20 +165,40 @@ def test_torch_goes_on_after_its_threads_were_let_go(monkeypatch):
         torch.set_num_threads(before)
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="threads cannot be counted")
-def test_the_threads_of_torch_do_not_spin_beside_a_long_batch():
-    """The one that has computed ends; there are none to end where nothing was computed."""
-    torch = pytest.importorskip("torch")
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        torch.arange(1_000_000.0).tanh()
-        spinning = len(os.listdir("/proc/self/task"))
-        pace.end_spinning()
-        assert len(os.listdir("/proc/self/task")) == spinning - 1
-        pace.end_spinning()
-    finally:
-        torch.set_num_threads(before)
+LET_GO = """
+import os, time
+import torch
+from reservoir_hw.backends.simulated import pace
+def threads(expected):
+    end = time.monotonic() + 10
+    while len(os.listdir("/proc/self/task")) != expected and time.monotonic() < end:
+        time.sleep(0.01)
+    return len(os.listdir("/proc/self/task"))
+torch.set_num_threads(2)
+alone = threads(1)
+torch.arange(1_000_000.0).tanh()
+assert threads(alone + 1) == alone + 1
+pace.end_spinning()
+assert threads(alone) == alone
+pace.end_spinning()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads cannot be counted")
+def test_the_threads_of_torch_are_let_go():
+    pytest.importorskip("torch")
+    subprocess.run([sys.executable, "-c", LET_GO], check=True, timeout=60)
+
+
+def test_they_are_let_go_before_a_long_batch(monkeypatch):
+    called = []
+    monkeypatch.setattr(kernels, "end_spinning", lambda: called.append(1))
+    prepared, u = prepare(network(60, 2)), drive(16, 5, 2, np.float32)
+    for threads, least, times in ((2, 10**9, 0), (1, 0, 0), (2, 0, 1)):
+        monkeypatch.setattr(kernels, "_THREADED_BATCH", 0)
+        monkeypatch.setattr(kernels, "_LONG_BATCH", least)
+        run(replace(prepared, threads=threads), u, np.zeros((16, 60), np.float32))
+        assert len(called) == times
 
 
 FORKED = """

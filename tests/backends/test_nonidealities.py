@@ -161,6 +161,7 @@ def test_weight_bits_round_the_weights() -> None:
         open_reservoir({**config, "nonidealities": {"loop": {"weight_bits": 6, "weight_limit": 0.5}}})
 
 
+@pytest.mark.slow
 def test_both_engines_and_all_kernels_agree_on_a_device_with_everything() -> None:
     loop = {**EVERYTHING["loop"], "bits": None}
     for sparse in (0.05, 1.0):

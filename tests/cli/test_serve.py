@@ -134,8 +134,12 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", ["elman", "narma"])
 @pytest.mark.parametrize(
     ("address", "curve"),
-    [("tcp", False), ("ipc", False), ("tcp", True), ("ipc", True)],
-    ids=["tcp", "ipc", "tcp curve", "ipc curve"],
+    [
+        pytest.param("tcp", False, id="tcp"),
+        pytest.param("ipc", False, id="ipc", marks=pytest.mark.slow),
+        pytest.param("tcp", True, id="tcp curve", marks=pytest.mark.slow),
+        pytest.param("ipc", True, id="ipc curve"),
+    ],
     indirect=["address"],
 )
 def test_an_experiment_gives_the_same_bits_over_the_wire(
@@ -165,6 +169,7 @@ def test_an_experiment_gives_the_same_bits_over_the_wire(
     assert device["address"] == address
 
 
+@pytest.mark.slow
 def test_points_of_a_grid_take_the_device_one_after_the_other(tmp_path: Path, address: str) -> None:
     (tmp_path / "narma.yaml").write_text(NARMA + GRID)
     far = client(tmp_path, address)
@@ -333,6 +338,7 @@ def test_a_second_signal_does_not_wait(tmp_path: Path, address: str) -> None:
     assert (tmp_path / "safe").exists()
 
 
+@pytest.mark.slow
 def test_the_way_to_the_safe_state_is_not_interrupted(tmp_path: Path, address: str) -> None:
     safe = 'time.sleep(2)\n    pathlib.Path("safe").touch()'
     (tmp_path / "bench.py").write_text(BENCH.replace('pathlib.Path("safe").touch()', safe))
@@ -597,6 +603,7 @@ def test_chaos_never_gives_wrong_states(tmp_path: Path, address: str) -> None:
     assert struck["faults"]["corrupt"]
 
 
+@pytest.mark.slow
 def test_the_example(tmp_path: Path, address: str) -> None:
     shutil.copytree(Path(__file__).parents[2] / "examples/remote", tmp_path / "examples/remote")
     folder = tmp_path / "examples/remote"

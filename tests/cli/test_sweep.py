@@ -150,6 +150,7 @@ def test_a_second_process_goes_on(lab: Path) -> None:
 
 
 @pytest.mark.parametrize("storage", [STORAGE, pytest.param(os.environ.get("RESERVOIR_HW_TEST_STORAGE"), id="given")])
+@pytest.mark.slow
 def test_two_processes_at_once(lab: Path, storage: str | None) -> None:
     if storage is None:
         pytest.skip("RESERVOIR_HW_TEST_STORAGE names no database")
@@ -177,6 +178,7 @@ def _existing(storage: str) -> list[optuna.trial.FrozenTrial]:
         return []
 
 
+@pytest.mark.slow
 def test_kill_9_in_the_middle(lab: Path) -> None:
     first = begin("sweep", "film.yaml")
     wait_for(lambda: len(at_work()) == 1, first)
@@ -230,6 +232,7 @@ def test_ctrl_c_as_often_as_you_like(lab: Path) -> None:
     assert len({trial.user_attrs["draw"] for trial in trials()}) == 1
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_beside_another(lab: Path) -> None:
     first, second = (begin("sweep", "film.yaml", "--json") for _ in range(2))
     wait_for(lambda: len(at_work()) == 2, first, second)

@@ -165,6 +165,7 @@ def test_errors_go_into_a_frame_too(address: str, states: np.ndarray | None) -> 
 # ---- the end ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_client_that_goes_on_asking_does_not_keep_the_device_from_its_safe_state(address: str) -> None:
     device = Toy()
     ended = threading.Event()

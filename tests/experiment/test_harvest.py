@@ -111,6 +111,7 @@ def kill_and_resume(folder: Path, kills: int, seed: int) -> int:
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01], ids=["deterministic", "noisy"])
+@pytest.mark.slow
 def test_a_harvest_that_is_killed_three_times_ends_with_the_same_bytes(tmp_path: Path, noise: float) -> None:
     whole = undisturbed(prepared(tmp_path / "whole", noise))
     assert len(whole) == 2 * (STEPS + TEST_STEPS) // CHUNK

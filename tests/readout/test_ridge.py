@@ -9,6 +9,7 @@ import tracemalloc
 import warnings
 from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -769,3 +770,35 @@ def test_ordinary_use_does_not_warn() -> None:
         warnings.simplefilter("error")
         for alpha in (1e-6, "gcv", "kfold", "loo"):
             RidgeReadout(alpha).fit(states.astype(np.float32), targets.astype(np.float32))
+
+
+def test_the_scale_of_the_features_is_that_of_the_solution(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+
+    def rows(mean: float, features: int = 5) -> tuple[np.ndarray, np.ndarray]:
+        return random.normal(mean, 3.0, (400, features)), random.normal(size=(400, 2))
+
+    readout = RidgeReadout(1e-3)
+    assert readout.scale_ is None
+    states, targets = rows(1000.0)
+    readout.fit(states, targets)
+
+    def check(one: RidgeReadout, states: np.ndarray) -> None:
+        assert one.scale_ is not None
+        np.testing.assert_allclose(one.scale_.centre, states.mean(0), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(one.scale_.spread, states.std(0), rtol=1e-9)
+
+    check(readout, states)
+    # What is not solved for yet is not in the weights, and reset leaves them.
+    readout.partial_fit(*rows(0.0))
+    check(readout, states)
+    readout.reset()
+    check(readout, states)
+    readout.save(tmp_path / "r.safetensors")
+    loaded = RidgeReadout.load(tmp_path / "r.safetensors")
+    check(loaded, states)
+    wider, targets = rows(0.0, 7)
+    loaded.fit(wider, targets).reset()
+    check(loaded, wider)
+    loaded.save(tmp_path / "r.safetensors")
+    check(RidgeReadout.load(tmp_path / "r.safetensors"), wider)

@@ -129,8 +129,9 @@ def end_spinning() -> None:
 def _this_process() -> int | None:
     """Its number; None if it is a fork, which has the library of its parent, but not the threads, and would wait."""
     with suppress(OSError, IndexError, ValueError):
-        flags = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[6]
-        return None if int(flags) & _FORKED else os.getpid()
+        flags = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[6])
+        # A system that is Linux in name alone says 0.
+        return os.getpid() if flags and not flags & _FORKED else None
     return None
 
 

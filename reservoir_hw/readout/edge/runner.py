@@ -174,7 +174,7 @@ class EdgeRunner:
         DeviceError
             A device failed; nothing goes on before `reset`.
         """
-        given = self._checked(inputs)
+        given = self.checked(inputs)
         if given.shape[0] != self._batch:
             if self._steps:
                 raise ShapeError(f"{given.shape[0]} sequences, but {self._batch} were begun: call reset first")
@@ -207,12 +207,39 @@ class EdgeRunner:
         if tokens.ndim != 1 or not len(tokens):
             raise ShapeError("the prompt is empty: begin with at least one token" if not tokens.size else
                              f"the prompt must be one sequence of tokens (time,), not {tokens.shape}")  # fmt: skip
-        given = self._checked(tokens[None])
+        given = self.checked(tokens[None])
         if self.manifest.output_meaning != "logits":
             raise NotSupported(f"{self.manifest.model} gives values, not the logits of tokens: use run or step")
         count = whole_number("max_tokens", max_tokens)
         drawn = self._generated(given, count, Sampler(temperature, top_k, top_p, seed))
         return self._as_text(tokens, drawn) if isinstance(prompt, str) else drawn
+
+    def checked(self, inputs: Any) -> np.ndarray:
+        """Inputs (batch, time, ...), or tokens (batch, time), in the model's dtype: what `run` looks at first.
+
+        Raises `ShapeError` and `InputRangeError`, but for what a device refuses.
+        """
+        given = np.asarray(inputs)
+        shape = given.shape
+        if len(shape) != len(self._shape) + 2 or shape[2:] != self._shape or not shape[0]:
+            value = self.manifest.input
+            raise ShapeError(f"{self.manifest.model} takes {_described(value, 'batch, time')}, not {shape}")
+        if self._dtype.kind == "f":
+            given = arrays.to_numpy(given, self._dtype, "inputs")
+            if not arrays.all_finite(given):
+                where = tuple(int(i) for i in np.argwhere(~np.isfinite(given))[0])
+                raise InputRangeError(f"the input at (sequence, step, channel) = {where} is {given[where]}")
+            return given
+        if given.dtype.kind not in "iu":
+            raise ShapeError(f"tokens must be whole numbers, not {given.dtype}")
+        # One token at a time is what a text is written with, and looking for extremes takes longer than a small graph.
+        known = 0 <= given.item() < self._tokens if given.size == 1 else _within(given, self._tokens)
+        if not known:
+            where = tuple(int(i) for i in np.argwhere((given < 0) | (given >= self._tokens))[0])
+            raise InputRangeError(
+                f"token {given[where]} at (text, position) = {where} is outside the vocabulary of {self._tokens}"
+            )
+        return given.astype(np.int64, copy=False)
 
     def latency(self) -> list[StageLatency]:
         """Durations of the calls of each segment and each crossing."""
@@ -248,7 +275,7 @@ class EdgeRunner:
         given = np.asarray(inputs)
         if given.ndim != len(self._shape) + 1:
             raise ShapeError(f"step takes {_described(self.manifest.input, 'batch')}, not {given.shape}")
-        given = self._checked(given[:, None])
+        given = self.checked(given[:, None])
         if given.shape[0] != self._batch:
             if self._steps:
                 raise ShapeError(f"{given.shape[0]} sequences, but {self._batch} were begun: call reset first")
@@ -277,30 +304,6 @@ class EdgeRunner:
         self._steps += 1
         self._unfinished = False
         return bound.output
-
-    def _checked(self, inputs: Any) -> np.ndarray:
-        """Inputs (batch, time, ...) in the model's dtype."""
-        given = np.asarray(inputs)
-        shape = given.shape
-        if len(shape) != len(self._shape) + 2 or shape[2:] != self._shape or not shape[0]:
-            value = self.manifest.input
-            raise ShapeError(f"{self.manifest.model} takes {_described(value, 'batch, time')}, not {shape}")
-        if self._dtype.kind == "f":
-            given = arrays.to_numpy(given, self._dtype, "inputs")
-            if not arrays.all_finite(given):
-                where = tuple(int(i) for i in np.argwhere(~np.isfinite(given))[0])
-                raise InputRangeError(f"the input at (sequence, step, channel) = {where} is {given[where]}")
-            return given
-        if given.dtype.kind not in "iu":
-            raise ShapeError(f"tokens must be whole numbers, not {given.dtype}")
-        # One token at a time is what a text is written with, and looking for extremes takes longer than a small graph.
-        known = 0 <= given.item() < self._tokens if given.size == 1 else _within(given, self._tokens)
-        if not known:
-            where = tuple(int(i) for i in np.argwhere((given < 0) | (given >= self._tokens))[0])
-            raise InputRangeError(
-                f"token {given[where]} at (text, position) = {where} is outside the vocabulary of {self._tokens}"
-            )
-        return given.astype(np.int64, copy=False)
 
     def _advance(self, given: np.ndarray, *, last: bool = False) -> np.ndarray:
         """The outputs of a whole piece of the sequences, or of its last step."""

@@ -218,7 +218,7 @@ def _lower(graph: Any, constants: dict[str, Any], what: str) -> None:
             raise ConfigurationError(f"{what} needs the operator {node.domain}.{node.op_type}, no standard one")
         if any(attribute.HasField("g") for attribute in node.attribute):
             raise ConfigurationError(
-                f"{what} has a branch or a loop in its graph (torch.cond, while_loop): not exported"
+                f"{what} has a branch or a loop in its graph (operator {node.op_type}, as of torch.cond): not exported"
             )
         if node.op_type == "LayerNormalization" and len(node.input) == 2 and node.input[1] in constants:
             # As in `layers.layer_norm`: onnxruntime 1.16 breaks down without a shift.

@@ -510,7 +510,7 @@ class _Training:
         self._state = _State(**facts["state"])
         if self._noise is not None and parts["reservoir"]:
             self._noise.take_up({name: tensor.numpy() for name, tensor in parts["reservoir"].items()})
-        elif self._work.noise is not None and self._work.noise.noisy:
+        elif self._work.noise is not None and self._work.noise.noisy and self._state.step < self._work.steps:
             log.warning(
                 "%s does not say where the noise of the simulated devices was: what follows has other noise than "
                 "without an interruption",

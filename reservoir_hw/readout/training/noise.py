@@ -45,8 +45,11 @@ class NoiseOf:
 
 
 def repeats_noise(spec: ReservoirSpec) -> bool:
-    """Whether a snapshot brings back the noise that followed: that of a real device comes only once."""
-    return spec.snapshot and spec.identity.simulated
+    """Whether a snapshot brings back the noise that followed: that of a real device comes only once.
+
+    Where steps are replayed to get a state back, a snapshot is these steps.
+    """
+    return spec.snapshot and spec.identity.simulated and spec.continuity != "replayed"
 
 
 def inside(kept: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

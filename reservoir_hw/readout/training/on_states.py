@@ -134,9 +134,10 @@ class _ShardRows:
     def kept(self) -> dict[str, np.ndarray]:
         """Where the noise is, and where it was before the shard that is held was driven."""
         now = {} if self._noise is None else self._noise.kept()
-        if not now or self._driven is None:
+        shard, before = self._driven or (0, {})
+        # A device that did not know its state when it was driven has no noise to go back to.
+        if not now or not before:
             return {}
-        shard, before = self._driven
         found = {f"now/{name}": array for name, array in now.items()}
         return {"shard": np.array([shard]), **{f"before/{name}": array for name, array in before.items()}, **found}
 

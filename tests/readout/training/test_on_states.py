@@ -42,6 +42,7 @@ from reservoir_hw.readout.training import (
     train_on_states,
 )
 from reservoir_hw.readout.training.folder import TrainingFolder
+from reservoir_hw.readout.training.noise import repeats_noise
 from reservoir_hw.readout.training.on_states import _ShardRows
 from reservoir_hw.reservoir import Reservoir
 from reservoir_hw.store import StateStore
@@ -428,6 +429,16 @@ def test_states_of_a_noisy_device_that_are_driven_again_have_the_noise_they_had(
     np.testing.assert_array_equal(then, after)
 
 
+def test_noise_that_does_not_come_again() -> None:
+    """A snapshot of a device whose steps are replayed is these steps; one of real hardware is its state."""
+    with network(noise=0.1) as device:
+        spec = device.spec
+    assert repeats_noise(spec)
+    real = spec.identity.model_copy(update={"simulated": False})
+    for change in ({"continuity": "replayed"}, {"snapshot": False}, {"identity": real}):
+        assert not repeats_noise(spec.model_copy(update=change))
+
+
 def test_a_checkpoint_without_noise_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Of an older version, or of several processes."""
     chosen = options(checkpoint_steps=10, steps=24)
@@ -445,6 +456,9 @@ def test_a_checkpoint_without_noise_is_told(tmp_path: Path, caplog: pytest.LogCa
         assert found is not None
         folder.write_checkpoint({n: t for n, t in found[0].items() if not n.startswith("reservoir/")}, found[1])
         train(model, TRAIN, options=chosen, folder=tmp_path)
+        # Nothing was left to do.
+        assert "other noise" not in caplog.text
+        train(model, TRAIN, options=options(checkpoint_steps=10, steps=30), folder=tmp_path)
     assert "checkpoint.safetensors does not say where the noise" in caplog.text
 
 

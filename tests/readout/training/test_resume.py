@@ -137,6 +137,7 @@ def expected_of_case(expected: dict[str, Any]) -> dict[str, Any]:
     return facts(model, result)
 
 
+@pytest.mark.slow
 def test_kill_and_interrupt_of_a_real_process(tmp_path: Path, expected_of_case: dict[str, Any]) -> None:
     with case(tmp_path, "--slowly", "0.02") as process:
         wait_for_step(process, 8)

@@ -291,7 +291,7 @@ def pieces(device: Reservoir, u: np.ndarray, sizes: list[int]) -> np.ndarray:
     return np.concatenate([np.asarray(device.run(u[:, e - n : e])) for n, e in zip(sizes, ends, strict=True)], axis=1)
 
 
-@pytest.mark.parametrize("batch", [1, 3, 9])
+@pytest.mark.parametrize("batch", [1, pytest.param(3, marks=pytest.mark.slow), 9])
 @pytest.mark.parametrize("config", kinds())
 def test_chunks_steps_and_snapshots_meet_the_same_noise(config: dict[str, Any], batch: int) -> None:
     u = inputs(batch, 24)

@@ -194,6 +194,7 @@ def test_kill_9_in_the_middle(lab: Path) -> None:
     assert not list(Path("runs/sweeps/film").glob("*.alive"))
 
 
+@pytest.mark.slow
 def test_values_that_kill_their_process_are_tried_twice(lab: Path) -> None:
     """Whoever starts the same command again and again gets past them, with the trials of a sweep without deaths."""
     (lab / "go").touch()
@@ -218,6 +219,7 @@ def test_values_that_kill_their_process_are_tried_twice(lab: Path) -> None:
     assert [trial["values"]["readout.alpha"] for trial in counted] == expected
 
 
+@pytest.mark.slow
 def test_ctrl_c_as_often_as_you_like(lab: Path) -> None:
     """An orderly end gives its number back, however often."""
     for _ in range(3):

@@ -415,6 +415,7 @@ def test_the_settings_of_a_paper_lie_below() -> None:
             {"training.gradient.shards": 2, "reservoir.nonidealities": {"readout": {"noise": 0.3}}},
             signal.SIGINT,
             id="driven again, noisy",
+            marks=pytest.mark.slow,
         ),
     ],
 )

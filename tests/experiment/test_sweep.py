@@ -163,7 +163,7 @@ def test_continued_is_uninterrupted(make: Make, sampler: str, number: int) -> No
     assert again.best == parts.best
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random"])
+@pytest.mark.parametrize("sampler", ["tpe", pytest.param("random", marks=pytest.mark.slow)])
 def test_interrupted_is_uninterrupted(make: Make, monkeypatch: pytest.MonkeyPatch, sampler: str) -> None:
     """What was cut off is drawn again, also among the trials that learn from those before."""
     whole = sweep(make(trials=12, sampler=sampler), name="whole")

@@ -45,6 +45,7 @@ def check_equal(found: dict[str, Any], alone: dict[str, Any]) -> None:
     np.testing.assert_allclose(found["validation"], alone["validation"], rtol=0, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_two_processes_are_one(tmp_path: Path, alone: dict[str, Any]) -> None:
     with torchrun(tmp_path) as process:
         _, errors = process.communicate()

@@ -97,7 +97,10 @@ def infer(
                 shown = output == "-" and not json and sys.stdout.isatty()
                 with contextlib.nullcontext(_unseen) if shown else progress_bar() as progress:
                     pieces = _generated(runner, prompt, tokens, choices, progress)
-                    _write(None if json and output == "-" else output, pieces, facts, "text", end="\n")
+                    if json and output == "-":
+                        facts["text"] = "".join(pieces)
+                    else:
+                        _write(output, pieces, end="\n")
             elif prompt is not None:
                 raise ConfigurationError(f"{runner.manifest.model} reads series, not text: give --input, no --prompt")
             else:
@@ -148,18 +151,18 @@ def _series(runner: EdgeRunner, source: str, output: str, facts: dict[str, Any],
 
     to_npy = output.lower().endswith(".npy")
     by_line = source == "-" and not runner.whole_sequences and not runner.manifest.reads_last
-    if by_line and not to_npy:
-        answers = map(line_of, stream_series(runner, sys.stdin))
-        _write(None if json and output == "-" else output, answers, facts, "csv")
+    in_facts = json and output == "-"
+    if by_line and not to_npy and not in_facts:
+        _write(output, map(line_of, stream_series(runner, sys.stdin)))
         return
 
     def put(outputs: np.ndarray) -> None:
         if to_npy:
             write_npy(Path(output), outputs)
-        elif json and output == "-":
+        elif in_facts:
             facts["outputs"] = outputs.tolist()
         else:
-            _write(output, map(line_of, outputs[0]), facts, "csv")
+            _write(output, map(line_of, outputs[0]))
 
     # Outputs (batch, steps, outputs) of each call.
     answered: list[np.ndarray] = []
@@ -177,13 +180,13 @@ def _series(runner: EdgeRunner, source: str, output: str, facts: dict[str, Any],
                 inputs = np.stack(rows)[None]
             else:
                 inputs = read_series(source, lambda said: typer.echo(said, err=True))
-            if len(inputs) > 1 and not to_npy and not (json and output == "-"):
+            if len(inputs) > 1 and not to_npy and not in_facts:
                 raise ConfigurationError(f"csv holds one sequence, and there are {len(inputs)}: --output FILE.npy")
             with progress_bar() as progress:
                 outputs = run_series(runner, inputs, progress, stepwise=timed, answered=answered)
     except BaseException as error:
         # Of a model that reads the last step, what came before it is no answer; --json is one document, at the end.
-        if answered and not runner.manifest.reads_last and not (json and output == "-"):
+        if answered and not runner.manifest.reads_last and not in_facts:
             where = "written" if output == "-" else f"in {output}"
             outputs = np.concatenate(answered, 1)
             try:
@@ -195,26 +198,26 @@ def _series(runner: EdgeRunner, source: str, output: str, facts: dict[str, Any],
     put(outputs)
 
 
-def _write(output: str | None, pieces: Iterator[str], facts: dict[str, Any], name: str, end: str = "") -> None:
-    """Each piece as it comes, and at once; without an output they go into the facts.
+def _write(output: str, pieces: Iterator[str], end: str = "") -> None:
+    """Each piece as it comes, and at once.
 
     The output is opened when the first piece is there: an error before it leaves an older file as it was.
     """
-    if output is None:
-        facts[name] = "".join(pieces)
-        return
     first = next(pieces, "")
-    with contextlib.ExitStack() as stack:
-        target: TextIO = sys.stdout if output == "-" else stack.enter_context(open(output, "w", encoding="utf-8"))
-        try:
+    try:
+        with contextlib.ExitStack() as stack:
+            target: TextIO = sys.stdout if output == "-" else stack.enter_context(open(output, "w", encoding="utf-8"))
             for piece in itertools.chain([first], pieces):
                 target.write(piece)
                 target.flush()
             target.write(end)
             target.flush()
-        except BrokenPipeError:
-            # Who reads has had enough. Python would complain once more when it flushes at its end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        # Who reads has had enough. Python would complain once more when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        error.filename = error.filename or ("standard output" if output == "-" else output)
+        raise
 
 
 @contextlib.contextmanager

@@ -213,6 +213,13 @@ def _check_training(training: TrainingConfig, model: ModelConfig, task: Text, no
     if ignored:
         raise ConfigurationError(f"{', '.join(ignored)}: not for readout {model.kind}, which needs `gradient` alone")
     options = training.gradient.options
+    if not model.harvests:
+        for name in ("shards", "keep_states"):
+            if getattr(training.gradient, name):
+                raise ConfigurationError(
+                    f"gradient.{name} is for states that are computed beforehand, and readout {model.kind} drives its "
+                    "reservoirs in every step, as what it trains lies before them: leave it out"
+                )
     _check_shards(training.gradient, model, task, nodes)
     for part, tokens in (
         ("training", task.tokens_train),

@@ -44,10 +44,10 @@ def call(*arguments: object, code: int = 0, text: str = "") -> subprocess.Comple
     return done
 
 
-def refused(*arguments: object, text: str | bytes = "", lines: int = 1) -> str:
+def refused(*arguments: object, text: str | bytes = "", lines: int = 1, code: int = 2) -> str:
     """What is said, in one line; in this process, which is quicker."""
     done = CliRunner().invoke(app, ["infer", *map(str, arguments)], input=text)
-    assert done.exit_code == 2, (done.output, done.exception)
+    assert done.exit_code == code, (done.output, done.exception)
     assert len(done.stderr.strip().splitlines()) == lines, done.stderr
     return done.stderr
 
@@ -303,6 +303,7 @@ def test_a_text(folder: Path, tmp_path: Path) -> None:
     call("infer", *given, *choices, "--output", tmp_path / "out.txt")
     assert (tmp_path / "out.txt").read_text() == wanted + "\n"
     assert json.loads(call("infer", *given, *choices, "--json").stdout)["text"] == wanted
+    assert refused(*given, "--output", "/dev/full", code=1).startswith("error: /dev/full: No space left on device")
 
 
 def test_refusals(folder: Path, tmp_path: Path) -> None:
@@ -420,6 +421,10 @@ def test_the_walk_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         near = rows(call("infer", "narma.rhw", *bench, text="0.1\n0.4\n0.25\n").stdout)
     whole = rows(call("infer", "whole.rhw", text="0.1\n0.4\n0.25\n").stdout)
     assert np.abs(near - whole).max() < 1e-4
+    assert json.loads(call("infer", "whole.rhw", "--json", text="0.1\n0.4\n0.25\n").stdout)["outputs"] == [
+        pytest.approx(whole)
+    ]
+    assert "holds its reservoirs: no device answers" in refused("whole.rhw", "--verify-probe", text="0.1\n")
 
 
 WITHOUT_TORCH = """

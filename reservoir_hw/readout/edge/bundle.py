@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from reservoir_hw.errors import NotOpen
 from reservoir_hw.readout.edge._archive import PIECE, Archive
 from reservoir_hw.readout.edge._graph_check import check_graph
 from reservoir_hw.readout.edge._manifest_text import manifest_text, parse_manifest
@@ -76,6 +77,7 @@ class Bundle:
         """The path, as it appears in messages."""
         self.digest: str
         """SHA-256 of the manifest, and with it of everything."""
+        self._closed = False
         with about(self.name):
             self._archive = Archive(path)
         try:
@@ -101,6 +103,7 @@ class Bundle:
 
     def read(self, name: str) -> bytes:
         """A file of the bundle, at most 1 GiB. Raises `ConfigurationError` if it has changed since it was opened."""
+        self._check_open()
         with about(self.name, shown(name)):
             record = self.manifest.files.get(name)
             if record is None:
@@ -118,6 +121,7 @@ class Bundle:
 
     def weights_of(self, index: int) -> dict[str, np.ndarray]:
         """Those of the weights that the graph of a segment needs."""
+        self._check_open()
         return {name: self.weights[name] for name in self._needed[index]}
 
     def tensors(self, name: str) -> dict[str, np.ndarray]:
@@ -134,6 +138,7 @@ class Bundle:
 
     def close(self) -> None:
         """Let go of the files."""
+        self._closed = True
         self._archive.close()
         self.weights = MappingProxyType({})
 
@@ -144,6 +149,10 @@ class Bundle:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise NotOpen(f"the bundle {self.name} is closed: open it again")
 
     def _check(self) -> None:
         sizes = self._archive.sizes

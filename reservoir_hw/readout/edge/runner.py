@@ -253,9 +253,12 @@ class EdgeRunner:
     def verify_probe(self) -> list[ProbeComparison]:
         """Drive each device with the golden inputs and compare its response with the recorded one.
 
-        Leaves the model at rest. Raises `ConfigurationError` where the bundle holds no response.
+        Leaves the model at rest. Raises `ConfigurationError` where the bundle holds no response, or no device is
+        beside it.
         """
         self._check_open()
+        if not self.reservoirs:
+            raise ConfigurationError(f"{self.manifest.model} holds its reservoirs: no device answers beside it")
         found = []
         for number, (device, slot) in enumerate(zip(self.reservoirs, self.manifest.slots, strict=True)):
             if slot.probe is None:
@@ -398,6 +401,8 @@ class EdgeRunner:
                 continue
             yield text[len(decode(said)) :]
             said, pending = pending, []
+        if pending:
+            yield decode(said + pending)[len(decode(said)) :]
 
 
 def _listed(reservoirs: AnyReservoir | Sequence[AnyReservoir] | None) -> list[AnyReservoir]:

@@ -27,6 +27,7 @@ from reservoir_hw.errors import (
     StateLost,
 )
 from reservoir_hw.readout import LinearReadout, ReservoirLayer, ReservoirLM, RidgeReadout, random_embedding
+from reservoir_hw.readout.edge.bundle import Bundle
 from reservoir_hw.readout.edge.latency import Histogram
 from reservoir_hw.readout.edge.probe import compare_probe, record_probe
 from reservoir_hw.readout.edge.runner import EdgeRunner
@@ -127,6 +128,11 @@ def test_inputs_that_do_not_fit(series: Path, words: Path) -> None:
             runner.generate("Z", 3)
         with pytest.raises(ConfigurationError, match="max_tokens"):
             runner.generate("the", 0)
+    closed = Bundle.open(series)
+    closed.close()
+    for use in (lambda: closed.read("golden.safetensors"), lambda: EdgeRunner(closed, DEVICE)):
+        with pytest.raises(NotOpen, match=r"the bundle .* is closed"):
+            use()
 
 
 # ---- at work
@@ -192,6 +198,20 @@ def test_text_comes_in_pieces(words: Path) -> None:
         tokens = list(runner.generate(runner.tokenizer.encode("the cat"), 30, seed=1))
         assert "".join(pieces) == runner.tokenizer.decode(tokens)
         assert len(pieces) == 30
+
+
+def test_a_text_that_ends_within_a_character_is_whole(words: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two bytes of a character are all that was asked for: what they say is said, too."""
+    euro = "\N{EURO SIGN}".encode()
+
+    class Bytes(CharTokenizer):
+        def decode(self, tokens: Any) -> str:
+            return bytes(euro[token] if token < 3 else ord("-") for token in tokens).decode(errors="replace")
+
+    with EdgeRunner(words, {**DEVICE, "inputs": 4}) as runner:
+        monkeypatch.setattr(runner, "_tokenizer", Bytes(runner.tokenizer.characters))
+        monkeypatch.setattr(runner, "_generated", lambda *_: iter([0, 1, 2, 4, 0, 1]))
+        assert list(runner.generate("the cat", 6)) == ["\N{EURO SIGN}", "-", "\N{REPLACEMENT CHARACTER}"]
 
 
 def test_a_text_that_is_disturbed_does_not_go_on(words: Path) -> None:

@@ -85,6 +85,10 @@ def main() -> None:
         # A terminal without Unicode shows a question mark instead of ending the program.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    # A batch system that ends the job: devices are left in their safe state, as after Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A batch system ends the job, or a terminal closes: devices are left in their safe state, as after Ctrl-C.
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        # Under nohup it is ignored.
+        if number is not None and signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
     app()

@@ -1,4 +1,4 @@
-"""Exit codes: 2 for a wrong configuration, 3 for a device fault, 130 for Ctrl-C, 1 for everything else."""
+"""Exit codes: 2 for a wrong configuration, 3 a device fault, 130 Ctrl-C, 143 SIGTERM, 1 everything else."""
 
 from __future__ import annotations
 

@@ -78,6 +78,8 @@ def infer(
     )
 
     timed = latency or figure is not None
+    if json or output == "-":
+        _require_standard_output()
     if output != "-":
         require_place(Path(output), "--output")
     if figure is not None:
@@ -124,6 +126,11 @@ def infer(
         typer.echo(f"{facts['clipped']:,} values were clipped into the range of a reservoir", err=True)
 
 
+def _require_standard_output() -> None:
+    if sys.stdout is None:
+        raise ConfigurationError("standard output is closed: give --output FILE, without --json")
+
+
 def _unseen(what: str, done: int, total: int) -> None:
     """Whoever sees the text come needs no other progress."""
 
@@ -151,6 +158,8 @@ def _series(runner: EdgeRunner, source: str, output: str, facts: dict[str, Any],
 
     to_npy = output.lower().endswith(".npy")
     by_line = source == "-" and not runner.whole_sequences and not runner.manifest.reads_last
+    if source == "-" and sys.stdin is None:
+        raise ConfigurationError("standard input is closed: give --input FILE")
     in_facts = json and output == "-"
     if by_line and not to_npy and not in_facts:
         _write(output, map(line_of, stream_series(runner, sys.stdin)))
@@ -169,7 +178,7 @@ def _series(runner: EdgeRunner, source: str, output: str, facts: dict[str, Any],
     try:
         if by_line:
             for row in stream_series(runner, sys.stdin):
-                answered.append(row[None, None].copy())
+                answered.append(row[None, None])
             empty = np.zeros((1, 0, *runner.manifest.output.shape), np.float32)
             outputs = np.concatenate(answered, 1) if answered else empty
         else:

@@ -15,6 +15,7 @@ from reservoir_hw.errors import ConfigurationError, MissingExtra, ReservoirError
 from reservoir_hw.experiment import language
 from reservoir_hw.experiment.configuration import ExperimentConfig, Point, grid, parse_experiment
 from reservoir_hw.experiment.drive import driven, follow, judge, learn
+from reservoir_hw.experiment.ending import ending
 from reservoir_hw.experiment.estimate import Estimate, estimate
 from reservoir_hw.experiment.files import begun_run_folder, new_run_folder, rows_in, write_yaml
 from reservoir_hw.experiment.forecast import forecast
@@ -134,9 +135,7 @@ class Experiment:
                 _report(result)
             result.save()
         except BaseException as error:
-            stopped = isinstance(error, KeyboardInterrupt | SystemExit)
-            result.status = "interrupted" if stopped else "failed"
-            result.problem = "interrupted by Ctrl-C" if stopped else f"{type(error).__name__}: {error}"
+            result.status, result.problem = ending(error)
             refused = isinstance(error, ConfigurationError)
             if not refused and any(folder.glob("training/*/checkpoint.safetensors")):
                 error.add_note(f"the same command goes on with the training if it is given --set run.resume={folder}")

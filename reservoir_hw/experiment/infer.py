@@ -22,6 +22,7 @@ from reservoir_hw.readout.edge.manifest import Slot
 from reservoir_hw.readout.edge.probe import LARGEST
 from reservoir_hw.readout.layered_reservoirs import LayeredReservoirConfig
 from reservoir_hw.reservoir_config import ReservoirConfig, parse_reservoir, reservoir_section
+from reservoir_hw.spec import ReservoirSpec
 from reservoir_hw.tasks.task import Table
 
 if TYPE_CHECKING:
@@ -106,8 +107,9 @@ def numbers(
     begun = False
     try:
         for number, line in enumerate(lines, 1):
-            # Windows programs begin a file with a byte order mark.
-            text = line.removeprefix("\ufeff").partition("#")[0].translate(_SEPARATORS).split()
+            # Windows programs begin a text with a byte order mark.
+            text = (line.removeprefix("\ufeff") if number == 1 else line).partition("#")[0]
+            text = text.translate(_SEPARATORS).split()
             if not text:
                 continue
             found = [_number(word) for word in text]
@@ -150,11 +152,14 @@ def read_series(path: str | Path, header: Callable[[str], None] | None = None) -
                 )
             array = array[:, None] if array.ndim == 1 else array
             return array if array.ndim == 3 else array[None]
-        # A spreadsheet may begin its csv with the mark of UTF-8, which belongs to no number.
-        with path.open(encoding="utf-8-sig") as lines:
+        with path.open(encoding="utf-8") as lines:
             rows = [row for _, row in numbers(lines, str(path), header)]
     except FileNotFoundError:
         raise ConfigurationError(f"there is no file {path}") from None
+    except IsADirectoryError:
+        raise ConfigurationError(f"{path} is a folder: name a file") from None
+    except MemoryError as error:
+        raise ConfigurationError(f"{path} is larger than the memory, or damaged: {error}") from error
     except (ValueError, EOFError) as error:
         if isinstance(error, ConfigurationError):
             raise
@@ -180,7 +185,7 @@ def write_npy(path: Path, outputs: np.ndarray) -> None:
 
 
 PIECE = 4096
-"""Steps that `run_series` lets pass before what was answered is safe."""
+"""Steps that `run_series` lets pass before what was answered is kept."""
 
 
 def require_place(path: Path, option: str) -> None:
@@ -217,8 +222,10 @@ def run_series(
             progress("step by step", step, steps)
             pieces.append(runner.step(inputs[:, step])[:, None])
     else:
-        held = all(reservoir.spec.continuity == "held" for reservoir in runner.reservoirs)
-        length = PIECE if held and not runner.whole_sequences else max(1, steps)
+        goes_on = not runner.whole_sequences and all(
+            _goes_on(reservoir.spec, len(inputs)) for reservoir in runner.reservoirs
+        )
+        length = PIECE if goes_on else max(1, steps)
         for start in range(0, steps, length):
             progress("running", start, steps)
             try:
@@ -229,6 +236,12 @@ def run_series(
                 raise
     outputs = np.concatenate(pieces, 1) if pieces else runner.run(inputs)
     return outputs[:, -1:] if runner.manifest.reads_last else outputs
+
+
+def _goes_on(spec: ReservoirSpec, batch: int) -> bool:
+    """Whether a device can go on with so many sequences from call to call, with nothing driven again."""
+    at_once = spec.max_batch is None or batch <= spec.max_batch
+    return spec.continuity == "held" and (at_once or spec.snapshot)
 
 
 def stream_series(runner: EdgeRunner, lines: Iterable[str], name: str = "stdin") -> Iterator[np.ndarray]:

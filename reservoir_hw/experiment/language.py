@@ -360,7 +360,6 @@ def device_records(devices: Sequence[Reservoir]) -> dict[str, Any]:
 def _train_on_states(
     model: TokenModel, gradient: GradientConfig, task: Text, place: Place, watch: Watch
 ) -> tuple[TrainingResult, str]:
-    from reservoir_hw.readout.training.noise import repeats_noise
     from reservoir_hw.readout.training.on_states import train_on_states
     from reservoir_hw.readout.training.shards import HarvestedShards
 
@@ -389,7 +388,7 @@ def _train_on_states(
     watch.say(f"{drive}; driving")
     begun = (place.training / "checkpoint.safetensors").exists()
     spec = layer.reservoir.spec
-    if begun and not gradient.keep_states and not (spec.deterministic or repeats_noise(spec)):
+    if begun and not gradient.keep_states and not (spec.deterministic or spec.identity.simulated):
         log.warning(
             "the states are driven again, and have other noise than before the training was interrupted "
             "(training.gradient.keep_states keeps them)"

@@ -17,6 +17,7 @@ from reservoir_hw import provenance
 from reservoir_hw.backends.replay import ReplayConfig
 from reservoir_hw.errors import ConfigurationError, DeviceError, MissingExtra, ReservoirError, StateLost
 from reservoir_hw.experiment.configuration import parse_experiment
+from reservoir_hw.experiment.ending import ending
 from reservoir_hw.experiment.experiment import Progress, load_document
 from reservoir_hw.experiment.files import new_run_folder, write_bytes, write_json
 from reservoir_hw.experiment.language import input_channels
@@ -186,9 +187,7 @@ def measure(
             _report(result)
             result.save()
         except BaseException as error:
-            stopped = isinstance(error, KeyboardInterrupt)
-            result.status = "interrupted" if stopped else "failed"
-            result.problem = "interrupted by Ctrl-C" if stopped else f"{type(error).__name__}: {error}"
+            result.status, result.problem = ending(error)
             # The error itself goes on to the caller; a full disk must not hide it.
             with contextlib.suppress(Exception):
                 result.save()

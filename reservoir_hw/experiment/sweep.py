@@ -18,6 +18,7 @@ from reservoir_hw import provenance
 from reservoir_hw.configuration import Document
 from reservoir_hw.errors import ConfigurationError, DeviceError, DeviceFault, MissingExtra, ReservoirError, StateLost
 from reservoir_hw.experiment.configuration import ExperimentConfig
+from reservoir_hw.experiment.ending import ending
 from reservoir_hw.experiment.estimate import Estimate
 from reservoir_hw.experiment.experiment import Experiment, Progress, load_document
 from reservoir_hw.experiment.files import write_yaml
@@ -164,9 +165,7 @@ class Sweep:
                     f"none of the {len(result.rows)} trials came to its end: {result.rows[-1].problem}"
                 )
         except BaseException as error:
-            stopped = isinstance(error, KeyboardInterrupt | SystemExit)
-            result.status = "interrupted" if stopped else "failed"
-            result.problem = "interrupted by Ctrl-C" if stopped else f"{type(error).__name__}: {error}"
+            result.status, result.problem = ending(error)
             # The error itself goes on to the caller; a full disk or a lost database must not hide it.
             with contextlib.suppress(Exception):
                 self._finish(study, result)

@@ -56,7 +56,7 @@ class Share:
         elif not reservoir.state_lost and (reservoir.at_rest or reservoir.counters.steps != self._counted):
             raise StateLost(
                 f"{_name(reservoir)} was reset or driven by somebody else after step {self.steps - 1} of these "
-                "sequences: begin() again"
+                "sequences, which cannot go on: begin them again"
             )
         _HOLDERS[reservoir] = ref(self)
         states: Any = reservoir.run(given, None if replay else out)

@@ -105,6 +105,8 @@ class RidgeReadout:
             dtype; they were dropped, and their weights are 0.
         n_samples_: Rows learned from.
         report_: All of these figures and what is remarkable about them (`notes`), ready for JSON.
+        scale_: Mean (`centre`) and standard deviation (`spread`) of the features (features,) learned from, with any
+            solver and with or without standardisation; None where a file does not say.
         node_names_: None, or names of the nodes, set by the caller; saved with the weights.
         repetitions_: Drives that each state was the mean of, set by the caller; saved with the weights.
 

@@ -190,6 +190,48 @@ def test_the_threads_of_torch_are_let_go():
     subprocess.run([sys.executable, "-c", LET_GO], check=True, timeout=60)
 
 
+AS_MANY_AS_BEFORE = """
+import torch
+import numpy as np
+from reservoir_hw import open_reservoir
+assert torch.get_num_threads() == 1
+with open_reservoir({"kind": "esn", "inputs": 2, "nodes": 700, "connectivity": 0.1}) as reservoir:
+    for batch in (4, 1):
+        reservoir.reset(batch)
+        reservoir.run(np.ones((batch, 40, 2), np.float32))
+        assert torch.get_num_threads() == 1
+import numba
+assert numba.threading_layer()  # It raises where no parallel kernel has run.
+"""
+
+
+def test_torch_has_as_many_threads_as_before():
+    """With another number its sums have another order, so that a training would depend on what was driven before."""
+    pytest.importorskip("torch")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "2"}
+    subprocess.run([sys.executable, "-c", AS_MANY_AS_BEFORE], check=True, timeout=60, env=environment)
+
+
+RENAMED = """
+import ctypes, pathlib, shutil, sys
+import torch
+from reservoir_hw.backends.simulated import pace
+(torchs,) = pace._openmp()
+renamed = str(shutil.copy(torchs._name, pathlib.Path(sys.argv[1]) / "libgomp-a34b3233.so.1.0.0"))
+ctypes.CDLL(renamed)
+pace._openmp.cache_clear()
+assert {library._name for library in pace._openmp()} == {torchs._name, renamed}
+pace.end_spinning()
+assert torch.ones(1_000_000).tanh().sum() > 0
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="libraries are found in /proc")
+def test_wheels_may_rename_the_library_of_their_threads(tmp_path):
+    pytest.importorskip("torch")
+    subprocess.run([sys.executable, "-c", RENAMED, tmp_path], check=True, timeout=60)
+
+
 def test_they_are_let_go_before_a_long_batch(monkeypatch):
     called = []
     monkeypatch.setattr(kernels, "end_spinning", lambda: called.append(1))

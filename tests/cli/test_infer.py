@@ -19,13 +19,16 @@ import numpy as np
 import pytest
 from edge_runs import NARMA, bound, run_of, text_run
 from served import free_address
+from toys import SnapshotToy, Toy
 from typer.testing import CliRunner
 
 from reservoir_hw.cli import app
 from reservoir_hw.errors import DeviceError
 from reservoir_hw.experiment.export import export_run
 from reservoir_hw.experiment.infer import open_runner, run_series
+from reservoir_hw.readout import RidgeReadout
 from reservoir_hw.readout.edge import EdgeRunner
+from reservoir_hw.readout.export import export_model
 from reservoir_hw.seeds import generator
 
 ROOT = Path(__file__).parents[2]
@@ -124,16 +127,32 @@ def rows(text: str) -> np.ndarray:
 def test_series(form: str, folder: Path, series: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
     u, expected = series
     given = [folder / "narma.rhw", "--reservoir", folder / "narma.yaml"]
+    # As Windows programs write it.
+    marked = "\ufeff" + "\n".join(str(value) for value in u[:, 0])
     if form == "stdin":
-        said = call("infer", *given, text="\n".join(str(value) for value in u[:, 0])).stdout
+        said = call("infer", *given, text=marked).stdout
     else:
-        if form == "txt":
-            # As Windows programs write it.
-            np.savetxt(tmp_path / "series.txt", u, header="a comment")
-            written = (tmp_path / "series.txt").read_text()
-            (tmp_path / "series.txt").write_text(written.partition("\n")[2], encoding="utf-8-sig")
+        (tmp_path / "series.txt").write_text(marked, encoding="utf-8")
         said = call("infer", *given, "--input", tmp_path / f"series.{form}").stdout
     assert np.abs(rows(said) - expected).max() <= bound(expected)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_sequences_that_are_driven_in_turn_are_one_piece(
+    held: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device without snapshots cannot go on with the first sequence after the second."""
+    monkeypatch.setattr("reservoir_hw.experiment.infer.PIECE", 7)
+    u = generator(0, "series").uniform(0, 0.5, (2, 20, 2)).astype(np.float32)
+    with (SnapshotToy if held else Toy)(max_batch=1) as device:
+        readout = RidgeReadout(1e-6).fit(device.run(u[:1]), u[:1, :, :1])
+        export_model(readout, tmp_path / "model.rhw", reservoirs=device)
+        with EdgeRunner(tmp_path / "model.rhw", device) as runner:
+            expected = runner.run(u)
+            pieces: list[np.ndarray] = []
+            found = run_series(runner, u, lambda *_: None, answered=pieces)
+    assert len(pieces) == (3 if held else 1)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_a_series_in_pieces(
@@ -269,7 +288,10 @@ def test_series_to_files_and_figures(folder: Path, series: tuple[np.ndarray, np.
     assert [stage["stage"] for stage in said["latency"]] == ["crossing 0", "segment 0"]
 
 
-def test_lines_are_answered_as_they_come_until_ctrl_c(folder: Path, series: tuple[np.ndarray, np.ndarray]) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
+def test_lines_are_answered_as_they_come_until_they_are_interrupted(
+    number: int, folder: Path, series: tuple[np.ndarray, np.ndarray]
+) -> None:
     u, expected = series
     with streaming(folder / "narma.rhw", folder / "narma.yaml") as process:
         assert process.stdin is not None
@@ -279,11 +301,20 @@ def test_lines_are_answered_as_they_come_until_ctrl_c(folder: Path, series: tupl
             process.stdin.flush()
             # The answer is there before the next line is given.
             assert abs(float(process.stdout.readline()) - wanted[0]) <= bound(expected)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         said, errors = process.communicate(timeout=30)
     assert process.returncode == 130
     assert said == ""
     assert errors.strip() == "interrupted: what was finished is kept"
+
+
+@pytest.mark.parametrize(("closed", "which"), [("<&-", "input"), (">&-", "output")])
+def test_closed_streams(closed: str, which: str, folder: Path) -> None:
+    told = " ".join(command("infer", folder / "narma.rhw", "--reservoir", folder / "narma.yaml"))
+    done = subprocess.run(f"{told} {closed}", shell=True, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: standard {which} is closed")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_who_reads_may_stop(folder: Path) -> None:
@@ -320,6 +351,11 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
     assert "reads series, not text" in refused(series, *own, "--prompt", "ab")
     assert "continues a text" in refused(text, "--reservoir", folder / "laerc.yaml", text="0.1\n")
     assert "there is no file" in refused(series, *own, "--input", tmp_path / "none.csv")
+    assert "is a folder: name a file" in refused(series, *own, "--input", tmp_path)
+    np.save(tmp_path / "huge.npy", np.zeros((4, 1)))
+    huge = (tmp_path / "huge.npy").read_bytes().replace(b"(4, 1), }" + 12 * b" ", b"(4000000000000, 1), }")
+    (tmp_path / "huge.npy").write_bytes(huge)
+    assert "huge.npy is larger than the memory, or damaged" in refused(series, *own, "--input", tmp_path / "huge.npy")
     assert "nothing at this path" in refused(tmp_path / "none.rhw", *own)
     assert "stdin:3: the inputs of a step must be finite" in refused(series, *own, text="0.1\n\nnan\n")
     assert "stdin:2: 2 numbers, but the model takes 1" in refused(series, *own, text="0.1\n0.1,0.2\n")

@@ -423,7 +423,7 @@ def test_the_settings_of_a_paper_lie_below() -> None:
         ),
     ],
 )
-def test_ctrl_c_keeps_rows_and_the_run_goes_on(file: Path, states: dict[str, Any], number: int) -> None:
+def test_a_signal_keeps_rows_and_the_run_goes_on(file: Path, states: dict[str, Any], number: int) -> None:
     """A process that is interrupted in its second training is gone on with: the result of one that was not."""
     changes = {
         "vary": {"reservoir.nodes": [8, 12]},
@@ -452,10 +452,13 @@ def test_ctrl_c_keeps_rows_and_the_run_goes_on(file: Path, states: dict[str, Any
     assert f"--set run.resume={folder}" in said
     metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics["status"] == "interrupted"
+    assert metrics["problem"] == ("interrupted by Ctrl-C" if number == signal.SIGINT else "terminated")
     assert [row["label"] for row in metrics["rows"]] == ["ESN(8) linear"]
     changes["run.resume"] = str(folder)
-    with pytest.raises(ConfigurationError, match="was begun with reservoir"):
+    with pytest.raises(ConfigurationError, match="was begun with reservoir") as refused:
         Experiment.from_file(file, environment={}, set={**changes, "reservoir.seed": 3}).run()
+    # The same command would be refused again.
+    assert not getattr(refused.value, "__notes__", [])
     done = Experiment.from_file(file, environment={}, set=changes).run()
     assert done.folder == folder
     for one, other in zip(done.rows, whole.rows, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -76,13 +77,18 @@ class Pace:
 @contextmanager
 def numba_threads(threads: int) -> Iterator[None]:
     """Parallel kernels inside share their work out among so many threads."""
+    torch = sys.modules.get("torch")
     with _parallel_region:
+        torchs = None if torch is None else torch.get_num_threads()
         before = numba.get_num_threads()
         numba.set_num_threads(threads)
         try:
             yield
         finally:
             numba.set_num_threads(before)
+            # Where numba begins its threads, at its first call, it sets the number of torch's as well.
+            if torch is not None and torch.get_num_threads() != torchs:
+                torch.set_num_threads(torchs)
 
 
 def available_threads() -> int:
@@ -116,14 +122,28 @@ def share_out(work: Callable[[_Part], object], parts: Sequence[_Part], threads: 
 def end_spinning() -> None:
     """Let go of the threads with which torch has computed for this one; it makes new ones when it needs them.
 
-    On Linux they spin for about 14 ms after each of torch's calls, and others share the cores with them meanwhile:
-    in training, a reservoir would take 1.3 to 1.8 times as long. New ones take about 0.1 ms.
+    Those of GNU's OpenMP, which torch's wheels for Linux have, spin for about 14 ms after each of torch's calls, and
+    others share the cores with them meanwhile: in training, a reservoir would take 1.3 to 1.8 times as long. New ones
+    take about 0.1 ms. Nothing is done elsewhere.
     """
-    if os.getpid() != _PROCESS:
+    if os.getpid() != _PROCESS or "torch" not in sys.modules:
         return
-    with suppress(OSError, AttributeError):
-        openmp = ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+    for openmp in _openmp():
         openmp.omp_pause_resource_all(_OMP_PAUSE_SOFT)
+
+
+@cache
+def _openmp() -> list[ctypes.CDLL]:
+    """GNU's OpenMP, as often as it is loaded: wheels bring their own, under names such as libgomp-a34b3233.so.1."""
+    found = []
+    with suppress(OSError):
+        mapped = {line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
+        for path in sorted(path for path in mapped if Path(path).name.startswith("libgomp")):
+            with suppress(OSError, AttributeError):
+                library = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+                library.omp_pause_resource_all.argtypes = [ctypes.c_int]
+                found.append(library)
+    return found
 
 
 def _this_process() -> int | None:

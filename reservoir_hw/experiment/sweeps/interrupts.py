@@ -11,7 +11,7 @@ from typing import Any
 
 
 class HeldInterrupts:
-    """While this is entered, Ctrl-C (and SIGTERM where it means the same) acts only within `allowed()`.
+    """While this is entered, Ctrl-C (and SIGTERM and SIGHUP where they mean the same) acts only within `allowed()`.
 
     Elsewhere it is kept until then, or until this is left. So a trial is either known to have been begun, with its
     process, or does not exist, and its end is written whole. In other threads than the main one, which no signal
@@ -25,7 +25,8 @@ class HeldInterrupts:
 
     def __enter__(self) -> HeldInterrupts:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            names = ("SIGINT", "SIGTERM", "SIGHUP")
+            for number in (getattr(signal, name) for name in names if hasattr(signal, name)):
                 previous = signal.getsignal(number)
                 if callable(previous):
                     self._previous[number] = previous

@@ -61,7 +61,8 @@ def session_of(
     # Threads that spin would take the time of whoever drives the reservoir.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    options.log_severity_level = 3
+    # What fails is raised, in one message.
+    options.log_severity_level = 4
     if weights:
         values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
         options.add_external_initializers(list(weights), values)

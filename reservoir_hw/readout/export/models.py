@@ -112,7 +112,6 @@ def plan_of_readout(
 
 def plan_of_language_model(model: ReservoirLM, precision: Precision = "fp32") -> Plan:
     """Embedding | reservoir | readout: two segments."""
-    import torch
 
     layer = model.layer
     weights = Weights()
@@ -130,7 +129,7 @@ def plan_of_language_model(model: ReservoirLM, precision: Precision = "fp32") ->
 
     @in_torch(model)
     def read(values: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {"outputs": model.readout(values["states_0"].to(torch.get_default_dtype()))}
+        return {"outputs": model.readout(values["states_0"])}
 
     return Plan(
         **about,
@@ -182,14 +181,13 @@ def plan_of_laerc(model: LAERC, precision: Precision = "fp32") -> Plan:
 
 
 def _laerc_reference(model: LAERC, blocks: list[Block], number: int) -> Reference:
-    import torch
 
     @in_torch(model)
     def reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
         if number == 0:
             x = model.embedding(values["tokens"])
         else:
-            states = values[f"states_{number - 1}"].to(torch.get_default_dtype())
+            states = values[f"states_{number - 1}"]
             x = blocks[number - 1].mix(values[f"carry_{number - 1}"], states)
         if number == len(blocks):
             return {"outputs": model.readout(model.norm(x))}

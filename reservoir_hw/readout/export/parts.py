@@ -194,11 +194,13 @@ def emit_readout(graph: Graph, states: str, module: nn.Module, name: str = "read
     from reservoir_hw.readout.attention import AttentionReadout
     from reservoir_hw.readout.softmax import LowRankReadout
 
-    if isinstance(module, AttentionReadout):
+    # A subclass with a `forward` of its own is a module of the user's.
+    forward = type(module).forward
+    if isinstance(module, AttentionReadout) and forward is AttentionReadout.forward:
         return _emit_attention(graph, states, module, name)
-    if isinstance(module, LowRankReadout):
+    if isinstance(module, LowRankReadout) and forward is LowRankReadout.forward:
         return emit_linear(graph, emit_linear(graph, states, module.B, f"{name}.B"), module.A, f"{name}.A")
-    if isinstance(module, torch.nn.Linear):
+    if isinstance(module, torch.nn.Linear) and forward is torch.nn.Linear.forward:
         return emit_linear(graph, states, module, name)
     from reservoir_hw.readout.export.module import check_positions, emit_module
 
@@ -289,15 +291,18 @@ def emit_mix(graph: Graph, x: str, states: str, block: Block, name: str) -> str:
 
 
 def in_torch(model: nn.Module) -> Callable[[Callable[[dict[str, Tensor]], dict[str, Tensor]]], Reference]:
-    """A reference in torch as one of arrays; the model computes in evaluation mode, without gradients."""
+    """A reference in torch as one of arrays; the model computes in evaluation mode, in its own precision."""
     import torch
 
     from reservoir_hw.readout._evaluating import evaluating
 
     def decorate(compute: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Reference:
         def reference(values: Values) -> Values:
+            weights = (tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point())
+            dtype = next((tensor.dtype for tensor in weights), torch.get_default_dtype())
             with evaluating(model), on_cpu(model):
-                given = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in values.items()}
+                tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in values.items()}
+                given = {name: one.to(dtype) if one.is_floating_point() else one for name, one in tensors.items()}
                 return {name: value.numpy() for name, value in compute(given).items()}
 
         return reference

@@ -76,7 +76,10 @@ class Log:
         try:
             return [_row(cells) for cells in list(csv.reader(whole))[1:]]
         except (ValueError, TypeError) as error:
-            raise ConfigurationError(f"{self._path} is not the log of a training: {error}") from error
+            raise ConfigurationError(
+                f"{self._path} is not the log of a training: {error}; put it right, or move it away: the training goes "
+                "on without the rows in it"
+            ) from error
 
     def add(self, row: Row) -> None:
         """Append a row; it is on its way to the disk when this returns."""

@@ -512,8 +512,8 @@ class _Training:
             self._noise.take_up({name: tensor.numpy() for name, tensor in parts["reservoir"].items()})
         elif self._work.noise is not None and self._work.noise.noisy and self._state.step < self._work.steps:
             log.warning(
-                "%s does not say where the noise of the simulated devices was: what follows has other noise than "
-                "without an interruption",
+                "%s does not say where the noise of the simulated devices was: what is driven from here on has other "
+                "noise than without an interruption",
                 where,
             )
         # The patience may be another one now.

@@ -2,41 +2,54 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from reservoir_hw.errors import ConfigurationError
 from reservoir_hw.reservoir import Reservoir
 from reservoir_hw.spec import ReservoirSpec
 
+log = logging.getLogger(__name__)
+
 
 class NoiseOf:
-    """The noise of these reservoirs, of those that can tell where it is: simulations with snapshots."""
+    """The noise of these reservoirs, as far as it comes again: see `repeats_noise`."""
 
     def __init__(self, reservoirs: Sequence[Reservoir]) -> None:
         self._reservoirs = reservoirs
 
     @property
     def noisy(self) -> bool:
-        """Whether there is any."""
-        return bool(self._noisy())
+        """Whether a simulation among them has any, which may come again or not."""
+        specs = [reservoir.spec for reservoir in self._reservoirs]
+        return any(spec.identity.simulated and not spec.deterministic for spec in specs)
 
     def kept(self) -> dict[str, np.ndarray]:
         """Snapshots; names begin with the number of the reservoir."""
         return {
             f"{number}/{name}": np.asarray(array)
-            for number, reservoir in self._noisy()
+            for number, reservoir in self._repeating()
             for name, array in reservoir.snapshot().items()
         }
 
     def take_up(self, kept: Mapping[str, np.ndarray]) -> None:
         """Bring it back to where it was."""
-        for number, reservoir in self._noisy():
+        for number, reservoir in self._repeating():
             snapshot = inside(kept, str(number))
             if snapshot:
-                reservoir.restore(snapshot)
+                try:
+                    reservoir.restore(snapshot)
+                except ConfigurationError as error:
+                    # Such as that of the same device behind another transport.
+                    log.warning(
+                        "the noise of the simulated devices cannot go on where it was, so what is driven from here on "
+                        "has other noise than without an interruption: %s",
+                        error,
+                    )
 
-    def _noisy(self) -> list[tuple[int, Reservoir]]:
+    def _repeating(self) -> list[tuple[int, Reservoir]]:
         return [
             (number, reservoir)
             for number, reservoir in enumerate(self._reservoirs)
@@ -47,9 +60,10 @@ class NoiseOf:
 def repeats_noise(spec: ReservoirSpec) -> bool:
     """Whether a snapshot brings back the noise that followed: that of a real device comes only once.
 
-    Where steps are replayed to get a state back, a snapshot is these steps.
+    Where steps are replayed to get a state back, a snapshot is these steps; where a batch is driven in
+    turn, a reset forgets it.
     """
-    return spec.snapshot and spec.identity.simulated and spec.continuity != "replayed"
+    return spec.snapshot and spec.identity.simulated and spec.continuity != "replayed" and spec.max_batch is None
 
 
 def inside(kept: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

@@ -11,7 +11,6 @@ from typing import Any, Self
 
 log = logging.getLogger(__name__)
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # torchrun passes on the signal that the terminal has sent to every process already.
 _ECHO_S = 1.0
 # The attribute of an error that keeps the number of the signal.
@@ -19,7 +18,7 @@ _ASKED = "_stop_requested"
 
 
 class StopRequests:
-    """While this is entered, the first SIGINT or SIGTERM is only noted; another, later one stops at once.
+    """While this is entered, the first SIGINT, SIGTERM or SIGHUP is only noted; another, later one stops at once.
 
     A request that nobody could act on any more is not forgotten: after an error, which goes on to the caller, it stands
     in a note of that error, and `stop_if_asked` acts on it; after the last look at `requested`, the signal is sent
@@ -34,7 +33,7 @@ class StopRequests:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+            self._before = {number: signal.signal(number, self._note) for number in _signals()}
         return self
 
     def __exit__(
@@ -57,6 +56,15 @@ class StopRequests:
             log.warning("stopping after this step; once more to stop at once")
         elif time.monotonic() - self._since > _ECHO_S:
             raise KeyboardInterrupt("stopped at once; the training goes on from its last checkpoint")
+
+
+def _signals() -> list[int]:
+    found: list[int] = [signal.SIGINT, signal.SIGTERM]
+    hangup = getattr(signal, "SIGHUP", None)
+    # Whoever wants to outlive the terminal (nohup) has it ignored.
+    if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:
+        found.append(hangup)
+    return found
 
 
 def stop_by(number: int, message: str) -> BaseException:

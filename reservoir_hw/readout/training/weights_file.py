@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -26,10 +29,14 @@ _CONSTANTS = "constants of the model"
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], form: str) -> None:
     """Write beside `path` first, settle it on the disk, then rename: a reader sees the old file or the new one."""
     partial = path.with_name(f"{path.name}.partial")
-    metadata = {"format": form, "version": str(VERSION), "facts": json.dumps(facts)}
     plain = {name: _of_its_own(tensor.detach().cpu()) for name, tensor in tensors.items()}
+    text = json.dumps(facts)
+    metadata = {"format": form, "version": str(VERSION), "facts": text, "sha256": _checksum(plain, text)}
     try:
-        save_file(plain, partial, metadata=metadata)
+        try:
+            save_file(plain, partial, metadata=metadata)
+        except SafetensorError as error:
+            raise _of_the_disk(error, path) from error
         replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
@@ -47,6 +54,10 @@ def read_tensors(path: Path, form: str) -> tuple[dict[str, Tensor], dict[str, An
                     f"{VERSION}"
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+            named = metadata.get("sha256")
+            # Older files have none.
+            if named is not None and named != _checksum(tensors, metadata["facts"]):
+                raise ConfigurationError(f"{path} is damaged: its content does not have the SHA-256 that it names")
             return tensors, json.loads(metadata["facts"])
     except FileNotFoundError as error:
         raise ConfigurationError(f"there is no file {path}") from error
@@ -54,6 +65,21 @@ def read_tensors(path: Path, form: str) -> tuple[dict[str, Tensor], dict[str, An
         if isinstance(error, ConfigurationError):
             raise
         raise ConfigurationError(f"{path} cannot be read (safetensors): {error}; is it damaged?") from error
+
+
+def _checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
+    digest = hashlib.sha256(facts.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        # As bytes: numpy has no bfloat16.
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _of_the_disk(error: SafetensorError, path: Path) -> Exception:
+    """The error of the system that safetensors has wrapped, such as that of a full disk."""
+    number = re.search(r"os error (\d+)", str(error))
+    return error if number is None else OSError(int(number[1]), os.strerror(int(number[1])), str(path))
 
 
 def _of_its_own(tensor: Tensor) -> Tensor:

@@ -129,6 +129,22 @@ def test_language_models(stack: ExitStack, tmp_path: Path, name: str, one_hot: b
     answers_alike(model, tmp_path / "m.rhw", [model.layer.reservoir])
 
 
+def test_models_in_double(stack: ExitStack, tmp_path: Path) -> None:
+    for number, model in enumerate((language_model(stack, READOUTS["linear"]()), laerc(stack))):
+        export_model(model.double(), tmp_path / f"{number}.rhw", recorded=record_text(model, text()))
+        answers_alike(model, tmp_path / f"{number}.rhw", [layer.reservoir for layer in model.reservoir_layers])
+
+
+def test_a_readout_with_a_forward_of_its_own(stack: ExitStack, tmp_path: Path) -> None:
+    class Squared(LinearReadout):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return super().forward(input * input)
+
+    model = language_model(stack, Squared(40, VOCABULARY))
+    export_model(model, tmp_path / "m.rhw")
+    answers_alike(model, tmp_path / "m.rhw", [model.layer.reservoir])
+
+
 @pytest.mark.parametrize(
     "keys",
     [

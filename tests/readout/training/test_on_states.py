@@ -430,12 +430,12 @@ def test_states_of_a_noisy_device_that_are_driven_again_have_the_noise_they_had(
 
 
 def test_noise_that_does_not_come_again() -> None:
-    """A snapshot of a device whose steps are replayed is these steps; one of real hardware is its state."""
+    """As `repeats_noise` says; real hardware has other noise every time."""
     with network(noise=0.1) as device:
         spec = device.spec
     assert repeats_noise(spec)
     real = spec.identity.model_copy(update={"simulated": False})
-    for change in ({"continuity": "replayed"}, {"snapshot": False}, {"identity": real}):
+    for change in ({"continuity": "replayed"}, {"snapshot": False}, {"identity": real}, {"max_batch": 2}):
         assert not repeats_noise(spec.model_copy(update=change))
 
 
@@ -460,6 +460,21 @@ def test_a_checkpoint_without_noise_is_told(tmp_path: Path, caplog: pytest.LogCa
         assert "other noise" not in caplog.text
         train(model, TRAIN, options=options(checkpoint_steps=10, steps=30), folder=tmp_path)
     assert "checkpoint.safetensors does not say where the noise" in caplog.text
+
+
+def test_noise_that_was_kept_behind_another_transport_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    chosen = options(checkpoint_steps=10, steps=20)
+    with network(noise=0.1) as device:
+        train(language_model(device), TRAIN, options=chosen, folder=tmp_path)
+    assert "other noise" not in caplog.text
+    chosen = options(checkpoint_steps=10, steps=24)
+    with ExitStack() as stack:
+        address = stack.enter_context(ipc_address())
+        stack.enter_context(served(network(noise=0.1), address))
+        remote = stack.enter_context(open_reservoir({"kind": "zmq", "address": address}))
+        result = train(language_model(remote), TRAIN, options=chosen, folder=tmp_path)
+    assert result.steps == 24
+    assert "cannot go on where it was" in caplog.text
 
 
 def test_states_of_another_input_map_are_refused(reservoir: Esn, tmp_path: Path) -> None:

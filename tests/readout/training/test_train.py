@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import resource
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -523,6 +524,11 @@ def test_every_token_of_a_corpus_counts(tmp_path: Path) -> None:
 def test_damaged_and_foreign_files(tmp_path: Path) -> None:
     train(SmallModel(), TRAIN, options=options(steps=5), folder=tmp_path)
     checkpoint = tmp_path / "checkpoint.safetensors"
+    flipped = bytearray(checkpoint.read_bytes())
+    flipped[-20] ^= 1
+    checkpoint.write_bytes(flipped)
+    with pytest.raises(ConfigurationError, match=r"checkpoint\.safetensors is damaged: .* SHA-256"):
+        train(SmallModel(), TRAIN, options=options(), folder=tmp_path)
     checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
     with pytest.raises(ConfigurationError, match=r"checkpoint\.safetensors cannot be read"):
         train(SmallModel(), TRAIN, options=options(), folder=tmp_path)
@@ -539,6 +545,21 @@ def test_damaged_and_foreign_files(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("step,loss\na,b\n")
     with pytest.raises(ConfigurationError, match="is not the log of a training"):
         train(SmallModel(), TRAIN, options=options(), folder=tmp_path)
+
+
+def test_a_full_disk_keeps_the_checkpoint_before(tmp_path: Path) -> None:
+    save_weights(nn.Linear(2, 2), tmp_path / "w", note="before")
+    before = (tmp_path / "w").read_bytes()
+    largest = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, largest[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as failed:
+            save_weights(nn.Linear(100, 100), tmp_path / "w", note="after")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, largest)
+    assert failed.value.filename == str(tmp_path / "w")
+    assert {file.name for file in tmp_path.iterdir()} == {"w"}
+    assert (tmp_path / "w").read_bytes() == before
 
 
 def test_folder_that_cannot_be_used(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.errors import ConfigurationError, ShapeError
 from reservoir_hw.readout.softmax import cross_entropy
 from reservoir_hw.readout.training.loop import Evaluation, OnProgress, TrainingResult, Work, run
 from reservoir_hw.readout.training.noise import inside
@@ -80,6 +80,9 @@ def train_on_states(
 
 def _loss(readout: nn.Module, states: Tensor, targets: Tensor) -> Tensor:
     parameter = next(readout.parameters())
+    expected = getattr(readout, "features", states.shape[-1])
+    if states.shape[-1] != expected:
+        raise ShapeError(f"the states of the shards have {states.shape[-1]} features, the readout takes {expected}")
     return cross_entropy(readout, states.to(parameter.dtype), targets)
 
 

@@ -654,6 +654,12 @@ def test_an_empty_shard_is_refused(steps: int, sequences: int) -> None:
             train_on_states(LinearReadout(4, 3), [full], empties, options=TrainingOptions(steps=2, accelerator="cpu"))
 
 
+def test_states_of_another_width_are_refused() -> None:
+    shard = Shard(torch.zeros(3, 5, 4), torch.zeros(3, 5, dtype=torch.long))
+    with pytest.raises(ShapeError, match="the states of the shards have 4 features, the readout takes 6"):
+        train_on_states(LinearReadout(6, 3), [shard], options=TrainingOptions(steps=2, accelerator="cpu"))
+
+
 @pytest.mark.parametrize("option", [{"patience": 1}, {"keep": "best"}])
 def test_what_goes_by_validation_needs_some(option: dict[str, Any]) -> None:
     shard = Shard(torch.zeros(3, 5, 4), torch.zeros(3, 5, dtype=torch.long))

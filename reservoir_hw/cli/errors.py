@@ -1,4 +1,4 @@
-"""Exit codes: 2 for a wrong configuration, 3 a device fault, 130 Ctrl-C, 143 SIGTERM, 1 everything else."""
+"""Exit codes: 2 wrong configuration, 3 device fault, 130 Ctrl-C, 128 + N a training ended by signal N, 1 all else."""
 
 from __future__ import annotations
 

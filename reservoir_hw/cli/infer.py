@@ -93,8 +93,10 @@ def infer(
                 for number, seen in enumerate(facts["probe"]):
                     typer.echo(f"reservoir {number} answers as recorded: deviation {seen['deviation']:.2f}", err=True)
             if runner.manifest.input.dtype == "int64":
-                if input_ is not None or prompt is None:
+                if prompt is None:
                     raise ConfigurationError(f"{runner.manifest.model} continues a text: give it with --prompt TEXT")
+                if input_ is not None:
+                    raise ConfigurationError(f"{runner.manifest.model} continues a text, not a series: no --input")
                 choices: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
                 shown = output == "-" and not json and sys.stdout.isatty()
                 with contextlib.nullcontext(_unseen) if shown else progress_bar() as progress:
@@ -213,17 +215,28 @@ def _write(output: str, pieces: Iterator[str], end: str = "") -> None:
     The output is opened when the first piece is there: an error before it leaves an older file as it was.
     """
     first = next(pieces, "")
+    target: TextIO = sys.stdout if output == "-" else open(output, "w", encoding="utf-8")  # noqa: SIM115 - closed below
     try:
-        with contextlib.ExitStack() as stack:
-            target: TextIO = sys.stdout if output == "-" else stack.enter_context(open(output, "w", encoding="utf-8"))
-            for piece in itertools.chain([first], pieces):
-                target.write(piece)
-                target.flush()
-            target.write(end)
-            target.flush()
-    except BrokenPipeError:
-        # Who reads has had enough. Python would complain once more when it flushes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        for piece in itertools.chain([first], pieces, [end]):
+            try:
+                with _named(output):
+                    target.write(piece)
+                    target.flush()
+            except BrokenPipeError:
+                # Who reads has had enough. Python would complain once more when it flushes at its end.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                return
+    finally:
+        if output != "-":
+            with _named(output):
+                target.close()
+
+
+@contextlib.contextmanager
+def _named(output: str) -> Iterator[None]:
+    """Errors of writing say where: that of a full disk does not know."""
+    try:
+        yield
     except OSError as error:
         error.filename = error.filename or ("standard output" if output == "-" else output)
         raise

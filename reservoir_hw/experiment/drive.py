@@ -71,10 +71,17 @@ def judge(readout: Readout, leg: Leg, states: np.ndarray, outputs: np.ndarray) -
         outputs[leg.place.rows, leg.place.start : leg.place.stop] = answers
 
 
-def follow(readout: OnlineReadout, task: Task, leg: Leg, states: np.ndarray, outputs: np.ndarray) -> None:
-    """As `judge`, but the readout learns the target of each step as soon as it has answered."""
+def follow(
+    readout: OnlineReadout, task: Task, leg: Leg, states: np.ndarray, outputs: np.ndarray, *, continues: bool = False
+) -> None:
+    """As `judge`, but the readout learns the target of each step as soon as it has answered.
+
+    `continues`: the test goes on with the sequences of the training, so that no washout begins with it.
+    """
     for chunk, (rows, times) in _pieces(task.test, leg, states, inputs=readout.input_connection):
-        answers = readout.follow(chunk.states, chunk.targets, chunk.inputs, new_sequence=chunk.new_sequence)
+        answers = readout.follow(
+            chunk.states, chunk.targets, chunk.inputs, new_sequence=chunk.new_sequence and not continues
+        )
         outputs[rows, times] = answers
 
 

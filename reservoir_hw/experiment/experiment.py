@@ -311,7 +311,10 @@ class Experiment:
 
         def test(leg: Leg, answer: np.ndarray) -> None:
             if config.keeps_learning:
-                follow(cast(OnlineReadout, readout), task, leg, answer, outputs)
+                # Groups of sequences are tested after all of them have trained: what came last is not theirs.
+                alone = leg.place is not None and leg.place.rows == slice(0, len(task.train.inputs))
+                continues = point.config.training.continuous and alone
+                follow(cast(OnlineReadout, readout), task, leg, answer, outputs, continues=continues)
             else:
                 judge(readout, leg, answer, outputs)
 

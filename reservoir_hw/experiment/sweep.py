@@ -371,7 +371,12 @@ def _means(metrics: list[dict[str, float]]) -> dict[str, float]:
 
 
 def _at_work(trials: list[Trial]) -> str:
+    from reservoir_hw.experiment.sweeps.storage import LOCKED_S
+
     where = ", ".join(
-        f"trial {t.number} on {t.worker.get('host', '?')} (process {t.worker.get('pid', '?')})" for t in trials
+        f"trial {t.number} on {t.worker['host']} (process {t.worker['pid']})"
+        if t.worker
+        else f"trial {t.number}, just begun (if its process has died, the same command finds out {LOCKED_S} s later)"
+        for t in trials
     )
     return f"other processes are still at work: {where}"

@@ -23,7 +23,7 @@ from toys import SnapshotToy, Toy
 from typer.testing import CliRunner
 
 from reservoir_hw.cli import app
-from reservoir_hw.errors import DeviceError
+from reservoir_hw.errors import DeviceDisconnected
 from reservoir_hw.experiment.export import export_run
 from reservoir_hw.experiment.infer import open_runner, run_series
 from reservoir_hw.readout import RidgeReadout
@@ -208,7 +208,7 @@ def fourth_call_fails(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRe
         def failing(runner: EdgeRunner, inputs: np.ndarray, original: Any = original) -> np.ndarray:
             done.append(1)
             if len(done) == 4:
-                raise KeyboardInterrupt if request.param == "ctrl-c" else DeviceError("it is gone")
+                raise KeyboardInterrupt if request.param == "ctrl-c" else DeviceDisconnected("it is gone")
             return original(runner, inputs)
 
         monkeypatch.setattr(EdgeRunner, name, failing)

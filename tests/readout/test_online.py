@@ -424,7 +424,7 @@ def test_the_example_of_a_drifting_device(tmp_path: Path) -> None:
     assert ridge["symbol_error_rate"] > 0.05
     assert learning["symbol_error_rate"] < 1e-3
     saved = [RLSReadout.load(path) for path in sorted(tmp_path.glob("*/readout/*.safetensors"))[:2]]
-    assert [readout.n_samples_ for readout in saved] == [2900, 2900 + 11_900]
+    assert [readout.n_samples_ for readout in saved] == [2900, 2900 + 12_000]
 
 
 def test_learning_on_is_what_follow_does_to_the_same_states(tmp_path: Path) -> None:

@@ -77,9 +77,10 @@ class Pace:
 @contextmanager
 def numba_threads(threads: int) -> Iterator[None]:
     """Parallel kernels inside share their work out among so many threads."""
-    torch = sys.modules.get("torch")
+    # None too while another thread is importing torch.
+    torchs = getattr(sys.modules.get("torch"), "get_num_threads", None)
     with _parallel_region:
-        torchs = None if torch is None else torch.get_num_threads()
+        of_torch = None if torchs is None else torchs()
         before = numba.get_num_threads()
         numba.set_num_threads(threads)
         try:
@@ -87,8 +88,8 @@ def numba_threads(threads: int) -> Iterator[None]:
         finally:
             numba.set_num_threads(before)
             # Where numba begins its threads, at its first call, it sets the number of torch's as well.
-            if torch is not None and torch.get_num_threads() != torchs:
-                torch.set_num_threads(torchs)
+            if torchs is not None and torchs() != of_torch:
+                sys.modules["torch"].set_num_threads(of_torch)
 
 
 def available_threads() -> int:

@@ -161,6 +161,9 @@ class Replacement:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         shutil.rmtree(self._beside, ignore_errors=True)
+        # That of a full disk does not know which file it is about.
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            error.filename = str(self._target)
 
 
 def _refuse_foreign(target: Path) -> None:

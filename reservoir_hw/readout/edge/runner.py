@@ -362,23 +362,23 @@ class EdgeRunner:
             self._watch.histograms[number].add(time.perf_counter_ns() - begun)
         self._watch.count(given.shape[1])
         self.clipped += sum(int(value) for name, value in values.items() if name.startswith("clipped_"))
-        self._check_shapes(values)
+        self._check_shapes(values, (self._batch, 1 if last and not manifest.carried else given.shape[1]))
         for one in manifest.carried:
             self._carried[one.reads] = values[one.gives]
         self._steps += given.shape[1]
         self._take_up()
         return values[manifest.output.name]
 
-    def _check_shapes(self, values: Mapping[str, np.ndarray]) -> None:
+    def _check_shapes(self, values: Mapping[str, np.ndarray], axes: tuple[int, int]) -> None:
         """A graph may give other shapes than the manifest says, which nobody knows before it is at work."""
         output = self.manifest.output
-        found = [(output, values[output.name].shape[2:])]
-        found += [(one, values[one.gives].shape[1:]) for one in self.manifest.carried]
-        for promised, shape in found:
-            if shape != promised.shape:
+        promised = {output.name: (*axes, *output.shape)}
+        promised |= {one.gives: (self._batch, *one.shape) for one in self.manifest.carried}
+        for name, shape in promised.items():
+            if values[name].shape != shape:
                 raise ConfigurationError(
-                    f"bundle {self.bundle.name}: a graph gives {shape} where the manifest says {promised.shape}: "
-                    "export it again"
+                    f"bundle {self.bundle.name}: a graph gives {name} {values[name].shape} where the manifest says "
+                    f"{shape}: export it again"
                 )
 
     def _take_up(self) -> None:

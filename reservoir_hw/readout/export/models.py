@@ -28,6 +28,7 @@ from reservoir_hw.readout.export.parts import (
     emit_readout,
     in_torch,
     mapped_by,
+    refuse_other_computation,
     shared_slots,
     states_value,
 )
@@ -60,6 +61,7 @@ def plan_of(
             raise ConfigurationError(f"a {type(model).__name__} is exported with its reservoir: give it, open")
         return plan_of_readout(model, reservoirs[0].spec, precision, recorded=recorded)
     if is_torch_module(model):
+        refuse_other_computation(model)
         from reservoir_hw.readout.esn_language_model import EsnLM
         from reservoir_hw.readout.gated import GatedRecurrence, SequenceClassifier
         from reservoir_hw.readout.laerc import LAERC

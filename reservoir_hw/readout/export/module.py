@@ -72,7 +72,13 @@ def export_module(
     plan_input = features
     if reservoir is not None:
         plan_input = Value(name="inputs", shape=(reservoir.inputs,), dtype=reservoir.dtype)
-    given = _outputs(module, example)
+    try:
+        given = _outputs(module, example)
+    except RuntimeError as error:
+        raise ConfigurationError(
+            f"a module of type {type(module).__name__} does not take its example, {tuple(example.shape)} of "
+            f"{dtype}: {_reason(error)}"
+        ) from error
     output = Value(name="outputs", shape=(given.shape[2],), dtype=_DTYPES[given.dtype.name])
     graph = Graph(0, Weights())
     graph.give(output, emit_module(graph, graph.read(features), module, example, name))

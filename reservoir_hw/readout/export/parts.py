@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -204,9 +205,44 @@ def emit_readout(graph: Graph, states: str, module: nn.Module, name: str = "read
         return emit_linear(graph, states, module, name)
     from reservoir_hw.readout.export.module import check_positions, emit_module
 
+    if any(tensor.dtype == torch.float64 for tensor in (*module.parameters(), *module.buffers())):
+        # The graph computes in single precision; the reference keeps its own.
+        module = copy.deepcopy(module).float()
     example = torch.zeros(1, 1, features)
     check_positions(module, example)
     return emit_module(graph, states, module, example, name)
+
+
+# What a graph shows of a module is what these compute.
+_COMPUTING = ("forward", "features", "advance", "mix", "map_inputs", "drives", "respond")
+
+
+def refuse_other_computation(model: nn.Module) -> None:
+    """Raise `ConfigurationError` where a part of the model computes other things than its graphs would.
+
+    That is a subclass of the package's own models, blocks, layers or candidates with a method of its own, or a hook.
+    Readouts and embeddings are called as they are, and compared.
+    """
+    from reservoir_hw.readout.gated import Candidate, GatedRecurrence, SequenceClassifier
+    from reservoir_hw.readout.laerc import Block
+    from reservoir_hw.readout.reservoir_layer import ReservoirLayer
+    from reservoir_hw.readout.token_model import TokenModel
+
+    kinds = (TokenModel, Block, ReservoirLayer, GatedRecurrence, SequenceClassifier, Candidate)
+    for name, part in model.named_modules():
+        if not isinstance(part, kinds):
+            continue
+        kind = next(one for one in type(part).__mro__ if one.__module__.startswith("reservoir_hw."))
+        what = f"{type(part).__name__} ({name or 'the model'})"
+        for method in _COMPUTING:
+            other = getattr(type(part), method, None) is not getattr(kind, method, None)
+            if other or method in vars(part):
+                raise ConfigurationError(
+                    f"{what} has its own {method}, which the graphs of a {kind.__name__} would not compute: export "
+                    f"a {kind.__name__}, or its parts by export_module"
+                )
+        if part._forward_hooks or part._forward_pre_hooks:
+            raise ConfigurationError(f"{what} has a hook, which its graphs would not compute: remove it")
 
 
 def emit_linear(graph: Graph, x: str, module: Any, name: str, *, factor: float = 1.0) -> str:

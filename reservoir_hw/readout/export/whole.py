@@ -38,6 +38,7 @@ from reservoir_hw.readout.export.parts import (
     emit_readout,
     in_torch,
     mapped_by,
+    refuse_other_computation,
 )
 from reservoir_hw.readout.export.plan import Plan, Values
 from reservoir_hw.readout.export.weights import Weights
@@ -151,6 +152,8 @@ def whole_plan(
     from reservoir_hw.readout.laerc import LAERC
     from reservoir_hw.readout.language_model import ReservoirLM
 
+    if isinstance(model, EsnLM | ReservoirLM | LAERC | SequenceClassifier | GatedRecurrence):
+        refuse_other_computation(model)
     if isinstance(model, EsnLM):
         return _whole_esn_lm(model, precision)
     if isinstance(model, ReservoirLM):

@@ -521,7 +521,23 @@ class _Training:
         if self._state.best_step == self._state.step:
             # The process may have ended between the checkpoint and this.
             self._keep_best()
+        elif self._state.best_step is not None:
+            self._check_best()
         log.info("%s: going on after step %d of %d", where, self._state.step, self._work.steps)
+
+    def _check_best(self) -> None:
+        """Whether the weights of the best step are still there, as they are wanted after the last one."""
+        assert self._folder is not None
+        try:
+            read_tensors(self._folder.best, WEIGHTS)
+        except ConfigurationError as error:
+            log.warning(
+                "the weights of the best step, %s, are lost (%s): the best of the steps that follow counts, and the "
+                "last where there is none",
+                self._state.best_step,
+                error,
+            )
+            self._state.best_loss = self._state.best_step = None
 
     def _check_identity(self, facts: dict[str, Any], where: str) -> None:
         advice = "name another folder, or begin anew with resume=False"

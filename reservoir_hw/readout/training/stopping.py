@@ -61,8 +61,8 @@ class StopRequests:
 def _signals() -> list[int]:
     found: list[int] = [signal.SIGINT, signal.SIGTERM]
     hangup = getattr(signal, "SIGHUP", None)
-    # Whoever wants to outlive the terminal (nohup) has it ignored.
-    if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:
+    # Ignored by whoever wants to outlive the terminal (nohup); to a program of its own it may mean something else.
+    if hangup is not None and signal.getsignal(hangup) in (signal.SIG_DFL, signal.default_int_handler):
         found.append(hangup)
     return found
 

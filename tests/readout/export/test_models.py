@@ -35,9 +35,11 @@ from reservoir_hw.readout.edge.verification import verify
 from reservoir_hw.readout.export.certificate import certify, random_inputs
 from reservoir_hw.readout.export.exporter import built, export_model
 from reservoir_hw.readout.export.models import plan_of, plan_of_readout
+from reservoir_hw.readout.export.module import export_module
 from reservoir_hw.readout.export.parts import mapped_by, training_scale
 from reservoir_hw.readout.export.plan import BOUND
 from reservoir_hw.readout.export.recording import record_series, record_text
+from reservoir_hw.readout.laerc import Block
 from reservoir_hw.readout.laerc_reservoirs import reservoir_configurations
 from reservoir_hw.reservoir import Reservoir
 from reservoir_hw.spec import Identity, ReservoirSpec
@@ -133,6 +135,36 @@ def test_models_in_double(stack: ExitStack, tmp_path: Path) -> None:
     for number, model in enumerate((language_model(stack, READOUTS["linear"]()), laerc(stack))):
         export_model(model.double(), tmp_path / f"{number}.rhw", recorded=record_text(model, text()))
         answers_alike(model, tmp_path / f"{number}.rhw", [layer.reservoir for layer in model.reservoir_layers])
+
+
+def test_models_that_compute_something_else_are_refused(stack: ExitStack, tmp_path: Path) -> None:
+    class Own(LAERC):
+        def advance(self, tokens: torch.Tensor) -> torch.Tensor:
+            return super().advance(tokens) + 1
+
+    class OwnBlock(Block):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + 1
+
+    own, block, hooked = laerc(stack), laerc(stack), language_model(stack, READOUTS["linear"]())
+    own.__class__ = Own
+    block.blocks[1].__class__ = OwnBlock
+    hooked.layer.register_forward_hook(lambda module, given, states: None)
+    for model, said in (
+        (own, r"Own \(the model\) has its own advance"),
+        (block, r"OwnBlock \(blocks\.1\) has its own forward"),
+        (hooked, r"ReservoirLayer \(layer\) has a hook"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            export_model(model, tmp_path / "m.rhw")
+
+
+def test_a_module_of_ones_own_in_double(stack: ExitStack, tmp_path: Path) -> None:
+    model = language_model(stack, nn.Sequential(nn.Linear(40, 9), nn.GELU(), nn.Linear(9, VOCABULARY))).double()
+    export_model(model, tmp_path / "m.rhw", recorded=record_text(model, text()))
+    answers_alike(model, tmp_path / "m.rhw", [model.layer.reservoir])
+    with pytest.raises(ConfigurationError, match=r"Sequential does not take its example, \(1, 1, 40\) of float32"):
+        export_module(model.readout, torch.zeros(1, 1, 40))
 
 
 def test_a_readout_with_a_forward_of_its_own(stack: ExitStack, tmp_path: Path) -> None:

@@ -178,6 +178,24 @@ def test_ctrl_c_without_a_folder_and_sigterm() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_closed_terminal_stops_unless_it_means_something_else() -> None:
+    def stop(now: Progress) -> None:
+        signal.raise_signal(signal.SIGHUP)
+
+    with pytest.raises(SystemExit) as caught:
+        train(SmallModel(), TRAIN, options=options(), progress=stop)
+    assert caught.value.code == 128 + signal.SIGHUP
+    came: list[int] = []
+    for handler in (signal.SIG_IGN, lambda number, frame: came.append(number)):
+        before = signal.signal(signal.SIGHUP, handler)
+        try:
+            assert train(SmallModel(), TRAIN, options=options(steps=2), progress=stop).steps == 2
+            assert signal.getsignal(signal.SIGHUP) is handler
+        finally:
+            signal.signal(signal.SIGHUP, before)
+    assert came
+
+
 @pytest.mark.slow
 def test_killed_again_and_again(tmp_path: Path, expected_of_case: dict[str, Any]) -> None:
     chosen = random.Random(0)

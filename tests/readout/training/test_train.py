@@ -181,6 +181,32 @@ def test_stops_early_and_keeps_the_best(tmp_path: Path) -> None:
     assert resumed.losses.tolist() == result.losses.tolist()
 
 
+@pytest.mark.parametrize("damage", ["gone", "cut"])
+def test_best_weights_that_are_lost_are_told_before_the_first_step(
+    damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = options(steps=400, evaluation_steps=5, patience=2, learning_rate=0.2, keep="best", final_rate=1.0)
+    result = train(SmallModel(width=40), text(300), VALID, options=given, folder=tmp_path)
+    assert result.best is not None
+    if damage == "gone":
+        result.best.unlink()
+    else:
+        result.best.write_bytes(result.best.read_bytes()[:-9])
+    # Nothing is left to do, and nothing is better than the weights of the last step.
+    again = train(SmallModel(width=40), text(300), VALID, options=given, folder=tmp_path)
+    assert f"the weights of the best step, {result.best_step}, are lost" in caplog.text
+    assert (again.steps, again.best_step, again.best) == (result.steps, None, None)
+    assert again.weights is not None
+    assert load_weights(SmallModel(width=40), again.weights)["step"] == result.steps
+    # With more patience the first evaluation is the best so far.
+    more = given.model_copy(update={"patience": 3})
+    later = train(SmallModel(width=40), text(300), VALID, options=more, folder=tmp_path)
+    assert later.best_step is not None
+    assert later.best_step > result.steps
+    assert later.best is not None
+    assert load_weights(SmallModel(width=40), later.best)["step"] == later.best_step
+
+
 def test_more_patience_goes_on_after_an_early_stop(tmp_path: Path) -> None:
     """As if there had been that much from the beginning; with less it stops at once."""
     # With a constant rate, the number of steps decides about nothing before them.

@@ -224,11 +224,12 @@ def _write(output: str, pieces: Iterator[str], end: str = "") -> None:
                     target.flush()
             except BrokenPipeError:
                 # Who reads has had enough. Python would complain once more when it flushes at its end.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                if output == "-":
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 return
     finally:
         if output != "-":
-            with _named(output):
+            with _named(output), contextlib.suppress(BrokenPipeError):
                 target.close()
 
 

@@ -313,7 +313,8 @@ class Experiment:
             if config.keeps_learning:
                 # Groups of sequences are tested after all of them have trained: what came last is not theirs.
                 alone = leg.place is not None and leg.place.rows == slice(0, len(task.train.inputs))
-                continues = point.config.training.continuous and alone
+                whole = task.train.lengths is None and task.test.lengths is None
+                continues = point.config.training.continuous and alone and whole
                 follow(cast(OnlineReadout, readout), task, leg, answer, outputs, continues=continues)
             else:
                 judge(readout, leg, answer, outputs)

@@ -314,8 +314,8 @@ def train_model(
     cross_entropy, accuracy = _judged(model, task.tokens_test, gradient.options, watch.add)
     evaluation = task.judged(cross_entropy, accuracy, _curves(result, gradient.options))
     if len(result.validation_losses):
-        kept = result.best_loss if gradient.keep == "best" else result.validation_losses[-1, 1]
-        evaluation.metrics[VALIDATION] = float(kept if kept is not None else math.nan)
+        best = result.best_loss if gradient.keep == "best" else None
+        evaluation.metrics[VALIDATION] = float(result.validation_losses[-1, 1] if best is None else best)
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     evaluation.metrics["parameters"] = float(trained)
     (place.folder / "readout").mkdir(exist_ok=True)

@@ -317,6 +317,16 @@ def test_closed_streams(closed: str, which: str, folder: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
+def test_who_reads_a_pipe_with_a_name_may_stop(folder: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    told = command("infer", folder / "narma.rhw", "--reservoir", folder / "narma.yaml", "--output", tmp_path / "pipe")
+    lines = "\n".join(["0.1"] * 5000)
+    script = f"{' '.join(told)} <&0 & head -2 {tmp_path / 'pipe'}; wait $!"
+    done = subprocess.run(["bash", "-c", script], input=lines, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_who_reads_may_stop(folder: Path) -> None:
     lines = "\n".join(["0.1"] * 5000)
     told = " ".join(command("infer", folder / "narma.rhw", "--reservoir", folder / "narma.yaml"))

@@ -25,10 +25,11 @@ class HeldInterrupts:
 
     def __enter__(self) -> HeldInterrupts:
         if threading.current_thread() is threading.main_thread():
-            names = ("SIGINT", "SIGTERM", "SIGHUP")
-            for number in (getattr(signal, name) for name in names if hasattr(signal, name)):
+            hangup = getattr(signal, "SIGHUP", None)
+            for number in filter(None, (signal.SIGINT, signal.SIGTERM, hangup)):
                 previous = signal.getsignal(number)
-                if callable(previous):
+                # What a program has set for SIGHUP may mean something else.
+                if callable(previous) and (number != hangup or previous is signal.default_int_handler):
                     self._previous[number] = previous
                     signal.signal(number, self._hold)
         return self
@@ -53,6 +54,9 @@ class HeldInterrupts:
             self._previous[number](number, frame)
         else:
             self._held = number
+
+    # As `StopRequests` asks of the handler that it finds.
+    _hold.interrupts = True  # type: ignore[attr-defined]
 
     def _act(self) -> None:
         if self._held is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -120,6 +121,9 @@ class ZipPacker(Packer):
             self._file.close()
 
 
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
 class Replacement:
     """A place beside the target that takes the target's name when it is kept, and is removed otherwise.
 
@@ -162,7 +166,7 @@ class Replacement:
     ) -> None:
         shutil.rmtree(self._beside, ignore_errors=True)
         # That of a full disk does not know which file it is about.
-        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+        if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
             error.filename = str(self._target)
 
 

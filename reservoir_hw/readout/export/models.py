@@ -61,12 +61,13 @@ def plan_of(
             raise ConfigurationError(f"a {type(model).__name__} is exported with its reservoir: give it, open")
         return plan_of_readout(model, reservoirs[0].spec, precision, recorded=recorded)
     if is_torch_module(model):
-        refuse_other_computation(model)
         from reservoir_hw.readout.esn_language_model import EsnLM
         from reservoir_hw.readout.gated import GatedRecurrence, SequenceClassifier
         from reservoir_hw.readout.laerc import LAERC
         from reservoir_hw.readout.language_model import ReservoirLM
 
+        if isinstance(model, LAERC | ReservoirLM | SequenceClassifier | GatedRecurrence):
+            refuse_other_computation(model)
         if isinstance(model, LAERC):
             return plan_of_laerc(model, precision)
         if isinstance(model, ReservoirLM):

@@ -16,7 +16,7 @@ import onnx
 import onnx.inliner
 from onnx import helper, numpy_helper
 
-from reservoir_hw.errors import ConfigurationError, MissingExtra
+from reservoir_hw.errors import ConfigurationError, MissingExtra, ReservoirError
 from reservoir_hw.readout.edge._sessions import session_of
 from reservoir_hw.readout.edge.manifest import Crossing, DType, Value
 from reservoir_hw.readout.export.graph import OPSET, Graph
@@ -74,6 +74,8 @@ def export_module(
         plan_input = Value(name="inputs", shape=(reservoir.inputs,), dtype=reservoir.dtype)
     try:
         given = _outputs(module, example)
+    except ReservoirError:
+        raise
     except RuntimeError as error:
         raise ConfigurationError(
             f"a module of type {type(module).__name__} does not take its example, {tuple(example.shape)} of "
@@ -121,6 +123,8 @@ def mixes_positions(module: nn.Module, example: Tensor) -> bool:
         trial = _unseen(example, 2, steps)
         try:
             whole = _outputs(module, trial)
+        except ReservoirError:
+            raise
         except RuntimeError as error:
             raise ConfigurationError(
                 f"a module of type {type(module).__name__} does not take sequences of {steps} steps: {_reason(error)}"

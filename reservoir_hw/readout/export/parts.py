@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -205,16 +206,37 @@ def emit_readout(graph: Graph, states: str, module: nn.Module, name: str = "read
         return emit_linear(graph, states, module, name)
     from reservoir_hw.readout.export.module import check_positions, emit_module
 
-    if any(tensor.dtype == torch.float64 for tensor in (*module.parameters(), *module.buffers())):
-        # The graph computes in single precision; the reference keeps its own.
-        module = copy.deepcopy(module).float()
     example = torch.zeros(1, 1, features)
+    module = _in_single(module, example)
     check_positions(module, example)
     return emit_module(graph, states, module, example, name)
 
 
+def _in_single(module: nn.Module, example: Tensor) -> nn.Module:
+    """The module, or a copy of it that takes single precision, in which the graph computes."""
+    import torch
+
+    from reservoir_hw.readout._evaluating import evaluating
+
+    if not any(tensor.dtype == torch.float64 for tensor in (*module.parameters(), *module.buffers())):
+        return module
+    try:
+        with evaluating(module), on_cpu(module):
+            if module(example).dtype == torch.float32:
+                return module
+    except RuntimeError:
+        pass  # It takes double only.
+    try:
+        return copy.deepcopy(module).float()
+    except Exception as error:
+        raise ConfigurationError(
+            f"a readout of type {type(module).__name__} computes in double and cannot be copied: {error}; make it "
+            "single precision (.float()) before the export"
+        ) from error
+
+
 # What a graph shows of a module is what these compute.
-_COMPUTING = ("forward", "features", "advance", "mix", "map_inputs", "drives", "respond")
+_COMPUTING = ("begin", "forward", "features", "advance", "mix", "map_inputs", "drives", "respond")
 
 
 def refuse_other_computation(model: nn.Module) -> None:
@@ -233,10 +255,13 @@ def refuse_other_computation(model: nn.Module) -> None:
         if not isinstance(part, kinds):
             continue
         kind = next(one for one in type(part).__mro__ if one.__module__.startswith("reservoir_hw."))
+        if inspect.isabstract(kind):
+            continue
         what = f"{type(part).__name__} ({name or 'the model'})"
         for method in _COMPUTING:
-            other = getattr(type(part), method, None) is not getattr(kind, method, None)
-            if other or method in vars(part):
+            if method in vars(part):
+                raise ConfigurationError(f"{what} had its {method} replaced, which no graph computes: undo it")
+            if getattr(type(part), method, None) is not getattr(kind, method, None):
                 raise ConfigurationError(
                     f"{what} has its own {method}, which the graphs of a {kind.__name__} would not compute: export "
                     f"a {kind.__name__}, or its parts by export_module"

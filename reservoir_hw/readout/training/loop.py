@@ -208,12 +208,16 @@ class _Training:
 
     # ---- the course of things
 
+    @property
+    def _is_done(self) -> bool:
+        return self._state.step >= self._work.steps or self._state.stopped_early
+
     def run(self) -> TrainingResult:
         """Do the steps that are left."""
         steps, state = self._work.steps, self._state
         began = state.step
         with self._own_gradients(), StopRequests() as stop:
-            while state.step < steps and not state.stopped_early:
+            while not self._is_done:
                 norm, stopping = self._step(stop)
                 self._after_step(norm)
                 better = state.best_step == state.step
@@ -521,21 +525,24 @@ class _Training:
         if self._state.best_step == self._state.step:
             # The process may have ended between the checkpoint and this.
             self._keep_best()
-        elif self._state.best_step is not None:
+        elif self._options.keep == "best" and self._state.best_step is not None and not self._is_done:
             self._check_best()
         log.info("%s: going on after step %d of %d", where, self._state.step, self._work.steps)
 
     def _check_best(self) -> None:
         """Whether the weights of the best step are still there, as they are wanted after the last one."""
         assert self._folder is not None
+        lost = ""
         try:
             read_tensors(self._folder.best, WEIGHTS)
         except ConfigurationError as error:
+            lost = str(error)
+        if self._anywhere(int(bool(lost))):
             log.warning(
                 "the weights of the best step, %s, are lost (%s): the best of the steps that follow counts, and the "
                 "last where there is none",
                 self._state.best_step,
-                error,
+                lost or "in another process",
             )
             self._state.best_loss = self._state.best_step = None
 

@@ -61,9 +61,11 @@ class StopRequests:
 def _signals() -> list[int]:
     found: list[int] = [signal.SIGINT, signal.SIGTERM]
     hangup = getattr(signal, "SIGHUP", None)
-    # Ignored by whoever wants to outlive the terminal (nohup); to a program of its own it may mean something else.
-    if hangup is not None and signal.getsignal(hangup) in (signal.SIG_DFL, signal.default_int_handler):
-        found.append(hangup)
+    if hangup is not None:
+        handler = signal.getsignal(hangup)
+        # Whoever wants to outlive the terminal ignores it (nohup), and to a program it may mean something of its own.
+        if handler in (signal.SIG_DFL, signal.default_int_handler) or getattr(handler, "interrupts", False):
+            found.append(hangup)
     return found
 
 

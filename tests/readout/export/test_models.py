@@ -163,6 +163,18 @@ def test_a_module_of_ones_own_in_double(stack: ExitStack, tmp_path: Path) -> Non
     model = language_model(stack, nn.Sequential(nn.Linear(40, 9), nn.GELU(), nn.Linear(9, VOCABULARY))).double()
     export_model(model, tmp_path / "m.rhw", recorded=record_text(model, text()))
     answers_alike(model, tmp_path / "m.rhw", [model.layer.reservoir])
+
+    class Casting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Linear(40, VOCABULARY).double()
+
+        def forward(self, states: torch.Tensor) -> torch.Tensor:
+            return self.net(states.double()).tanh().float()
+
+    casting = language_model(stack, Casting())
+    export_model(casting, tmp_path / "c.rhw", recorded=record_text(casting, text()))
+    answers_alike(casting, tmp_path / "c.rhw", [casting.layer.reservoir])
     with pytest.raises(ConfigurationError, match=r"Sequential does not take its example, \(1, 1, 40\) of float32"):
         export_module(model.readout, torch.zeros(1, 1, 40))
 

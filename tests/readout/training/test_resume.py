@@ -13,6 +13,7 @@ import pytest
 import training_case
 from training_case import SmallModel, digest, facts, options, text
 
+from reservoir_hw.experiment.sweeps.interrupts import HeldInterrupts
 from reservoir_hw.readout.training import Progress, train
 
 TRAIN, VALID = text(3000), text(500, "valid")
@@ -182,13 +183,15 @@ def test_a_closed_terminal_stops_unless_it_means_something_else() -> None:
     def stop(now: Progress) -> None:
         signal.raise_signal(signal.SIGHUP)
 
-    with pytest.raises(SystemExit) as caught:
-        train(SmallModel(), TRAIN, options=options(), progress=stop)
-    assert caught.value.code == 128 + signal.SIGHUP
     came: list[int] = []
-    for handler in (signal.SIG_IGN, lambda number, frame: came.append(number)):
+    for handler in (signal.SIG_DFL, signal.SIG_IGN, lambda number, frame: came.append(number)):
         before = signal.signal(signal.SIGHUP, handler)
         try:
+            if handler is signal.SIG_DFL:
+                with pytest.raises(SystemExit) as caught:
+                    train(SmallModel(), TRAIN, options=options(), progress=stop)
+                assert caught.value.code == 128 + signal.SIGHUP
+                continue
             assert train(SmallModel(), TRAIN, options=options(steps=2), progress=stop).steps == 2
             assert signal.getsignal(signal.SIGHUP) is handler
         finally:
@@ -196,12 +199,26 @@ def test_a_closed_terminal_stops_unless_it_means_something_else() -> None:
     assert came
 
 
+def test_a_closed_terminal_stops_between_two_steps_within_a_sweep() -> None:
+    def stop(now: Progress) -> None:
+        signal.raise_signal(signal.SIGHUP)
+
+    before = signal.signal(signal.SIGHUP, signal.default_int_handler)
+    try:
+        with pytest.raises(SystemExit) as caught, HeldInterrupts() as held, held.allowed():
+            train(SmallModel(), TRAIN, options=options(), progress=stop)
+        assert caught.value.code == 128 + signal.SIGHUP
+        assert signal.getsignal(signal.SIGHUP) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.slow
 def test_killed_again_and_again(tmp_path: Path, expected_of_case: dict[str, Any]) -> None:
     chosen = random.Random(0)
     kills = 0
     while not (tmp_path / "result.json").exists():
-        with case(tmp_path, "--slowly", "0.002") as process:
+        with case(tmp_path, "--slowly", "0.008") as process:
             # Steps, evaluations, checkpoints and files follow the first row within some hundredths of a second.
             cast(IO[str], process.stdout).readline()
             try:

@@ -182,9 +182,7 @@ def test_stops_early_and_keeps_the_best(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut"])
-def test_best_weights_that_are_lost_are_told_before_the_first_step(
-    damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_best_weights_that_are_lost(damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     given = options(steps=400, evaluation_steps=5, patience=2, learning_rate=0.2, keep="best", final_rate=1.0)
     result = train(SmallModel(width=40), text(300), VALID, options=given, folder=tmp_path)
     assert result.best is not None
@@ -192,15 +190,17 @@ def test_best_weights_that_are_lost_are_told_before_the_first_step(
         result.best.unlink()
     else:
         result.best.write_bytes(result.best.read_bytes()[:-9])
-    # Nothing is left to do, and nothing is better than the weights of the last step.
-    again = train(SmallModel(width=40), text(300), VALID, options=given, folder=tmp_path)
-    assert f"the weights of the best step, {result.best_step}, are lost" in caplog.text
-    assert (again.steps, again.best_step, again.best) == (result.steps, None, None)
-    assert again.weights is not None
-    assert load_weights(SmallModel(width=40), again.weights)["step"] == result.steps
+    # Nothing is left to do, and the weights in the end were those.
+    assert result.weights is not None
+    kept = result.weights.read_bytes()
+    with pytest.raises(ConfigurationError, match=r"best\.safetensors"):
+        train(SmallModel(width=40), text(300), VALID, options=given, folder=tmp_path)
+    assert result.weights.read_bytes() == kept
+    assert "are lost" not in caplog.text
     # With more patience the first evaluation is the best so far.
     more = given.model_copy(update={"patience": 3})
     later = train(SmallModel(width=40), text(300), VALID, options=more, folder=tmp_path)
+    assert f"the weights of the best step, {result.best_step}, are lost" in caplog.text
     assert later.best_step is not None
     assert later.best_step > result.steps
     assert later.best is not None

@@ -218,17 +218,22 @@ def _in_single(module: nn.Module, example: Tensor) -> nn.Module:
 
     from reservoir_hw.readout._evaluating import evaluating
 
+    def is_single(one: nn.Module) -> bool:
+        try:
+            with evaluating(one), on_cpu(one):
+                return getattr(one(example), "dtype", None) == torch.float32
+        except RuntimeError:
+            return False
+
     if not any(tensor.dtype == torch.float64 for tensor in (*module.parameters(), *module.buffers())):
         return module
     try:
-        with evaluating(module), on_cpu(module):
-            if module(example).dtype == torch.float32:
-                return module
-    except RuntimeError:
-        pass  # It takes double only.
-    try:
-        return copy.deepcopy(module).float()
+        single = copy.deepcopy(module).float()
+        # One that computes in double whatever it is given stays as it is.
+        return single if is_single(single) or not is_single(module) else module
     except Exception as error:
+        if is_single(module):
+            return module
         raise ConfigurationError(
             f"a readout of type {type(module).__name__} computes in double and cannot be copied: {error}; make it "
             "single precision (.float()) before the export"

@@ -328,7 +328,7 @@ class _Training:
             tokens_per_s=tokens / self._clock.stepping if tokens else 0.0,
             folder=None if folder is None else folder.path,
             weights=None if folder is None else folder.weights,
-            best=None if folder is None or state.best_step is None else folder.best,
+            best=folder.best if folder is not None and state.best_step is not None and folder.best.exists() else None,
         )
 
     def _stopped(self, number: int) -> None:
@@ -481,6 +481,9 @@ class _Training:
                     f"the processes found checkpoints of different steps ({steps}): {folder.path} must be one folder "
                     "that all of them see"
                 )
+        best, now = self._state.best_step, self._state.step
+        if self._options.keep == "best" and best not in (None, now) and not self._is_done:
+            self._check_best()
         if self._fabric.is_global_zero:
             self._history = folder.log.begin(self._state.step)
             # Only now: a training that is refused leaves the folder as it was.
@@ -525,8 +528,6 @@ class _Training:
         if self._state.best_step == self._state.step:
             # The process may have ended between the checkpoint and this.
             self._keep_best()
-        elif self._options.keep == "best" and self._state.best_step is not None and not self._is_done:
-            self._check_best()
         log.info("%s: going on after step %d of %d", where, self._state.step, self._work.steps)
 
     def _check_best(self) -> None:
@@ -539,8 +540,7 @@ class _Training:
             lost = str(error)
         if self._anywhere(int(bool(lost))):
             log.warning(
-                "the weights of the best step, %s, are lost (%s): the best of the steps that follow counts, and the "
-                "last where there is none",
+                "the weights of the best step, %s, are lost (%s): the best of the steps that follow counts",
                 self._state.best_step,
                 lost or "in another process",
             )

@@ -172,9 +172,18 @@ def test_a_module_of_ones_own_in_double(stack: ExitStack, tmp_path: Path) -> Non
         def forward(self, states: torch.Tensor) -> torch.Tensor:
             return self.net(states.double()).tanh().float()
 
-    casting = language_model(stack, Casting())
-    export_model(casting, tmp_path / "c.rhw", recorded=record_text(casting, text()))
-    answers_alike(casting, tmp_path / "c.rhw", [casting.layer.reservoir])
+    class Following(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Linear(40, VOCABULARY).double()
+
+        def forward(self, states: torch.Tensor) -> torch.Tensor:
+            return nn.functional.gelu(self.net(states.to(self.net.weight.dtype))).to(states.dtype)
+
+    for kind in (Casting, Following):
+        casting = language_model(stack, kind())
+        export_model(casting, tmp_path / f"{kind.__name__}.rhw", recorded=record_text(casting, text()))
+        answers_alike(casting, tmp_path / f"{kind.__name__}.rhw", [casting.layer.reservoir])
     with pytest.raises(ConfigurationError, match=r"Sequential does not take its example, \(1, 1, 40\) of float32"):
         export_module(model.readout, torch.zeros(1, 1, 40))
 

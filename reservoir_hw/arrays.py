@@ -118,6 +118,8 @@ def refuse_gradient(value: Any) -> None:
 
 
 def _dtype_of(array: Any) -> np.dtype[Any]:
+    if isinstance(array, np.ndarray):
+        return array.dtype
     return np.dtype(str(array.dtype).removeprefix("torch."))
 
 

@@ -154,8 +154,8 @@ class ReservoirLayer(nn.Module):
             mapped = mapped + self.offset
         if not mapped.numel():
             return mapped
-        low, high = mapped.detach().aminmax()
-        if not (low.isfinite() and high.isfinite()):
+        low, high = (float(bound) for bound in mapped.detach().aminmax())
+        if not (math.isfinite(low) and math.isfinite(high)):
             where = tuple(int(i) for i in (~mapped.detach().isfinite()).nonzero()[0])
             raise InputRangeError(
                 f"the input of a reservoir at (sequence, step, channel) = {where} is {float(mapped.detach()[where])}: "
@@ -165,7 +165,7 @@ class ReservoirLayer(nn.Module):
         if self.limit is None:
             return mapped
         # The bounds as this dtype has them, as the device will compare.
-        bounds = [float(low.new_tensor(self.offset + sign * self.limit)) for sign in (-1, 1)]
+        bounds = [float(mapped.new_tensor(self.offset + sign * self.limit)) for sign in (-1, 1)]
         if bounds[0] <= low and high <= bounds[1]:
             return mapped
         self.saturations += int(((mapped < bounds[0]) | (mapped > bounds[1])).sum())

@@ -391,7 +391,12 @@ class _Training:
     def _seed(self, micro: int) -> None:
         """Random numbers of the model (dropout) belong to a batch and a process, so that no position is kept."""
         words = np.random.SeedSequence([self._options.seed, micro, self._rank]).generate_state(2)
-        torch.manual_seed(int(words[0]) << 32 | int(words[1]))
+        seed = int(words[0]) << 32 | int(words[1])
+        if self._fabric.device.type == "cpu":
+            # torch.manual_seed looks for other devices too, which takes as long as a layer.
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
 
     def _not_finite(self, step: int, loss: float, norm: float | None) -> NotFinite:
         what = (

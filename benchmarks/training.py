@@ -121,7 +121,12 @@ def cases(quick: bool) -> list[Case | LayeredCase]:
     ]
 
 
-def compare(case: Case | LayeredCase, repeats: int, profiled: bool) -> Row:
+def rounds_of(case: Case | LayeredCase) -> int:
+    """Rounds of a case: single ones scatter by 0.15 about a ratio of 1.3, the median of 21 by 0.04."""
+    return 7 if case.goal is None else 21
+
+
+def compare(case: Case | LayeredCase, rounds: int, profiled: bool) -> Row:
     """Both sides in turn, each time from the beginning."""
     corpus = generator(0, "corpus").integers(0, VOCABULARY, case.tokens).astype(np.uint16)
     # Something to learn: every other token repeats the one before.
@@ -131,7 +136,7 @@ def compare(case: Case | LayeredCase, repeats: int, profiled: bool) -> Row:
     processor: dict[str, list[float]] = {"ours": [], "theirs": []}
     with one_reservoir(case, corpus) if isinstance(case, Case) else layered(case, corpus) as sides:
         # The first round compiles, allocates, and chooses threads.
-        for number in range(repeats + 1):
+        for number in range(rounds + 1):
             for name, side in list(sides.items())[:: -1 if number % 2 else 1]:
                 begin, begin_processor = time.perf_counter(), time.process_time()
                 losses[name] = side()
@@ -358,7 +363,7 @@ def main() -> None:
     rows = []
     for case in cases(given.quick):
         if given.only in case.name:
-            rows.append(compare(case, repeats=1 if given.quick else 7, profiled=given.profile))
+            rows.append(compare(case, rounds=1 if given.quick else rounds_of(case), profiled=given.profile))
             print(line(rows[-1]), flush=True)
     if given.json is not None:
         given.json.write_text(json.dumps([asdict(row) for row in rows], indent=2))

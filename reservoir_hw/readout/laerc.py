@@ -95,8 +95,8 @@ class LAERC(TokenModel):
 
     def begin(self, batch: int = 1) -> None:
         """Begin `batch` new texts: every reservoir at rest."""
-        for block in self.blocks:
-            cast(Block, block).reservoir.begin(batch)
+        for layer in self.reservoir_layers:
+            layer.begin(batch)
 
     def advance(self, tokens: Tensor) -> Tensor:
         """Features (batch, time, width), after LN_f, of tokens (batch, time) that continue the texts."""

@@ -221,6 +221,25 @@ def test_one_shared_device_equals_a_device_for_each_layer() -> None:
         assert list(together.generate([1, 2, 3], 12, seed=4)) == list(apart.generate([1, 2, 3], 12, seed=4))
 
 
+def test_reservoirs_that_a_subclass_adds_begin_too() -> None:
+    class Larger(LAERC):
+        def __init__(self, first: ReservoirLayer, layers: list[ReservoirLayer]) -> None:
+            super().__init__(V, D, layers)
+            self.first, self.back = first, torch.nn.Linear(first.nodes, D)
+
+        def advance(self, tokens: torch.Tensor) -> torch.Tensor:
+            x = self.embedding(tokens)
+            x = x + self.back(self.first.advance(x))
+            for block in self.blocks:
+                x = block(x)
+            return self.norm(x)
+
+    with opened(configurations()) as (first, *others):
+        model = Larger(ReservoirLayer(first), [ReservoirLayer(other) for other in others])
+        tokens = texts()[:1]
+        torch.testing.assert_close(model(tokens), model(tokens), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_token_by_token_equals_the_whole(shared: bool) -> None:
     tokens = texts()

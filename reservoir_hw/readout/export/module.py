@@ -73,7 +73,7 @@ def export_module(
     if reservoir is not None:
         plan_input = Value(name="inputs", shape=(reservoir.inputs,), dtype=reservoir.dtype)
     try:
-        given = _outputs(module, example)
+        given = outputs(module, example)
     except ReservoirError:
         raise
     except RuntimeError as error:
@@ -88,7 +88,7 @@ def export_module(
     def reference(values: Values) -> Values:
         import torch
 
-        return {"outputs": _outputs(module, torch.from_numpy(values[features.name]))}
+        return {"outputs": outputs(module, torch.from_numpy(values[features.name]))}
 
     return Plan(
         model=type(module).__name__,
@@ -120,16 +120,16 @@ def mixes_positions(module: nn.Module, example: Tensor) -> bool:
     """Whether the module's output at a position depends on others, as far as `_MEMORY` steps away."""
     example = _checked_example(example)
     for steps in (5, _MEMORY):
-        trial = _unseen(example, 2, steps)
+        trial = unseen(example, 2, steps)
         try:
-            whole = _outputs(module, trial)
+            whole = outputs(module, trial)
         except ReservoirError:
             raise
         except RuntimeError as error:
             raise ConfigurationError(
                 f"a module of type {type(module).__name__} does not take sequences of {steps} steps: {_reason(error)}"
             ) from error
-        parts = np.concatenate([_outputs(module, trial[:, step : step + 1]) for step in range(steps)], 1)
+        parts = np.concatenate([outputs(module, trial[:, step : step + 1]) for step in range(steps)], 1)
         if np.abs(whole - parts).max() > BOUND * max(1.0, float(np.abs(whole).max())):
             return True
     return False
@@ -155,7 +155,7 @@ def _checked_example(example: Tensor) -> Tensor:
     return example.detach().cpu()
 
 
-def _outputs(module: nn.Module, x: Tensor) -> np.ndarray:
+def outputs(module: nn.Module, x: Tensor) -> np.ndarray:
     """The module's outputs as an array. Raises `ConfigurationError` for other than (batch, time, outputs)."""
     import torch
     from torch import Tensor
@@ -187,7 +187,7 @@ def _converted(module: nn.Module, example: Tensor) -> Any:
     what = f"a module of type {type(module).__name__}"
     axes = {0: torch.export.Dim("batch", min=1), 1: torch.export.Dim("time", min=1)}
     # Axes of length 1 would be taken for fixed ones, and equal ones for the same.
-    given = _unseen(example, 2, 3)
+    given = unseen(example, 2, 3)
     with evaluating(module), on_cpu(module), _quiet():
         try:
             program = torch.export.export(module, (given,), dynamic_shapes=(axes,))
@@ -305,7 +305,7 @@ def _check_parity(
     """Compare with the module at shapes other than the exported one."""
     what = f"the graph of {type(module).__name__}"
     width, dtype = int(example.shape[2]), _DTYPES[str(example.dtype)]
-    given = _outputs(module, example)
+    given = outputs(module, example)
     alone = Graph(0, Weights())
     x = alone.read(Value(name="inputs", shape=(width,), dtype=dtype))
     output = Value(name="outputs", shape=(given.shape[2],), dtype=_DTYPES[given.dtype.name])
@@ -313,8 +313,8 @@ def _check_parity(
     alone.give(output, result)
     session = session_of(alone.build(alone.weights.places(), {}), alone.weights.arrays, what)
     for batch, steps in ((1, 1), (3, 7), (1, 12)):
-        trial = _unseen(example, batch, steps)
-        expected = _outputs(module, trial)
+        trial = unseen(example, batch, steps)
+        expected = outputs(module, trial)
         try:
             got: Any = session.run(["outputs"], {"inputs": trial.numpy()})[0]
         except Exception as error:
@@ -335,7 +335,7 @@ def _check_parity(
             )
 
 
-def _unseen(example: Tensor, batch: int, steps: int) -> Tensor:
+def unseen(example: Tensor, batch: int, steps: int) -> Tensor:
     """Random numbers like the example, of another shape."""
     import torch
 

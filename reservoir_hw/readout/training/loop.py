@@ -98,7 +98,7 @@ class TrainingResult:
     `history` has a row for every `log_steps` steps, those of earlier processes included where there is a folder.
     `best_loss` is the best validation loss, met after `best_step` steps; None without a validation corpus.
     `tokens_per_s` is the mean speed of this process, evaluations and checkpoints left out; 0 if nothing was left to do.
-    `weights` and `best` are the files, None without a folder.
+    `weights` and `best` are the files, None without a folder; `best` too without validation, or where it was lost.
     """
 
     steps: int

@@ -180,7 +180,14 @@ def test_a_module_of_ones_own_in_double(stack: ExitStack, tmp_path: Path) -> Non
         def forward(self, states: torch.Tensor) -> torch.Tensor:
             return nn.functional.gelu(self.net(states.to(self.net.weight.dtype))).to(states.dtype)
 
-    for kind in (Casting, Following):
+    class Cancelling(Following):
+        """Needs the digits of double."""
+
+        def forward(self, states: torch.Tensor) -> torch.Tensor:
+            large = self.net(states.to(self.net.weight.dtype)) + 1e5
+            return (large - 1e5).to(states.dtype)
+
+    for kind in (Casting, Following, Cancelling):
         casting = language_model(stack, kind())
         export_model(casting, tmp_path / f"{kind.__name__}.rhw", recorded=record_text(casting, text()))
         answers_alike(casting, tmp_path / f"{kind.__name__}.rhw", [casting.layer.reservoir])

@@ -258,8 +258,11 @@ class SequenceClassifier(nn.Module):
         """The last states (batch, nodes) of sequences u (batch, time, inputs).
 
         `lengths` (batch,) are the steps of each where they are padded behind; None: all steps.
-        Raises `ShapeError` for lengths that do not fit.
+        Raises `ShapeError` for lengths that do not fit, `InputRangeError` for NaN or infinity in u.
         """
+        if not u.isfinite().all():
+            where = tuple(int(i) for i in (~u.isfinite()).nonzero()[0])
+            raise InputRangeError(f"u at (sequence, step, channel) = {where} is {float(u[where])}: look at the data")
         states = self.recurrence(u)
         batch, steps = states.shape[:2]
         if lengths is None:

@@ -286,4 +286,8 @@ def _limit_within(input_range: tuple[float, float] | None, offset: float, limit:
             f"{asked} does not lie within the device's input range [{low:g}, {high:g}]: set offset to "
             f"{(low + high) / 2:g}, its middle, and limit to at most {(high - low) / 2:g}"
         )
-    return room if limit is None else float(limit)
+    found = room if limit is None else float(limit)
+    # The sums may round to a number just outside the range, which the device would refuse.
+    while offset - found < low or offset + found > high:
+        found = math.nextafter(found, 0.0)
+    return found

@@ -343,6 +343,15 @@ def test_padding_does_not_count() -> None:
     assert torch.equal(model(noisy, lengths), logits)
 
 
+@pytest.mark.parametrize("value", [float("nan"), -float("inf")])
+def test_a_number_that_is_none_is_one_clear_error(value: float) -> None:
+    model = SequenceClassifier(GatedRecurrence(TrainedCandidate(INPUTS, NODES)), 3)
+    u = given().float()
+    u[2, 4, 1] = value
+    with pytest.raises(InputRangeError, match=r"u at \(sequence, step, channel\) = \(2, 4, 1\) is (nan|-inf)"):
+        model.loss(u, torch.tensor([2, 0, 1]))
+
+
 def test_loss_is_the_cross_entropy_of_the_last_state() -> None:
     candidate = TrainedCandidate(INPUTS, NODES)
     model = SequenceClassifier(randomised(GatedRecurrence(candidate)), 3).double()

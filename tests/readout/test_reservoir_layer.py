@@ -154,6 +154,16 @@ def test_the_input_map_clips_and_counts() -> None:
         assert layer.saturations == 2 * outside.sum()
 
 
+def test_what_the_map_has_clipped_is_within_the_range_of_the_device() -> None:
+    """0.1 - (0.1 + 0.05) is below -0.05 in double precision."""
+    dac = {**ESN, "dtype": "float64", "nonidealities": {"drive": {"bits": 8, "range": [-0.05, 2.1]}}}
+    with open_reservoir(dac) as device:
+        layer = ReservoirLayer(device, offset=0.1)
+        layer(torch.full((1, 2, 3), -1e4, dtype=torch.float64))
+        assert layer.saturations == 6
+        assert device.counters.clipped == 0
+
+
 def test_the_limit_comes_from_the_device_unless_it_is_given() -> None:
     dac = {**ESN, "nonidealities": {"drive": {"bits": 8, "range": [-0.5, 0.4]}}}
     with open_reservoir(ESN) as free, open_reservoir(dac) as bounded:

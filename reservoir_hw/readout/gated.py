@@ -138,7 +138,10 @@ class MatrixCandidate(Candidate):
             self.register_buffer(name, array)
 
     def drives(self, u: Tensor) -> Sequence[Tensor]:
-        """W_in u + b of all steps in one product."""
+        """W_in u + b of all steps in one product. Raises `InputRangeError` for NaN or infinity."""
+        if not u.isfinite().all():
+            where = tuple(int(i) for i in (~u.isfinite()).nonzero()[0])
+            raise InputRangeError(f"u at (sequence, step, channel) = {where} is {float(u[where])}: look at the data")
         return linear(u, self.W_in, self.bias).unbind(1)
 
     def respond(self, drive: Tensor, gated: Tensor) -> Tensor:
@@ -202,7 +205,7 @@ class GatedRecurrence(nn.Module):
         """Go on with the sequences: inputs (batch, time, inputs) -> states (batch, time, nodes).
 
         Gradients reach back to the start of the call. Raises `ShapeError` for another number of channels, or of
-        sequences than were begun, and whatever the candidate's device raises.
+        sequences than were begun, `InputRangeError` for NaN or infinity, and whatever the candidate's device raises.
         """
         self._check_shape(u)
         x = self._state
@@ -258,11 +261,8 @@ class SequenceClassifier(nn.Module):
         """The last states (batch, nodes) of sequences u (batch, time, inputs).
 
         `lengths` (batch,) are the steps of each where they are padded behind; None: all steps.
-        Raises `ShapeError` for lengths that do not fit, `InputRangeError` for NaN or infinity in u.
+        Raises `ShapeError` for lengths that do not fit.
         """
-        if not u.isfinite().all():
-            where = tuple(int(i) for i in (~u.isfinite()).nonzero()[0])
-            raise InputRangeError(f"u at (sequence, step, channel) = {where} is {float(u[where])}: look at the data")
         states = self.recurrence(u)
         batch, steps = states.shape[:2]
         if lengths is None:

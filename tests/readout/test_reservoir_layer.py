@@ -197,7 +197,8 @@ def test_a_number_that_is_none_is_one_clear_error(value: float, limit: float | N
     u[1, 4, 2] = value
     with open_reservoir(ESN) as device:
         layer = ReservoirLayer(device, limit=limit)
-        with pytest.raises(InputRangeError, match=r"step, channel\) = \(1, 4, 2\) is (nan|-?inf).*learning"):
+        place = r"\(sequence, step, channel\) = \(1, 4, 2\)"
+        with pytest.raises(InputRangeError, match=place + " is (nan|-?inf).*learning"):
             layer(u)
         assert device.counters.steps == 0
         layer(drive())

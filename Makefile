@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo install test test-slow lint format bench clean
+.PHONY: help demo install test test-slow lint format bench structure clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -43,6 +43,9 @@ format: $(VENV)/.dev  ## Format the code
 
 bench: $(VENV)/.dev  ## Benchmarks beside other libraries, in one run
 	$(BIN)/python benchmarks/esn.py
+
+structure: $(BIN)/python  ## Count rooms, arrows, code lines, guards, dispatches
+	$(BIN)/python tools/structure.py
 
 clean:  ## Remove the environment and everything that was built
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,194 @@
+"""Files that the code of commit 8b10ae5 wrote (written_by_8b10ae5/make.py): this code reads them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from typer.testing import CliRunner
+
+from reservoir_hw import Experiment, Result, RidgeReadout, open_reservoir
+from reservoir_hw.cli import app
+from reservoir_hw.configuration import Document
+from reservoir_hw.experiment.harvest import store_path
+from reservoir_hw.experiment.sweep import sweep
+from reservoir_hw.readout import LMSReadout, RLSReadout
+from reservoir_hw.readout.edge import Bundle, EdgeRunner
+from reservoir_hw.reservoir_config import parse_reservoir
+from reservoir_hw.store import StateStore
+
+KEPT = Path(__file__).parent / "written_by_8b10ae5"
+EXPECTED = json.loads((KEPT / "expected.json").read_text())
+FINGERPRINTS = json.loads((KEPT / "fingerprints.json").read_text())
+KEYS = json.loads((KEPT / "keys.json").read_text())
+STATES = EXPECTED["states"]
+
+
+@pytest.fixture(autouse=True)
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the folder, in which the test runs; the lab's own module is found there alone."""
+    place = shutil.copytree(KEPT, tmp_path / "lab")
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield place
+    torch.set_num_threads(threads)
+    sys.modules.pop("film_on_the_bench", None)
+
+
+def run(file: str, **settings: Any) -> Result:
+    changes = {key.replace("__", "."): value for key, value in settings.items()}
+    return Experiment.from_file(file, set=changes, environment={}).run(report=False)
+
+
+def agree(result: Result, file: str) -> None:
+    """Every number of every row is the one that was written."""
+    rows, expected = [row.evaluation.metrics for row in result.rows], EXPECTED["metrics"][file]
+    assert len(rows) == len(expected)
+    for row, old in zip(rows, expected, strict=True):
+        assert dict(row) == pytest.approx(old, rel=1e-4, abs=1e-6)
+
+
+def call(*arguments: str) -> str:
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, (done.output, done.exception)
+    return done.stdout
+
+
+def contents(folder: str) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("store", STATES)
+def test_the_states_of_an_old_store_are_read_bit_for_bit(store: str) -> None:
+    found = {
+        name: hashlib.sha256(np.ascontiguousarray(dataset.states[:]).tobytes()).hexdigest()
+        for name, dataset in StateStore.open(store).datasets.items()
+    }
+    assert found == STATES[store]
+
+
+@pytest.mark.parametrize("kind", ["esn", "film", "loop"])
+def test_an_old_harvest_is_found_and_the_device_is_not_driven(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def driven(*_: object, **__: object) -> None:
+        raise AssertionError("a device was opened")
+
+    monkeypatch.setattr("reservoir_hw.reservoir.Reservoir.open", driven)
+    before = contents("harvests")
+    result = run(f"{kind}.yaml")
+    agree(result, f"{kind}.yaml")
+    assert any("states were read from harvests/" in note for note in result.notes)
+    assert contents("harvests") == before
+
+
+def test_an_old_recording_is_replayed() -> None:
+    agree(run("replayed.yaml"), "replayed.yaml")
+    assert EXPECTED["metrics"]["replayed.yaml"] == EXPECTED["metrics"]["recorded.yaml"]
+
+
+@pytest.mark.parametrize("file", ["recorded.yaml", "ridge.yaml"])
+def test_an_old_experiment_file_gives_the_same_numbers(file: str) -> None:
+    agree(run(file, run__record=None), file)
+
+
+def test_the_experiment_file_of_an_old_run_folder_runs_again() -> None:
+    agree(run("kept/ridge/experiment.yaml"), "ridge.yaml")
+
+
+def test_an_old_run_of_a_language_model_is_gone_on_with_and_not_trained_again() -> None:
+    log, checkpoint = (Path("kept/text/training/000", name) for name in ("log.csv", "checkpoint.safetensors"))
+    before = log.read_bytes(), checkpoint.read_bytes(), checkpoint.stat().st_mtime_ns
+    weights = load_file("kept/text/readout/000.safetensors")
+    result = run("text.yaml", run__resume="kept/text")
+    agree(result, "text.yaml")
+    assert result.folder == Path("kept/text")
+    assert (log.read_bytes(), checkpoint.read_bytes(), checkpoint.stat().st_mtime_ns) == before
+    again = load_file("kept/text/readout/000.safetensors")
+    assert again.keys() == weights.keys()
+    for name, values in weights.items():
+        np.testing.assert_array_equal(again[name], values)
+
+
+@pytest.mark.parametrize(
+    ("bundle", "file", "inputs"),
+    [("ridge", "ridge.yaml", "series"), ("ridge.rhw", "ridge.yaml", "series"), ("text.rhw", "text.yaml", "tokens")],
+)
+def test_an_old_bundle_answers_as_it_did(bundle: str, file: str, inputs: str) -> None:
+    call("bundle", "verify", f"bundles/{bundle}")
+    with EdgeRunner(f"bundles/{bundle}", file) as runner:
+        outputs = runner.run(np.load(f"{inputs}.npy"))
+        assert all(comparison.same for comparison in runner.verify_probe())
+    np.testing.assert_allclose(outputs, EXPECTED["outputs"][file], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("folder", "old", "inputs", "options"),
+    [("ridge", "ridge", "series", ["--row", "0"]), ("text", "text.rhw", "tokens", [])],
+)
+def test_an_old_run_folder_is_exported_again(folder: str, old: str, inputs: str, options: list[str]) -> None:
+    call("export", f"kept/{folder}", *options, "-o", "again.rhw")
+    with EdgeRunner("again.rhw", f"{folder}.yaml") as runner:
+        outputs = runner.run(np.load(f"{inputs}.npy"))
+    np.testing.assert_allclose(outputs, EXPECTED["outputs"][f"{folder}.yaml"], rtol=1e-5, atol=1e-5)
+    with contextlib.ExitStack() as stack:
+        before, now = (stack.enter_context(Bundle.open(path)).manifest for path in (f"bundles/{old}", "again.rhw"))
+    assert [slot.identity for slot in now.slots] == [slot.identity for slot in before.slots]
+
+
+def test_infer_reads_an_old_bundle() -> None:
+    call("infer", "bundles/ridge.rhw", "--reservoir", "ridge.yaml", "--input", "series.npy", "--output", "out.npy")
+    expected = np.array(EXPECTED["outputs"]["ridge.yaml"])
+    np.testing.assert_allclose(np.load("out.npy").reshape(expected.shape), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("ridge", RidgeReadout), ("rls", RLSReadout), ("lms", LMSReadout)])
+def test_an_old_readout_predicts_and_learns_on_as_it_did(name: str, kind: Any) -> None:
+    with np.load("readouts/answers.npz") as file:
+        answers = dict(file)
+    readout = kind.load(f"readouts/{name}.safetensors")
+    np.testing.assert_allclose(readout.predict(answers["states"]), answers[name], rtol=1e-10, atol=1e-12)
+    if name != "ridge":
+        followed = readout.follow(answers["states"], answers["targets"])
+        np.testing.assert_allclose(followed, answers[f"{name} follows"], rtol=1e-9, atol=1e-11)
+
+
+def test_an_old_sweep_shows_its_trials_and_goes_on() -> None:
+    result = sweep("sweep.yaml", trials=4)
+    assert len(result.trials) == 4
+    old = EXPECTED["metrics"]["sweep.yaml"]
+    assert len(old) == 3
+    for trial, was in zip(result.trials, old, strict=False):
+        assert (trial.number, dict(trial.values), trial.objective) == (was["number"], was["values"], was["objective"])
+    assert result.trials[3].status == "complete"
+
+
+@pytest.mark.parametrize("name", FINGERPRINTS)
+def test_a_device_has_the_fingerprint_that_it_had(name: str) -> None:
+    known = FINGERPRINTS[name]
+    if "layers" not in known:
+        with open_reservoir(known["config"], inputs=known["inputs"]) as reservoir:
+            assert reservoir.spec.identity.fingerprint == known["fingerprint"]
+        return
+    config: Any = parse_reservoir(Document.from_mapping(known["config"], name))
+    found = []
+    for part in config.configurations(4, len(known["layers"])):
+        with open_reservoir(part) as reservoir:
+            found.append(reservoir.spec.identity.fingerprint)
+    assert found == known["layers"]
+
+
+@pytest.mark.parametrize("case", KEYS, ids=lambda case: " ".join([case["file"], *case["set"]]))
+def test_a_harvest_is_looked_for_under_the_name_that_it_had(case: dict[str, Any]) -> None:
+    points = Experiment.from_file(case["file"], set=case["set"], environment={}).points
+    assert [store_path(point, point.config.task.build()) for point in points] == case["stores"]

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import zmq
 
-from reservoir_hw.drivers.zeromq import Server
-from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.spec import Identity, ReservoirSpec
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.spec import Identity, ReservoirSpec
+from reservoir_hw.serving import Server
 
 
 class Nothing(Reservoir):

@@ -30,12 +30,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.readout import LAERC, AttentionReadout, ReservoirLayer, ReservoirLM, RidgeReadout, random_embedding
 from reservoir_hw.readout.edge._stages import SegmentStage
 from reservoir_hw.readout.edge.runner import EdgeRunner
 from reservoir_hw.readout.export.exporter import export_model
-from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.spec import Identity, ReservoirSpec
 
 # Relative to the largest output where that is above 1.
 AGREEMENT = 1e-5

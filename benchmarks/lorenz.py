@@ -33,10 +33,10 @@ import numpy as np
 from reservoirpy.nodes import Reservoir as ReservoirpyReservoir
 from reservoirpy.nodes import Ridge as ReservoirpyRidge
 
-from reservoir_hw.backends.simulated.esn import Esn
-from reservoir_hw.backends.simulated.weights import EsnWeights, draw_weights
-from reservoir_hw.experiment.forecast import forecast
-from reservoir_hw.readout.ridge import RidgeReadout
+from reservoir_hw.backends.simulated.esn.esn import Esn
+from reservoir_hw.experiment.states.closed_loop import forecast
+from reservoir_hw.networks.weights import EsnWeights, draw_weights
+from reservoir_hw.readout.linear.ridge import RidgeReadout
 from reservoir_hw.tasks.configuration import ClosedLoop
 from reservoir_hw.tasks.lorenz import LYAPUNOV_EXPONENT, Lorenz
 from reservoir_hw.tasks.task import Split

@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 import zmq
 
-from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.reservoir_config import open_reservoir
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import open_reservoir
 
 WIDTH = 256
 NODES = 512

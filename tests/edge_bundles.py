@@ -14,8 +14,8 @@ import onnx
 from onnx import TensorProto, helper
 from safetensors.numpy import save
 
+from reservoir_hw.core.seeds import generator
 from reservoir_hw.readout.edge.manifest import FORMAT, VERSION, WEIGHTS
-from reservoir_hw.seeds import generator
 
 VOCABULARY, INPUTS, NODES = 7, 3, 5
 GRAPHS = ("graphs/segment_0.onnx", "graphs/segment_1.onnx")

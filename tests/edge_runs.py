@@ -11,12 +11,12 @@ import numpy as np
 import torch
 
 from reservoir_hw import Experiment
-from reservoir_hw.experiment import language
-from reservoir_hw.experiment.trained import trained_row
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.seeds import generator
+from reservoir_hw.experiment.deploy.trained import trained_row
+from reservoir_hw.experiment.run import language
 from reservoir_hw.readout.training import load_weights
-from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.seeds import generator
-from reservoir_hw.tasks.text import Text
+from reservoir_hw.tasks.text.task import Text
 
 NARMA = """\
 task: {kind: narma, train_steps: 1200, test_steps: 400}

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from reservoir_hw.drivers.zeromq import Server
-from reservoir_hw.reservoir import Reservoir
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.serving import Server
 
 
 def free_address() -> str:

@@ -55,6 +55,13 @@ def test_the_demo_is_within_0_04_of_the_paper(clone: Path, distance: int) -> Non
 def test_the_development_environment_installs(clone: Path) -> None:
     done = make(clone, "install")
     assert done.returncode == 0, done.stderr
-    command = [".venv/bin/python", "-m", "pytest", "-q", "tests/test_reservoir.py", "tests/test_configuration.py"]
+    command = [
+        ".venv/bin/python",
+        "-m",
+        "pytest",
+        "-q",
+        "tests/core/test_reservoir.py",
+        "tests/core/test_configuration.py",
+    ]
     tested = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
     assert tested.returncode == 0, tested.stdout

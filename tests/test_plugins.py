@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from reservoir_hw import registry
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.core import registry
+from reservoir_hw.core.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[1]
 

@@ -19,13 +19,13 @@ from typer.testing import CliRunner
 
 from reservoir_hw import Experiment, Result, RidgeReadout, open_reservoir
 from reservoir_hw.cli import app
-from reservoir_hw.configuration import Document
-from reservoir_hw.experiment.harvest import store_path
-from reservoir_hw.experiment.sweep import sweep
+from reservoir_hw.core.configuration import Document
+from reservoir_hw.core.reservoir_config import parse_reservoir
+from reservoir_hw.core.store import StateStore
+from reservoir_hw.experiment.states.harvest import store_path
+from reservoir_hw.experiment.sweeps.sweep import sweep
 from reservoir_hw.readout import LMSReadout, RLSReadout
 from reservoir_hw.readout.edge import Bundle, EdgeRunner
-from reservoir_hw.reservoir_config import parse_reservoir
-from reservoir_hw.store import StateStore
 
 KEPT = Path(__file__).parent / "written_by_8b10ae5"
 EXPECTED = json.loads((KEPT / "expected.json").read_text())
@@ -84,7 +84,7 @@ def test_an_old_harvest_is_found_and_the_device_is_not_driven(kind: str, monkeyp
     def driven(*_: object, **__: object) -> None:
         raise AssertionError("a device was opened")
 
-    monkeypatch.setattr("reservoir_hw.reservoir.Reservoir.open", driven)
+    monkeypatch.setattr("reservoir_hw.core.reservoir.Reservoir.open", driven)
     before = contents("harvests")
     result = run(f"{kind}.yaml")
     agree(result, f"{kind}.yaml")

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.errors import DeviceFault
-from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.seeds import step_noise
-from reservoir_hw.spec import Identity, ReservoirSpec
+from reservoir_hw.core.errors import DeviceFault
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.seeds import step_noise
+from reservoir_hw.core.spec import Identity, ReservoirSpec
 
 TOY = Identity(vendor="tests", model="toy", simulated=True)
 

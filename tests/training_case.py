@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reservoir_hw.readout.softmax import cross_entropy
+from reservoir_hw.core.seeds import generator
+from reservoir_hw.readout.models.softmax import cross_entropy
 from reservoir_hw.readout.training import Progress, TrainingOptions, TrainingResult, train
-from reservoir_hw.seeds import generator
 
 VOCABULARY = 11
 

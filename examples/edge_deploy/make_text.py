@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from reservoir_hw.tasks.elman_grammar import ElmanGrammar
+from reservoir_hw.tasks.elman_grammar.task import ElmanGrammar
 
 
 def sentences() -> str:

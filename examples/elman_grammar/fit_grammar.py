@@ -5,7 +5,7 @@ of verbs by distance from their noun (Table 4), the mean length of a sentence (s
 two words before a verb settle the number of about 86 % of the verbs (section 4.3). This script looks for
 the seven probabilities that give those nine figures, once sentences are conditioned on at most 11 tokens
 and on 75 % of them having a relative clause. The result stands in
-`reservoir_hw.tasks._elman_sentences.Productions`.
+`reservoir_hw.tasks.elman_grammar.grammar.Productions`.
 
 Fewer probabilities do not reach the paper. One for all relative clauses misses the shares by up to
 1.2 points; two (subjects, objects) leave the verbs at distance 4 more central embeddings
@@ -24,8 +24,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 from scipy.optimize import least_squares
 
-from reservoir_hw.tasks._elman_report import PAPER_SHARES
-from reservoir_hw.tasks._elman_sentences import DISTANCES, Productions, Skeleton, conditioned, skeletons
+from reservoir_hw.tasks.elman_grammar.grammar import DISTANCES, Productions, Skeleton, conditioned, skeletons
+from reservoir_hw.tasks.elman_grammar.report import PAPER_SHARES
 
 MEAN_LENGTH = 6.37
 COMPLEX_SHARE = 0.75

@@ -14,12 +14,12 @@ from typing import Annotated, Any, Literal, Self, TypeVar, cast
 import numpy as np
 from pydantic import Field, NonNegativeInt
 
-from reservoir_hw import arrays, errors
-from reservoir_hw.configuration import Config
-from reservoir_hw.errors import ConfigurationError, DeviceError, DeviceFault, ReservoirError, ShapeError, StateLost
-from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.reservoir_config import AnyReservoirConfig, ReservoirConfig, build_reservoir
-from reservoir_hw.spec import Identity, ReservoirSpec
+from reservoir_hw.core import arrays, errors
+from reservoir_hw.core.configuration import Config
+from reservoir_hw.core.errors import ConfigurationError, DeviceError, DeviceFault, ReservoirError, ShapeError, StateLost
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import AnyReservoirConfig, ReservoirConfig, build_reservoir
+from reservoir_hw.core.spec import Identity, ReservoirSpec
 
 T = TypeVar("T")
 

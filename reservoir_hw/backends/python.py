@@ -11,18 +11,12 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
-from reservoir_hw.current_folder import look_in_current_folder
-from reservoir_hw.errors import (
-    ConfigurationError,
-    DeviceDisconnected,
-    DeviceFault,
-    DeviceTimeout,
-    ReservoirError,
-)
-from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.reservoir_config import ReservoirConfig
-from reservoir_hw.reset import ResetByCommand, ResetPolicy
-from reservoir_hw.spec import Continuity, Identity, ReservoirSpec
+from reservoir_hw.core.current_folder import look_in_current_folder
+from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected, DeviceFault, DeviceTimeout, ReservoirError
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import ReservoirConfig
+from reservoir_hw.core.reset import ResetByCommand, ResetPolicy
+from reservoir_hw.core.spec import Continuity, Identity, ReservoirSpec
 
 _FUNCTION = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
 

@@ -11,11 +11,11 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import Field
 
-from reservoir_hw.errors import ConfigurationError, InputRangeError
-from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.reservoir_config import ReservoirConfig
-from reservoir_hw.spec import Identity, ReservoirSpec
-from reservoir_hw.store import Dataset, Place, StateStore
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import ReservoirConfig
+from reservoir_hw.core.spec import Identity, ReservoirSpec
+from reservoir_hw.core.store import Dataset, Place, StateStore
 
 _REPLAYED = " (replayed)"
 _KEPT_INPUTS = 4

@@ -14,8 +14,8 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
-from reservoir_hw.configuration import Config
-from reservoir_hw.errors import (
+from reservoir_hw.core.configuration import Config
+from reservoir_hw.core.errors import (
     ConfigurationError,
     DeviceError,
     Discontinuity,
@@ -26,10 +26,10 @@ from reservoir_hw.errors import (
     ShapeError,
     StateLost,
 )
-from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.reservoir_config import ReservoirConfig
-from reservoir_hw.reset import ResetPolicy
-from reservoir_hw.spec import Identity, ReservoirSpec
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import ReservoirConfig
+from reservoir_hw.core.reset import ResetPolicy
+from reservoir_hw.core.spec import Identity, ReservoirSpec
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import typer
 
 from reservoir_hw.cli.options import JsonOption, ReservoirOption, SetOption
 from reservoir_hw.cli.show import own_stdout, print_json
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError
 
 
 def check(
@@ -20,9 +20,9 @@ def check(
     json: JsonOption = False,
 ) -> None:
     """Validate a file and estimate what a run would cost. Opens no device."""
-    from reservoir_hw.experiment.experiment import Experiment, load_document
-    from reservoir_hw.experiment.sweep import Sweep, describe
-    from reservoir_hw.reservoir_config import parse_reservoir
+    from reservoir_hw.core.reservoir_config import parse_reservoir
+    from reservoir_hw.experiment.run.experiment import Experiment, load_document
+    from reservoir_hw.experiment.sweeps.sweep import Sweep, describe
 
     document = load_document(file, reservoir=reservoir, set=set_ or [])
     if "kind" in document.data:

@@ -11,7 +11,7 @@ import typer
 
 from reservoir_hw.cli.options import InputsOption, JsonOption, SetOption
 from reservoir_hw.cli.show import own_stdout, print_facts, print_json
-from reservoir_hw.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 
 app = typer.Typer(help="A device: what it is, how fast it answers, keys.", no_args_is_help=True)
 
@@ -33,8 +33,8 @@ def info(
     It is driven for a few seconds with random inputs within its range, from rest, and left at rest; --no-drive
     only asks it.
     """
-    from reservoir_hw.experiment.device_info import look_at
-    from reservoir_hw.experiment.reservoir_of import reservoir_of
+    from reservoir_hw.experiment.devices.from_file import reservoir_of
+    from reservoir_hw.experiment.devices.info import look_at
 
     if input_range is not None and not input_range[0] < input_range[1]:
         raise ConfigurationError(f"--input-range {input_range[0]:g} {input_range[1]:g}: lowest first")

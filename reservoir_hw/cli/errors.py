@@ -27,7 +27,7 @@ class CommandGroup(TyperGroup):
                 _say("terminated: what was finished is kept", *notes)
             raise
         except Exception as error:
-            from reservoir_hw.errors import DeviceError, ReservoirError, StateLost
+            from reservoir_hw.core.errors import DeviceError, ReservoirError, StateLost
 
             if isinstance(error, DeviceError | StateLost):
                 steps = error.steps_done if isinstance(error, DeviceError) else 0

@@ -44,7 +44,7 @@ def export(
     The graphs are compared with the model, on what its device answers to the beginning of the test as well; nothing
     is written if they differ. `reservoir-hw infer` runs a bundle, where there is no torch.
     """
-    from reservoir_hw.experiment.export import export_run
+    from reservoir_hw.experiment.deploy.export import export_run
 
     with own_stdout() if json else contextlib.nullcontext(), progress_bar() as progress:
         exported = export_run(

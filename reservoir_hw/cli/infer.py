@@ -14,10 +14,10 @@ import typer
 
 from reservoir_hw.cli.options import JsonOption
 from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress_bar
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from reservoir_hw.experiment.infer import Progress
+    from reservoir_hw.experiment.deploy.infer import Progress
     from reservoir_hw.readout.edge import EdgeRunner
 
 
@@ -67,7 +67,7 @@ def infer(
     Lines of standard input are answered one by one, as they come. Ctrl-C ends it; what was written stays. With
     --json everything is printed at the end, and nothing before it.
     """
-    from reservoir_hw.experiment.infer import (
+    from reservoir_hw.experiment.deploy.infer import (
         check_probe,
         latency_figure,
         latency_table,
@@ -156,7 +156,7 @@ def _series(runner: EdgeRunner, source: str, output: str, facts: dict[str, Any],
     """
     import numpy as np
 
-    from reservoir_hw.experiment.infer import line_of, numbers, read_series, run_series, stream_series, write_npy
+    from reservoir_hw.experiment.deploy.infer import line_of, numbers, read_series, run_series, stream_series, write_npy
 
     to_npy = output.lower().endswith(".npy")
     by_line = source == "-" and not runner.whole_sequences and not runner.manifest.reads_last

@@ -9,7 +9,7 @@ import typer
 
 from reservoir_hw.cli.options import JsonOption
 from reservoir_hw.cli.show import print_json
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError
 
 
 def init(
@@ -19,7 +19,7 @@ def init(
     """Write a commented experiment file that runs as it is."""
     from importlib.resources import files
 
-    template = files("reservoir_hw.experiment").joinpath("template.yaml").read_text(encoding="utf-8")
+    template = files("reservoir_hw.experiment.run").joinpath("template.yaml").read_text(encoding="utf-8")
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(template.replace("{path}", str(path)))

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 
-from reservoir_hw.provenance import as_plain
+from reservoir_hw.core.provenance import as_plain
 
 _KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 

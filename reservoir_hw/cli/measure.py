@@ -43,7 +43,7 @@ def measure(
     A device is driven with random inputs; of a trace, what it holds is measured. Prints a table with intervals and the
     reason for whatever could not be measured, and writes a folder with figures and a self-contained report.html.
     """
-    from reservoir_hw.experiment.measure import measure as take_measures
+    from reservoir_hw.experiment.devices.measure import measure as take_measures
 
     with own_stdout() if json else contextlib.nullcontext(), progress_bar() as progress:
         result = take_measures(

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reservoir_hw.cli.options import InputsOption, SetOption
-from reservoir_hw.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 
 if TYPE_CHECKING:
-    from reservoir_hw.drivers.zeromq import Allowed, Server
+    from reservoir_hw.drivers.zeromq import Allowed
+    from reservoir_hw.serving import Server
 
-log = logging.getLogger("reservoir_hw.drivers.serve")
+log = logging.getLogger("reservoir_hw.serving")
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -58,11 +59,12 @@ def serve(
     One client has it at a time; between clients the device is in its safe state. Ctrl-C or SIGTERM ends it after the
     request at hand, a second one at once; with status 3 if the device could not be brought to its safe state.
     """
-    from reservoir_hw.experiment.reservoir_of import reservoir_of
+    from reservoir_hw.experiment.devices.from_file import reservoir_of
 
     try:
-        from reservoir_hw.drivers.zeromq import Allowed, Server
-        from reservoir_hw.drivers.zeromq.signals import stop_on_signals
+        from reservoir_hw.drivers.zeromq import Allowed
+        from reservoir_hw.serving import Server
+        from reservoir_hw.serving.signals import stop_on_signals
     except ImportError as error:
         raise MissingExtra("serving needs pyzmq: pip install 'reservoir-hw[zmq]'") from error
     if (secret_key is None) != (clients is None):
@@ -91,7 +93,7 @@ def _log(*, as_json: bool) -> None:
 
     root = logging.getLogger()
     if root.level == logging.WARNING:
-        logging.getLogger("reservoir_hw.drivers").setLevel(logging.INFO)
+        logging.getLogger("reservoir_hw.serving").setLevel(logging.INFO)
     if as_json:
         for handler in root.handlers:
             handler.setFormatter(JsonLines())
@@ -110,8 +112,8 @@ def _bad_network(
     """Where the device has to listen, and what stands between it and the clients meanwhile."""
     import tempfile
 
-    from reservoir_hw.configuration import Document, validate
-    from reservoir_hw.drivers.zeromq.chaos import ChaosConfig, ChaosProxy
+    from reservoir_hw.core.configuration import Document, validate
+    from reservoir_hw.serving.chaos import ChaosConfig, ChaosProxy
 
     config = validate(ChaosConfig, Document.from_file(faults))
     folder = tempfile.TemporaryDirectory(prefix="reservoir_hw-")

@@ -80,7 +80,7 @@ class _Lines:
 
 def print_json(value: Any) -> None:
     """Indented JSON on standard output."""
-    from reservoir_hw.experiment.files import to_json
+    from reservoir_hw.experiment.run.folder import to_json
 
     typer.echo(to_json(value))
 

@@ -35,7 +35,7 @@ def sweep(
     Whatever ends it (Ctrl-C, a device fault, kill -9): the same command goes on, in any number of processes at once.
     Writes best.yaml, a complete experiment file, figures and a self-contained report.html.
     """
-    from reservoir_hw.experiment.sweep import Sweep, describe
+    from reservoir_hw.experiment.sweeps.sweep import Sweep, describe
 
     with own_stdout() if json else contextlib.nullcontext():
         wanted = Sweep.of(file, reservoir=reservoir, set=set_ or [], trials=trials, name=name, storage=storage)

@@ -9,7 +9,7 @@ import typer
 
 from reservoir_hw.cli.options import JsonOption
 from reservoir_hw.cli.show import print_facts, print_json, print_tables, progress_bar
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError
 
 app = typer.Typer(
     help="States of a device on disk: what is in them, import, comparison, a picture.", no_args_is_help=True
@@ -21,8 +21,8 @@ TracePath: TypeAlias = Annotated[str, typer.Argument(metavar="TRACE", help="A re
 @app.command("info")
 def info(trace: TracePath, json: JsonOption = False) -> None:
     """Say what is in a trace: device, data sets, how far it is, where it comes from."""
-    from reservoir_hw.experiment.traces.information import describe, facts, table
-    from reservoir_hw.store import StateStore
+    from reservoir_hw.core.store import StateStore
+    from reservoir_hw.experiment.states.traces.information import describe, facts, table
 
     about = describe(StateStore.open(trace))
     if json:
@@ -43,8 +43,8 @@ def import_(
     json: JsonOption = False,
 ) -> None:
     """Convert measured data (npy, npz, HDF5, csv, txt; packed or not) into a trace."""
-    from reservoir_hw.experiment.traces.importing import import_trace
-    from reservoir_hw.experiment.traces.information import describe, facts, table
+    from reservoir_hw.experiment.states.traces.importing import import_trace
+    from reservoir_hw.experiment.states.traces.information import describe, facts, table
 
     with progress_bar() as progress:
         imported = import_trace(mapping, out, files or [], progress)
@@ -74,8 +74,8 @@ def diff(
     """Compare two traces wherever both devices were driven with the same inputs."""
     import numpy as np
 
-    from reservoir_hw.experiment.traces.difference import compare
-    from reservoir_hw.store import StateStore
+    from reservoir_hw.core.store import StateStore
+    from reservoir_hw.experiment.states.traces.difference import compare
 
     with progress_bar() as progress:
         found = compare(
@@ -111,8 +111,8 @@ def plot(
     steps: Annotated[int, typer.Option(min=2, help="How many are shown.")] = 300,
 ) -> None:
     """Draw inputs, node traces and an image of all states, and what the nodes have of past inputs."""
-    from reservoir_hw.experiment.traces import figure
-    from reservoir_hw.store import StateStore
+    from reservoir_hw.core.store import StateStore
+    from reservoir_hw.experiment.states.traces import figure
 
     picture = figure.plot(StateStore.open(trace), dataset=data_set, sequence=sequence, start=start, steps=steps)
     try:

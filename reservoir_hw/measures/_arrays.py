@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.arrays import all_finite
-from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.core.arrays import all_finite
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 
 # Standard deviations below this, relative to the mean, are rounding.
 _ROUNDING = 64 * np.finfo(np.float64).eps

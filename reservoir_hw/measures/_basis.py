@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from reservoir_hw.errors import ShapeError
+from reservoir_hw.core.errors import ShapeError
 from reservoir_hw.measures._arrays import moving_nodes
 from reservoir_hw.measures._recording import Rows
 

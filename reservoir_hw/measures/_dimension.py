@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.errors import ShapeError
+from reservoir_hw.core.errors import ShapeError
 from reservoir_hw.measures._arrays import moving_nodes
 from reservoir_hw.measures._measured import Measured
 from reservoir_hw.measures._recording import Rows

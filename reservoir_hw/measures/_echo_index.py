@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.measures._arrays import checked
 from reservoir_hw.measures._measured import Interval, Measured
 from reservoir_hw.measures._statistics import check_confidence, t_quantile

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.seeds import generator
 from reservoir_hw.measures._lyapunov import LyapunovExponent, lyapunov_from_replicas, lyapunov_from_transition
 from reservoir_hw.measures._rank import Streams
 from reservoir_hw.measures._source import Source
-from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.seeds import generator
 
 _CHUNK = 4096
 _SETS = 3

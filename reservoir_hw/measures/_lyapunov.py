@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.core.seeds import generator
 from reservoir_hw.measures._arrays import checked
 from reservoir_hw.measures._measured import Interval, Measured
 from reservoir_hw.measures._statistics import batch_means, check_confidence, remark, t_interval
-from reservoir_hw.seeds import generator
 
 Transition: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.measures._basis import StateBasis
 from reservoir_hw.measures._capacity import Targets, capacities
 from reservoir_hw.measures._independence import correlation_note

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from reservoir_hw.errors import ConfigurationError, InputRangeError
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 
 Distribution = Literal["uniform", "normal", "empirical"]
 

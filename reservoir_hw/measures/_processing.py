@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.errors import ConfigurationError, InputRangeError
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.measures._basis import StateBasis
 from reservoir_hw.measures._capacity import Targets, capacities
 from reservoir_hw.measures._independence import strongest_correlation

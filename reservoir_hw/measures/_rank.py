@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from reservoir_hw.errors import ConfigurationError, ShapeError
+from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.measures._arrays import checked
 from reservoir_hw.measures._measured import Interval, Measured
 from reservoir_hw.measures._statistics import bounded, check_confidence, t_interval

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.errors import NotSupported, ShapeError
+from reservoir_hw.core.errors import NotSupported, ShapeError
 from reservoir_hw.measures._drift import Drift, drift
 from reservoir_hw.measures._echo_index import EchoStateIndex, echo_state_index
 from reservoir_hw.measures._lyapunov import LyapunovExponent, lyapunov_from_replicas

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.arrays import all_finite
-from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.core.arrays import all_finite
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.measures._stored import BLOCK, opened, sharing, windows
 
 

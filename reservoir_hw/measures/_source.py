@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.errors import NotSupported
+from reservoir_hw.core.errors import NotSupported
 from reservoir_hw.measures._consistency import Consistency, consistency
 from reservoir_hw.measures._dimension import EffectiveDimension, effective_dimension
 from reservoir_hw.measures._drift import Drift, drift

@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from reservoir_hw.errors import ConfigurationError, ShapeError
+from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.measures._measured import Interval
 
 BATCHES = 20

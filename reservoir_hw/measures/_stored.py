@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError
 
 BLOCK = 4096
 """Steps that are read at once where nothing else decides."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reservoir_hw.figure_style import colours, new_figure, plain, whole_numbers
+from reservoir_hw.core.figure_style import colours, new_figure, plain, whole_numbers
 from reservoir_hw.measures._consistency import Consistency
 from reservoir_hw.measures._dimension import EffectiveDimension
 from reservoir_hw.measures._drift import Drift

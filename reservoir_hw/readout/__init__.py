@@ -14,18 +14,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reservoir_hw.readout._lazy import lazy_names
+from reservoir_hw.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from reservoir_hw.readout._chunks import Chunk
-    from reservoir_hw.readout._errors import IllConditionedWarning, NotSolved
-    from reservoir_hw.readout.attention import AttentionReadout
+    from reservoir_hw.networks.language_weights import EsnArrays, dense_esn_weights, sparse_esn_weights
     from reservoir_hw.readout.edge.runner import EdgeRunner
-    from reservoir_hw.readout.embeddings import OneHot, given_embedding, random_embedding
-    from reservoir_hw.readout.esn_language_model import EsnLM, dense_esn_lm, sparse_esn_lm
-    from reservoir_hw.readout.esn_weights import EsnArrays, dense_esn_weights, sparse_esn_weights
     from reservoir_hw.readout.export.exporter import export_model
-    from reservoir_hw.readout.gated import (
+    from reservoir_hw.readout.linear.chunks import Chunk
+    from reservoir_hw.readout.linear.conditioning import IllConditionedWarning, NotSolved
+    from reservoir_hw.readout.linear.online import LMSReadout, RLSReadout
+    from reservoir_hw.readout.linear.ridge import RidgeReadout
+    from reservoir_hw.readout.models.attention import AttentionReadout
+    from reservoir_hw.readout.models.embeddings import OneHot, given_embedding, random_embedding
+    from reservoir_hw.readout.models.esn_language_model import EsnLM, dense_esn_lm, sparse_esn_lm
+    from reservoir_hw.readout.models.gated import (
         DrivenCandidate,
         GatedRecurrence,
         MatrixCandidate,
@@ -33,13 +35,11 @@ if TYPE_CHECKING:
         SettableCandidate,
         TrainedCandidate,
     )
-    from reservoir_hw.readout.laerc import LAERC
-    from reservoir_hw.readout.language_model import ReservoirLM
-    from reservoir_hw.readout.online import LMSReadout, RLSReadout
-    from reservoir_hw.readout.reservoir_layer import ReservoirLayer
-    from reservoir_hw.readout.ridge import RidgeReadout
-    from reservoir_hw.readout.softmax import LinearReadout, LowRankReadout, cross_entropy
-    from reservoir_hw.readout.token_model import TokenModel
+    from reservoir_hw.readout.models.laerc import LAERC
+    from reservoir_hw.readout.models.language_model import ReservoirLM
+    from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
+    from reservoir_hw.readout.models.softmax import LinearReadout, LowRankReadout, cross_entropy
+    from reservoir_hw.readout.models.token_model import TokenModel
 
 __all__ = [
     "LAERC",
@@ -76,37 +76,37 @@ __all__ = [
 ]
 
 _HOME = {
-    "AttentionReadout": "attention",
-    "Chunk": "_chunks",
-    "DrivenCandidate": "gated",
-    "EdgeRunner": "edge.runner",
-    "EsnArrays": "esn_weights",
-    "EsnLM": "esn_language_model",
-    "GatedRecurrence": "gated",
-    "IllConditionedWarning": "_errors",
-    "LAERC": "laerc",
-    "LMSReadout": "online",
-    "LinearReadout": "softmax",
-    "LowRankReadout": "softmax",
-    "MatrixCandidate": "gated",
-    "NotSolved": "_errors",
-    "OneHot": "embeddings",
-    "RLSReadout": "online",
-    "ReservoirLM": "language_model",
-    "ReservoirLayer": "reservoir_layer",
-    "RidgeReadout": "ridge",
-    "SequenceClassifier": "gated",
-    "SettableCandidate": "gated",
-    "TokenModel": "token_model",
-    "TrainedCandidate": "gated",
-    "cross_entropy": "softmax",
-    "dense_esn_lm": "esn_language_model",
-    "dense_esn_weights": "esn_weights",
-    "export_model": "export.exporter",
-    "given_embedding": "embeddings",
-    "random_embedding": "embeddings",
-    "sparse_esn_lm": "esn_language_model",
-    "sparse_esn_weights": "esn_weights",
+    "AttentionReadout": ".models.attention",
+    "Chunk": ".linear.chunks",
+    "DrivenCandidate": ".models.gated",
+    "EdgeRunner": ".edge.runner",
+    "EsnArrays": "reservoir_hw.networks.language_weights",
+    "EsnLM": ".models.esn_language_model",
+    "GatedRecurrence": ".models.gated",
+    "IllConditionedWarning": ".linear.conditioning",
+    "LAERC": ".models.laerc",
+    "LMSReadout": ".linear.online",
+    "LinearReadout": ".models.softmax",
+    "LowRankReadout": ".models.softmax",
+    "MatrixCandidate": ".models.gated",
+    "NotSolved": ".linear.conditioning",
+    "OneHot": ".models.embeddings",
+    "RLSReadout": ".linear.online",
+    "ReservoirLM": ".models.language_model",
+    "ReservoirLayer": ".models.reservoir_layer",
+    "RidgeReadout": ".linear.ridge",
+    "SequenceClassifier": ".models.gated",
+    "SettableCandidate": ".models.gated",
+    "TokenModel": ".models.token_model",
+    "TrainedCandidate": ".models.gated",
+    "cross_entropy": ".models.softmax",
+    "dense_esn_lm": ".models.esn_language_model",
+    "dense_esn_weights": "reservoir_hw.networks.language_weights",
+    "export_model": ".export.exporter",
+    "given_embedding": ".models.embeddings",
+    "random_embedding": ".models.embeddings",
+    "sparse_esn_lm": ".models.esn_language_model",
+    "sparse_esn_weights": "reservoir_hw.networks.language_weights",
 }
 
 

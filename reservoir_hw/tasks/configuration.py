@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from reservoir_hw.configuration import Config
+from reservoir_hw.core.configuration import Config
 from reservoir_hw.tasks.task import Task, TaskConfig
 
 
@@ -26,7 +26,7 @@ class ElmanGrammarConfig(TaskConfig):
 
     def build(self) -> Task:
         """An `ElmanGrammar` with these settings."""
-        from reservoir_hw.tasks.elman_grammar import ElmanGrammar
+        from reservoir_hw.tasks.elman_grammar.task import ElmanGrammar
 
         return ElmanGrammar(**_fields(self))
 
@@ -46,7 +46,7 @@ class NarmaConfig(TaskConfig):
 
     def build(self) -> Task:
         """A `Narma` with these settings."""
-        from reservoir_hw.tasks.narma import Narma
+        from reservoir_hw.tasks.narma.task import Narma
 
         return Narma(**_fields(self))
 
@@ -66,7 +66,7 @@ class ChannelEqualisationConfig(TaskConfig):
 
     def build(self) -> Task:
         """A `ChannelEqualisation` with these settings."""
-        from reservoir_hw.tasks.channel_equalisation import ChannelEqualisation
+        from reservoir_hw.tasks.channel_equalisation.task import ChannelEqualisation
 
         return ChannelEqualisation(**_fields(self))
 
@@ -170,7 +170,7 @@ class MemoryRecallConfig(TaskConfig):
 
     def build(self) -> Task:
         """A `MemoryRecall` with these settings."""
-        from reservoir_hw.tasks.memory_recall import MemoryRecall
+        from reservoir_hw.tasks.memory_recall.task import MemoryRecall
 
         return MemoryRecall(**_fields(self))
 
@@ -188,7 +188,7 @@ class ParityConfig(TaskConfig):
 
     def build(self) -> Task:
         """A `Parity` with these settings."""
-        from reservoir_hw.tasks.parity import Parity
+        from reservoir_hw.tasks.parity.task import Parity
 
         return Parity(**_fields(self))
 
@@ -205,7 +205,7 @@ class SineSquareConfig(TaskConfig):
 
     def build(self) -> Task:
         """A `SineSquare` with these settings."""
-        from reservoir_hw.tasks.sine_square import SineSquare
+        from reservoir_hw.tasks.sine_square.task import SineSquare
 
         return SineSquare(**_fields(self))
 
@@ -217,7 +217,7 @@ class JapaneseVowelsConfig(TaskConfig):
 
     def build(self) -> Task:
         """A `JapaneseVowels`."""
-        from reservoir_hw.tasks.japanese_vowels import JapaneseVowels
+        from reservoir_hw.tasks.japanese_vowels.task import JapaneseVowels
 
         return JapaneseVowels()
 
@@ -251,7 +251,7 @@ class TextConfig(TaskConfig):
 
     def build(self) -> Task:
         """A `Text` with these settings."""
-        from reservoir_hw.tasks.text import Text
+        from reservoir_hw.tasks.text.task import Text
 
         return Text(**_fields(self))
 

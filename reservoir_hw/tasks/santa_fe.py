@@ -6,9 +6,9 @@ import io
 
 import numpy as np
 
-from reservoir_hw.errors import ConfigurationError
-from reservoir_hw.tasks import _data
-from reservoir_hw.tasks._prediction import Prediction
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.tasks import datasets
+from reservoir_hw.tasks.prediction.task import Prediction
 
 STEPS = 10_093
 
@@ -17,9 +17,9 @@ def laser_series() -> np.ndarray:
     """The intensity of a far-infrared NH3 laser as an 8-bit converter recorded it: (10093,), float64, 0 to 255.
 
     Data set A of the competition with its continuation (Weigend & Gershenfeld 1993; Hübner et al. 1989): data set
-    `santa_fe_laser` of `_data`, whose errors it raises.
+    `santa_fe_laser` of `datasets`, whose errors it raises.
     """
-    return np.load(io.BytesIO(_data.contents("santa_fe_laser")), allow_pickle=False)[:, 0].astype(np.float64)
+    return np.load(io.BytesIO(datasets.contents("santa_fe_laser")), allow_pickle=False)[:, 0].astype(np.float64)
 
 
 class SantaFe(Prediction):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from reservoir_hw.configuration import Config
-from reservoir_hw.errors import InputRangeError, ShapeError
+from reservoir_hw.core.configuration import Config
+from reservoir_hw.core.errors import InputRangeError, ShapeError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

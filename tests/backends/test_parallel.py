@@ -15,8 +15,8 @@ from toys import TOY, SnapshotToy, Toy
 
 from reservoir_hw import open_reservoir
 from reservoir_hw.backends.parallel import Parallel, ParallelConfig, Part
-from reservoir_hw.configuration import Document
-from reservoir_hw.errors import (
+from reservoir_hw.core.configuration import Document
+from reservoir_hw.core.errors import (
     ConfigurationError,
     DeviceBusy,
     DeviceDisconnected,
@@ -26,10 +26,10 @@ from reservoir_hw.errors import (
     NotSupported,
     StateLost,
 )
-from reservoir_hw.experiment.configuration import parse_experiment
-from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.reservoir_config import parse_reservoir
-from reservoir_hw.spec import Identity
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import parse_reservoir
+from reservoir_hw.core.spec import Identity
+from reservoir_hw.experiment.configuration.experiment import parse_experiment
 
 BENCH = Identity(vendor="tests", model="bench", simulated=False)
 ESN: dict[str, Any] = {"kind": "esn", "nodes": 30, "seed": 1, "input_scaling": 0.4, "connections_per_node": 5}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from reservoir_hw import open_reservoir
-from reservoir_hw.errors import (
+from reservoir_hw.core.errors import (
     ConfigurationError,
     DeviceBusy,
     DeviceDisconnected,

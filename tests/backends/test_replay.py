@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from reservoir_hw import open_reservoir
-from reservoir_hw.errors import ConfigurationError, InputRangeError, NotSupported
-from reservoir_hw.registry import find
-from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.reservoir_config import build_reservoir
-from reservoir_hw.seeds import generator
-from reservoir_hw.spec import Identity, ReservoirSpec
-from reservoir_hw.store import Place, StateStore
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, NotSupported
+from reservoir_hw.core.registry import find
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import build_reservoir
+from reservoir_hw.core.seeds import generator
+from reservoir_hw.core.spec import Identity, ReservoirSpec
+from reservoir_hw.core.store import Place, StateStore
 
 NODES = 3
 DEVICE = Identity(vendor="lab", model="film", serial="7", simulated=False)
@@ -221,7 +221,7 @@ def test_the_width_must_be_that_of_the_trace(tmp_path: Path) -> None:
 
 
 def test_a_mask_comes_before_the_matching(tmp_path: Path) -> None:
-    from reservoir_hw.signal import MaskConfig
+    from reservoir_hw.core.signal import MaskConfig
 
     mask = MaskConfig.model_validate({"kind": "binary", "seed": 1})
     v = drive(3, inputs=1)[0]

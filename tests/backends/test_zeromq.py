@@ -20,10 +20,8 @@ from toys import SnapshotToy, Toy
 
 from reservoir_hw import open_reservoir
 from reservoir_hw.backends.zeromq import ZmqReservoir
-from reservoir_hw.configuration import Document
-from reservoir_hw.drivers.zeromq import Allowed, Encoding, Server, make_keys
-from reservoir_hw.drivers.zeromq.security import read_pair, read_public
-from reservoir_hw.errors import (
+from reservoir_hw.core.configuration import Document
+from reservoir_hw.core.errors import (
     ConfigurationError,
     DeviceBusy,
     DeviceDisconnected,
@@ -35,8 +33,11 @@ from reservoir_hw.errors import (
     ShapeError,
     StateLost,
 )
-from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.reservoir_config import build_reservoir, parse_reservoir
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import build_reservoir, parse_reservoir
+from reservoir_hw.drivers.zeromq import Allowed, Encoding, make_keys
+from reservoir_hw.drivers.zeromq.security import read_pair, read_public
+from reservoir_hw.serving import Server
 
 NOISY = {
     "kind": "esn",

@@ -13,6 +13,8 @@ from served import ipc_address, served
 from toys import SnapshotToy, Toy
 
 from reservoir_hw.backends.zeromq import ZmqConfig, ZmqReservoir
+from reservoir_hw.core.errors import ConfigurationError, DeviceError, DeviceFault, ProtocolError
+from reservoir_hw.core.reservoir_config import open_reservoir
 from reservoir_hw.drivers.zeromq import Connection, encoding_of
 from reservoir_hw.drivers.zeromq.frames import (
     REPLY,
@@ -24,8 +26,6 @@ from reservoir_hw.drivers.zeromq.frames import (
     unpack_control,
     unpack_header,
 )
-from reservoir_hw.errors import ConfigurationError, DeviceError, DeviceFault, ProtocolError
-from reservoir_hw.reservoir_config import open_reservoir
 
 SPEC: dict[str, Any] = {
     "inputs": 1,

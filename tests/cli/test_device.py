@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 
 from reservoir_hw.cli import device
 from reservoir_hw.cli.errors import CommandGroup
+from reservoir_hw.core.spec import Identity
 from reservoir_hw.drivers.zeromq.security import read_pair, read_public
-from reservoir_hw.experiment.device_info import look_at
-from reservoir_hw.spec import Identity
+from reservoir_hw.experiment.devices.info import look_at
 
 app = typer.Typer(cls=CommandGroup, pretty_exceptions_enable=False)
 app.callback()(lambda: None)

@@ -23,13 +23,13 @@ from toys import SnapshotToy, Toy
 from typer.testing import CliRunner
 
 from reservoir_hw.cli import app
-from reservoir_hw.errors import DeviceDisconnected
-from reservoir_hw.experiment.export import export_run
-from reservoir_hw.experiment.infer import open_runner, run_series
+from reservoir_hw.core.errors import DeviceDisconnected
+from reservoir_hw.core.seeds import generator
+from reservoir_hw.experiment.deploy.export import export_run
+from reservoir_hw.experiment.deploy.infer import open_runner, run_series
 from reservoir_hw.readout import RidgeReadout
 from reservoir_hw.readout.edge import EdgeRunner
 from reservoir_hw.readout.export import export_model
-from reservoir_hw.seeds import generator
 
 ROOT = Path(__file__).parents[2]
 
@@ -142,7 +142,7 @@ def test_sequences_that_are_driven_in_turn_are_one_piece(
     held: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A device without snapshots cannot go on with the first sequence after the second."""
-    monkeypatch.setattr("reservoir_hw.experiment.infer.PIECE", 7)
+    monkeypatch.setattr("reservoir_hw.experiment.deploy.infer.PIECE", 7)
     u = generator(0, "series").uniform(0, 0.5, (2, 20, 2)).astype(np.float32)
     with (SnapshotToy if held else Toy)(max_batch=1) as device:
         readout = RidgeReadout(1e-6).fit(device.run(u[:1]), u[:1, :, :1])
@@ -159,7 +159,7 @@ def test_a_series_in_pieces(
     folder: Path, series: tuple[np.ndarray, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     u, expected = series
-    monkeypatch.setattr("reservoir_hw.experiment.infer.PIECE", 7)
+    monkeypatch.setattr("reservoir_hw.experiment.deploy.infer.PIECE", 7)
     given = ["infer", folder / "narma.rhw", "--reservoir", folder / "narma.yaml", "--output", tmp_path / "out.npy"]
     call(*given, "--input", tmp_path / "series.npy")
     assert np.abs(np.load(tmp_path / "out.npy") - expected).max() <= bound(expected)
@@ -213,7 +213,7 @@ def fourth_call_fails(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRe
 
         monkeypatch.setattr(EdgeRunner, name, failing)
     # So a call of `run` is a step as well.
-    monkeypatch.setattr("reservoir_hw.experiment.infer.PIECE", 1)
+    monkeypatch.setattr("reservoir_hw.experiment.deploy.infer.PIECE", 1)
     return (130, "interrupted: what was finished is kept") if request.param == "ctrl-c" else (3, "device: it is gone")
 
 

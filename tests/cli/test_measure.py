@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 from reservoir_hw import open_reservoir
 from reservoir_hw.cli.errors import CommandGroup
 from reservoir_hw.cli.measure import measure as command
-from reservoir_hw.errors import ConfigurationError, DeviceFault
-from reservoir_hw.experiment.measure import measure
-from reservoir_hw.experiment.record import Recorder
+from reservoir_hw.core.errors import ConfigurationError, DeviceFault
+from reservoir_hw.core.spec import Identity, ReservoirSpec
+from reservoir_hw.core.store import StateStore
+from reservoir_hw.experiment.devices.measure import measure
+from reservoir_hw.experiment.states.record import Recorder
 from reservoir_hw.measures import MEASURES, Live, Recorded
-from reservoir_hw.spec import Identity, ReservoirSpec
-from reservoir_hw.store import StateStore
 
 FILE = """\
 kind: esn

@@ -19,9 +19,9 @@ import pytest
 from served import free_address, ipc_address
 
 from reservoir_hw import open_reservoir
+from reservoir_hw.core.errors import ReservoirError
+from reservoir_hw.core.store import StateStore
 from reservoir_hw.drivers.zeromq import make_keys
-from reservoir_hw.errors import ReservoirError
-from reservoir_hw.store import StateStore
 
 ELMAN = """\
 task: {kind: elman_grammar, sentences: 300}
@@ -446,7 +446,7 @@ RECIPE = """\
 import sys
 import homing
 from reservoir_hw import Identity, Reservoir, ReservoirSpec
-from reservoir_hw.drivers.zeromq import Server
+from reservoir_hw.serving import Server
 
 class Film(Reservoir):
     def _run(self, u, out):

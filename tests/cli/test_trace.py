@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from reservoir_hw.cli import trace
 from reservoir_hw.cli.errors import CommandGroup
-from reservoir_hw.seeds import generator
+from reservoir_hw.core.seeds import generator
 
 MAPPING = """\
 device: {vendor: lab, model: film, simulated: false}

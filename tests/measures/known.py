@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.backends.simulated import Esn, EsnWeights
-from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.seeds import step_noise
-from reservoir_hw.spec import Identity, ReservoirSpec
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.seeds import step_noise
+from reservoir_hw.core.spec import Identity, ReservoirSpec
 
 
 def random(seed: int = 0) -> np.random.Generator:

@@ -9,7 +9,7 @@ import pytest
 from measures.known import delayed, linear, random
 
 from reservoir_hw import open_reservoir
-from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.measures import Live, information_processing_capacity, memory_capacity
 
 STEPS = 100_000

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from measures.known import correlated, random
 
-from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.measures import effective_dimension
 from reservoir_hw.measures._statistics import batch_means, chi2_quantile, correlation_times, remark, t_quantile
 

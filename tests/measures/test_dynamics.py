@@ -9,7 +9,7 @@ import pytest
 from measures.known import Map, correlated, linear, non_normal_matrix, random, random_matrix
 
 from reservoir_hw import open_reservoir
-from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.measures import Live, echo_state_index, lyapunov_from_replicas, lyapunov_from_transition
 
 RADIUS = 0.9

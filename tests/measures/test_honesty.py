@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from reservoir_hw.errors import InputRangeError, NotSupported
+from reservoir_hw.core.errors import InputRangeError, NotSupported
 from reservoir_hw.measures import Recorded, effective_dimension, information_processing_capacity
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from measures.known import linear, random
 
-from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.measures import Live, generalisation_rank, kernel_rank
 
 

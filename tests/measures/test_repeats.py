@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from measures.known import Map, correlated, random
 
-from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.measures import Live, Measured, consistency, drift, signal_to_noise
 
 

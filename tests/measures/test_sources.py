@@ -9,7 +9,7 @@ import pytest
 from measures.known import Map, linear, random, random_matrix
 from toys import SnapshotToy, Toy
 
-from reservoir_hw.errors import ConfigurationError, NotSupported, ReservoirError, ShapeError
+from reservoir_hw.core.errors import ConfigurationError, NotSupported, ReservoirError, ShapeError
 from reservoir_hw.measures import MEASURES, Live, Recorded, Source
 
 

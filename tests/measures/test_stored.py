@@ -11,7 +11,7 @@ import pytest
 import zarr
 from measures.known import random
 
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.measures import Recorded, Stored, drift, effective_dimension, memory_capacity
 from reservoir_hw.measures._recording import Rows
 

@@ -8,7 +8,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 from reservoir_hw import Experiment
-from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.tasks.configuration import ClosedLoop
 from reservoir_hw.tasks.lorenz import Lorenz, lorenz_series
 from reservoir_hw.tasks.task import Row

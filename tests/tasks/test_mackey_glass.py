@@ -11,8 +11,8 @@ from scipy.integrate import solve_ivp
 from scipy.interpolate import CubicSpline
 
 from reservoir_hw import Experiment
-from reservoir_hw.errors import ConfigurationError
-from reservoir_hw.tasks import _data
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.tasks import datasets
 from reservoir_hw.tasks.configuration import ClosedLoop
 from reservoir_hw.tasks.mackey_glass import MackeyGlass, mackey_glass_series
 from reservoir_hw.tasks.task import Row
@@ -78,7 +78,7 @@ def test_sampling_does_not_change_the_series() -> None:
 
 
 def published() -> np.ndarray:
-    return np.loadtxt(io.BytesIO(_data.contents("mackey_glass_t17")))
+    return np.loadtxt(io.BytesIO(datasets.contents("mackey_glass_t17")))
 
 
 def test_statistics_of_the_published_series(shared_data: None) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from reservoir_hw import Experiment
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.tasks.santa_fe import STEPS, SantaFe, laser_series
 
 

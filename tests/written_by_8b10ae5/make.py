@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from reservoir_hw.configuration import Document
+from reservoir_hw.experiment.harvest import store_path
+from reservoir_hw.reservoir_config import parse_reservoir
+from reservoir_hw.store import StateStore
 from typer.testing import CliRunner
 
 from reservoir_hw import Experiment, RidgeReadout, open_reservoir
 from reservoir_hw.backends.simulated import EsnWeights
 from reservoir_hw.cli import app
-from reservoir_hw.configuration import Document
-from reservoir_hw.experiment.harvest import store_path
 from reservoir_hw.readout import LMSReadout, RLSReadout
 from reservoir_hw.readout.edge import EdgeRunner
-from reservoir_hw.reservoir_config import parse_reservoir
-from reservoir_hw.store import StateStore
 
 ESN = {"kind": "esn", "inputs": 2, "nodes": 8}
 LOOP = {"kind": "delay_loop", "inputs": 1, "nodes": 8}

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.arrays import import_torch
-from reservoir_hw.backends.simulated.imperfections import LoopTerms
-from reservoir_hw.errors import ConfigurationError
-from reservoir_hw.spec import DType
+from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
+from reservoir_hw.core.arrays import import_torch
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.spec import DType
 
 
 class NumbaEngine:

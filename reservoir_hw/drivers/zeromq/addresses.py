@@ -9,7 +9,7 @@ import socket
 import stat
 from urllib.parse import urlsplit
 
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError
 
 LAST_PORT = 65535
 

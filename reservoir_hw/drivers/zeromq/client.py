@@ -17,8 +17,16 @@ import numpy as np
 import zmq
 import zmq.utils.monitor
 
+from reservoir_hw.core.errors import (
+    ConfigurationError,
+    DeviceDisconnected,
+    DeviceError,
+    DeviceTimeout,
+    ProtocolError,
+    ReservoirError,
+)
 from reservoir_hw.drivers.zeromq.addresses import address_to_connect, control_address
-from reservoir_hw.drivers.zeromq.faults import Code, exception_of
+from reservoir_hw.drivers.zeromq.error_codes import Code, exception_of
 from reservoir_hw.drivers.zeromq.frames import (
     ERROR,
     REPLY,
@@ -38,14 +46,6 @@ from reservoir_hw.drivers.zeromq.frames import (
 )
 from reservoir_hw.drivers.zeromq.security import KeyPair
 from reservoir_hw.drivers.zeromq.sockets import keep_freed_memory, receive, send
-from reservoir_hw.errors import (
-    ConfigurationError,
-    DeviceDisconnected,
-    DeviceError,
-    DeviceTimeout,
-    ProtocolError,
-    ReservoirError,
-)
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import google_crc32c
 import msgpack
 import numpy as np
 
-from reservoir_hw.errors import ConfigurationError, InputRangeError, ProtocolError
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ProtocolError
 
 VERSION = 1
 HEADER = struct.Struct("<4sBBHQQQIIIB3sdQdI")

@@ -15,7 +15,7 @@ import zmq.auth
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils import z85
 
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError
 
 _Z85_LENGTH = 40
 _DOMAIN = "reservoir_hw"

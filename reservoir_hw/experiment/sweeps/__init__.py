@@ -1,1 +1,1 @@
-"""What stands behind `reservoir_hw.experiment.sweep`: the search space, the study, its storage, and what was found."""
+"""Looking for good settings with Optuna."""

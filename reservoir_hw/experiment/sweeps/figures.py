@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from reservoir_hw.core.figure_style import new_figure, plain, whole_numbers
 from reservoir_hw.experiment.sweeps.result import SweepResult, Trial, short_names
-from reservoir_hw.figure_style import new_figure, plain, whole_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from reservoir_hw.configuration import Document
-from reservoir_hw.errors import ConfigurationError
-from reservoir_hw.experiment.harvest import contents
-from reservoir_hw.experiment.sweeps.search import Dimension, SweepConfig
-from reservoir_hw.provenance import plain
-from reservoir_hw.readout.training._differences import first_change
+from reservoir_hw.core.configuration import Document
+from reservoir_hw.core.differences import first_change
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.provenance import plain
+from reservoir_hw.experiment.configuration.search import Dimension, SweepConfig
+from reservoir_hw.experiment.states.harvest import contents
 
 # What neither decides about a trial's result nor about what it is compared with.
 _INDIFFERENT = {"title", "run", "baselines", "sweep"}

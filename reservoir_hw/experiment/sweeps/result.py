@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from reservoir_hw.experiment.files import write_json
-from reservoir_hw.experiment.sweeps.search import Dimension
+from reservoir_hw.experiment.configuration.search import Dimension
+from reservoir_hw.experiment.run.folder import write_json
 from reservoir_hw.tasks.task import Table
 
 if TYPE_CHECKING:

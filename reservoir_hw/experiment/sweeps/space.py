@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.configuration import Document
-from reservoir_hw.errors import ConfigurationError
-from reservoir_hw.experiment.configuration import check_key, parse_experiment
-from reservoir_hw.experiment.sweeps.search import Dimension, SweepConfig
+from reservoir_hw.core.configuration import Document
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.experiment.configuration.experiment import check_key, parse_experiment
+from reservoir_hw.experiment.configuration.search import Dimension, SweepConfig
 
 _OTHER_VALUES = 20
 

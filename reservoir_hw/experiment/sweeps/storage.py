@@ -12,8 +12,8 @@ from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 
-from reservoir_hw.errors import ConfigurationError, MissingExtra
-from reservoir_hw.passwords import without_password
+from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.passwords import without_password
 
 HEARTBEAT_S, GRACE_S = 30, 300
 """A running trial shows every so often that it lives; one that did not for so long is given up.

@@ -20,12 +20,15 @@ from optuna.distributions import BaseDistribution
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
-from reservoir_hw.configuration import Document
-from reservoir_hw.errors import ConfigurationError, DeviceBusy, MissingExtra, ReservoirError
+from reservoir_hw.core.configuration import Document
+from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, MissingExtra, ReservoirError
+from reservoir_hw.core.interrupts import HeldInterrupts
+from reservoir_hw.core.passwords import without_password
+from reservoir_hw.core.provenance import configuration_hash, plain
+from reservoir_hw.core.seeds import generator
+from reservoir_hw.experiment.configuration.search import Dimension, SweepConfig
 from reservoir_hw.experiment.sweeps.identity import check_identity
-from reservoir_hw.experiment.sweeps.interrupts import HeldInterrupts
 from reservoir_hw.experiment.sweeps.result import Trial
-from reservoir_hw.experiment.sweeps.search import Dimension, SweepConfig
 from reservoir_hw.experiment.sweeps.storage import (
     HEARTBEAT_S,
     LOCKED_S,
@@ -35,10 +38,7 @@ from reservoir_hw.experiment.sweeps.storage import (
     silent,
 )
 from reservoir_hw.experiment.sweeps.worker import SignsOfLife, Worker, dead_workers, forget_workers
-from reservoir_hw.passwords import without_password
-from reservoir_hw.provenance import configuration_hash, plain
 from reservoir_hw.readout.training.stopping import stop_if_asked
-from reservoir_hw.seeds import generator
 
 log = logging.getLogger(__name__)
 

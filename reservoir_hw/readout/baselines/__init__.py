@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reservoir_hw.readout._lazy import lazy_names
+from reservoir_hw.core.lazy import lazy_names
 from reservoir_hw.readout.baselines.fir import FirBaseline
 from reservoir_hw.readout.baselines.ngram import NGram, NGramBaseline
 
@@ -24,10 +24,10 @@ __all__ = [
 ]
 
 _HOME = {
-    "SRN": "srn",
-    "CharTransformer": "transformer",
-    "RecurrentLM": "recurrent",
-    "train_in_stages": "srn",
+    "SRN": ".srn",
+    "CharTransformer": ".transformer",
+    "RecurrentLM": ".recurrent",
+    "train_in_stages": ".srn",
 }
 
 

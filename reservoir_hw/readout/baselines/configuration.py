@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from reservoir_hw.configuration import Config
+from reservoir_hw.core.configuration import Config
 
 
 class Baseline(Protocol):

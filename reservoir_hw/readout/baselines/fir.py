@@ -8,9 +8,9 @@ from typing import Literal, Self
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from reservoir_hw.errors import ConfigurationError, ShapeError
-from reservoir_hw.readout._errors import NotSolved
-from reservoir_hw.readout.ridge import RidgeReadout
+from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.readout.linear.conditioning import NotSolved
+from reservoir_hw.readout.linear.ridge import RidgeReadout
 
 # Numbers in one chunk of registers: bounds the memory, which `taps` copies of the inputs would need.
 _CHUNK = 1 << 20

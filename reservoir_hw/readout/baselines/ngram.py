@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 import numpy as np
 
-from reservoir_hw.errors import ConfigurationError, NotOpen, ShapeError
+from reservoir_hw.core.errors import ConfigurationError, NotOpen, ShapeError
 
 
 class NGram:

@@ -6,11 +6,11 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
-from reservoir_hw.errors import ConfigurationError
-from reservoir_hw.readout._checks import number_in, whole_number
-from reservoir_hw.readout.embeddings import OneHot
-from reservoir_hw.readout.softmax import LinearReadout
-from reservoir_hw.readout.token_model import TokenModel
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.validation import number_in, whole_number
+from reservoir_hw.readout.models.embeddings import OneHot
+from reservoir_hw.readout.models.softmax import LinearReadout
+from reservoir_hw.readout.models.token_model import TokenModel
 
 Cell = Literal["lstm", "gru"]
 
@@ -21,7 +21,7 @@ class RecurrentLM(TokenModel):
     The cells are `torch.nn.LSTM` (Hochreiter & Schmidhuber 1997, with forget gates) and `torch.nn.GRU` (Cho et al. 2014
     with the reset gate behind the recurrent product); with g = 4 or 3 gates, each with torch's two biases, N units and
     E = `embedding` channels, a layer has g (E N + N² + 2 N) parameters. The GRU of Di Sarli et al. 2022, with the reset
-    gate in front of the product, is in `reservoir_hw.readout.gated`.
+    gate in front of the product, is in `reservoir_hw.readout.models.gated`.
 
     Parameters
     ----------

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
-from reservoir_hw.errors import ConfigurationError, ShapeError
-from reservoir_hw.readout._checks import whole_number
-from reservoir_hw.readout.embeddings import OneHot
-from reservoir_hw.readout.softmax import IGNORED, LinearReadout
-from reservoir_hw.readout.token_model import TokenModel, check_tokens
+from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.core.validation import whole_number
+from reservoir_hw.readout.models.embeddings import OneHot
+from reservoir_hw.readout.models.softmax import IGNORED, LinearReadout
+from reservoir_hw.readout.models.token_model import TokenModel, check_tokens
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.training import TrainingOptions, TrainingResult

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reservoir_hw.errors import ConfigurationError
-from reservoir_hw.readout._checks import number_in, whole_number
-from reservoir_hw.readout.softmax import IGNORED, LinearReadout, cross_entropy
-from reservoir_hw.readout.token_model import TokenModel, check_tokens
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.validation import number_in, whole_number
+from reservoir_hw.readout.models.softmax import IGNORED, LinearReadout, cross_entropy
+from reservoir_hw.readout.models.token_model import TokenModel, check_tokens
 
 # Windows that are encoded at once where every position has one of its own.
 _WINDOWS = 512

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reservoir_hw.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 
 # In onnxruntime 1.16 it ends the process where it meets a sum whose axes are left out.
 _DISABLED_OPTIMIZERS = ["AttentionFusion"]

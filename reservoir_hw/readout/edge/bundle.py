@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from reservoir_hw.errors import NotOpen
+from reservoir_hw.core.errors import NotOpen
 from reservoir_hw.readout.edge._archive import PIECE, Archive
 from reservoir_hw.readout.edge._graph_check import check_graph
 from reservoir_hw.readout.edge._manifest_text import manifest_text, parse_manifest

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reservoir_hw.errors import ConfigurationError
-from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.seeds import generator
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.seeds import generator
 
 STEPS, REPEATS = 200, 5
 _MOST_REPEATS = 1000

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from reservoir_hw import arrays
-from reservoir_hw.errors import (
+from reservoir_hw.core import arrays
+from reservoir_hw.core.errors import (
     ConfigurationError,
     InputRangeError,
     MissingExtra,
@@ -20,17 +20,17 @@ from reservoir_hw.errors import (
     ShapeError,
     StateLost,
 )
-from reservoir_hw.readout._checks import whole_number
-from reservoir_hw.readout._sampling import Sampler
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import ReservoirConfig, open_reservoir
+from reservoir_hw.core.tokenizer import Tokenizer, parse_tokenizer
+from reservoir_hw.core.validation import whole_number
 from reservoir_hw.readout.edge._sessions import make_session
 from reservoir_hw.readout.edge._stages import Bound, CrossingStage, stages_of
 from reservoir_hw.readout.edge.bundle import Bundle
 from reservoir_hw.readout.edge.latency import StageLatency, Stopwatch
 from reservoir_hw.readout.edge.manifest import Slot, Value
 from reservoir_hw.readout.edge.probe import ProbeComparison, compare_probe
-from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.reservoir_config import ReservoirConfig, open_reservoir
-from reservoir_hw.tokenizer import Tokenizer, parse_tokenizer
+from reservoir_hw.readout.sampling import Sampler
 
 # Twice what a character in UTF-8 can have.
 _MOST_PENDING = 8

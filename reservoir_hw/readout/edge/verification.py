@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout.edge._sessions import first_line, import_onnxruntime, make_session
 from reservoir_hw.readout.edge.bundle import Bundle
 from reservoir_hw.readout.edge.manifest import Segment

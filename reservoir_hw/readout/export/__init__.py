@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reservoir_hw.readout._lazy import lazy_names
+from reservoir_hw.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.export.c_header import c_header
@@ -33,14 +33,14 @@ __all__ = [
 ]
 
 _HOME = {
-    "SimulatedNetwork": "whole",
-    "c_header": "c_header",
-    "export_model": "exporter",
-    "export_module": "module",
-    "record_series": "recording",
-    "record_text": "recording",
-    "whole_plan": "whole",
-    "write_plan": "exporter",
+    "SimulatedNetwork": ".whole",
+    "c_header": ".c_header",
+    "export_model": ".exporter",
+    "export_module": ".module",
+    "record_series": ".recording",
+    "record_text": ".recording",
+    "whole_plan": ".whole",
+    "write_plan": ".exporter",
 }
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError
 
 LEVELS = 127
 # A converter's own integers may be -128.

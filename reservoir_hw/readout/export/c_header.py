@@ -18,12 +18,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from reservoir_hw.errors import ConfigurationError, ShapeError
-from reservoir_hw.provenance import versions
-from reservoir_hw.readout._chunks import Widths
+from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.core.provenance import versions
 from reservoir_hw.readout.export._c_int8 import SMALLEST_PEAK, Coding, Int8Matrix, Int8Readout
-from reservoir_hw.readout.online import OnlineReadout
-from reservoir_hw.readout.ridge import RidgeReadout
+from reservoir_hw.readout.linear.chunks import Widths
+from reservoir_hw.readout.linear.online import OnlineReadout
+from reservoir_hw.readout.linear.ridge import RidgeReadout
 
 Precision: TypeAlias = Literal["fp32", "int8"]
 Range: TypeAlias = tuple[float, float]
@@ -177,7 +177,7 @@ def as_coded(values: npt.ArrayLike, value_range: Range) -> npt.NDArray[np.float6
 def _is_softmax(readout: Any, name: str) -> bool:
     # By name: where there is no torch, no readout can be one, and nothing is imported to find that out.
     return any(
-        base.__module__ == "reservoir_hw.readout.softmax" and base.__qualname__ == name
+        base.__module__ == "reservoir_hw.readout.models.softmax" and base.__qualname__ == name
         for base in type(readout).__mro__
     )
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.seeds import generator
 from reservoir_hw.readout.edge._sessions import import_onnxruntime
 from reservoir_hw.readout.edge.manifest import Certificate, Certified, Value
 from reservoir_hw.readout.export.parts import LinearPlan
 from reservoir_hw.readout.export.plan import BOUND, EDGE, Plan, Values
-from reservoir_hw.seeds import generator
 
 SHAPES = ((1, 1), (1, 17), (3, 5))
 """Sequences and steps of the random inputs."""

@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from reservoir_hw import provenance
-from reservoir_hw.errors import ConfigurationError
-from reservoir_hw.readout._checks import whole_number
+from reservoir_hw.core import provenance
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.seeds import generator
+from reservoir_hw.core.tokenizer import Tokenizer
+from reservoir_hw.core.validation import whole_number
 from reservoir_hw.readout.edge._sessions import session_of
 from reservoir_hw.readout.edge.bundle import write_bundle
 from reservoir_hw.readout.edge.manifest import WEIGHTS, Manifest, Slot
@@ -20,9 +23,6 @@ from reservoir_hw.readout.export.certificate import certify, compared, random_in
 from reservoir_hw.readout.export.graph import Precision
 from reservoir_hw.readout.export.models import plan_of
 from reservoir_hw.readout.export.plan import Plan, Values
-from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.seeds import generator
-from reservoir_hw.tokenizer import Tokenizer
 
 Metrics = Mapping[str, Mapping[str, float]]
 

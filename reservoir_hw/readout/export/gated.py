@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout.edge.manifest import Carried, Crossing, Value
 from reservoir_hw.readout.export import layers
 from reservoir_hw.readout.export.graph import Graph, Precision
@@ -29,8 +29,8 @@ from reservoir_hw.readout.export.weights import Weights
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from reservoir_hw.readout.gated import GatedRecurrence, MatrixCandidate, SequenceClassifier
-    from reservoir_hw.readout.reservoir_layer import ReservoirLayer
+    from reservoir_hw.readout.models.gated import GatedRecurrence, MatrixCandidate, SequenceClassifier
+    from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
 
 CARRIED, NEXT = "x", "next_x"
 """The state x(t - 1) that a step reads, and x(t) that it gives."""
@@ -46,7 +46,7 @@ def plan_of_gated(model: SequenceClassifier | GatedRecurrence, precision: Precis
 
     Raises `ConfigurationError` for a candidate that is not known here.
     """
-    from reservoir_hw.readout.gated import DrivenCandidate, GatedRecurrence, MatrixCandidate, SettableCandidate
+    from reservoir_hw.readout.models.gated import DrivenCandidate, GatedRecurrence, MatrixCandidate, SettableCandidate
 
     recurrence = model if isinstance(model, GatedRecurrence) else model.recurrence
     if not isinstance(recurrence, GatedRecurrence):
@@ -84,7 +84,7 @@ def emit_mixing(graph: Graph, h: str, x: str, z: str) -> str:
 
 def outputs_of(model: SequenceClassifier | GatedRecurrence) -> Value:
     """Logits of each step, or the states themselves."""
-    from reservoir_hw.readout.gated import SequenceClassifier
+    from reservoir_hw.readout.models.gated import SequenceClassifier
 
     width = model.classes if isinstance(model, SequenceClassifier) else model.nodes
     return Value(name="outputs", shape=(width,))
@@ -92,7 +92,7 @@ def outputs_of(model: SequenceClassifier | GatedRecurrence) -> Value:
 
 def emit_outputs(graph: Graph, states: str, model: SequenceClassifier | GatedRecurrence) -> None:
     """What `outputs_of` describes, of states (batch, time, nodes)."""
-    from reservoir_hw.readout.gated import SequenceClassifier
+    from reservoir_hw.readout.models.gated import SequenceClassifier
 
     classifies = isinstance(model, SequenceClassifier)
     graph.give(outputs_of(model), emit_linear(graph, states, model.readout, "readout") if classifies else states)
@@ -100,14 +100,14 @@ def emit_outputs(graph: Graph, states: str, model: SequenceClassifier | GatedRec
 
 def read_by(model: SequenceClassifier | GatedRecurrence, states: Tensor) -> Tensor:
     """The reference of `emit_outputs`."""
-    from reservoir_hw.readout.gated import SequenceClassifier
+    from reservoir_hw.readout.models.gated import SequenceClassifier
 
     return model._read(states) if isinstance(model, SequenceClassifier) else states
 
 
 def described(model: SequenceClassifier | GatedRecurrence) -> dict[str, Any]:
     """The fields of a plan that the kind of model decides."""
-    from reservoir_hw.readout.gated import GatedRecurrence, SequenceClassifier
+    from reservoir_hw.readout.models.gated import GatedRecurrence, SequenceClassifier
 
     classifies = isinstance(model, SequenceClassifier)
     recurrence = model.recurrence if classifies else model
@@ -154,7 +154,7 @@ def _plan_around_device(
     import torch
     from torch.nn.functional import linear
 
-    from reservoir_hw.readout.gated import gates
+    from reservoir_hw.readout.models.gated import gates
 
     nodes, dtype = recurrence.nodes, recurrence.W.dtype
     weights = Weights()

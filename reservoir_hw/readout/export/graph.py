@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from reservoir_hw.errors import MissingExtra
+from reservoir_hw.core.errors import MissingExtra
 from reservoir_hw.readout.edge.manifest import Segment, Value
 from reservoir_hw.readout.export.weights import Weights
 

@@ -10,7 +10,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge.manifest import Crossing, Value
 from reservoir_hw.readout.export import layers
 from reservoir_hw.readout.export.graph import Graph, Precision
@@ -34,14 +36,12 @@ from reservoir_hw.readout.export.parts import (
 )
 from reservoir_hw.readout.export.plan import Plan, Reference, Values
 from reservoir_hw.readout.export.weights import Weights
-from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.spec import ReservoirSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from reservoir_hw.readout.laerc import LAERC, Block
-    from reservoir_hw.readout.language_model import ReservoirLM
+    from reservoir_hw.readout.models.laerc import LAERC, Block
+    from reservoir_hw.readout.models.language_model import ReservoirLM
 
 
 def plan_of(
@@ -61,10 +61,10 @@ def plan_of(
             raise ConfigurationError(f"a {type(model).__name__} is exported with its reservoir: give it, open")
         return plan_of_readout(model, reservoirs[0].spec, precision, recorded=recorded)
     if is_torch_module(model):
-        from reservoir_hw.readout.esn_language_model import EsnLM
-        from reservoir_hw.readout.gated import GatedRecurrence, SequenceClassifier
-        from reservoir_hw.readout.laerc import LAERC
-        from reservoir_hw.readout.language_model import ReservoirLM
+        from reservoir_hw.readout.models.esn_language_model import EsnLM
+        from reservoir_hw.readout.models.gated import GatedRecurrence, SequenceClassifier
+        from reservoir_hw.readout.models.laerc import LAERC
+        from reservoir_hw.readout.models.language_model import ReservoirLM
 
         if isinstance(model, LAERC | ReservoirLM | SequenceClassifier | GatedRecurrence):
             refuse_other_computation(model)

@@ -16,14 +16,14 @@ import onnx
 import onnx.inliner
 from onnx import helper, numpy_helper
 
-from reservoir_hw.errors import ConfigurationError, MissingExtra, ReservoirError
+from reservoir_hw.core.errors import ConfigurationError, MissingExtra, ReservoirError
+from reservoir_hw.core.seeds import generator
+from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge._sessions import session_of
 from reservoir_hw.readout.edge.manifest import Crossing, DType, Value
 from reservoir_hw.readout.export.graph import OPSET, Graph
 from reservoir_hw.readout.export.plan import BOUND, Plan, Values
 from reservoir_hw.readout.export.weights import Weights
-from reservoir_hw.seeds import generator
-from reservoir_hw.spec import ReservoirSpec
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -160,8 +160,8 @@ def outputs(module: nn.Module, x: Tensor) -> np.ndarray:
     import torch
     from torch import Tensor
 
-    from reservoir_hw.readout._evaluating import evaluating
     from reservoir_hw.readout.export.parts import on_cpu
+    from reservoir_hw.readout.models.evaluating import evaluating
 
     with evaluating(module), on_cpu(module):
         y: Any = module(x)
@@ -179,8 +179,8 @@ def _converted(module: nn.Module, example: Tensor) -> Any:
     """An ONNX graph of opset 17 with standard operators."""
     import torch
 
-    from reservoir_hw.readout._evaluating import evaluating
     from reservoir_hw.readout.export.parts import on_cpu
+    from reservoir_hw.readout.models.evaluating import evaluating
 
     if find_spec("onnxscript") is None:
         raise MissingExtra("exporting a torch module needs onnxscript: pip install 'reservoir-hw[export]'")

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reservoir_hw.errors import ConfigurationError
-from reservoir_hw.readout._scale import Scale
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge.manifest import Value
 from reservoir_hw.readout.export import layers
 from reservoir_hw.readout.export.graph import Graph, Precision
 from reservoir_hw.readout.export.plan import BOUND, EDGE, Plan, Reference, Values
-from reservoir_hw.readout.online import LMSReadout, RLSReadout
-from reservoir_hw.readout.ridge import RidgeReadout
-from reservoir_hw.spec import ReservoirSpec
+from reservoir_hw.readout.linear.online import LMSReadout, RLSReadout
+from reservoir_hw.readout.linear.ridge import RidgeReadout
+from reservoir_hw.readout.linear.scale import Scale
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from reservoir_hw.readout.attention import AttentionReadout
-    from reservoir_hw.readout.laerc import Block
-    from reservoir_hw.readout.reservoir_layer import ReservoirLayer
+    from reservoir_hw.readout.models.attention import AttentionReadout
+    from reservoir_hw.readout.models.laerc import Block
+    from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
 
 TOKENS = Value(name="tokens", dtype="int64")
 
@@ -170,7 +170,7 @@ def emit_embedding(graph: Graph, tokens: str, module: nn.Module) -> str:
     """Vectors of tokens. Raises `ConfigurationError` for an embedding that is not known here."""
     from torch import nn as torch_nn
 
-    from reservoir_hw.readout.embeddings import OneHot, SparseEmbedding
+    from reservoir_hw.readout.models.embeddings import OneHot, SparseEmbedding
 
     if isinstance(module, OneHot):
         return layers.one_hot(graph, tokens, module.num_embeddings)
@@ -193,8 +193,8 @@ def emit_readout(graph: Graph, states: str, module: nn.Module, name: str = "read
     """
     import torch
 
-    from reservoir_hw.readout.attention import AttentionReadout
-    from reservoir_hw.readout.softmax import LowRankReadout
+    from reservoir_hw.readout.models.attention import AttentionReadout
+    from reservoir_hw.readout.models.softmax import LowRankReadout
 
     # A subclass with a `forward` of its own is a module of the user's.
     forward = type(module).forward
@@ -216,8 +216,8 @@ def _in_single(module: nn.Module, example: Tensor) -> nn.Module:
     """The module, or a copy of it that takes single precision, in which the graph computes."""
     import torch
 
-    from reservoir_hw.readout._evaluating import evaluating
     from reservoir_hw.readout.export.module import outputs, unseen
+    from reservoir_hw.readout.models.evaluating import evaluating
 
     def is_single(one: nn.Module) -> bool:
         try:
@@ -258,10 +258,10 @@ def refuse_other_computation(model: nn.Module) -> None:
     That is a subclass of the package's own models, blocks, layers or candidates with a method of its own, or a hook.
     Readouts and embeddings are called as they are, and compared.
     """
-    from reservoir_hw.readout.gated import Candidate, GatedRecurrence, SequenceClassifier
-    from reservoir_hw.readout.laerc import Block
-    from reservoir_hw.readout.reservoir_layer import ReservoirLayer
-    from reservoir_hw.readout.token_model import TokenModel
+    from reservoir_hw.readout.models.gated import Candidate, GatedRecurrence, SequenceClassifier
+    from reservoir_hw.readout.models.laerc import Block
+    from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
+    from reservoir_hw.readout.models.token_model import TokenModel
 
     kinds = (TokenModel, Block, ReservoirLayer, GatedRecurrence, SequenceClassifier, Candidate)
     for name, part in model.named_modules():
@@ -368,7 +368,7 @@ def in_torch(model: nn.Module) -> Callable[[Callable[[dict[str, Tensor]], dict[s
     """A reference in torch as one of arrays; the model computes in evaluation mode, in its own precision."""
     import torch
 
-    from reservoir_hw.readout._evaluating import evaluating
+    from reservoir_hw.readout.models.evaluating import evaluating
 
     def decorate(compute: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Reference:
         def reference(values: Values) -> Values:

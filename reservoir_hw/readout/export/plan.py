@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge.manifest import Carried, Crossing, Value
 from reservoir_hw.readout.export.graph import Graph
 from reservoir_hw.readout.export.weights import Weights
-from reservoir_hw.spec import ReservoirSpec
 
 BOUND = 1e-5
 """Of the error of an output of a graph, relative to the largest of its numbers where that is above 1."""

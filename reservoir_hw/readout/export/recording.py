@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.readout.export.plan import Values
-from reservoir_hw.reservoir import Reservoir
 
 if TYPE_CHECKING:
-    from reservoir_hw.readout.token_model import TokenModel
+    from reservoir_hw.readout.models.token_model import TokenModel
 
 
 def record_text(model: TokenModel, tokens: np.ndarray) -> Values:
     """Let a model read tokens (batch, time) from rest; returns them, and the states that its devices answered."""
     import torch
 
-    from reservoir_hw.readout._evaluating import evaluating
+    from reservoir_hw.readout.models.evaluating import evaluating
 
     with evaluating(model), _watched([layer.reservoir for layer in model.reservoir_layers]) as seen:
         device = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), None)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge.manifest import Carried, DType, Value
 from reservoir_hw.readout.export import layers
 from reservoir_hw.readout.export.gated import (
@@ -42,19 +44,17 @@ from reservoir_hw.readout.export.parts import (
 )
 from reservoir_hw.readout.export.plan import Plan, Values
 from reservoir_hw.readout.export.weights import Weights
-from reservoir_hw.readout.online import LMSReadout, RLSReadout
-from reservoir_hw.readout.ridge import RidgeReadout
-from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.spec import ReservoirSpec
+from reservoir_hw.readout.linear.online import LMSReadout, RLSReadout
+from reservoir_hw.readout.linear.ridge import RidgeReadout
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from reservoir_hw.readout.esn_language_model import EsnLM
-    from reservoir_hw.readout.gated import GatedRecurrence, SequenceClassifier
-    from reservoir_hw.readout.laerc import LAERC, Block
-    from reservoir_hw.readout.language_model import ReservoirLM
-    from reservoir_hw.readout.reservoir_layer import ReservoirLayer
+    from reservoir_hw.readout.models.esn_language_model import EsnLM
+    from reservoir_hw.readout.models.gated import GatedRecurrence, SequenceClassifier
+    from reservoir_hw.readout.models.laerc import LAERC, Block
+    from reservoir_hw.readout.models.language_model import ReservoirLM
+    from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
 
 Activation = Literal["tanh", "relu", "identity"]
 
@@ -147,10 +147,10 @@ def whole_plan(
                 f"a {type(model).__name__} does not know its reservoir: whole_plan(readout, [network], reservoir=esn)"
             )
         return _whole_readout(model, _one(networks, reservoir.spec), reservoir, precision)
-    from reservoir_hw.readout.esn_language_model import EsnLM
-    from reservoir_hw.readout.gated import GatedRecurrence, SequenceClassifier
-    from reservoir_hw.readout.laerc import LAERC
-    from reservoir_hw.readout.language_model import ReservoirLM
+    from reservoir_hw.readout.models.esn_language_model import EsnLM
+    from reservoir_hw.readout.models.gated import GatedRecurrence, SequenceClassifier
+    from reservoir_hw.readout.models.laerc import LAERC
+    from reservoir_hw.readout.models.language_model import ReservoirLM
 
     if isinstance(model, EsnLM | ReservoirLM | LAERC | SequenceClassifier | GatedRecurrence):
         refuse_other_computation(model)
@@ -323,7 +323,7 @@ def _whole_esn_lm(model: EsnLM, precision: Precision) -> Plan:
 def _whole_sequence_model(
     model: SequenceClassifier | GatedRecurrence, networks: Sequence[SimulatedNetwork], precision: Precision
 ) -> Plan:
-    from reservoir_hw.readout.gated import DrivenCandidate, GatedRecurrence, MatrixCandidate, SettableCandidate
+    from reservoir_hw.readout.models.gated import DrivenCandidate, GatedRecurrence, MatrixCandidate, SettableCandidate
 
     recurrence = model if isinstance(model, GatedRecurrence) else model.recurrence
     if isinstance(recurrence, GatedRecurrence):
@@ -358,7 +358,7 @@ def _whole_gated(
     import torch
     from torch.nn.functional import linear
 
-    from reservoir_hw.readout.gated import SettableCandidate, gates
+    from reservoir_hw.readout.models.gated import SettableCandidate, gates
 
     nodes, dtype = recurrence.nodes, recurrence.W.dtype
     settable = isinstance(recurrence.candidate, SettableCandidate)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reservoir_hw.readout._lazy import lazy_names
-from reservoir_hw.tokenizer import BpeTokenizer, CharTokenizer, Tokenizer, WordTokenizer, load_tokenizer
+from reservoir_hw.core.lazy import lazy_names
+from reservoir_hw.core.tokenizer import BpeTokenizer, CharTokenizer, Tokenizer, WordTokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.training._errors import NotFinite
@@ -49,20 +49,20 @@ __all__ = [
 ]
 
 _HOME = {
-    "PRESETS": "options",
-    "DriveEstimate": "estimate",
-    "HarvestedShards": "shards",
-    "NotFinite": "_errors",
-    "Progress": "history",
-    "Row": "history",
-    "Shard": "shards",
-    "TrainingOptions": "options",
-    "TrainingResult": "loop",
-    "estimate_training": "estimate",
-    "load_weights": "weights_file",
-    "save_weights": "weights_file",
-    "train": "on_corpus",
-    "train_on_states": "on_states",
+    "PRESETS": ".options",
+    "DriveEstimate": ".estimate",
+    "HarvestedShards": ".shards",
+    "NotFinite": "._errors",
+    "Progress": ".history",
+    "Row": ".history",
+    "Shard": ".shards",
+    "TrainingOptions": ".options",
+    "TrainingResult": ".loop",
+    "estimate_training": ".estimate",
+    "load_weights": ".weights_file",
+    "save_weights": ".weights_file",
+    "train": ".on_corpus",
+    "train_on_states": ".on_states",
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reservoir_hw.errors import ReservoirError
+from reservoir_hw.core.errors import ReservoirError
 
 
 class NotFinite(ReservoirError, FloatingPointError):

@@ -16,7 +16,7 @@ def can_draw() -> bool:
 
 def draw_losses(rows: Sequence[Row], path: Path) -> None:
     """Training and validation loss over the steps, as PNG."""
-    from reservoir_hw.figure_style import colours, new_figure, plain
+    from reservoir_hw.core.figure_style import colours, new_figure, plain
 
     figure = new_figure(7.5, 3.8)
     axes = figure.subplots()

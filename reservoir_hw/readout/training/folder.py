@@ -21,10 +21,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from reservoir_hw.errors import ConfigurationError, DeviceBusy
-from reservoir_hw.hostlock import HostLock
-from reservoir_hw.provenance import plain
-from reservoir_hw.readout.training._files import replace
+from reservoir_hw.core.errors import ConfigurationError, DeviceBusy
+from reservoir_hw.core.files import replace
+from reservoir_hw.core.hostlock import HostLock
+from reservoir_hw.core.provenance import plain
 from reservoir_hw.readout.training.figure import can_draw, draw_losses
 from reservoir_hw.readout.training.history import Log, Row
 from reservoir_hw.readout.training.weights_file import read_tensors, save_weights, write_tensors

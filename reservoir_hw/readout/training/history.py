@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from reservoir_hw.errors import ConfigurationError
-from reservoir_hw.readout.training._files import replace
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.files import replace
 
 
 @dataclass(frozen=True)

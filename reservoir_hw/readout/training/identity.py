@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from reservoir_hw.errors import ConfigurationError
-from reservoir_hw.readout.training._differences import first_change
-from reservoir_hw.reservoir import Reservoir
+from reservoir_hw.core.differences import first_change
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir import Reservoir
 
 if TYPE_CHECKING:
-    from reservoir_hw.readout.reservoir_layer import ReservoirLayer
+    from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
 
 
 def constants_of(model: Any) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def layers_of(model: Any) -> list[dict[str, Any]]:
 
 def _layers(model: Any) -> list[ReservoirLayer]:
     """All reservoirs in a module, whatever its class."""
-    from reservoir_hw.readout.reservoir_layer import ReservoirLayer
+    from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
 
     parts = model.modules() if isinstance(model, nn.Module) else []
     return [part for part in parts if isinstance(part, ReservoirLayer)]

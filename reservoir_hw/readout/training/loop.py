@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reservoir_hw import provenance
-from reservoir_hw.errors import ConfigurationError, InputRangeError, MissingExtra
-from reservoir_hw.readout._evaluating import evaluating
-from reservoir_hw.readout.training._differences import first_change
+from reservoir_hw.core import provenance
+from reservoir_hw.core.differences import first_change
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, MissingExtra
+from reservoir_hw.readout.models.evaluating import evaluating
 from reservoir_hw.readout.training._errors import NotFinite
 from reservoir_hw.readout.training.folder import TrainingFolder
 from reservoir_hw.readout.training.history import Progress, Row

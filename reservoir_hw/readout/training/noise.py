@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from reservoir_hw.errors import ConfigurationError
-from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.spec import ReservoirSpec
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.spec import ReservoirSpec
 
 log = logging.getLogger(__name__)
 

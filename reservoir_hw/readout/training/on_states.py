@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reservoir_hw.errors import ConfigurationError, ShapeError
-from reservoir_hw.readout.softmax import cross_entropy
+from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.readout.models.softmax import cross_entropy
 from reservoir_hw.readout.training.loop import Evaluation, OnProgress, TrainingResult, Work, run
 from reservoir_hw.readout.training.noise import inside
 from reservoir_hw.readout.training.objective import Objective

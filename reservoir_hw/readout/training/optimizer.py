@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout.training.options import TrainingOptions
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)

@@ -16,8 +16,8 @@ from pydantic import (
     model_validator,
 )
 
-from reservoir_hw.configuration import Config
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.core.configuration import Config
+from reservoir_hw.core.errors import ConfigurationError
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]

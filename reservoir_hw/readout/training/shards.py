@@ -19,19 +19,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reservoir_hw import provenance
-from reservoir_hw.errors import ConfigurationError, DeviceBusy, ShapeError
-from reservoir_hw.hostlock import HostLock
-from reservoir_hw.provenance import plain
-from reservoir_hw.readout._evaluating import evaluating
-from reservoir_hw.readout.training._differences import first_change
+from reservoir_hw.core import provenance
+from reservoir_hw.core.differences import first_change
+from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, ShapeError
+from reservoir_hw.core.hostlock import HostLock
+from reservoir_hw.core.provenance import plain
+from reservoir_hw.core.store import Place, StateStore
+from reservoir_hw.readout.models.evaluating import evaluating
 from reservoir_hw.readout.training.estimate import DriveEstimate, estimate_harvest
 from reservoir_hw.readout.training.identity import reservoirs_of, upstream_constants
 from reservoir_hw.readout.training.noise import NoiseOf
 from reservoir_hw.readout.training.objective import weights_of
 from reservoir_hw.readout.training.options import TrainingOptions
 from reservoir_hw.readout.training.windows import Windows, digest_of
-from reservoir_hw.store import Place, StateStore
 
 # Bytes of states in one chunk of a store.
 _CHUNK_BYTES = 1 << 26

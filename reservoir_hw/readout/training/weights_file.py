@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from reservoir_hw.errors import ConfigurationError
-from reservoir_hw.readout.training._files import replace
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.files import replace
 from reservoir_hw.readout.training.identity import constants_of, other_constants
 from reservoir_hw.readout.training.objective import put_weights, weights_of
 

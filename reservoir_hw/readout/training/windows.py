@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.core.seeds import generator, step_uniform
 from reservoir_hw.readout.training.options import TrainingOptions
-from reservoir_hw.seeds import generator, step_uniform
 
 _HASHED_AT_ONCE = 1 << 20
 

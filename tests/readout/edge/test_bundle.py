@@ -21,7 +21,7 @@ from edge_bundles import GRAPHS, NODES, Case, case, external, weights
 from onnx import TensorProto, helper
 from safetensors.numpy import save, save_file
 
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout.edge import _stored_zip
 from reservoir_hw.readout.edge._sessions import make_session
 from reservoir_hw.readout.edge.bundle import Bundle, write_bundle

@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout.edge._graph_check import check_graph
 from reservoir_hw.readout.edge._refusal import Refused
 from reservoir_hw.readout.edge._sessions import make_session

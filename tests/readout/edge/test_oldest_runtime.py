@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from reservoir_hw import open_reservoir
+from reservoir_hw.networks.laerc_reservoirs import reservoir_configurations
 from reservoir_hw.readout import (
     LAERC,
     AttentionReadout,
@@ -27,7 +28,6 @@ from reservoir_hw.readout import (
     random_embedding,
 )
 from reservoir_hw.readout.export.exporter import export_model
-from reservoir_hw.readout.laerc_reservoirs import reservoir_configurations
 
 ROOT = Path(__file__).parents[3]
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from reservoir_hw import open_reservoir
-from reservoir_hw.errors import (
+from reservoir_hw.core.errors import (
     ConfigurationError,
     DeviceFault,
     InputRangeError,
@@ -26,6 +26,8 @@ from reservoir_hw.errors import (
     ShapeError,
     StateLost,
 )
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.tokenizer import CharTokenizer
 from reservoir_hw.readout import LinearReadout, ReservoirLayer, ReservoirLM, RidgeReadout, random_embedding
 from reservoir_hw.readout.edge.bundle import Bundle
 from reservoir_hw.readout.edge.latency import Histogram
@@ -33,8 +35,6 @@ from reservoir_hw.readout.edge.probe import compare_probe, record_probe
 from reservoir_hw.readout.edge.runner import EdgeRunner
 from reservoir_hw.readout.export.exporter import export_model, write_plan
 from reservoir_hw.readout.export.module import export_module
-from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.tokenizer import CharTokenizer
 
 DEVICE: dict[str, Any] = {"kind": "esn", "nodes": 30, "inputs": 2, "seed": 1}
 

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from reservoir_hw import open_reservoir
-from reservoir_hw.errors import StateLost
+from reservoir_hw.core.errors import StateLost
+from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.readout import (
     DrivenCandidate,
     GatedRecurrence,
@@ -24,7 +25,6 @@ from reservoir_hw.readout import (
 from reservoir_hw.readout.edge.runner import EdgeRunner
 from reservoir_hw.readout.export.exporter import export_model
 from reservoir_hw.readout.export.plan import BOUND
-from reservoir_hw.reservoir import Reservoir
 
 INPUTS, NODES, CLASSES = 3, 12, 4
 

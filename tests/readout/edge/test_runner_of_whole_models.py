@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from reservoir_hw import open_reservoir
-from reservoir_hw.backends.simulated.esn import Esn
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.backends.simulated.esn.esn import Esn
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.networks.laerc_reservoirs import reservoir_configurations
 from reservoir_hw.readout import LAERC, ReservoirLayer, RidgeReadout, dense_esn_lm
 from reservoir_hw.readout.edge.runner import EdgeRunner
 from reservoir_hw.readout.edge.verification import verify
 from reservoir_hw.readout.export.exporter import export_model, write_plan
 from reservoir_hw.readout.export.plan import BOUND
 from reservoir_hw.readout.export.whole import SimulatedNetwork, whole_plan
-from reservoir_hw.readout.laerc_reservoirs import reservoir_configurations
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reservoir_hw import open_reservoir
-from reservoir_hw.errors import ConfigurationError, ShapeError
+from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.readout import (
     AttentionReadout,
     LinearReadout,
@@ -28,7 +28,7 @@ from reservoir_hw.readout import (
 )
 from reservoir_hw.readout.export._c_int8 import MOST_FEATURES, Int8Matrix
 from reservoir_hw.readout.export.c_header import as_coded, c_header, int8_readout, linear_map, low_rank
-from reservoir_hw.tasks.narma import Narma
+from reservoir_hw.tasks.narma.task import Narma
 
 CC, CXX = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"), shutil.which("g++")
 needs_cc = pytest.mark.skipif(CC is None, reason="there is no C compiler (cc, gcc, clang) on this machine")

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from reservoir_hw import Reservoir, open_reservoir
-from reservoir_hw.backends.simulated.esn import Esn
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.backends.simulated.esn.esn import Esn
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout import ReservoirLayer
 from reservoir_hw.readout.edge.manifest import Crossing
 from reservoir_hw.readout.export.certificate import SHAPES, certify
 from reservoir_hw.readout.export.exporter import built, write_plan
 from reservoir_hw.readout.export.gated import plan_of_gated
 from reservoir_hw.readout.export.plan import BOUND, Plan
-from reservoir_hw.readout.gated import (
+from reservoir_hw.readout.models.gated import (
     Candidate,
     DrivenCandidate,
     GatedRecurrence,

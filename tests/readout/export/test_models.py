@@ -13,7 +13,10 @@ import torch
 from torch import nn
 
 from reservoir_hw import open_reservoir
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.spec import Identity, ReservoirSpec
+from reservoir_hw.networks.laerc_reservoirs import reservoir_configurations
 from reservoir_hw.readout import (
     LAERC,
     AttentionReadout,
@@ -28,7 +31,6 @@ from reservoir_hw.readout import (
     given_embedding,
     random_embedding,
 )
-from reservoir_hw.readout._readout_file import read_readout, write_readout
 from reservoir_hw.readout.edge.bundle import Bundle
 from reservoir_hw.readout.edge.runner import EdgeRunner
 from reservoir_hw.readout.edge.verification import verify
@@ -39,10 +41,8 @@ from reservoir_hw.readout.export.module import export_module
 from reservoir_hw.readout.export.parts import mapped_by, training_scale
 from reservoir_hw.readout.export.plan import BOUND
 from reservoir_hw.readout.export.recording import record_series, record_text
-from reservoir_hw.readout.laerc import Block
-from reservoir_hw.readout.laerc_reservoirs import reservoir_configurations
-from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.spec import Identity, ReservoirSpec
+from reservoir_hw.readout.linear._readout_file import read_readout, write_readout
+from reservoir_hw.readout.models.laerc import Block
 
 VOCABULARY = 23
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reservoir_hw import open_reservoir
-from reservoir_hw.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 from reservoir_hw.readout import ReservoirLayer, ReservoirLM, random_embedding
 from reservoir_hw.readout.edge._sessions import session_of
 from reservoir_hw.readout.edge.manifest import Value

@@ -11,8 +11,8 @@ import torch
 from scipy.sparse import csr_array, eye_array
 
 from reservoir_hw import open_reservoir
-from reservoir_hw.backends.simulated.esn import Esn
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.backends.simulated.esn.esn import Esn
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout import (
     LAERC,
     AttentionReadout,
@@ -36,7 +36,7 @@ from reservoir_hw.readout.export.exporter import built, write_plan
 from reservoir_hw.readout.export.graph import Precision
 from reservoir_hw.readout.export.plan import BOUND, Plan
 from reservoir_hw.readout.export.whole import SimulatedNetwork, whole_plan
-from reservoir_hw.readout.gated import (
+from reservoir_hw.readout.models.gated import (
     DrivenCandidate,
     GatedRecurrence,
     SequenceClassifier,

@@ -15,11 +15,13 @@ from torch import Tensor, nn
 from training_case import VOCABULARY, digest, facts, options, text
 
 from reservoir_hw import open_reservoir
-from reservoir_hw.backends.simulated.esn import Esn
-from reservoir_hw.backends.simulated.nonidealities import Nonidealities
-from reservoir_hw.backends.simulated.weights import draw_weights
-from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
-from reservoir_hw.hostlock import HostLock
+from reservoir_hw.backends.simulated.esn.esn import Esn
+from reservoir_hw.backends.simulated.nonidealities.configuration import Nonidealities
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.core.hostlock import HostLock
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.store import StateStore
+from reservoir_hw.networks.weights import draw_weights
 from reservoir_hw.readout import (
     LAERC,
     AttentionReadout,
@@ -44,8 +46,6 @@ from reservoir_hw.readout.training import (
 from reservoir_hw.readout.training.folder import TrainingFolder
 from reservoir_hw.readout.training.noise import repeats_noise
 from reservoir_hw.readout.training.on_states import _ShardRows
-from reservoir_hw.reservoir import Reservoir
-from reservoir_hw.store import StateStore
 
 NODES, WIDTH = 20, 4
 TRAIN, VALID = text(3000), text(500, "valid")

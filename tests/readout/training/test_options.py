@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from reservoir_hw.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout.training import PRESETS, TrainingOptions
 from reservoir_hw.readout.training.optimizer import make_optimizer, parameter_groups, set_learning_rate
 

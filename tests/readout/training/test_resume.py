@@ -13,7 +13,7 @@ import pytest
 import training_case
 from training_case import SmallModel, digest, facts, options, text
 
-from reservoir_hw.experiment.sweeps.interrupts import HeldInterrupts
+from reservoir_hw.core.interrupts import HeldInterrupts
 from reservoir_hw.readout.training import Progress, train
 
 TRAIN, VALID = text(3000), text(500, "valid")
@@ -44,7 +44,7 @@ def test_resumes_bit_for_bit_wherever_it_died(
             raise Death
         replace(source, target)
 
-    monkeypatch.setattr("reservoir_hw.readout.training._files.os.replace", mortal)
+    monkeypatch.setattr("reservoir_hw.core.files.os.replace", mortal)
     for death in deaths:
         left = death
         with pytest.raises(Death):

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from training_case import VOCABULARY, SmallModel, digest, facts, options, text
 
-from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
-from reservoir_hw.hostlock import HostLock
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.core.hostlock import HostLock
+from reservoir_hw.core.seeds import generator
 from reservoir_hw.readout.training import (
     NotFinite,
     Progress,
@@ -26,7 +27,6 @@ from reservoir_hw.readout.training import (
     train,
 )
 from reservoir_hw.readout.training.stopping import StopRequests, stop_if_asked
-from reservoir_hw.seeds import generator
 
 TRAIN, VALID = text(3000), text(500, "valid")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from reservoir_hw.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.readout.training import TrainingOptions
 from reservoir_hw.readout.training.windows import (
     Windows,

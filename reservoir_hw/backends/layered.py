@@ -1,0 +1,84 @@
+"""Reservoirs of which a layered model has one for each layer, as the section `reservoir` names them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+
+from reservoir_hw.core.configuration import Document
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import AnyReservoirConfig, ReservoirConfig, parse_reservoir
+from reservoir_hw.core.spec import DType
+from reservoir_hw.networks.laerc_reservoirs import reservoir_configurations
+
+
+class LayeredReservoirConfig(ReservoirConfig):
+    """Several reservoirs, the first for the first layer."""
+
+    @model_validator(mode="after")
+    def _no_mask_of_its_own(self) -> Self:
+        if self.input_mask is not None:
+            raise ValueError(f"kind {self.kind} has no input_mask: give one to each reservoir of kind: layers")
+        return self
+
+    @abstractmethod
+    def configurations(self, width: int, layers: int) -> list[ReservoirConfig]:
+        """One for each of `layers` layers of this width."""
+
+    def build(self) -> Reservoir:
+        """Raises `ConfigurationError`: these are several."""
+        raise ConfigurationError(
+            f"a reservoir of kind {self.kind!r} is one for each layer of a model (readout kind laerc), and no single "
+            "device"
+        )
+
+
+class LayersConfig(LayeredReservoirConfig):
+    """A reservoir of any kind for each layer of a model."""
+
+    kind: Literal["layers"]
+    reservoirs: Annotated[list[AnyReservoirConfig], Field(min_length=1)] = Field(
+        description="each with its own `kind:`, the first for the first layer"
+    )
+
+    @property
+    def label(self) -> str:
+        """The distinct labels of the reservoirs."""
+        return " + ".join(dict.fromkeys(reservoir.label for reservoir in self.reservoirs))
+
+    @property
+    def nodes(self) -> int | None:
+        """The mean over the reservoirs; None where a configuration leaves it open."""
+        nodes = [getattr(reservoir, "nodes", None) for reservoir in self.reservoirs]
+        known = [number for number in nodes if number is not None]
+        return round(sum(known) / len(known)) if len(known) == len(nodes) else None
+
+    def configurations(self, width: int, layers: int) -> list[ReservoirConfig]:
+        """`reservoirs`. Raises `ConfigurationError` for another number of layers."""
+        del width
+        if len(self.reservoirs) != layers:
+            raise ConfigurationError(
+                f"the model has {layers} layers and needs a reservoir for each, but reservoirs lists "
+                f"{len(self.reservoirs)}"
+            )
+        return list(self.reservoirs)
+
+
+class LaercReservoirsConfig(LayeredReservoirConfig):
+    """An echo state network for each layer of a LAERC (Köster & Uchida 2026, eq. A3-A5): radii from 0.95 to 0.99."""
+
+    kind: Literal["laerc"]
+    nodes: PositiveInt | None = Field(default=None, description="of each; null: four times the width of the model")
+    bias_scaling: NonNegativeFloat = 0.0
+    seed: NonNegativeInt = Field(default=0, description="of the first; each further one is drawn with the next")
+    dtype: DType = "float32"
+    gradients: bool = Field(default=False, description="compute with torch, so that gradients pass through")
+
+    def configurations(self, width: int, layers: int) -> list[ReservoirConfig]:
+        """The networks of `reservoir_configurations`."""
+        own = {"nodes", "bias_scaling", "seed", "dtype", "gradients", "out_of_range"}
+        drawn = reservoir_configurations(width, layers, **self.model_dump(include=own))
+        return [parse_reservoir(Document.from_mapping(one, "reservoir")) for one in drawn]

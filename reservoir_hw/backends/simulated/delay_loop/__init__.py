@@ -1,0 +1,1 @@
+"""The simulated delay loop: one nonlinear node with delayed feedback."""

@@ -1,0 +1,330 @@
+"""The time loop of the simulated echo state network on the CPU.
+
+s_t = (1-a) ⊙ s_{t-1} + a ⊙ f(W s_{t-1} + W_in u_t + b) (Jaeger et al. 2007, eq. 1).
+
+Every choice made here (kernel, threads, order of the sums) depends on the sizes of the network and of the
+batch, never on the number of time steps: a run in one piece, in chunks or step by step gives the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+from scipy.sparse import csr_array
+
+from reservoir_hw.backends.simulated.kernels import compiled
+from reservoir_hw.backends.simulated.kernels.dense_batch import ROWS, dense_batch, panels_of
+from reservoir_hw.backends.simulated.kernels.pace import Pace, available_threads, end_spinning, numba_threads, share_out
+from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
+from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.networks.weights import EsnWeights
+
+Activation = Literal["tanh", "relu", "identity"]
+Array = NDArray[Any]
+# keep, gain, whether they matter, and the code of the activation.
+_Equation: TypeAlias = tuple[Array, Array, bool, int]
+
+# From these batch sizes a product with the whole batch beats the sequences one after another.
+MATRIX_BATCH = 8
+_DENSE_BATCH = 4
+# Work per step, in float32 weights, under which a second thread costs more than it brings (about 5 µs).
+THREADED_DENSE = 200_000
+_THREADED_SPARSE = 20_000
+# Products of one run from which on it is worth waking a second thread (about 0.2 ms of work).
+_THREADED_BATCH = 8_000_000
+# And from which on it is worth 0.1 ms to have the core for it.
+_LONG_BATCH = 30_000_000
+# Elements of the input and state scratch of one chunk of a batched run.
+_CHUNK = 1 << 21
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedWeights:
+    """Weights in one precision, laid out for the kernels; made by `prepare`."""
+
+    nodes: int
+    inputs: int
+    dtype: np.dtype[Any]
+    storage: np.dtype[Any]
+    W: Array | csr_array
+    W_in: Array
+    bias: Array
+    keep: Array
+    gain: Array
+    leaky: bool
+    threads: int
+    paces: dict[int, Pace] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def stacked(self) -> Array:
+        """Dense [W | W_in | b | 0], rows and columns padded to whole vectors: one product per step."""
+        columns = self.nodes + self.inputs + 1
+        stacked = np.zeros((padded(self.nodes), padded(columns)), self.storage)
+        rows = stacked[: self.nodes]
+        rows[:, : self.nodes] = self.W
+        rows[:, self.nodes : columns - 1] = self.W_in
+        rows[:, columns - 1] = self.bias
+        return _bits(stacked)
+
+    @cached_property
+    def panels(self) -> Array:
+        """Dense [W | W_in | b] transposed and cut into panels, for products with a whole batch."""
+        product = np.concatenate([np.asarray(self.W).T, self.W_in.T, self.bias[None]])
+        return panels_of(product.astype(self.storage, copy=False), self.dtype)
+
+    @cached_property
+    def csr(self) -> tuple[Array, Array, Array]:
+        """The recurrent matrix as `padded_csr` has it."""
+        assert isinstance(self.W, csr_array)
+        starts, columns, values = padded_csr(self.W)
+        return starts, columns, _bits(values.astype(self.storage))
+
+    @cached_property
+    def input_rows(self) -> Array:
+        """W_in transposed, (inputs × nodes)."""
+        return np.ascontiguousarray(self.W_in.T)
+
+    @property
+    def sparse(self) -> bool:
+        """Whether the recurrent matrix is kept as CSR."""
+        return isinstance(self.W, csr_array)
+
+    def step_is_threaded(self, batch: int) -> bool:
+        """Whether one step of so many sequences is worth sharing out among threads."""
+        if isinstance(self.W, csr_array):
+            return self.threads > 1 and self.W.nnz * batch >= _THREADED_SPARSE
+        return self.threads > 1 and self.nodes * self.nodes * batch >= THREADED_DENSE
+
+    def pace(self, batch: int) -> Pace:
+        """What is known about the speed of steps of so many sequences."""
+        return self.paces.setdefault(batch, Pace())
+
+
+def prepare(
+    weights: EsnWeights,
+    dtype: DTypeLike = np.float32,
+    *,
+    storage: DTypeLike | None = None,
+    threads: int | None = None,
+) -> PreparedWeights:
+    """Lay the weights out for `run`, in float32 or float64; done once per network.
+
+    With `storage` float16 (and dtype float32) the recurrent weights, and for a dense network all weights, are
+    read as float16, half the memory traffic, and must be representable in it (`EsnWeights.rounded`).
+
+    `threads` bounds the threads of one run: by default the cores this process may use, and never more,
+    because waiting threads that outnumber the cores slow each step a hundredfold.
+    """
+    kind = np.dtype(dtype)
+    if kind not in (np.float32, np.float64):
+        raise ConfigurationError(f"dtype must be float32 or float64, it is {kind}")
+    stored = kind if storage is None else np.dtype(storage)
+    if stored != kind and (kind, stored) != (np.float32, np.float16):
+        raise ConfigurationError(f"weights of a {kind} network can be stored as {kind} or float16, not as {stored}")
+    if threads is not None and threads < 1:
+        raise ConfigurationError(f"threads must be at least 1, it is {threads}")
+    available = available_threads()
+    W = weights.recurrent()
+    return PreparedWeights(
+        nodes=weights.nodes,
+        inputs=weights.inputs,
+        dtype=kind,
+        storage=stored,
+        W=W.astype(kind),
+        W_in=weights.W_in.astype(kind),
+        bias=weights.bias.astype(kind),
+        keep=(1.0 - weights.leak).astype(kind),
+        gain=weights.leak.astype(kind),
+        leaky=bool((weights.leak != 1.0).any()),
+        threads=available if threads is None else min(threads, available),
+    )
+
+
+def run(
+    prepared: PreparedWeights,
+    u: Array,
+    state: Array,
+    activation: Activation = "tanh",
+    out: Array | None = None,
+    loop: LoopTerms | None = None,
+) -> Array:
+    """Drive the network with `u` from `state`; row t of the result is the state after input t.
+
+    `u` is (batch, time, inputs) and `state` (batch, nodes), both C-contiguous and of the prepared dtype;
+    `state` is updated in place to the final state. The result is (batch, time, nodes); for batches of a
+    sparse network it is a permuted view of an array in (time, nodes, batch) order. `out`, of the result's
+    shape and dtype, is filled and returned if given: fresh memory costs as much as a step of a large sparse
+    network. `loop` acts on every new state. For the same batch size the result does not depend on how the
+    time steps are divided among calls, bit for bit.
+
+    tanh is exact to rounding in float64; in float32 it is a rational function within 3.1e-7 and never
+    beyond ±1. Raises `ShapeError` for shapes, dtypes or memory orders other than these.
+    """
+    _check_call(prepared, u, state, out)
+    code = compiled.activation_code(activation, prepared.dtype)
+    batch, steps, _ = u.shape
+    if not steps or not batch:
+        return np.empty((batch, steps, prepared.nodes), prepared.dtype) if out is None else out
+    equation = (prepared.keep, prepared.gain, prepared.leaky, code)
+    if batch >= MATRIX_BATCH and prepared.sparse:
+        return _run_sparse_batch(prepared, u, state, equation, loop, out)
+    if out is None:
+        out = np.empty((batch, steps, prepared.nodes), prepared.dtype)
+    target = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
+    if prepared.sparse:
+        _run_sparse(prepared, u, state, equation, loop, target)
+    elif batch >= _DENSE_BATCH:
+        _run_dense_batch(prepared, u, state, equation, loop, target)
+    else:
+        _run_dense(prepared, u, state, equation, loop, target)
+    state[...] = target[:, -1]
+    if target is not out:
+        out[...] = target
+    return out
+
+
+def _run_dense(
+    prepared: PreparedWeights, u: Array, state: Array, equation: _Equation, loop: LoopTerms | None, out: Array
+) -> None:
+    batch, steps, _ = u.shape
+    matrix, nodes = prepared.stacked, prepared.nodes
+    # For each sequence two state vectors, read and written in turn, followed by the input and the 1 of the bias.
+    vectors = np.zeros((batch, 2, matrix.shape[1]), prepared.dtype)
+    vectors[:, 0, :nodes] = state
+    vectors[:, :, nodes + prepared.inputs] = 1
+    products = np.empty((batch, matrix.shape[0]), prepared.dtype)
+    common = (matrix, vectors, products, u, out, *equation, loop)
+    if batch > 1 and prepared.threads > 1:
+        with numba_threads(min(prepared.threads, batch)):
+            compiled.dense_sequences(*common)
+        return
+    for b in range(batch):
+        if prepared.step_is_threaded(1):
+            advance = partial(compiled.dense_parallel, *common, b)
+            prepared.pace(1).drive(advance, steps, prepared.threads)
+        else:
+            compiled.dense_serial(*common, b, 0, steps)
+
+
+def _run_sparse(
+    prepared: PreparedWeights, u: Array, state: Array, equation: _Equation, loop: LoopTerms | None, out: Array
+) -> None:
+    batch, steps, _ = u.shape
+    common = (*prepared.csr, prepared.input_rows, prepared.bias, state, u, out, *equation, loop)
+    if batch > 1 and prepared.threads > 1:
+        with numba_threads(min(prepared.threads, batch)):
+            compiled.sparse_sequences(*common)
+        return
+    for b in range(batch):
+        if prepared.step_is_threaded(1):
+            advance = partial(compiled.sparse_parallel, *common, b)
+            prepared.pace(1).drive(advance, steps, prepared.threads)
+        else:
+            compiled.sparse_serial(*common, b, 0, steps)
+
+
+def _run_dense_batch(
+    prepared: PreparedWeights, u: Array, state: Array, equation: _Equation, loop: LoopTerms | None, out: Array
+) -> None:
+    batch, steps, inputs = u.shape
+    panels, nodes = prepared.panels, prepared.nodes
+    count, columns, width = panels.shape
+    rows = -(-batch // ROWS) * ROWS
+    # Rows of state, input and the 1 of the bias; the rows beyond the batch are multiplied in vain.
+    vectors = np.zeros((rows, padded(columns)), prepared.dtype)
+    vectors[:batch, :nodes] = state
+    vectors[:, nodes + inputs] = 1
+    products = np.empty((rows, count * width), prepared.dtype)
+    common = (panels, vectors, products, u, out, *equation, loop)
+    products_of_all = panels.size * rows * steps
+    threads = prepared.threads if products_of_all >= _THREADED_BATCH else 1
+    if threads > 1 and products_of_all >= _LONG_BATCH:
+        end_spinning()
+    share_out(lambda part: dense_batch(*common, *part), _parts(batch, threads), threads)
+
+
+def _parts(batch: int, threads: int) -> list[tuple[int, int]]:
+    """First and last sequences of the parts of a batch, in whole tiles."""
+    tiles = -(-batch // ROWS)
+    # More parts than threads: one that was kept waiting for its core leaves the rest to the others.
+    parts = min(tiles, 2 * threads) if threads > 1 else 1
+    cuts = [tiles * part // parts * ROWS for part in range(parts)]
+    return list(pairwise([*cuts, batch]))
+
+
+def _run_sparse_batch(
+    prepared: PreparedWeights, u: Array, state: Array, equation: _Equation, loop: LoopTerms | None, out: Array | None
+) -> Array:
+    batch, steps, inputs = u.shape
+    nodes = prepared.nodes
+    result = np.empty((steps, nodes, batch), prepared.dtype).transpose(2, 0, 1) if out is None else out
+    chunk = max(1, _CHUNK // (batch * (nodes + inputs)))
+    previous = np.ascontiguousarray(state.T)
+    threads = prepared.threads if prepared.step_is_threaded(batch) else 1
+    fixed = (*prepared.csr, prepared.W_in, prepared.bias)
+    for first in range(0, steps, chunk):
+        part = slice(first, first + chunk)
+        rows = result[:, part].transpose(1, 2, 0)
+        target = rows if rows.flags.c_contiguous else np.empty(rows.shape, rows.dtype)
+        drive = _time_first(u[:, part])
+        here = None if loop is None else loop._replace(additive=_time_first(loop.additive[:, part]))
+        advance = partial(compiled.sparse_batch, *fixed, previous, drive, target, *equation, here)
+        prepared.pace(batch).drive(advance, len(drive), threads)
+        if target is not rows:
+            rows[...] = target
+        previous = target[-1]
+    state[...] = previous.T
+    return result
+
+
+def padded_csr(W: Any) -> tuple[Array, Array, Array]:
+    """Row starts, columns and values of a `csr_array`, each row filled up with zeros to whole groups.
+
+    Column numbers are unsigned, since numba checks signed indices for wrapping, and as short as they can be.
+    """
+    counts = np.diff(W.indptr)
+    starts = np.concatenate([[0], np.cumsum(-(-counts // compiled.GROUP) * compiled.GROUP)])
+    columns = np.zeros(starts[-1], np.uint16 if W.shape[1] <= 1 << 16 else np.uint32)
+    values = np.zeros(starts[-1], W.dtype)
+    places = np.arange(W.nnz) + np.repeat(starts[:-1] - W.indptr[:-1], counts)
+    columns[places] = W.indices
+    values[places] = W.data
+    return starts.astype(np.uint32), columns, values
+
+
+def _time_first(array: Array) -> Array:
+    """(batch, time, width) as (time, width, batch)."""
+    return np.ascontiguousarray(array.transpose(1, 2, 0))
+
+
+def _check_call(prepared: PreparedWeights, u: Array, state: Array, out: Array | None) -> None:
+    if u.ndim != 3 or u.shape[2] != prepared.inputs:
+        raise ShapeError(f"u must be (batch, time, inputs={prepared.inputs}), its shape is {u.shape}")
+    _check_array("u", u, u.shape, prepared.dtype, contiguous=True)
+    _check_array("state", state, (u.shape[0], prepared.nodes), prepared.dtype, contiguous=True)
+    if out is not None:
+        _check_array("out", out, (*u.shape[:2], prepared.nodes), prepared.dtype, contiguous=False)
+
+
+def _check_array(name: str, array: Array, shape: tuple[int, ...], dtype: np.dtype[Any], *, contiguous: bool) -> None:
+    if array.shape != shape:
+        raise ShapeError(f"{name} must have the shape {shape}, it has {array.shape}")
+    if array.dtype != dtype:
+        raise ShapeError(f"{name} must be {dtype} like the prepared weights, it is {array.dtype}")
+    if contiguous and not array.flags.c_contiguous:
+        raise ShapeError(f"{name} must be C-contiguous: pass numpy.ascontiguousarray({name})")
+
+
+def _bits(weights: Array) -> Array:
+    """float16 as the bits that the kernels widen; anything else as it is."""
+    return weights.view(np.uint16) if weights.dtype == np.float16 else weights
+
+
+def padded(count: int) -> int:
+    """The next multiple of a vector register's numbers."""
+    return -(-count // compiled.LANES) * compiled.LANES

@@ -1,0 +1,264 @@
+"""The time loop of the simulated echo state network in torch: for gradients, and for a GPU.
+
+On a GPU a step is over sooner than its kernels can be launched one by one, so the steps of a dense network are
+recorded as CUDA graphs, many steps in each, and launched at once.
+
+s_t = (1-a) ⊙ s_{t-1} + a ⊙ f(W s_{t-1} + W_in u_t + b) (Jaeger et al. 2007, eq. 1).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import DTypeLike
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
+from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.networks.weights import EsnWeights
+
+Activation = Literal["tanh", "relu", "identity"]
+
+# Time steps in one CUDA graph.
+_GRAPH_STEPS = 64
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "identity": lambda x: x,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class TorchWeights:
+    """Weights on one device in one precision; made by `prepare`, or from tensors that require gradients.
+
+    `W` (nodes × nodes), strided or sparse CSR, spectral scale included; `W_in` (nodes × inputs); `bias` and
+    `leak` (nodes,). `leak` is None where every rate is 1: that step is left out.
+    """
+
+    W: Tensor
+    W_in: Tensor
+    bias: Tensor
+    leak: Tensor | None
+    graphs: dict[tuple[Any, ...], _Graph] = field(default_factory=dict, init=False, repr=False)
+
+
+@torch.inference_mode(False)
+def prepare(weights: EsnWeights, dtype: DTypeLike = "float32", device: torch.device | str = "cpu") -> TorchWeights:
+    """Copy the weights to a device, in float32 or float64; CSR stays CSR.
+
+    `dtype` by its numpy name. Raises `ConfigurationError` for another dtype.
+    """
+    kind = np.dtype(dtype)
+    if kind not in (np.float32, np.float64):
+        raise ConfigurationError(f"dtype must be float32 or float64, it is {kind}")
+
+    def tensor(array: Any) -> Tensor:
+        return torch.tensor(array.astype(kind), device=device)
+
+    W = weights.recurrent()
+    if isinstance(W, csr_array):
+        with warnings.catch_warnings():
+            # torch warns once per process that its CSR tensors are in beta; the tests cover what is used.
+            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+            recurrent = torch.sparse_csr_tensor(
+                torch.tensor(W.indptr, device=device),
+                torch.tensor(W.indices, device=device),
+                tensor(W.data),
+                size=(weights.nodes, weights.nodes),
+                check_invariants=True,
+            )
+    else:
+        recurrent = tensor(W)
+    return TorchWeights(
+        W=recurrent,
+        W_in=tensor(weights.W_in),
+        bias=tensor(weights.bias),
+        leak=tensor(weights.leak) if (weights.leak != 1.0).any() else None,
+    )
+
+
+def run(
+    weights: TorchWeights, u: Tensor, state: Tensor, activation: Activation = "tanh", loop: LoopTerms | None = None
+) -> tuple[Tensor, Tensor]:
+    """Drive the network with `u` (batch, time, inputs) from `state` (batch, nodes); `loop` acts on every new state.
+
+    Returns the states (batch, time, nodes), row t after input t, and the final state (batch, nodes).
+    Nothing is written in place, so that gradients flow to `u`, `state`, and to the weights that require
+    them (of a sparse CSR matrix: to everything but W). Without gradients the result is written into one
+    preallocated tensor. Raises `ShapeError` for shapes that do not fit the weights, `ConfigurationError`
+    for an unknown activation.
+    """
+    nodes, inputs = weights.W_in.shape
+    if u.ndim != 3 or u.shape[2] != inputs:
+        raise ShapeError(f"u must be (batch, time, inputs={inputs}), its shape is {tuple(u.shape)}")
+    if tuple(state.shape) != (u.shape[0], nodes):
+        raise ShapeError(f"state must be (batch, nodes) = {(u.shape[0], nodes)}, it is {tuple(state.shape)}")
+    if activation not in _ACTIVATIONS:
+        raise ConfigurationError(f"unknown activation {activation!r}: choose one of {', '.join(_ACTIVATIONS)}")
+    function = _ACTIVATIONS[activation]
+    # The states are of the dtype that was declared, whatever the caller's own model computes in.
+    with torch.autocast(u.device.type, enabled=False):
+        if u.is_cuda and weights.W.layout == torch.strided and not _recorded(weights, u, state):
+            return _graphed_run(weights, u, state, function, loop)
+        if weights.W.layout == torch.sparse_csr:
+            return _sparse_run(weights, u, state, function, Impairment(loop, u))
+        return _dense_run(weights, u, state, function, Impairment(loop, u))
+
+
+class Impairment:
+    """`LoopTerms` as tensors."""
+
+    def __init__(self, terms: LoopTerms | None, like: Tensor) -> None:
+        self._terms = terms
+        if terms is not None:
+            self._keep, self._gain, self.additive = (
+                torch.tensor(array, device=like.device) for array in (terms.keep, terms.gain, terms.additive)
+            )
+
+    def apply(self, x: Tensor, before: Tensor, step: int) -> Tensor:
+        """What becomes of the freshly computed states x (batch, nodes)."""
+        terms = self._terms
+        if terms is None:
+            return x
+        if terms.saturation < np.inf:
+            x = terms.saturation * torch.tanh(x / terms.saturation)
+        x = self._keep * before + self._gain * x + self.additive[:, step]
+        if terms.lsb > 0:
+            x = (torch.floor(x / terms.lsb + 0.5) * terms.lsb).clamp(-terms.limit, terms.limit - terms.lsb)
+        return x
+
+
+def _dense_run(
+    weights: TorchWeights, u: Tensor, state: Tensor, function: Callable[[Tensor], Tensor], loop: Impairment
+) -> tuple[Tensor, Tensor]:
+    W, W_in, leak = weights.W.T, weights.W_in.T, weights.leak
+    collect = _Collector(weights, u, state, (u.shape[0], weights.W.shape[0]), axis=1)
+    for step in range(u.shape[1]):
+        # One product per step, also for the inputs: over several steps it would round by their number.
+        drive = torch.addmm(weights.bias, of_step(u, step), W_in)
+        response = function(torch.addmm(drive, state, W))
+        response = response if leak is None else torch.lerp(state, response, leak)
+        state = loop.apply(response, state, step)
+        collect.add(step, state)
+    return collect.states(), state
+
+
+def _sparse_run(
+    weights: TorchWeights, u: Tensor, state: Tensor, function: Callable[[Tensor], Tensor], loop: Impairment
+) -> tuple[Tensor, Tensor]:
+    # Sparse products want the nodes first: the loop runs on transposed states, the result is a view.
+    bias = weights.bias[:, None]
+    leak = None if weights.leak is None else weights.leak[:, None]
+    columns = state.T
+    collect = _Collector(weights, u, state, (weights.W.shape[0], u.shape[0]), axis=0)
+    for step in range(u.shape[1]):
+        drive = torch.addmm(bias, weights.W_in, of_step(u, step).T)
+        response = function(drive + weights.W @ columns)
+        response = response if leak is None else torch.lerp(columns, response, leak)
+        columns = loop.apply(response.T, columns.T, step).T
+        collect.add(step, columns)
+    states = collect.states()
+    return states.permute(2, 0, 1), columns.T
+
+
+def of_step(u: Tensor, step: int) -> Tensor:
+    """(batch, inputs) of one step of (batch, time, inputs), in memory of its own.
+
+    Products round by the strides and the alignment of their factors, which must not depend on the length of the run.
+    """
+    return u[:, step].clone(memory_format=torch.contiguous_format)
+
+
+def _recorded(weights: TorchWeights, u: Tensor, state: Tensor) -> bool:
+    """Whether autograd follows this run."""
+    tensors = (weights.W, weights.W_in, weights.bias, weights.leak, u, state)
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def _graphed_run(
+    weights: TorchWeights,
+    u: Tensor,
+    state: Tensor,
+    function: Callable[[Tensor], Tensor],
+    loop: LoopTerms | None,
+) -> tuple[Tensor, Tensor]:
+    batch, steps, _ = u.shape
+    states = u.new_empty((batch, steps, weights.W.shape[0]))
+    additive = None if loop is None else torch.tensor(loop.additive, device=u.device)
+    begin = 0
+    while begin < steps:
+        # What does not fill a long graph goes step by step through a short one: recorded alike, rounded alike.
+        size = _GRAPH_STEPS if steps - begin >= _GRAPH_STEPS else 1
+        key = (batch, size, function, loop is not None)
+        if key not in weights.graphs:
+            weights.graphs[key] = _Graph(weights, u[:, :size], state, function, loop)
+        part = slice(begin, begin + size)
+        here = None if additive is None else additive[:, part]
+        state = weights.graphs[key].replay(u[:, part], state, here, states[:, part])
+        begin += size
+    return states, state
+
+
+class _Graph:
+    """Some steps of a dense network as one recorded launch (a CUDA graph), with memory of its own."""
+
+    def __init__(
+        self,
+        weights: TorchWeights,
+        u: Tensor,
+        state: Tensor,
+        function: Callable[[Tensor], Tensor],
+        loop: LoopTerms | None,
+    ) -> None:
+        self._u, self._state = u.clone(), state.clone()
+        terms = None if loop is None else loop._replace(additive=loop.additive[:, : u.shape[1]])
+        self._impairment = Impairment(terms, u)
+        # A first run outside the recording, on a stream of its own, lets the libraries set themselves up.
+        aside = torch.cuda.Stream(u.device)
+        aside.wait_stream(torch.cuda.current_stream(u.device))
+        with torch.cuda.stream(aside):
+            _dense_run(weights, self._u, self._state, function, self._impairment)
+        torch.cuda.current_stream(u.device).wait_stream(aside)
+        self._graph = torch.cuda.CUDAGraph()
+        stream = torch.cuda.Stream(u.device)
+        with torch.cuda.device(u.device), torch.cuda.graph(self._graph, stream=stream):
+            self._states, self._last = _dense_run(weights, self._u, self._state, function, self._impairment)
+
+    def replay(self, u: Tensor, state: Tensor, additive: Tensor | None, out: Tensor) -> Tensor:
+        """Drive with `u` from `state`; fills `out` with the states and returns the last one."""
+        self._u.copy_(u)
+        self._state.copy_(state)
+        if additive is not None:
+            self._impairment.additive.copy_(additive)
+        self._graph.replay()
+        out.copy_(self._states)
+        return self._last.clone()
+
+
+class _Collector:
+    """Gathers the states of a run along `axis`: by stacking where autograd records, else in place."""
+
+    def __init__(self, weights: TorchWeights, u: Tensor, state: Tensor, shape: tuple[int, int], axis: int) -> None:
+        records = _recorded(weights, u, state)
+        self._axis = axis
+        self._rows: list[Tensor] = []
+        size = (*shape[:axis], u.shape[1], *shape[axis:])
+        # An empty run has nothing to stack.
+        self._block = None if records and u.shape[1] else u.new_empty(size)
+
+    def add(self, step: int, state: Tensor) -> None:
+        if self._block is None:
+            self._rows.append(state)
+        else:
+            self._block.select(self._axis, step).copy_(state)
+
+    def states(self) -> Tensor:
+        return torch.stack(self._rows, self._axis) if self._block is None else self._block

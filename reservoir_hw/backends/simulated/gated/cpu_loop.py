@@ -1,0 +1,317 @@
+"""The time loop of the gated echo state network on the CPU, compiled by numba (Di Sarli et al. 2022, eq. 6).
+
+A step is two products: one for both gates, whose weights lie on top of each other, and one for the candidate state,
+which needs the reset gate first. As in `esn/cpu_loop.py` every choice made here depends on the sizes of the network
+and of the batch, never on the number of time steps: a run in one piece, in chunks or step by step gives the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+from scipy.sparse import csr_array, issparse, vstack
+
+from reservoir_hw.backends.simulated.esn.cpu_loop import MATRIX_BATCH, THREADED_DENSE, padded, padded_csr
+from reservoir_hw.backends.simulated.kernels.compiled import (
+    LANES,
+    ORDERED,
+    activate,
+    activation_code,
+    add_input,
+    dense_rows,
+    impair,
+    jit,
+    numba,
+    sparse_rows,
+)
+from reservoir_hw.backends.simulated.kernels.pace import Pace, available_threads
+from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
+from reservoir_hw.networks.gated_weights import GatedWeights
+from reservoir_hw.networks.weights import EsnWeights
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class DenseWeights:
+    """[W | W_in | b | 0] of both gates and of the candidate state, padded to whole vectors; made by `prepare`.
+
+    `gates` holds the reset gate in its first `rows` rows and the update gate in the next, `candidate` has `rows` rows.
+    """
+
+    nodes: int
+    inputs: int
+    dtype: np.dtype[Any]
+    rows: int
+    gates: Array
+    candidate: Array
+    threads: int
+    pace: Pace = field(default_factory=Pace, repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class SparseWeights:
+    """Row starts, columns, values, transposed W_in and bias of both gates and of the candidate; made by `prepare`."""
+
+    nodes: int
+    inputs: int
+    dtype: np.dtype[Any]
+    gates: tuple[Array, Array, Array, Array, Array]
+    candidate: tuple[Array, Array, Array, Array, Array]
+
+
+def prepare(weights: GatedWeights, dtype: DTypeLike = np.float32) -> DenseWeights | SparseWeights:
+    """Lay the weights out for `run`, in float32 or float64; done once per network.
+
+    They are kept as CSR where all three recurrent matrices are, else dense.
+    """
+    kind = np.dtype(dtype)
+    parts = [weights.reset, weights.update, weights.state]
+    if all(issparse(part.W) for part in parts):
+        return SparseWeights(
+            nodes=weights.nodes,
+            inputs=weights.inputs,
+            dtype=kind,
+            gates=_sparse_block(parts[:2], kind),
+            candidate=_sparse_block(parts[2:], kind),
+        )
+    rows = padded(weights.nodes)
+    reset, update, candidate = (_stacked(part, kind) for part in parts)
+    return DenseWeights(
+        nodes=weights.nodes,
+        inputs=weights.inputs,
+        dtype=kind,
+        rows=rows,
+        gates=np.concatenate([reset, update]),
+        candidate=candidate,
+        threads=available_threads(),
+    )
+
+
+def run(
+    prepared: DenseWeights | SparseWeights,
+    u: Array,
+    state: Array,
+    out: Array | None = None,
+    loop: LoopTerms | None = None,
+) -> Array:
+    """Drive the network with `u` from `state`; row t of the result is the state after input t.
+
+    `u` is (batch, time, inputs), `state` (batch, nodes), updated in place to the final state; the result is
+    (batch, time, nodes), in `out` if given. All are C-contiguous and of the prepared dtype. `loop` acts on every new
+    state. For the same batch size the result does not depend on how the time steps are divided among calls, bit for
+    bit.
+
+    tanh and σ are exact to rounding in float64; in float32 tanh is a rational function within 3.1e-7, and
+    σ(x) = (1 + tanh(x / 2)) / 2.
+    """
+    if out is None:
+        out = np.empty((*u.shape[:2], prepared.nodes), prepared.dtype)
+    if not u.shape[1]:
+        return out
+    code = activation_code("tanh", prepared.dtype)
+    if isinstance(prepared, DenseWeights) and len(u) >= MATRIX_BATCH:
+        _run_batch(prepared, u, state, out, code, loop)
+        return out
+    for sequence in range(len(u)):
+        arguments = (u[sequence], state[sequence], out[sequence], code, _part(loop, sequence))
+        if isinstance(prepared, SparseWeights):
+            _run_sparse(prepared, *arguments)
+        else:
+            _run_dense(prepared, *arguments)
+    return out
+
+
+def _part(loop: LoopTerms | None, place: Any) -> LoopTerms | None:
+    """The terms of some sequences or steps."""
+    return None if loop is None else loop._replace(additive=loop.additive[place])
+
+
+def _stacked(part: EsnWeights, dtype: np.dtype[Any]) -> Array:
+    W = part.recurrent()
+    columns = part.nodes + part.inputs + 1
+    stacked = np.zeros((padded(part.nodes), padded(columns)), dtype)
+    rows = stacked[: part.nodes]
+    rows[:, : part.nodes] = W.toarray() if isinstance(W, csr_array) else W
+    rows[:, part.nodes : columns - 1] = part.W_in
+    rows[:, columns - 1] = part.bias
+    return stacked
+
+
+def _sparse_block(parts: list[EsnWeights], dtype: np.dtype[Any]) -> tuple[Array, Array, Array, Array, Array]:
+    W = csr_array(vstack([part.recurrent() for part in parts], format="csr"))
+    return (
+        *padded_csr(W.astype(dtype)),
+        np.ascontiguousarray(np.concatenate([part.W_in for part in parts]).T, dtype),
+        np.concatenate([part.bias for part in parts]).astype(dtype),
+    )
+
+
+def _run_dense(prepared: DenseWeights, u: Array, state: Array, out: Array, code: int, loop: LoopTerms | None) -> None:
+    # The state, and the state behind the reset gate, each followed by the input and the 1 of the bias.
+    now, gated = np.zeros((2, prepared.gates.shape[1]), prepared.dtype)
+    now[: prepared.nodes] = state
+    now[prepared.nodes + prepared.inputs] = gated[prepared.nodes + prepared.inputs] = 1
+    products = np.empty(len(prepared.gates), prepared.dtype)
+    fixed = (prepared.gates, prepared.candidate, now, gated, products)
+    # The threads meet twice in a step, so there must be twice the work.
+    if prepared.threads > 1 and 3 * prepared.nodes**2 >= 2 * THREADED_DENSE:
+
+        def advance(begin: int, end: int, threads: int) -> None:
+            here = _part(loop, slice(begin, end))
+            _dense_parallel(*fixed, u[begin:end], out[begin:end], code, here, threads)
+
+        prepared.pace.drive(advance, len(u), prepared.threads)
+    else:
+        _dense_serial(*fixed, u, out, code, loop)
+    state[:] = out[-1]
+
+
+def _run_batch(prepared: DenseWeights, u: Array, state: Array, out: Array, code: int, loop: LoopTerms | None) -> None:
+    batch, steps, inputs = u.shape
+    nodes, columns = prepared.nodes, prepared.nodes + inputs + 1
+    gates, candidate = prepared.gates[:, :columns].T, prepared.candidate[:nodes, :columns].T
+    now, gated = np.ones((2, batch, columns), prepared.dtype)
+    now[:, :nodes] = state
+    products = np.empty((batch, 2 * prepared.rows), prepared.dtype)
+    candidates = np.empty((batch, nodes), prepared.dtype)
+    for step in range(steps):
+        # The same shapes at every step: a product over several steps would round by their number.
+        now[:, nodes:-1] = gated[:, nodes:-1] = u[:, step]
+        np.matmul(now, gates, out=products)
+        _gate_batch(products, now, gated, nodes, code)
+        np.matmul(gated, candidate, out=candidates)
+        _state_batch(candidates, products, now, out[:, step], code, _part(loop, (slice(None), step)))
+    state[:] = now[:, :nodes]
+
+
+def _run_sparse(prepared: SparseWeights, u: Array, state: Array, out: Array, code: int, loop: LoopTerms | None) -> None:
+    gates, gated = np.empty(2 * prepared.nodes, prepared.dtype), np.empty(prepared.nodes, prepared.dtype)
+    _sparse_serial(prepared.gates, prepared.candidate, gates, gated, u, state.copy(), out, code, loop)
+    state[:] = out[-1]
+
+
+@jit(ORDERED)
+def _sigmoid(code, x):
+    half = x.dtype.type(0.5)
+    for i in range(x.shape[0]):
+        x[i] *= half
+    activate(code, x)
+    for i in range(x.shape[0]):
+        x[i] = half + half * x[i]
+
+
+@jit(ORDERED)
+def _update(z, before, h, loop, t, begin, end):
+    """x = z ⊙ before + (1 - z) ⊙ h for the nodes from `begin` to `end`, in place of h."""
+    one = h.dtype.type(1)
+    for i in range(h.shape[0]):
+        h[i] = z[i] * before[i] + (one - z[i]) * h[i]
+    # Without terms the kernels are compiled for None and this is not in them.
+    if loop is not None:
+        impair(
+            h, before, loop.saturation, loop.keep[begin:end], loop.gain[begin:end], loop.additive[t, begin:end],
+            loop.lsb, loop.limit,
+        )  # fmt: skip
+
+
+@jit(ORDERED)
+def _gate_block(gates, now, gated, products, nodes, code, begin, end):
+    """Both gates of the nodes from `begin` to `end`; leaves z in the second half of `products`."""
+    rows = products.shape[0] // 2
+    stop = min(end, nodes)
+    dense_rows(gates, now, begin, end, products)
+    dense_rows(gates, now, rows + begin, rows + end, products)
+    r = products[begin:stop]
+    _sigmoid(code, r)
+    gated[begin:stop] = r * now[begin:stop]
+    _sigmoid(code, products[rows + begin : rows + stop])
+
+
+@jit(ORDERED)
+def _state_block(candidate, now, gated, products, out, code, loop, t, begin, end):
+    """The new states of the nodes from `begin` to `end`; the first half of `products` is free by now."""
+    rows = products.shape[0] // 2
+    stop = min(end, out.shape[1])
+    dense_rows(candidate, gated, begin, end, products)
+    x = products[begin:stop]
+    activate(code, x)
+    _update(products[rows + begin : rows + stop], now[begin:stop], x, loop, t, begin, stop)
+    now[begin:stop] = x
+    out[t, begin:stop] = x
+
+
+@jit(ORDERED)
+def _set_inputs(now, gated, nodes, u):
+    for k in range(u.shape[0]):
+        now[nodes + k] = u[k]
+        gated[nodes + k] = u[k]
+
+
+@jit(ORDERED)
+def _dense_serial(gates, candidate, now, gated, products, u, out, code, loop):
+    rows, nodes = candidate.shape[0], out.shape[1]
+    for t in range(u.shape[0]):
+        _set_inputs(now, gated, nodes, u[t])
+        _gate_block(gates, now, gated, products, nodes, code, 0, rows)
+        _state_block(candidate, now, gated, products, out, code, loop, t, 0, rows)
+
+
+@jit(ORDERED, parallel=True)
+def _dense_parallel(gates, candidate, now, gated, products, u, out, code, loop, parts):
+    units, nodes = candidate.shape[0] // LANES, out.shape[1]
+    for t in range(u.shape[0]):
+        _set_inputs(now, gated, nodes, u[t])
+        for part in numba.prange(parts):
+            begin = units * part // parts * LANES
+            end = units * (part + 1) // parts * LANES
+            _gate_block(gates, now, gated, products, nodes, code, begin, end)
+        for part in numba.prange(parts):
+            begin = units * part // parts * LANES
+            end = units * (part + 1) // parts * LANES
+            _state_block(candidate, now, gated, products, out, code, loop, t, begin, end)
+
+
+@jit(ORDERED)
+def _gate_batch(products, now, gated, nodes, code):
+    rows = products.shape[1] // 2
+    for b in range(products.shape[0]):
+        r = products[b, :nodes]
+        _sigmoid(code, r)
+        gated[b, :nodes] = r * now[b, :nodes]
+        _sigmoid(code, products[b, rows : rows + nodes])
+
+
+@jit(ORDERED)
+def _state_batch(candidates, products, now, out, code, loop):
+    rows, nodes = products.shape[1] // 2, candidates.shape[1]
+    for b in range(candidates.shape[0]):
+        x = candidates[b]
+        activate(code, x)
+        _update(products[b, rows : rows + nodes], now[b, :nodes], x, loop, b, 0, nodes)
+        now[b, :nodes] = x
+        out[b] = x
+
+
+@jit(ORDERED)
+def _sparse_product(weights, u, vector, out):
+    starts, columns, values, input_rows, bias = weights
+    sparse_rows(starts, columns, values, vector, 0, out.shape[0], out)
+    add_input(input_rows, bias, u, 0, out)
+
+
+@jit(ORDERED)
+def _sparse_serial(gate_weights, candidate_weights, gates, gated, u, state, out, code, loop):
+    nodes = out.shape[1]
+    for t in range(u.shape[0]):
+        before = out[t - 1] if t else state
+        _sparse_product(gate_weights, u[t], before, gates)
+        _sigmoid(code, gates)
+        gated[:] = gates[:nodes] * before
+        x = out[t]
+        _sparse_product(candidate_weights, u[t], gated, x)
+        activate(code, x)
+        _update(gates[nodes:], before, x, loop, t, 0, nodes)

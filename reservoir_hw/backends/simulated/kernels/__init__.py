@@ -1,0 +1,1 @@
+"""What the compiled time loops share."""

@@ -1,0 +1,1 @@
+"""How a simulated device departs from its equations."""

@@ -1,0 +1,318 @@
+"""What all simulated kinds share: the engine that computes, and the non-idealities of the device it stands for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Protocol, Self
+
+import numpy as np
+from pydantic import Field, NonNegativeInt
+
+from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL, Nonidealities, NonidealitiesField
+from reservoir_hw.backends.simulated.nonidealities.noise import Imperfections, LoopTerms
+from reservoir_hw.core import arrays
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir import OutOfRange, Reservoir
+from reservoir_hw.core.reservoir_config import ReservoirConfig
+from reservoir_hw.core.spec import Identity, ReservoirSpec
+
+# Numbers in one array of noise: bounds the memory that a long run needs beyond its states.
+_CHUNK = 1 << 20
+# Steps from which on the spread of the states is worth comparing with the noise, how many of one chunk suffice for it,
+# and the ratio that is worth a word.
+_COMPARED, _SUFFICE, _DROWNED = 100, 1000, 3
+
+log = logging.getLogger(__name__)
+
+
+class SimulatedConfig(ReservoirConfig):
+    """What every simulated kind can be told."""
+
+    nonidealities: NonidealitiesField = Field(
+        default=IDEAL, description="how the device departs from its equations; by default not at all"
+    )
+    seed: NonNegativeInt = 0
+
+    @property
+    def ideal_label(self) -> str:
+        """A short name for the kind and its size."""
+        return super().label
+
+    @property
+    def label(self) -> str:
+        """That of the ideal device and the preset of its non-idealities, for tables and figures."""
+        return f"{self.ideal_label} {self.nonidealities.label}".strip()
+
+    def for_inputs(self, inputs: int) -> Self:
+        """This configuration for a task with `inputs` channels."""
+        if self.input_mask is not None and getattr(self, "weights", None) is None:
+            self.required_inputs()
+        return super().for_inputs(inputs)
+
+    def seeded_nonidealities(self) -> Nonidealities:
+        """The non-idealities, drawn by the seed of the device unless they have one of their own."""
+        if self.nonidealities.seed is not None:
+            return self.nonidealities
+        return self.nonidealities.model_copy(update={"seed": self.seed})
+
+
+class Engine(Protocol):
+    """Computes the equations of a kind and keeps their state."""
+
+    name: str
+
+    def reset(self, batch: int) -> None:
+        """To rest, for so many sequences."""
+
+    def run(self, u: Any, out: Any, loop: LoopTerms | None) -> Any:
+        """(batch, time, inputs) -> (batch, time, nodes); `loop` acts on every new state. `out` may be filled."""
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        """Copies of the state; the first axis of each array is the sequence."""
+        ...
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Continue from what `get_state` gave."""
+
+    def transition(self, u: Any, states: Any, loop: LoopTerms | None) -> Any:
+        """One step from given states, (batch, inputs), (batch, nodes) -> (batch, nodes), where the kind is settable."""
+
+
+class SimulatedReservoir(Reservoir):
+    """A reservoir that is computed.
+
+    Noise is keyed by (seed, sequence, step). Each `reset` begins new sequences, so repeated drives meet new noise,
+    while chunks, a restored snapshot and the whole program run once more meet the same.
+
+    Parameters
+    ----------
+    spec
+        What the ideal device declares; non-idealities take back what no longer holds.
+    engine
+        Computes the ideal equations and lets `LoopTerms` act in them.
+    """
+
+    inputs_are_converted = True
+    """Whether the DAC of `nonidealities.drive` converts the inputs themselves."""
+
+    def __init__(
+        self,
+        spec: ReservoirSpec,
+        engine: Engine,
+        *,
+        nonidealities: Nonidealities = IDEAL,
+        out_of_range: OutOfRange = "error",
+    ) -> None:
+        self._engine = engine
+        self._nonidealities = nonidealities
+        self._imperfect = None if nonidealities.ideal else Imperfections(nonidealities, spec.nodes, spec.numpy_dtype)
+        super().__init__(self._declared(spec), out_of_range=out_of_range)
+
+    def _declared(self, spec: ReservoirSpec) -> ReservoirSpec:
+        """The spec of the ideal device, less what its non-idealities take."""
+        if self._nonidealities.ideal:
+            return spec
+        changes: dict[str, Any] = {
+            "input_bits": self._nonidealities.drive.bits,
+            "output_bits": self._nonidealities.readout.bits,
+            "state_range": None,
+            "identity": _marked(spec.identity, self._nonidealities),
+        }
+        if self._nonidealities.drive.bits is not None and self.inputs_are_converted:
+            changes["input_range"] = self._nonidealities.drive.range
+        refused = dict(spec.not_supported)
+        if self._nonidealities.varies:
+            changes["deterministic"] = False
+            changes["settable"] = False
+            refused["settable"] = "its noise belongs to the steps of its sequences, not to a given state"
+        if self._nonidealities.rounds:
+            changes["differentiable"] = False
+        return spec.model_copy(update={**changes, "not_supported": refused})
+
+    def _open(self) -> None:
+        self._next_sequence = 0
+        self._age = 0
+        # None as soon as it was compared with the noise.
+        self._spread = _Spread() if self._nonidealities.loop.noise else None
+
+    def _reset(self, batch: int) -> None:
+        self._engine.reset(batch)
+        self._sequences = np.arange(self._next_sequence, self._next_sequence + batch)
+        self._next_sequence += batch
+        self._position = 0
+
+    def _run(self, u: Any, out: Any) -> Any:
+        if self._imperfect is None:
+            return self._engine.run(u, out, None)
+        batch, steps = u.shape[:2]
+        chunk = max(1, _CHUNK // (batch * self.spec.nodes))
+        if self.spec.differentiable:
+            # In one piece: gradients reach back to the start of a call. Autograd needs more memory than the noise.
+            chunk = steps
+        if steps <= chunk:
+            return self._run_chunk(self._imperfect, u)
+        if out is None:
+            shape = (batch, steps, self.spec.nodes)
+            out = u.new_empty(shape) if arrays.is_tensor(u) else np.empty(shape, self.spec.numpy_dtype)
+        for t in range(0, steps, chunk):
+            part = slice(t, t + chunk)
+            out[:, part] = self._run_chunk(self._imperfect, arrays.contiguous(u[:, part]))
+        return out
+
+    def _run_chunk(self, imperfect: Imperfections, u: Any) -> Any:
+        steps = u.shape[1]
+        loop = imperfect.loop_terms(self._sequences, self._position, self._age, steps)
+        states = self._engine.run(self._converted(u), None, loop)
+        self._compare_noise(u, states)
+        states, saturated, lost = self._measured(imperfect, states, self._sequences, self._position)
+        self.counters.saturations += saturated
+        self.counters.lost += lost
+        self._position += steps
+        self._age += steps
+        return states
+
+    def _compare_noise(self, u: Any, states: Any) -> None:
+        """Say so, once, where the inputs hardly show in the states of the loop for noise."""
+        if self._spread is None:
+            return
+        self._spread.add(u, states)
+        if self._spread.steps < _COMPARED:
+            return
+        noise, spread = self._nonidealities.loop.noise, self._spread.result()
+        self._spread = None
+        if spread < _DROWNED * noise:
+            log.warning(
+                "%s: with a loop noise of %g the states spread by no more than %.2g over time (standard deviation), "
+                "noise included: lower nonidealities.loop.noise, which is in units of the states, or drive it harder",
+                self._name(), noise, spread,
+            )  # fmt: skip
+
+    def _converted(self, u: Any) -> Any:
+        """What the DAC makes of inputs that are within its range."""
+        if self._imperfect is None or self._imperfect.dac is None or not self.inputs_are_converted:
+            return u
+        return self._imperfect.dac.apply(u)[0]
+
+    def _transition(self, u: Any, states: Any) -> Any:
+        imperfect = self._imperfect
+        if imperfect is None:
+            return self._engine.transition(u, states, None)
+        # Settable devices have no noise and no drift: any sequence and step give the same terms.
+        sequences = np.zeros(len(u), dtype=np.int64)
+        loop = imperfect.loop_terms(sequences, 0, 0, 1)
+        after = self._engine.transition(self._converted(u), states, loop)
+        states, saturated, _ = self._measured(imperfect, after[:, None], sequences, 0)
+        self.counters.saturations += saturated
+        return states[:, 0]
+
+    def _measured(
+        self, imperfect: Imperfections, states: Any, sequences: np.ndarray, first: int
+    ) -> tuple[Any, int, int]:
+        """What is read of the states, and how often they reached the end of a range and were lost."""
+        at_end = imperfect.at_the_end(states)
+        states, saturated, lost = imperfect.measure(states, sequences, first)
+        return states, saturated + at_end, lost
+
+    def _snapshot(self) -> dict[str, np.ndarray]:
+        state = self._engine.get_state()
+        if self._imperfect is not None:
+            state["noise.sequence"] = self._sequences.copy()
+            state["noise.step"] = np.full(len(self._sequences), self._position)
+            state["noise.age"] = np.full(len(self._sequences), self._age)
+            state["noise.next"] = np.full(len(self._sequences), self._next_sequence)
+        return state
+
+    def _restore(self, state: Mapping[str, np.ndarray]) -> None:
+        expected = self._snapshot()
+        if set(state) != set(expected):
+            raise ConfigurationError(
+                f"restore: the snapshot holds {sorted(state)}, this device needs {sorted(expected)}"
+            )
+        for name, array in expected.items():
+            if np.shape(state[name])[1:] != array.shape[1:]:
+                raise ConfigurationError(
+                    f"restore: {name} has the shape {np.shape(state[name])} in the snapshot, this device needs "
+                    f"(sequences, {', '.join(map(str, array.shape[1:]))})"
+                )
+            if np.asarray(state[name]).dtype != array.dtype:
+                raise ConfigurationError(
+                    f"restore: {name} is {np.asarray(state[name]).dtype} in the snapshot, this device computes in "
+                    f"{array.dtype}"
+                )
+        for name in set(state) & {"noise.step", "noise.age", "noise.next"}:
+            if len(np.unique(state[name])) > 1:
+                raise ConfigurationError(
+                    f"restore: {name} differs between the sequences of the snapshot; those of a noisy device advance "
+                    "together, so that snapshots taken at different steps cannot be joined"
+                )
+        self._engine.set_state({name: array for name, array in state.items() if not name.startswith("noise.")})
+        if self._imperfect is not None:
+            self._sequences = np.array(state["noise.sequence"])
+            self._position, self._age = int(state["noise.step"][0]), int(state["noise.age"][0])
+            self._next_sequence = int(state["noise.next"][0])
+
+    def _with_identity(self, identity: Identity) -> ReservoirSpec:
+        """The spec after an upload."""
+        if self._imperfect is not None:
+            identity = _marked(identity, self._nonidealities)
+        return self._device().model_copy(update={"identity": identity})
+
+    def _settings(self) -> dict[str, Any]:
+        settings: dict[str, Any] = {"engine": self._engine.name}
+        if self._imperfect is not None:
+            settings["nonidealities"] = self._nonidealities.model_dump(mode="json")
+        return settings
+
+
+class _Spread:
+    """How far the states spread over the steps at which the inputs changed, from chunk to chunk and call to call."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._mean, self._squares = np.zeros(1), np.zeros(1)
+        self._last: np.ndarray | None = None
+
+    def add(self, u: Any, states: Any) -> None:
+        """Look at a chunk of inputs and states (batch, time, ...): at as many sequences as it takes."""
+        steps = u.shape[1]
+        given = _as_numpy(u[: 1 + _COMPARED // max(1, steps)]).reshape(-1, u.shape[2])
+        if not len(given):
+            return
+        before = given[:1] if self._last is None else self._last
+        changed = np.flatnonzero((given != np.concatenate([before, given[:-1]])).any(axis=1))
+        self._last = given[-1:].copy()
+        sequence, step = np.divmod(changed[:: 1 + len(changed) // _SUFFICE], steps)
+        if not len(step):
+            return
+        samples = _as_numpy(states[sequence, step]).astype(np.float64)
+        # Means and squares are merged as in Chan, Golub & LeVeque 1983. A diverging network is refused later on.
+        with np.errstate(invalid="ignore", over="ignore"):
+            total = self.steps + len(samples)
+            mean = samples.mean(axis=0)
+            away = mean - self._mean
+            self._squares = self._squares + ((samples - mean) ** 2).sum(axis=0)
+            self._squares += away**2 * (self.steps * len(samples) / total)
+            self._mean = self._mean + away * (len(samples) / total)
+        self.steps = total
+
+    def result(self) -> float:
+        """The standard deviation, over the nodes that are not dead."""
+        return float(np.sqrt(self._squares.sum() / self.steps / max(1, np.count_nonzero(self._squares))))
+
+
+def _as_numpy(array: Any) -> np.ndarray:
+    return array.detach().cpu().numpy() if arrays.is_tensor(array) else array
+
+
+def _marked(identity: Identity, nonidealities: Nonidealities) -> Identity:
+    """The identity of a device with these non-idealities: another fingerprint."""
+    content = f"{identity.content} {nonidealities.effective.model_dump_json(exclude={'preset'})}"
+    return Identity(**identity.model_dump(exclude={"fingerprint", "content"}), content=content)
+
+
+def have_numba() -> bool:
+    """Whether the compiled CPU kernels can be had, without importing them."""
+    from importlib.util import find_spec
+
+    return find_spec("numba") is not None

@@ -1,0 +1,133 @@
+"""Numpy arrays and torch tensors across the contract: callers get back the library and device they gave."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from reservoir_hw.core.errors import MissingExtra, NotSupported, ShapeError
+
+if TYPE_CHECKING:
+    import torch
+
+    Array: TypeAlias = "np.ndarray | torch.Tensor"
+else:
+    Array: TypeAlias = Any
+
+# Values whose temporary array stays in the cache.
+_BLOCK = 1 << 16
+# Values for which a single call, here of a product, is cheaper than two.
+_FEW = 1 << 12
+
+
+def is_tensor(value: object) -> bool:
+    """Whether `value` is a torch tensor, decided without importing torch."""
+    if type(value) is np.ndarray:
+        return False
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def import_torch(purpose: str) -> Any:
+    """Torch, or one sentence that says how to get it."""
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtra(f"{purpose} needs torch: pip install 'reservoir-hw[sim]'") from error
+    return torch
+
+
+def to_numpy(value: Any, dtype: np.dtype[Any], name: str) -> np.ndarray:
+    """A C-contiguous numpy array of `dtype`; no copy is made where none is needed."""
+    if is_tensor(value):
+        value = value.detach().cpu().numpy()
+    elif type(value) is np.ndarray and value.dtype == dtype and value.flags.c_contiguous:
+        return value
+    return np.ascontiguousarray(_real(value, name), dtype=dtype)
+
+
+def to_tensor(value: Any, dtype: np.dtype[Any], device: str, name: str) -> Any:
+    """A contiguous tensor of `dtype` on `device`; gradients keep flowing through it."""
+    torch = import_torch("this reservoir")
+    if not is_tensor(value):
+        array = np.ascontiguousarray(_real(value, name), dtype=dtype)
+        value = torch.from_numpy(array if array.flags.writeable else array.copy())
+    if value.is_complex():
+        raise ShapeError(f"{name} must hold real numbers, not {value.dtype}")
+    return value.to(device=device, dtype=getattr(torch, dtype.name)).contiguous()
+
+
+def like(states: Any, given: Any) -> Any:
+    """`states` in the library and on the device of `given`."""
+    if is_tensor(given):
+        return to_tensor(states, _dtype_of(states), str(given.device), "states")
+    return states.detach().cpu().numpy() if is_tensor(states) else states
+
+
+def concatenate(parts: list[Any], axis: int) -> Any:
+    """Arrays, or tensors, one behind the other."""
+    if is_tensor(parts[0]):
+        return import_torch("this reservoir").cat(parts, dim=axis)
+    return np.concatenate(parts, axis=axis)
+
+
+def contiguous(array: Any) -> Any:
+    """The array or tensor with its last axis quickest and no gaps; copied only if needed."""
+    return array.contiguous() if is_tensor(array) else np.ascontiguousarray(array)
+
+
+def share_memory(native: Any, given: Any) -> bool:
+    """Whether a change of `given` could show in `native`."""
+    if is_tensor(native) and is_tensor(given):
+        return native.data_ptr() == given.data_ptr()
+    if is_tensor(native):
+        return isinstance(given, np.ndarray) and np.may_share_memory(native.detach().cpu().numpy(), given)
+    return isinstance(native, np.ndarray) and (is_tensor(given) or np.may_share_memory(native, given))
+
+
+def all_finite(array: Any) -> bool:
+    """Whether there is neither NaN nor infinity in `array`. One pass, no large temporary array."""
+    if is_tensor(array):
+        return bool(array.detach().isfinite().all())
+    if array.size <= _FEW and math.isfinite(np.vdot(array, array)):
+        # A finite sum of squares proves it. That of large finite numbers may overflow, so a bad one is looked at.
+        return True
+    if array.size <= _BLOCK or not array.flags.c_contiguous:
+        return bool(np.isfinite(array).all())
+    flat = array.reshape(-1)
+    return all(np.isfinite(flat[start : start + _BLOCK]).all() for start in range(0, flat.size, _BLOCK))
+
+
+def limits_of(array: Any) -> tuple[float, float]:
+    """Smallest and largest value."""
+    if is_tensor(array):
+        array = array.detach()
+    return float(array.min()), float(array.max())
+
+
+def refuse_gradient(value: Any) -> None:
+    """Raise if a gradient is asked of a reservoir that has none, instead of silently cutting the graph."""
+    if is_tensor(value) and value.requires_grad and sys.modules["torch"].is_grad_enabled():
+        raise NotSupported(
+            "the inputs require a gradient, but this reservoir is not differentiable; detach() them "
+            "(or use torch.no_grad()), or choose a differentiable simulation (esn: gradients: true)"
+        )
+
+
+def _dtype_of(array: Any) -> np.dtype[Any]:
+    if isinstance(array, np.ndarray):
+        return array.dtype
+    return np.dtype(str(array.dtype).removeprefix("torch."))
+
+
+def _real(value: Any, name: str) -> np.ndarray:
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ShapeError(f"{name} cannot be read as an array of numbers: {error}") from error
+    if array.dtype.kind not in "fiub":
+        raise ShapeError(f"{name} must hold real numbers, not {array.dtype}")
+    return array

@@ -1,0 +1,367 @@
+"""Configuration documents: where each value came from, and errors that say so."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from reservoir_hw.core.errors import ConfigurationError
+
+ENVIRONMENT_PREFIX = "RESERVOIR_HW__"
+
+Key = str | int
+Location = tuple[Key, ...]
+
+
+class Config(BaseModel):
+    """Base of every section of a configuration: immutable, unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+ConfigT = TypeVar("ConfigT", bound=Config)
+
+
+@dataclass
+class Document:
+    """Plain nested values, and for each of them the origin that messages name (file:line, option, variable)."""
+
+    data: dict[str, Any] = field(default_factory=dict)
+    origins: dict[Location, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_mapping(cls, data: Mapping[str, Any], origin: str) -> Self:
+        """A document from values in memory."""
+        document = cls(copy.deepcopy(dict(data)))
+        document.origins = dict.fromkeys([(), *_locations(document.data)], origin)
+        return document
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Self:
+        """A YAML 1.2 or JSON file, with the files it `extends:`."""
+        return cls._from_file(Path(path), ())
+
+    @classmethod
+    def _from_file(cls, path: Path, seen: tuple[Path, ...]) -> Self:
+        if path.resolve() in seen:
+            chain = " -> ".join(str(p) for p in (*seen, path.resolve()))
+            raise ConfigurationError(f"{path}: extends itself: {chain}")
+        document = cls(*_read_yaml(path))
+        if "extends" not in document.data:
+            return document
+        parent = document.data["extends"]
+        where = document.origins[("extends",)]
+        if not isinstance(parent, str):
+            raise ConfigurationError(f"{where}: extends must be the path of one file, not {parent!r}")
+        base_path = path.parent / parent
+        if not base_path.is_file():
+            raise ConfigurationError(f"{where}: extends: there is no file {base_path}")
+        document._remove(("extends",))
+        base = cls._from_file(base_path, (*seen, path.resolve()))
+        base.merge(document)
+        return base
+
+    @classmethod
+    def copy_of(cls, document: Document) -> Self:
+        """A document that can be changed without changing the other."""
+        return cls(copy.deepcopy(document.data), dict(document.origins))
+
+    def merge(self, over: Document) -> None:
+        """Lay `over` on top: mappings merge, everything else replaces.
+
+        A mapping whose `kind` changes is replaced whole: the keys of one kind mean nothing to another.
+        """
+        self._merge(self.data, over.data, over, ())
+
+    def _merge(self, base: dict[str, Any], new: dict[str, Any], over: Document, at: Location) -> None:
+        for key, value in new.items():
+            location = (*at, key)
+            old = base.get(key)
+            if (
+                isinstance(old, dict)
+                and isinstance(value, dict)
+                and value.get("kind", old.get("kind")) == old.get("kind")
+            ):
+                self._merge(old, value, over, location)
+                continue
+            self._forget(location)
+            base[key] = copy.deepcopy(value)
+            for place in [location, *_locations(value, location)]:
+                self.origins[place] = over.origins.get(place, over.origins.get(location, ""))
+
+    def replace(self, key: str, section: Document) -> None:
+        """Put another document in the place of a whole section (`--reservoir FILE`)."""
+        self._forget((key,))
+        self.data[key] = copy.deepcopy(section.data)
+        self.origins[(key,)] = next(iter(section.origins.values()), "")
+        self.origins.update({(key, *place): origin for place, origin in section.origins.items()})
+
+    def set(self, dotted: str, value: Any, origin: str) -> None:
+        """Set one value by its dotted path, for instance `reservoir.nodes`."""
+        keys = dotted.split(".")
+        if not all(keys):
+            raise ConfigurationError(f"{origin}: {dotted!r} is not a dotted path such as reservoir.nodes")
+        here: Any = self.data
+        at: Location = ()
+        for position, key in enumerate(keys):
+            if not isinstance(here, dict | list):
+                place = ".".join(map(str, at))
+                raise ConfigurationError(f"{origin}: {place} is {here!r}, it has no key {key!r}")
+            step: Key = _index(key, here, dotted, origin) if isinstance(here, list) else key
+            at = (*at, step)
+            if position == len(keys) - 1:
+                self._forget(at)
+                _put(here, step, value)
+                self.origins.update(dict.fromkeys([at, *_locations(value, at)], origin))
+            elif _child(here, step) is None:
+                _put(here, step, {})
+                self.origins[at] = origin
+            here = _child(here, step)
+
+    def set_option(self, assignment: str) -> None:
+        """Apply one `--set key=value`; the value is read as YAML."""
+        key, equals, text = assignment.partition("=")
+        if not equals or not key.strip():
+            raise ConfigurationError(f"--set {assignment!r}: write it as key=value, for instance reservoir.nodes=300")
+        self.set(key.strip(), parse_scalar(text, f"--set {key}"), f"--set {key.strip()}")
+
+    def set_environment(self, environment: Mapping[str, str] | None = None, prefix: tuple[str, ...] = ()) -> None:
+        """Apply variables such as RESERVOIR_HW__RESERVOIR__ADDRESS=tcp://10.0.0.7:5555.
+
+        A document that is only the section `prefix` of an experiment takes the variables of that section.
+        """
+        for name, text in sorted((os.environ if environment is None else environment).items()):
+            if name.startswith(ENVIRONMENT_PREFIX):
+                keys = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
+                if tuple(keys[: len(prefix)]) != prefix:
+                    continue
+                origin = f"environment variable {name}"
+                self.set(".".join(keys[len(prefix) :]), parse_scalar(text, origin), origin)
+
+    def origin(self, location: Location) -> str:
+        """Where the value at `location`, or else what encloses it, came from."""
+        for length in range(len(location), -1, -1):
+            if location[:length] in self.origins:
+                return self.origins[location[:length]]
+        return ""
+
+    def _remove(self, location: tuple[str]) -> None:
+        del self.data[location[0]]
+        self._forget(location)
+
+    def _forget(self, location: Location) -> None:
+        depth = len(location)
+        for place in [p for p in self.origins if p[:depth] == location]:
+            del self.origins[place]
+
+
+def validate(model: type[ConfigT], document: Document) -> ConfigT:
+    """Build `model` from the document; all problems come in one `ConfigurationError` that names their origins."""
+    # Strict JSON validation: "50" is no number and `true` no 1, but a list may become a tuple, a text a path.
+    text = json.dumps(document.data, default=_json_default)
+    try:
+        return model.model_validate_json(text, strict=True)
+    except ValidationError as error:
+        raise ConfigurationError(_explain(error, model, document)) from None
+
+
+def _json_default(value: Any) -> Any:
+    """Numpy scalars and arrays as numbers and lists; paths and dates as text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def parse_scalar(text: str, origin: str) -> Any:
+    """A value as YAML 1.2 reads it: 1e-4 is a number, [1, 2] a list."""
+    from ruamel.yaml import YAML, YAMLError
+
+    try:
+        value = _plain(YAML(typ="rt").load(text))
+    except (YAMLError, ValueError) as error:
+        raise ConfigurationError(f"{origin}: {text!r} cannot be read as a YAML value: {_problem(error)}") from None
+    # A text that was not quoted is meant as it stands, with a # in it too.
+    if value is None and text.strip().startswith("#"):
+        return text.strip()
+    return text.strip() if isinstance(value, str) and text.strip()[:1] not in {"'", '"', "|", ">"} else value
+
+
+def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[Location, str]]:
+    from ruamel.yaml import YAML, YAMLError
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path}: there is no such file") from None
+    except IsADirectoryError:
+        raise ConfigurationError(f"{path} is a folder; name the file in it") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error}") from None
+    try:
+        loaded = YAML(typ="rt").load(text)
+    except RecursionError:
+        raise ConfigurationError(f"{path}: nested too deeply") from None
+    except (YAMLError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        raise ConfigurationError(f"{where}: not valid YAML: {_problem(error)}") from None
+    if not isinstance(loaded, dict):
+        found = "is empty" if loaded is None else f"holds {type(_plain(loaded)).__name__}"
+        raise ConfigurationError(f"{path}:1: {found}; a configuration is a mapping of `key: value` lines")
+    origins: dict[Location, str] = {(): f"{path}:1"}
+    try:
+        origins.update({place: f"{path}:{line}" for place, line in _lines(loaded, ())})
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+    return _plain(loaded), origins
+
+
+def _problem(error: Exception) -> str:
+    return str(getattr(error, "problem", None) or error).strip().splitlines()[0]
+
+
+def _lines(node: Any, at: Location) -> Iterator[tuple[Location, int]]:
+    """The line of every key and item of a round-trip document."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            line = node.lc.key(key)[0] if key in (node.lc.data or {}) else 0  # pyright: ignore[reportAttributeAccessIssue]
+            if not isinstance(key, str):
+                raise ConfigurationError(f"line {line + 1}: the key {key!r} must be a text")
+            yield (*at, key), line + 1
+            yield from _lines(value, (*at, key))
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            line = node.lc.item(index)[0]  # pyright: ignore[reportAttributeAccessIssue]
+            yield (*at, index), line + 1
+            yield from _lines(value, (*at, index))
+
+
+def _plain(node: Any) -> Any:
+    """Builtin types for the subclasses of a round-trip document."""
+    if isinstance(node, dict):
+        return {_plain(key): _plain(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_plain(value) for value in node]
+    for builtin in (bool, int, float, str):
+        if isinstance(node, builtin):
+            return builtin(node)
+    # ruamel's rt loader has a boolean of its own that derives from int; None, dates stay as they are.
+    return node
+
+
+def _locations(value: Any, at: Location = ()) -> Iterator[Location]:
+    """The places below `at`."""
+    children: Sequence[tuple[Key, Any]] = ()
+    if isinstance(value, dict):
+        children = list(value.items())
+    elif isinstance(value, list):
+        children = list(enumerate(value))
+    for key, child in children:
+        yield (*at, key)
+        yield from _locations(child, (*at, key))
+
+
+def _child(node: Any, key: Key) -> Any:
+    return node.get(key) if isinstance(node, dict) else node[key]
+
+
+def _put(node: Any, key: Key, value: Any) -> None:
+    node[key] = value
+
+
+def _index(key: str, here: list[Any], dotted: str, origin: str) -> int:
+    if not key.isdecimal() or int(key) >= len(here):
+        raise ConfigurationError(f"{origin}: {dotted}: {key!r} is not one of the {len(here)} items (0 is the first)")
+    return int(key)
+
+
+def _explain(error: ValidationError, model: type[BaseModel], document: Document) -> str:
+    # What fits none of several types is reported by pydantic once for each: that is one problem.
+    merged: dict[str, list[str]] = {}
+    for problem in error.errors():
+        place, message = _explain_one(problem, model, document)
+        known = merged.setdefault(place, [])
+        known.append(message.removeprefix("input should be ") if known else message)
+    problems = [place + " or ".join(messages) for place, messages in merged.items()]
+    if len(problems) == 1:
+        return problems[0]
+    return "\n".join([f"{len(problems)} problems in the configuration:", *(f"  {p}" for p in problems)])
+
+
+def _explain_one(problem: Any, model: type[BaseModel], document: Document) -> tuple[str, str]:
+    """Which value is wrong, and why."""
+    location = _in_document(problem["loc"], document.data)
+    name = ".".join(map(str, location))
+    origin = document.origin(location)
+    prefix = f"{origin}: " if origin else ""
+    kind = problem["type"]
+    if kind == "extra_forbidden":
+        known = _known_keys(model, problem["loc"][:-1])
+        close = get_close_matches(str(location[-1]), known, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        return f"{prefix}unknown key {name!r}; ", f"{hint}(known: {', '.join(known)})"
+    if kind == "missing":
+        return f"{prefix}{name}", " is missing"
+    message = problem["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    if not location:
+        return prefix or "configuration: ", message
+    if isinstance(problem["input"], str | int | float | bool | None):
+        return f"{prefix}{name} = {problem['input']!r}: ", message
+    return f"{prefix}{name}: ", message
+
+
+def _in_document(location: Sequence[Key], data: Any) -> Location:
+    """Pydantic's location without the names of union members, which stand in no file."""
+    kept: list[Key] = []
+    here: Any = data
+    for position, key in enumerate(location):
+        present = (isinstance(here, dict) and key in here) or (
+            isinstance(here, list) and isinstance(key, int) and key < len(here)
+        )
+        if present:
+            kept.append(key)
+            here = _child(here, key)
+        elif isinstance(here, dict) and position == len(location) - 1:
+            kept.append(key)
+    return tuple(kept)
+
+
+def _known_keys(model: type[BaseModel], location: Sequence[Key]) -> list[str]:
+    """Field names of the model that stands at `location` below `model`."""
+    here: list[type[BaseModel]] = [model]
+    for key in location:
+        if isinstance(key, int):
+            continue
+        below = [m for candidate in here for m in _models(candidate, key)]
+        here = below or here
+    return sorted({name for candidate in here for name in candidate.model_fields})
+
+
+def _models(model: type[BaseModel], key: str) -> list[type[BaseModel]]:
+    from typing import get_args
+
+    info = model.model_fields.get(key)
+    if info is None:
+        return [model] if _has_kind(model, key) else []
+    pending: list[Any] = [info.annotation]
+    found: list[type[BaseModel]] = []
+    while pending:
+        annotation = pending.pop()
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            found.append(annotation)
+        pending.extend(get_args(annotation))
+    return found
+
+
+def _has_kind(model: type[BaseModel], kind: str) -> bool:
+    from typing import get_args
+
+    info = model.model_fields.get("kind")
+    return info is not None and kind in get_args(info.annotation)

@@ -1,0 +1,53 @@
+"""What must be known to repeat a result: versions, host, configuration and its hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import time
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from reservoir_hw.core import passwords
+
+PACKAGES = ("reservoir-hw", "numpy", "torch", "numba", "scipy", "pydantic")
+
+
+def plain(value: Any) -> Any:
+    """Numbers, texts, lists and mappings only, ready for JSON (`as_plain`)."""
+    return json.loads(json.dumps(value, default=as_plain))
+
+
+def as_plain(value: Any) -> Any:
+    """What JSON does not know: numpy's numbers become plain ones, the rest becomes text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def configuration_hash(resolved: Any) -> str:
+    """sha256 of a resolved configuration, independent of the order of its keys."""
+    return hashlib.sha256(json.dumps(resolved, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that compute; those not installed are left out."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def collect(resolved: Any) -> dict[str, Any]:
+    """The record that goes with every result, without the device's own part."""
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command": passwords.command(),
+        "host": platform.node(),
+        "platform": platform.platform(),
+        "versions": versions(),
+        "configuration": resolved,
+        "configuration_sha256": configuration_hash(resolved),
+    }

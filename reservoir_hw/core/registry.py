@@ -1,0 +1,113 @@
+"""From the name in `kind:` to the configuration class that stands behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, get_args
+
+from reservoir_hw.core.configuration import Config
+from reservoir_hw.core.errors import ConfigurationError
+
+# Third parties add to these by the entry point groups `reservoir_hw.backends`, `.readouts`, and so on.
+BUILT_IN: dict[str, dict[str, str]] = {
+    "backends": {
+        "delay_loop": "reservoir_hw.backends.simulated.delay_loop.delay_loop:DelayLoopConfig",
+        "esn": "reservoir_hw.backends.simulated.esn.esn:EsnConfig",
+        "gated_esn": "reservoir_hw.backends.simulated.gated.gated_esn:GatedEsnConfig",
+        "laerc": "reservoir_hw.backends.layered:LaercReservoirsConfig",
+        "layers": "reservoir_hw.backends.layered:LayersConfig",
+        "parallel": "reservoir_hw.backends.parallel:ParallelConfig",
+        "python": "reservoir_hw.backends.python:PythonConfig",
+        "replay": "reservoir_hw.backends.replay:ReplayConfig",
+        "zmq": "reservoir_hw.backends.zeromq:ZmqConfig",
+    },
+    "readouts": {
+        "attention": "reservoir_hw.readout.models.configuration:AttentionModelConfig",
+        "laerc": "reservoir_hw.readout.models.configuration:LaercConfig",
+        "linear": "reservoir_hw.readout.models.configuration:LinearModelConfig",
+        "lms": "reservoir_hw.readout.linear.configuration:LmsConfig",
+        "low_rank": "reservoir_hw.readout.models.configuration:LowRankModelConfig",
+        "ridge": "reservoir_hw.readout.linear.configuration:RidgeConfig",
+        "rls": "reservoir_hw.readout.linear.configuration:RlsConfig",
+    },
+    "tasks": {
+        "channel_equalisation": "reservoir_hw.tasks.configuration:ChannelEqualisationConfig",
+        "elman_grammar": "reservoir_hw.tasks.configuration:ElmanGrammarConfig",
+        "japanese_vowels": "reservoir_hw.tasks.configuration:JapaneseVowelsConfig",
+        "lorenz": "reservoir_hw.tasks.configuration:LorenzConfig",
+        "mackey_glass": "reservoir_hw.tasks.configuration:MackeyGlassConfig",
+        "memory_recall": "reservoir_hw.tasks.configuration:MemoryRecallConfig",
+        "narma": "reservoir_hw.tasks.configuration:NarmaConfig",
+        "parity": "reservoir_hw.tasks.configuration:ParityConfig",
+        "santa_fe": "reservoir_hw.tasks.configuration:SantaFeConfig",
+        "sine_square": "reservoir_hw.tasks.configuration:SineSquareConfig",
+        "text": "reservoir_hw.tasks.configuration:TextConfig",
+        "trace": "reservoir_hw.tasks.trace.task:TraceConfig",
+    },
+    "baselines": {
+        "bigram": "reservoir_hw.readout.baselines.configuration:BigramConfig",
+        "fir": "reservoir_hw.readout.baselines.configuration:FirConfig",
+        "trigram": "reservoir_hw.readout.baselines.configuration:TrigramConfig",
+    },
+    "instruments": {},
+}
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """Where a kind comes from. `target` is "module:class"."""
+
+    group: str
+    kind: str
+    target: str
+    origin: str
+    entry_point: EntryPoint | None = None
+
+    def load(self) -> type[Config]:
+        """Import the configuration class. It must be light: heavy imports belong into its `build`."""
+        try:
+            if self.entry_point is not None:
+                found: Any = self.entry_point.load()
+            else:
+                module, _, name = self.target.partition(":")
+                found = getattr(import_module(module), name)
+        except Exception as error:
+            # Whatever the code of a plug-in does on import, it is that package's mistake.
+            raise ConfigurationError(
+                f"kind {self.kind!r} ({self.group}, from {self.origin}) cannot be loaded from {self.target}: {error}"
+            ) from error
+        if not (isinstance(found, type) and issubclass(found, Config)):
+            raise ConfigurationError(f"{self.target} (from {self.origin}) must be a class derived from Config")
+        field = found.model_fields.get("kind")
+        if field is None or self.kind not in get_args(field.annotation):
+            raise ConfigurationError(f"{self.target} (from {self.origin}) needs the field kind: Literal[{self.kind!r}]")
+        return found
+
+
+def available(group: str) -> dict[str, Plugin]:
+    """All kinds of a group by name; a name that two packages claim is an error."""
+    plugins = {kind: Plugin(group, kind, target, "reservoir_hw") for kind, target in BUILT_IN[group].items()}
+    for entry in entry_points(group=f"reservoir_hw.{group}"):
+        origin = entry.dist.name if entry.dist else entry.value
+        clash = plugins.get(entry.name)
+        if clash is not None and clash.target != entry.value:
+            raise ConfigurationError(
+                f"two packages offer the {group} kind {entry.name!r}: {clash.origin} ({clash.target}) and "
+                f"{origin} ({entry.value}); uninstall one of them"
+            )
+        plugins[entry.name] = Plugin(group, entry.name, entry.value, origin, entry)
+    return plugins
+
+
+def find(group: str, kind: str) -> Plugin:
+    """The plug-in for `kind`, or a `ConfigurationError` that lists what there is."""
+    plugins = available(group)
+    if kind not in plugins:
+        from difflib import get_close_matches
+
+        close = get_close_matches(kind, plugins, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ConfigurationError(f"unknown kind {kind!r}{hint} (known {group}: {', '.join(sorted(plugins))})")
+    return plugins[kind]

@@ -1,0 +1,184 @@
+"""From a configuration (file, mapping or object) to an open reservoir."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PositiveInt,
+    PrivateAttr,
+    SerializeAsAny,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from reservoir_hw.core import registry
+from reservoir_hw.core.configuration import Config, Document, validate
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir import OutOfRange, Reservoir
+from reservoir_hw.core.signal import MaskConfig
+
+
+class ReservoirConfig(Config):
+    """What every kind of reservoir can be told. A kind adds `kind: Literal["..."]` and its own fields."""
+
+    kind: Any
+    inputs: PositiveInt | None = Field(default=None, description="number of input channels; by default the task's")
+    out_of_range: OutOfRange = Field(
+        default="error", description="inputs outside the device's range: refuse them, or clip and count them"
+    )
+
+    input_mask: MaskConfig | None = Field(
+        default=None, description="a seeded matrix from the task's channels to the `inputs` of the device"
+    )
+    _channels: int | None = PrivateAttr(default=None)
+
+    @abstractmethod
+    def build(self) -> Reservoir:
+        """Make the reservoir, not yet open. Heavy imports belong in here."""
+
+    @property
+    def label(self) -> str:
+        """A short name for tables and figures."""
+        nodes = getattr(self, "nodes", None)
+        return self.kind.upper() + (f"({nodes})" if nodes else "")
+
+    def for_inputs(self, inputs: int) -> Self:
+        """This configuration for a task with `inputs` channels.
+
+        Raises `ConfigurationError` if the configuration names another number.
+        """
+        if isinstance(inputs, bool) or not isinstance(inputs, int) or inputs < 1:
+            raise ConfigurationError(f"inputs must be a whole number of channels, at least 1, not {inputs!r}")
+        if self.input_mask is not None:
+            self.input_mask.check_inputs(inputs, "input_mask")
+            masked = self.model_copy()
+            masked._channels = inputs
+            return masked
+        if self.inputs is None:
+            return self.model_copy(update={"inputs": inputs})
+        if self.inputs != inputs:
+            raise ConfigurationError(
+                f"the task has {inputs} input channels, but reservoir.inputs is {self.inputs}; "
+                "remove reservoir.inputs to take the task's, or let `input_mask:` spread them"
+            )
+        return self
+
+    def required_inputs(self) -> int:
+        """`inputs`, or an error where neither the file nor a task gave it."""
+        if self.inputs is None and self.input_mask is not None:
+            raise ConfigurationError("`input_mask:` needs to know `inputs`: how many has the device?")
+        if self.inputs is None:
+            raise ConfigurationError(f"a reservoir of kind {self.kind!r} needs `inputs` when no task gives it")
+        return self.inputs
+
+
+def _of_its_kind(value: Any) -> Any:
+    """The configuration that stands behind `kind:`, validated by its own class."""
+    if isinstance(value, ReservoirConfig):
+        return value
+    if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
+        raise ConfigurationError("a reservoir needs `kind:`, for instance kind: esn")
+    model = registry.find("backends", value["kind"]).load()
+    try:
+        return model.model_validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        # Raised on, pydantic puts the place of this reservoir before that of each problem.
+        raise ValidationError.from_exception_data(
+            error.title, [_readable(problem, model) for problem in error.errors()], "json"
+        ) from None
+
+
+def _readable(problem: Any, model: type[Config]) -> InitErrorDetails:
+    """A problem as it was, but for an unknown key: only here it is known which ones there are."""
+    kind: Any = PydanticCustomError("of_its_kind", "{message}", {"message": problem["msg"]})
+    if problem["type"] == "missing":
+        kind = "missing"
+    elif problem["type"] == "extra_forbidden":
+        hint = ""
+        if len(problem["loc"]) == 1:
+            close = get_close_matches(str(problem["loc"][0]), model.model_fields, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            hint += f" (known: {', '.join(sorted(model.model_fields))})"
+        kind = PydanticCustomError("unknown_key", "unknown key{hint}", {"hint": hint})
+    return InitErrorDetails(type=kind, loc=problem["loc"], input=problem["input"])
+
+
+AnyReservoirConfig = Annotated[
+    SerializeAsAny[ReservoirConfig],
+    BeforeValidator(_of_its_kind),
+    WithJsonSchema({"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]}),
+]
+"""A reservoir of any kind as a field of another configuration."""
+
+
+def parse_reservoir(document: Document) -> ReservoirConfig:
+    """The configuration in a reservoir file, or in the `reservoir` section of an experiment file."""
+    section = reservoir_section(document)
+    kind = section.data.get("kind")
+    if not isinstance(kind, str):
+        raise ConfigurationError(f"{section.origin(())}: a reservoir needs `kind:`, for instance kind: esn")
+    try:
+        model = registry.find("backends", kind).load()
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{section.origin(('kind',))}: {error}") from None
+    if not issubclass(model, ReservoirConfig):
+        raise ConfigurationError(f"the class of kind {kind!r} must derive from ReservoirConfig")
+    return validate(model, section)
+
+
+def reservoir_section(document: Document) -> Document:
+    """The part of a document that describes the reservoir: the whole of it if `kind:` is at its top."""
+    if "kind" in document.data or "reservoir" not in document.data:
+        return document
+    section = document.data["reservoir"]
+    if not isinstance(section, dict):
+        raise ConfigurationError(f"{document.origin(('reservoir',))}: reservoir must be a mapping with `kind:`")
+    origins = {place[1:]: origin for place, origin in document.origins.items() if place[:1] == ("reservoir",)}
+    return Document(section, origins)
+
+
+def build_reservoir(config: ReservoirConfig) -> Reservoir:
+    """`config.build()`, with a spec that contradicts itself reported as the `ConfigurationError` that it is."""
+    try:
+        reservoir = config.build()
+    except ValidationError as error:
+        problems = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
+        raise ConfigurationError(f"reservoir ({config.kind}): {problems}") from error
+    if config.input_mask is not None:
+        if config._channels is None:
+            raise ConfigurationError(
+                "`input_mask:` needs the number of channels to spread: a task gives it, or open_reservoir(..., inputs=)"
+            )
+        reservoir.spread_inputs(config.input_mask, config._channels, seed=getattr(config, "seed", 0))
+    return reservoir
+
+
+def open_reservoir(config: ReservoirConfig | Mapping[str, Any] | str | Path, *, inputs: int | None = None) -> Reservoir:
+    """Build and open a reservoir; close it, or use it in a `with` block.
+
+    Parameters
+    ----------
+    config
+        A configuration object, a mapping with `kind`, or the path of a reservoir or experiment file.
+    inputs
+        Number of input channels, for kinds that take it from their task.
+    """
+    if not isinstance(config, ReservoirConfig):
+        if isinstance(config, Mapping):
+            document = Document.from_mapping(config, "open_reservoir")
+        else:
+            document = Document.from_file(config)
+            document.set_environment(prefix=("reservoir",) if "kind" in document.data else ())
+        config = parse_reservoir(document)
+    if inputs is not None:
+        config = config.for_inputs(inputs)
+    return build_reservoir(config).open()

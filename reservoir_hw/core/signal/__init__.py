@@ -1,0 +1,28 @@
+"""The signal chain of a time-multiplexed reservoir, from the values of a task to a waveform and back.
+
+    inputs -> Mask -> Quantiser (DAC) -> SampleAndHold -> Scaling (to volts) -> device
+           -> LowPass -> Quantiser (ADC) -> Sampler -> average -> states
+
+A simulated delay loop uses the same objects as a bench with generator and digitizer: the mask and the timing that
+were simulated are what the generator plays. Each is a section of a configuration as it stands, but for `Mask`, which
+`MaskConfig` draws or reads from a file, and `average`, a function.
+"""
+
+from reservoir_hw.core.signal._averaging import Average, average
+from reservoir_hw.core.signal._filter import LowPass
+from reservoir_hw.core.signal._mask import Mask, MaskConfig
+from reservoir_hw.core.signal._quantiser import Quantiser
+from reservoir_hw.core.signal._scaling import Scaling
+from reservoir_hw.core.signal._timing import SampleAndHold, Sampler
+
+__all__ = [
+    "Average",
+    "LowPass",
+    "Mask",
+    "MaskConfig",
+    "Quantiser",
+    "SampleAndHold",
+    "Sampler",
+    "Scaling",
+    "average",
+]

@@ -1,0 +1,188 @@
+"""The mask: how inputs are spread over virtual nodes."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic import Field, NonNegativeInt, model_validator
+
+from reservoir_hw.core.arrays import all_finite
+from reservoir_hw.core.configuration import Config
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.core.seeds import generator
+from reservoir_hw.core.signal._sequences import chirp, maximum_length_sequence
+
+# Numbers in one block of masked inputs, so that a block stays in the cache while channel after channel is added.
+_BLOCK = 1 << 15
+
+
+class Mask:
+    """A linear map from inputs to virtual nodes, matrix u + bias.
+
+    Parameters
+    ----------
+    matrix
+        (nodes, inputs).
+    bias
+        (nodes,); by default 0.
+    """
+
+    def __init__(self, matrix: ArrayLike, bias: ArrayLike | None = None) -> None:
+        self.matrix = _numbers("the matrix of a mask", matrix)
+        if self.matrix.ndim != 2 or 0 in self.matrix.shape:
+            raise ConfigurationError(f"the matrix of a mask must be (nodes, inputs), its shape is {self.matrix.shape}")
+        self.bias = np.zeros(self.nodes) if bias is None else _numbers("the bias of a mask", bias)
+        if self.bias.shape != (self.nodes,):
+            raise ConfigurationError(f"the bias of a mask must be ({self.nodes},), its shape is {self.bias.shape}")
+        # A -0 would keep its sign where an input of 0 is left out, and lose it where its 0 is added.
+        self.matrix, self.bias = self.matrix + 0.0, self.bias + 0.0
+        self.matrix.setflags(write=False)
+        self.bias.setflags(write=False)
+
+    @property
+    def nodes(self) -> int:
+        """Number of virtual nodes, or of inputs of the device that the mask feeds."""
+        return self.matrix.shape[0]
+
+    @property
+    def inputs(self) -> int:
+        """Number of input channels."""
+        return self.matrix.shape[1]
+
+    def apply(self, u: ArrayLike) -> NDArray[Any]:
+        """Inputs (..., inputs) as what drives the nodes (..., nodes), float32 if the inputs are, otherwise float64.
+
+        How many inputs are given at once does not change a bit.
+        Raises `ShapeError` for another number of channels, `InputRangeError` for inputs that are not finite.
+        """
+        u = np.asarray(u)
+        if u.ndim < 1 or u.shape[-1] != self.inputs:
+            raise ShapeError(f"the mask takes inputs (..., {self.inputs}), their shape is {u.shape}")
+        if u.dtype != np.float32:
+            u = u.astype(np.float64)
+        if not all_finite(u):
+            raise InputRangeError(f"the mask was given {int((~np.isfinite(u)).sum())} inputs that are not finite")
+        columns, bias = self.matrix.T.astype(u.dtype), self.bias.astype(u.dtype)
+        rows = u.reshape(-1, self.inputs)
+        masked = np.empty((len(rows), self.nodes), u.dtype)
+        size = max(1, _BLOCK // self.nodes)
+        for first in range(0, len(rows), size):
+            # Channel after channel: a matrix product would round by the number of rows.
+            block = masked[first : first + size]
+            block[...] = bias
+            for k, column in enumerate(columns):
+                block += rows[first : first + size, k, None] * column
+        return masked.reshape(*u.shape[:-1], self.nodes)
+
+    def digest(self) -> str:
+        """sha256 over the numbers, 64 hexadecimal digits; the same on every machine."""
+        content = hashlib.sha256(f"{self.nodes} {self.inputs}".encode())
+        for array in (self.matrix, self.bias):
+            content.update(array.astype("<f8").tobytes())
+        return content.hexdigest()
+
+    def save(self, path: str | Path) -> None:
+        """Write a safetensors file with `matrix` and `bias`."""
+        from safetensors.numpy import save_file
+
+        save_file({"matrix": np.ascontiguousarray(self.matrix), "bias": self.bias}, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a file of `save`. Raises `ConfigurationError` if it is missing or something else."""
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        try:
+            arrays = load_file(path)
+        except FileNotFoundError:
+            raise ConfigurationError(f"there is no mask file {path}") from None
+        except (OSError, SafetensorError) as error:
+            raise ConfigurationError(f"{path} cannot be read as a mask (safetensors): {error}") from error
+        if set(arrays) != {"matrix", "bias"}:
+            raise ConfigurationError(f"{path} holds {sorted(arrays)}, a mask has matrix and bias")
+        return cls(arrays["matrix"], arrays["bias"])
+
+
+class MaskConfig(Config):
+    """A mask as it is drawn: `matrix` from `kind`, times `scaling`; bias uniform in ±`bias_scaling`.
+
+    - uniform: each weight uniform in [-1, 1];
+    - binary: each weight -1 or 1 at random;
+    - maximum_length: -1 or 1 from a shift register of maximum length, each input another section of its sequence
+      (Appeltant et al. 2014);
+    - chirp: a sine of rising frequency over the nodes, for each input shifted by its share of the nodes.
+    """
+
+    kind: Literal["uniform", "binary", "maximum_length", "chirp"] = "uniform"
+    scaling: float | list[float] = Field(default=1.0, description="one number, or one for each input")
+    bias_scaling: Annotated[float, Field(ge=0)] = 0.0
+    chirp_cycles: tuple[float, float] | None = Field(
+        default=None, description="frequency of a chirp at the first and the last node, in cycles per round; "
+        "by default [1, nodes / 4]"
+    )  # fmt: skip
+    seed: NonNegativeInt | None = Field(default=None, description="by default that of the reservoir")
+    file: str | None = Field(default=None, description="a safetensors file of a saved mask instead of drawing one")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        fields = type(self).model_fields
+        given = sorted(name for name in fields.keys() - {"file"} if getattr(self, name) != fields[name].default)
+        if self.file is not None and given:
+            raise ValueError(f"the mask in `file` decides about {', '.join(given)}; remove them")
+        if self.chirp_cycles is not None and self.kind != "chirp":
+            raise ValueError(f"chirp_cycles means nothing to a mask of kind {self.kind}")
+        return self
+
+    def check_inputs(self, inputs: int, section: str = "mask") -> None:
+        """Raise `ConfigurationError` unless `scaling` of this section fits so many input channels."""
+        if isinstance(self.scaling, list) and len(self.scaling) != inputs:
+            raise ConfigurationError(f"{section}.scaling has {len(self.scaling)} numbers for {inputs} input channels")
+
+    def build(self, nodes: int, inputs: int, *, seed: int = 0) -> Mask:
+        """The mask from `inputs` channels to `nodes` virtual nodes (or inputs of a device).
+
+        `seed` counts where the configuration has none. Raises `ConfigurationError` for numbers that do not fit.
+        """
+        if self.file is not None:
+            mask = Mask.load(self.file)
+            if (mask.nodes, mask.inputs) != (nodes, inputs):
+                raise ConfigurationError(
+                    f"the mask in {self.file} takes {mask.inputs} inputs to {mask.nodes} nodes, "
+                    f"not {inputs} inputs to {nodes} nodes"
+                )
+            return mask
+        if nodes < 1 or inputs < 1:
+            raise ConfigurationError(f"a mask needs at least one node and one input, not {nodes} and {inputs}")
+        self.check_inputs(inputs)
+        seed = seed if self.seed is None else self.seed
+        matrix = self._matrix(nodes, inputs, generator(seed, "mask")) * np.asarray(self.scaling, np.float64)
+        bias = self.bias_scaling * generator(seed, "mask bias").uniform(-1, 1, nodes)
+        return Mask(matrix, bias)
+
+    def _matrix(self, nodes: int, inputs: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        if self.kind == "uniform":
+            return rng.uniform(-1, 1, (inputs, nodes)).T
+        if self.kind == "binary":
+            return rng.integers(0, 2, (inputs, nodes)).T * np.float64(2.0) - 1.0
+        if self.kind == "maximum_length":
+            return maximum_length_sequence(nodes * inputs, rng.random()).reshape(inputs, nodes).T
+        wave = chirp(nodes, self.chirp_cycles or (1.0, nodes / 4), rng.random())
+        # Shifted in time, not in phase: sines that differ in phase alone span two dimensions.
+        return np.stack([np.roll(wave, nodes * k // inputs) for k in range(inputs)], axis=1)
+
+
+def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    try:
+        if np.iscomplexobj(values):
+            raise TypeError("complex numbers")
+        array = np.array(values, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"{name} must be an array of real numbers: {error}") from error
+    if not np.isfinite(array).all():
+        raise ConfigurationError(f"{name} holds {int((~np.isfinite(array)).sum())} values that are not finite")
+    return array

@@ -1,0 +1,27 @@
+"""Numbers that a caller gives to a model, checked with one sentence each."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError
+
+
+def whole_number(name: str, value: Any, *, least: int = 1) -> int:
+    """`value` as an int, or a `ConfigurationError` unless it is a whole number ≥ `least`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ConfigurationError(f"{name} must be a whole number ≥ {least}, not {value!r}")
+    return int(value)
+
+
+def number_in(name: str, value: Any, low: float, high: float, *, excluding: tuple[float, ...] = ()) -> float:
+    """`value` as a float, or a `ConfigurationError` unless it is finite and lies in low..high."""
+    real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not real or not math.isfinite(value) or not low <= value <= high or value in excluding:
+        limits = f"at least {low:g}" if math.isinf(high) else f"within {low:g}..{high:g}"
+        without = "".join(f", {number:g} excluded" for number in excluding)
+        raise ConfigurationError(f"{name} must be a number {limits}{without}, not {value!r}")
+    return float(value)

@@ -1,0 +1,117 @@
+"""Error codes of the protocol, and the exceptions they stand for on either side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+
+from reservoir_hw.core.errors import (
+    CalibrationError,
+    ConfigurationError,
+    DeviceBusy,
+    DeviceDisconnected,
+    DeviceError,
+    DeviceFault,
+    DeviceTimeout,
+    Discontinuity,
+    InputRangeError,
+    NotSupported,
+    ProtocolError,
+    ReservoirError,
+    ShapeError,
+    StateLost,
+)
+
+
+class Code(IntEnum):
+    """What went wrong (docs/protocol.md)."""
+
+    VERSION = 1
+    BUSY = 2
+    NO_SESSION = 3
+    MALFORMED = 4
+    CHECKSUM = 5
+    SEQUENCE = 6
+    SHAPE = 7
+    INPUT_RANGE = 8
+    TOO_LARGE = 9
+    NOT_SUPPORTED = 10
+    STATE_LOST = 11
+    DISCONTINUITY = 12
+    DEVICE_FAULT = 13
+    DEVICE_TIMEOUT = 14
+    CANCELLED = 15
+    SHUTTING_DOWN = 16
+    CONFIGURATION = 17
+    INTERNAL = 18
+    DEVICE_DISCONNECTED = 19
+    CALIBRATION = 20
+
+
+# What the client raises. The first code of an exception is the one that a server sends for it.
+_EXCEPTIONS: dict[Code, Callable[[str], ReservoirError]] = {
+    Code.VERSION: ProtocolError,
+    Code.BUSY: DeviceBusy,
+    Code.NO_SESSION: DeviceDisconnected,
+    Code.MALFORMED: ProtocolError,
+    Code.CHECKSUM: ProtocolError,
+    Code.SEQUENCE: ProtocolError,
+    Code.SHAPE: ShapeError,
+    Code.INPUT_RANGE: InputRangeError,
+    Code.TOO_LARGE: ConfigurationError,
+    Code.NOT_SUPPORTED: NotSupported,
+    Code.STATE_LOST: StateLost,
+    Code.DEVICE_FAULT: DeviceFault,
+    Code.DEVICE_TIMEOUT: DeviceTimeout,
+    Code.CANCELLED: DeviceFault,
+    Code.SHUTTING_DOWN: DeviceDisconnected,
+    Code.CONFIGURATION: ConfigurationError,
+    Code.INTERNAL: DeviceFault,
+    Code.DEVICE_DISCONNECTED: DeviceDisconnected,
+    Code.CALIBRATION: CalibrationError,
+}
+
+_SENT: tuple[tuple[type[ReservoirError], Code], ...] = (
+    (ShapeError, Code.SHAPE),
+    (InputRangeError, Code.INPUT_RANGE),
+    (NotSupported, Code.NOT_SUPPORTED),
+    (Discontinuity, Code.DISCONTINUITY),
+    (StateLost, Code.STATE_LOST),
+    (CalibrationError, Code.CALIBRATION),
+    (DeviceTimeout, Code.DEVICE_TIMEOUT),
+    (DeviceDisconnected, Code.DEVICE_DISCONNECTED),
+    (DeviceBusy, Code.BUSY),
+    (DeviceError, Code.DEVICE_FAULT),
+    (ConfigurationError, Code.CONFIGURATION),
+)
+
+# After these the device still holds the state it had.
+HARMLESS = frozenset(
+    {Code.VERSION, Code.BUSY, Code.NO_SESSION, Code.SHAPE, Code.INPUT_RANGE, Code.TOO_LARGE, Code.NOT_SUPPORTED,
+     Code.CONFIGURATION, Code.CALIBRATION}
+)  # fmt: skip
+
+
+class Refusal(Exception):
+    """Why a device does not do what it was asked."""
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def code_of(error: BaseException) -> Code:
+    """The code that tells a client about this exception."""
+    if isinstance(error, Refusal):
+        return error.code
+    return next((code for kind, code in _SENT if isinstance(error, kind)), Code.INTERNAL)
+
+
+def exception_of(code: int, text: str, step: int = 0) -> ReservoirError:
+    """What a client raises when it gets this code; an unknown one is a `ProtocolError`."""
+    if code == Code.DISCONTINUITY:
+        return Discontinuity(text, step=step)
+    try:
+        return _EXCEPTIONS[Code(code)](text)
+    except ValueError:
+        return ProtocolError(f"{text} (error {code}, which this program does not know)")

@@ -1,0 +1,227 @@
+"""The experiment file: task, reservoir, readout, training, run, and what varies."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, create_model
+
+from reservoir_hw.core import registry
+from reservoir_hw.core.configuration import Config, Document, validate
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir_config import ReservoirConfig
+from reservoir_hw.experiment.configuration.gradient import GradientConfig
+from reservoir_hw.experiment.configuration.search import Dimension, SweepConfig
+from reservoir_hw.readout.baselines.configuration import BaselineConfig
+from reservoir_hw.readout.linear.configuration import ReadoutConfig
+from reservoir_hw.readout.models.configuration import ModelConfig
+from reservoir_hw.tasks.task import TaskConfig
+
+# Which plug-in group stands behind a section with `kind:`.
+SECTIONS = {"task": "tasks", "reservoir": "backends", "readout": "readouts"}
+
+
+class TrainingConfig(Config):
+    """How the readout's data are gathered."""
+
+    settle_passes: NonNegativeInt = Field(
+        default=0, description="passes over the training inputs before the one that is learned from"
+    )
+    test_warmup_steps: NonNegativeInt = Field(
+        default=200, description="last training inputs that are driven, unjudged, before the test"
+    )
+    continuous: bool = Field(
+        default=False, description="the test goes on where the training ended: no reset and no warm-up between them"
+    )
+    repetitions: PositiveInt = Field(
+        default=1, description="drive everything so many times from rest, and learn and test on the mean states"
+    )
+    guard_steps: NonNegativeInt | None = Field(
+        default=None,
+        description="drive all sequences in one burst, so many rest inputs (0) between them; null: a reset before each",
+    )
+    gradient: GradientConfig | None = Field(
+        default=None, description="how a language model is trained; it needs nothing else of this section"
+    )
+
+
+class SampleConfig(Config):
+    """A text that a trained language model writes."""
+
+    tokens: PositiveInt = Field(default=200, description="how long it is")
+    prompt: str | None = Field(default=None, description="what it continues; null: the beginning of the test")
+    temperature: NonNegativeFloat = Field(default=0.8, description="0 takes the most likely token")
+    top_k: PositiveInt | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    seed: NonNegativeInt = 0
+
+
+class RunConfig(Config):
+    """Where results go, how much is driven at once, and free text for the provenance."""
+
+    folder: str = Field(default="runs", description="each run makes a folder of its own in here")
+    name: str | None = Field(default=None, description="first part of that folder's name")
+    chunk_steps: PositiveInt = Field(default=4096, description="time steps driven, learned and forgotten at once")
+    states: str | None = Field(
+        default="states", description="where harvested states lie; `run` takes those of the same configuration"
+    )
+    record: str | None = Field(default=None, description="write inputs and states of the run there, as a trace")
+    resume: str | None = Field(
+        default=None, description="language models: the folder of a run that was interrupted, to go on with"
+    )
+    generate: SampleConfig | None = Field(
+        default=None, description="a text that each language model writes in the end; {} takes the defaults"
+    )
+    sample: str = Field(default="", description="free text: the sample on the bench")
+    operator: str = Field(default="", description="free text: who ran it")
+    notes: str = ""
+
+
+class ExperimentConfig(Config):
+    """A whole experiment. `task`, `reservoir`, `readout` and `baselines` are of the kinds that the file names."""
+
+    title: str = ""
+    task: TaskConfig
+    reservoir: ReservoirConfig
+    readout: ReadoutConfig | ModelConfig
+    training: TrainingConfig = TrainingConfig()
+    run: RunConfig = RunConfig()
+    baselines: list[BaselineConfig] = Field(default=[])
+    vary: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
+        default={}, description="dotted key -> values; one result row for each point of the grid"
+    )
+    sweep: SweepConfig | None = Field(default=None, description="what `reservoir-hw sweep` searches")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of the grid: what varies, and the whole configuration there."""
+
+    values: Mapping[str, Any]
+    config: ExperimentConfig
+
+    @property
+    def label(self) -> str:
+        """The model's name: points that differ only in the task or in a seed share it, they are repetitions."""
+        shown = [
+            _short(value) if key in SECTIONS else f"{key.rpartition('.')[2]}={_short(value)}"
+            for key, value in self.values.items()
+            if key.partition(".")[0] != "task" and key != "reservoir.nodes" and not key.endswith("seed")
+        ]
+        readout = self.config.readout
+        model = [readout.label] if isinstance(readout, ModelConfig) and "readout" not in self.values else []
+        return " ".join([self.config.reservoir.label, *model, *shown])
+
+    @property
+    def place(self) -> str:
+        """What varies, and how, for people."""
+        return ", ".join(f"{key.rpartition('.')[2]} {_short(value)}" for key, value in self.values.items())
+
+
+def parse_experiment(document: Document) -> ExperimentConfig:
+    """Validate a document; every problem names the line, option or variable it came from."""
+    if "kind" in document.data:
+        raise ConfigurationError(
+            f"{document.origin(('kind',))}: this is a reservoir file; name an experiment file and give this one "
+            "with --reservoir"
+        )
+    _expand_baselines(document)
+    _expand_choices(document)
+    fields: dict[str, Any] = {}
+    for section, group in SECTIONS.items():
+        if section in document.data:
+            fields[section] = (_kind_of(document, (section,), group), ...)
+    if document.data.get("baselines"):
+        kinds = [_kind_of(document, ("baselines", i), "baselines") for i in range(len(document.data["baselines"]))]
+        fields["baselines"] = (list[_one_of(kinds)], [])
+    return validate(create_model("ExperimentConfig", __base__=ExperimentConfig, **fields), document)
+
+
+def grid(document: Document) -> list[Point]:
+    """All points of `vary`, each validated, in the order of the file (the last key turns fastest)."""
+    config = parse_experiment(document)
+    keys = list(config.vary)
+    if not keys:
+        return [Point({}, config)]
+    for key in keys:
+        check_key(document, ("vary", key))
+    points = []
+    for values in itertools.product(*config.vary.values()):
+        here = Document.copy_of(document)
+        for key, value in zip(keys, values, strict=True):
+            here.set(key, value, document.origin(("vary", key)))
+        points.append(Point(dict(zip(keys, values, strict=True)), parse_experiment(here)))
+    return points
+
+
+def check_key(document: Document, place: tuple[str, ...]) -> None:
+    """Raise `ConfigurationError` unless the last part of `place` is a key of which values may be tried."""
+    *sections, key = place
+    if key not in SECTIONS and (key.partition(".")[0] not in {*SECTIONS, "training"} or "." not in key):
+        raise ConfigurationError(
+            f"{document.origin(place)}: {'.'.join(sections)}: {key!r} must lie in task, reservoir, readout or "
+            "training, for instance reservoir.nodes, or be the whole of task, reservoir or readout"
+        )
+
+
+def schema() -> dict[str, Any]:
+    """JSON schema of an experiment file, with every kind that is installed."""
+    fields: dict[str, Any] = {
+        section: (_one_of([p.load() for p in registry.available(group).values()]), ...)
+        for section, group in SECTIONS.items()
+    }
+    baselines = {kind: plugin.load() for kind, plugin in registry.available("baselines").items()}
+    item = _one_of(list(baselines.values())) | reduce(or_, [Annotated[str, Field(pattern=f"^{k}$")] for k in baselines])
+    fields["baselines"] = (list[item], [])
+    search = (dict[str, Dimension | Annotated[list[Any], Field(min_length=1)]], SweepConfig.model_fields["search"])
+    fields["sweep"] = (create_model("SweepConfig", __base__=SweepConfig, search=search) | None, None)
+    fields["extends"] = (str | None, Field(default=None, description="a file that this one builds on"))
+    return create_model("ExperimentConfig", __base__=ExperimentConfig, **fields).model_json_schema()
+
+
+def _kind_of(document: Document, place: tuple[str | int, ...], group: str) -> type[Config]:
+    section: Any = document.data
+    for key in place:
+        section = section[key]
+    name = ".".join(map(str, place))
+    if not isinstance(section, dict) or not isinstance(section.get("kind"), str):
+        known = ", ".join(sorted(registry.available(group)))
+        raise ConfigurationError(f"{document.origin(place)}: {name} needs `kind:`, one of: {known}")
+    try:
+        return registry.find(group, section["kind"]).load()
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{document.origin((*place, 'kind'))}: {name}: {error}") from None
+
+
+def _one_of(models: list[type[Config]]) -> Any:
+    distinct: Any = reduce(or_, dict.fromkeys(models))
+    return distinct if isinstance(distinct, type) else Annotated[distinct, Field(discriminator="kind")]
+
+
+def _expand_baselines(document: Document) -> None:
+    """`- bigram` is short for `- kind: bigram`."""
+    baselines = document.data.get("baselines")
+    if isinstance(baselines, list):
+        document.data["baselines"] = [{"kind": b} if isinstance(b, str) else b for b in baselines]
+
+
+def _expand_choices(document: Document) -> None:
+    """`key: [a, b]` is short for `key: {choices: [a, b]}`."""
+    sweep = document.data.get("sweep")
+    search = sweep.get("search") if isinstance(sweep, dict) else None
+    if isinstance(search, dict):
+        search.update({key: {"choices": values} for key, values in search.items() if isinstance(values, list)})
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, Mapping):
+        rest = ", ".join(f"{key}={_short(item)}" for key, item in value.items() if key != "kind")
+        return f"{value.get('kind', '')}({rest})" if rest else str(value.get("kind", ""))
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,1 @@
+"""Trained models at work: export to a bundle, and inference beside a reservoir."""

@@ -1,0 +1,363 @@
+"""A bundle at work: which reservoirs it gets, series in and out, and where the time goes. Needs no torch."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from reservoir_hw.backends.layered import LayeredReservoirConfig
+from reservoir_hw.core.configuration import Document
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, MissingExtra, ShapeError
+from reservoir_hw.core.reservoir_config import ReservoirConfig, parse_reservoir, reservoir_section
+from reservoir_hw.core.spec import ReservoirSpec
+from reservoir_hw.experiment.run.folder import write_bytes
+from reservoir_hw.readout.edge import Bundle, EdgeRunner
+from reservoir_hw.readout.edge.latency import StageLatency
+from reservoir_hw.readout.edge.manifest import Slot
+from reservoir_hw.readout.edge.probe import LARGEST
+from reservoir_hw.tasks.task import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# What is being done, steps done, steps in all.
+Progress: TypeAlias = Callable[[str, int, int], None]
+
+FIGURES = (".png", ".pdf", ".svg")
+
+_SEPARATORS = str.maketrans(",;\t", "   ")
+
+
+@contextmanager
+def open_runner(
+    bundle: str | Path,
+    reservoirs: Sequence[str | Path] = (),
+    *,
+    any_device: bool = False,
+    repetitions: int | None = None,
+) -> Iterator[EdgeRunner]:
+    """A runner with the reservoirs of these files open, one for each slot of the bundle.
+
+    One file may name the reservoirs of all layers (`kind: layers`, `kind: laerc`). `repetitions` None: as in training.
+    """
+    with ExitStack() as stack:
+        opened = stack.enter_context(Bundle.open(bundle))
+        slots = opened.manifest.slots
+        wanted = max((slot.repetitions for slot in slots), default=1) if repetitions is None else repetitions
+        devices = _configurations(reservoirs, slots)
+        yield stack.enter_context(EdgeRunner(opened, devices, any_device=any_device, repetitions=wanted))
+
+
+def _configurations(paths: Sequence[str | Path], slots: Sequence[Slot]) -> list[ReservoirConfig]:
+    """What the files describe, for the inputs that the slots have."""
+    found: list[ReservoirConfig] = []
+    for path in paths:
+        document = Document.from_file(path)
+        document.set_environment(prefix=("reservoir",) if "kind" in document.data else ())
+        if "kind" not in document.data and "reservoir" not in document.data:
+            raise ConfigurationError(f"{path}:1: a reservoir file has `kind:` at its top")
+        config = parse_reservoir(reservoir_section(document))
+        if isinstance(config, LayeredReservoirConfig):
+            width = slots[len(found)].inputs if len(found) < len(slots) else 1
+            found += config.configurations(width, len(slots) - len(found))
+        else:
+            found.append(config)
+    return [
+        config.for_inputs(slot.inputs) for config, slot in zip(found, slots, strict=False)
+    ] + found[len(slots) :]  # fmt: skip
+
+
+def check_probe(runner: EdgeRunner) -> list[dict[str, float]]:
+    """Compare each device with its golden response; returns the deviations.
+
+    Raises `ConfigurationError` for a device that answers otherwise.
+    """
+    found = []
+    for number, seen in enumerate(runner.verify_probe()):
+        if not seen.same:
+            raise ConfigurationError(
+                f"reservoir {number} does not answer as the one that the model was trained on: its response deviates "
+                f"by {seen.deviation:.1f} times what repeats differ by (at most {LARGEST:g} passes; node "
+                f"{seen.worst_node}: {seen.worst_deviation:.1f}); train on this device"
+            )
+        found.append({"deviation": seen.deviation, "worst_node": seen.worst_node})
+    return found
+
+
+# ---- series
+
+
+def numbers(
+    lines: Iterable[str], name: str, header: Callable[[str], None] | None = None
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Number of a line, and the numbers (channels,) in it. Empty lines and comments (#) are passed over.
+
+    Commas, semicolons and white space separate. A first line without any number is a header: `header` is told of it;
+    None: there is none, as who waits for an answer to each line would wait for ever. Raises `ConfigurationError` for
+    what is no number.
+    """
+    begun = False
+    try:
+        for number, line in enumerate(lines, 1):
+            # Windows programs begin a text with a byte order mark.
+            text = (line.removeprefix("\ufeff") if number == 1 else line).partition("#")[0]
+            text = text.translate(_SEPARATORS).split()
+            if not text:
+                continue
+            found = [_number(word) for word in text]
+            row = [one for one in found if one is not None]
+            first, begun = not begun, True
+            shown = repr(line.strip()[:60])
+            if first and not row and header is not None:
+                header(f"{name}:{number}: the first line {shown} is no number: taken as a header")
+                continue
+            if len(row) < len(found):
+                advice = "; a header is for files (--input FILE)" if first and header is None else ""
+                raise ConfigurationError(f"{name}:{number}: {shown} is not a row of numbers{advice}")
+            yield number, np.array(row)
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{name} is no text in UTF-8: give lines of numbers, or a file as .npy") from None
+
+
+def _number(word: str) -> float | None:
+    try:
+        return float(word)
+    except ValueError:
+        return None
+
+
+def read_series(path: str | Path, header: Callable[[str], None] | None = None) -> np.ndarray:
+    """A series (batch, time, inputs) of a file: npy of (time,), (time, inputs) or (batch, time, inputs), or a text.
+
+    `header` is told of a first line that is one; without it, such a line is refused. Raises `ConfigurationError` for a
+    file that is missing, or holds no series.
+    """
+    path = Path(path)
+    try:
+        if path.suffix.lower() == ".npy":
+            with path.open("rb") as file:
+                array = np.lib.format.read_array(file, allow_pickle=False)
+            if array.dtype.kind not in "fiub" or not 1 <= array.ndim <= 3:
+                raise ConfigurationError(
+                    f"{path} holds {array.dtype} of {array.shape}: a series is numbers (time,), (time, inputs) or "
+                    "(batch, time, inputs)"
+                )
+            array = array[:, None] if array.ndim == 1 else array
+            return array if array.ndim == 3 else array[None]
+        with path.open(encoding="utf-8") as lines:
+            rows = [row for _, row in numbers(lines, str(path), header)]
+    except FileNotFoundError:
+        raise ConfigurationError(f"there is no file {path}") from None
+    except IsADirectoryError:
+        raise ConfigurationError(f"{path} is a folder: name a file") from None
+    except MemoryError as error:
+        raise ConfigurationError(f"{path} is larger than the memory, or damaged: {error}") from error
+    except (ValueError, EOFError) as error:
+        if isinstance(error, ConfigurationError):
+            raise
+        raise ConfigurationError(f"{path} is no npy file, or damaged: {error}") from error
+    if not rows:
+        raise ConfigurationError(f"{path} holds no numbers")
+    widths = {len(row) for row in rows}
+    if len(widths) > 1:
+        raise ConfigurationError(f"{path}: rows of {min(widths)} to {max(widths)} numbers; all need the same")
+    return np.stack(rows)[None]
+
+
+def line_of(values: np.ndarray) -> str:
+    """The outputs of one step as a line of csv."""
+    return ",".join(f"{value:.9g}" for value in values) + "\n"
+
+
+def write_npy(path: Path, outputs: np.ndarray) -> None:
+    """Outputs (batch, time, outputs) as an npy file; one sequence as (time, outputs)."""
+    content = io.BytesIO()
+    np.save(content, outputs[0] if len(outputs) == 1 else outputs)
+    write_bytes(path, content.getvalue())
+
+
+PIECE = 4096
+"""Steps that `run_series` lets pass before what was answered is kept."""
+
+
+def require_place(path: Path, option: str) -> None:
+    """Raise `ConfigurationError` where no file can be written, before anything is driven."""
+    if not path.parent.is_dir():
+        raise ConfigurationError(f"{option} {path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise ConfigurationError(f"{option} {path} is a folder: name a file")
+    # An npy file is replaced as a whole; others are written in their place.
+    place = path if path.exists() and path.suffix.lower() != ".npy" else path.parent
+    if not os.access(place, os.W_OK):
+        raise ConfigurationError(f"{option} {path}: no permission to write to {place}")
+
+
+def run_series(
+    runner: EdgeRunner,
+    inputs: np.ndarray,
+    progress: Progress,
+    *,
+    stepwise: bool = False,
+    answered: list[np.ndarray] | None = None,
+) -> np.ndarray:
+    """Outputs of a whole series from rest, (batch, time, outputs); `stepwise` as a controller would, for its times.
+
+    `answered` gets the outputs (batch, steps, outputs) of each call at once: they stay when a later one fails. Where a
+    sequence may go on from call to call, a call has at most `PIECE` steps.
+    """
+    inputs = runner.checked(inputs)
+    steps = inputs.shape[1]
+    runner.reset(len(inputs))
+    pieces = [] if answered is None else answered
+    if stepwise and not runner.whole_sequences:
+        for step in range(steps):
+            progress("step by step", step, steps)
+            pieces.append(runner.step(inputs[:, step])[:, None])
+    else:
+        goes_on = not runner.whole_sequences and all(
+            _goes_on(reservoir.spec, len(inputs)) for reservoir in runner.reservoirs
+        )
+        length = PIECE if goes_on else max(1, steps)
+        for start in range(0, steps, length):
+            progress("running", start, steps)
+            try:
+                pieces.append(runner.run(inputs[:, start : start + length]))
+            except InputRangeError as error:
+                if start:
+                    error.add_note(f"steps are counted from step {start} of the series")
+                raise
+    outputs = np.concatenate(pieces, 1) if pieces else runner.run(inputs)
+    return outputs[:, -1:] if runner.manifest.reads_last else outputs
+
+
+def _goes_on(spec: ReservoirSpec, batch: int) -> bool:
+    """Whether a device can go on with so many sequences from call to call, with nothing driven again."""
+    at_once = spec.max_batch is None or batch <= spec.max_batch
+    return spec.continuity == "held" and (at_once or spec.snapshot)
+
+
+def stream_series(runner: EdgeRunner, lines: Iterable[str], name: str = "stdin") -> Iterator[np.ndarray]:
+    """Outputs (outputs,) for each line as it comes. A line that cannot be used ends it, by its number."""
+    runner.reset()
+    for number, row in numbers(lines, name):
+        if not np.isfinite(row).all():
+            raise InputRangeError(f"{name}:{number}: the inputs of a step must be finite, not {line_of(row).strip()}")
+        if row.shape != runner.manifest.input.shape:
+            (width,) = runner.manifest.input.shape
+            raise ShapeError(f"{name}:{number}: {len(row)} numbers, but the model takes {width} inputs")
+        yield runner.step(row[None])[0]
+
+
+# ---- where the time goes
+
+
+def latency_table(stages: Sequence[StageLatency]) -> Table:
+    """p50 and p99 of each segment and each crossing, in microseconds."""
+
+    def us(seconds: float) -> str:
+        return "-" if math.isnan(seconds) else f"{seconds * 1e6:,.1f}"
+
+    rows = [
+        [one.stage, f"{one.calls:,}", *map(us, (one.p50_s, one.p99_s, one.longest_s, per_step_s(one)))]
+        for one in stages
+    ]
+    median, mean = (sum(time(one) for one in stages if one.steps) for time in (typical_s, per_step_s))
+    rows.append(["sum", "", us(median), "", "", us(mean)])
+    return Table("Latency (µs)", ["stage", "calls", "p50", "p99", "longest", "mean per step"], rows)
+
+
+def per_step_s(stage: StageLatency) -> float:
+    """Mean time of a stage in seconds, for each time step."""
+    return stage.mean_s * stage.calls / stage.steps if stage.steps else math.nan
+
+
+def typical_s(stage: StageLatency) -> float:
+    """Median time of a time step; the mean, where calls had several steps."""
+    return stage.p50_s if stage.calls == stage.steps else per_step_s(stage)
+
+
+def require_times(stages: Sequence[StageLatency]) -> None:
+    """Raise `ConfigurationError` where there is no step that could be timed."""
+    if not any(one.steps for one in stages):
+        raise ConfigurationError(
+            "nothing was timed: --latency and --figure need a series of at least one step, or a text of two tokens"
+        )
+
+
+def require_figures() -> None:
+    """Raise `MissingExtra` without matplotlib, before anything is driven."""
+    if find_spec("matplotlib") is None:
+        raise MissingExtra("a figure needs matplotlib: pip install 'reservoir-hw[report]'")
+
+
+def require_figure(path: Path) -> None:
+    """Raise `ConfigurationError` or `MissingExtra` before anything is driven, where no figure can be written."""
+    if path.suffix.lower() not in FIGURES:
+        raise ConfigurationError(f"--figure {path}: a figure is a file that ends in .png, .pdf or .svg")
+    require_place(path, "--figure")
+    require_figures()
+
+
+def latency_figure(stages: Sequence[StageLatency], title: str) -> Figure:
+    """The budget of a step: a bar of the median times, and how much each stage varies (median to 99th percentile)."""
+    require_figures()
+    from matplotlib import colormaps
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    from reservoir_hw.core.figure_style import new_figure, plain
+
+    figure = new_figure(8.0, 1.9 + 0.28 * len(stages))
+    budget, spread = figure.subplots(2, 1, height_ratios=[1, 0.6 + 0.3 * len(stages)])
+    shades = _shades(stages, colormaps)
+    times = [1e6 * typical_s(one) for one in stages]
+    left, total = 0.0, sum(times)
+    for time, shade in zip(times, shades, strict=True):
+        budget.barh(0, time, left=left, color=shade, edgecolor="white", linewidth=0.8)
+        if time > 0.07 * total:
+            budget.text(left + time / 2, 0, f"{time:,.1f}", ha="center", va="center", fontsize=8)
+        left += time
+    digital = sum(time for one, time in zip(stages, times, strict=True) if _is_digital(one))
+    budget.set_title(
+        f"{title}: {total:,.1f} µs per step, {digital:,.1f} digital, {total - digital:,.1f} in the reservoir",
+        fontsize=9, loc="left",
+    )  # fmt: skip
+    budget.set_yticks([])
+    budget.set_xlim(0, total)
+    budget.set_xlabel("median time (µs): blue is computed, orange the reservoir")
+    rows = np.arange(len(stages))
+    for row, one, shade in zip(rows, stages, shades, strict=True):
+        spread.plot([1e6 * one.p50_s, 1e6 * one.p99_s], [row, row], color=shade, linewidth=5, solid_capstyle="butt")
+        spread.plot(1e6 * one.p50_s, row, "|", color="black", markersize=9)
+    spread.set_yticks(rows, [one.stage for one in stages])
+    spread.set_ylim(len(stages) - 0.5, -0.5)
+    spread.set_xscale("log")
+    # The labels of minor ticks would run into each other where all times lie within a decade.
+    spread.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    spread.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    spread.xaxis.set_minor_formatter(NullFormatter())
+    spread.set_xlabel("time of a call (µs): median (|) to 99th percentile")
+    for axes in (budget, spread):
+        plain(axes)
+    return figure
+
+
+def _is_digital(stage: StageLatency) -> bool:
+    return stage.stage.startswith("segment")
+
+
+def _shades(stages: Sequence[StageLatency], colormaps: Any) -> list[Any]:
+    """Blues for what is computed, oranges for the reservoirs."""
+    found: dict[str, Any] = {}
+    for digital, name in ((True, "Blues"), (False, "Oranges")):
+        own = [one for one in stages if _is_digital(one) is digital]
+        for one, at in zip(own, np.linspace(0.4, 0.7, len(own)), strict=True):
+            found[one.stage] = colormaps[name](at)
+    return [found[one.stage] for one in stages]

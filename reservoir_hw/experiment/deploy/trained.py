@@ -1,0 +1,111 @@
+"""A trained model of a run folder: where its files are, and what it was trained on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from reservoir_hw.core.configuration import Document
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir_config import reservoir_section
+from reservoir_hw.core.spec import ReservoirSpec
+from reservoir_hw.experiment.configuration.experiment import Point, grid, parse_experiment
+
+
+@dataclass(frozen=True)
+class TrainedRow:
+    """Row `number` of a run. `record` is what the provenance says about it, `provenance` that of the whole run."""
+
+    folder: Path
+    number: int
+    point: Point
+    record: dict[str, Any]
+    provenance: dict[str, Any]
+
+    @property
+    def label(self) -> str:
+        """As in the run's tables."""
+        return self.record["label"]
+
+    @property
+    def weights(self) -> Path:
+        """The file of the readout or the model. Raises `ConfigurationError` if it is not there."""
+        return self._file("file")
+
+    @property
+    def tokenizer(self) -> Path:
+        """The file of the tokenizer of a language model. Raises `ConfigurationError` if it is not there."""
+        return self._file("tokenizer")
+
+    @property
+    def reservoirs(self) -> list[ReservoirSpec]:
+        """What the devices declared that it was trained on, the first for the first layer."""
+        found = [self.record["reservoir"], *self.record.get("further_reservoirs", [])]
+        return [ReservoirSpec(**one["spec"], identity=one["identity"]) for one in found]
+
+    def _file(self, key: str) -> Path:
+        name = self.record["readout"].get(key)
+        path = self.folder / str(name)
+        if name is None or not path.is_file():
+            raise ConfigurationError(f"{self.folder} has no {name or key} of row {self.number} ({self.label})")
+        return path
+
+
+def trained_row(run: str | Path, row: int | None = None, *, reservoir: str | Path | None = None) -> TrainedRow:
+    """A row of a run folder, by default the only one; `reservoir` names a file in the place of its reservoir.
+
+    Raises `ConfigurationError` if `run` is no run folder, or does not have that row.
+    """
+    folder = Path(run)
+    if not (folder / "experiment.yaml").is_file():
+        raise ConfigurationError(f"{folder} is not the folder of a run: it has no experiment.yaml")
+    provenance = _provenance(folder)
+    rows = provenance["rows"]
+    if not rows:
+        raise ConfigurationError(
+            f"{folder} holds no trained model: the run is {provenance.get('status', 'unfinished')}"
+        )
+    # As it was run: what is in the environment now has nothing to do with it.
+    points = grid(Document.from_file(folder / "experiment.yaml"))
+    if len(points) < len(rows):
+        raise ConfigurationError(f"{folder}: experiment.yaml has {len(points)} rows and provenance.json {len(rows)}")
+    known = "".join(f"\n  {number}  {record['label']}{_place(points[number])}" for number, record in enumerate(rows))
+    if row is None:
+        if len(rows) > 1:
+            raise ConfigurationError(f"{folder} holds {len(rows)} trained models: say which by --row{known}")
+        row = 0
+    if not 0 <= row < len(rows):
+        raise ConfigurationError(f"{folder} has no row {row}; it has{known}")
+    point = points[row] if reservoir is None else _with_reservoir(points[row], reservoir)
+    if "identity" not in rows[row].get("reservoir", {}):
+        raise ConfigurationError(f"{folder}: row {row} ({rows[row]['label']}) was not finished")
+    return TrainedRow(folder, row, point, rows[row], provenance)
+
+
+def _provenance(folder: Path) -> dict[str, Any]:
+    path = folder / "provenance.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(found["rows"], list):
+            return found
+    except FileNotFoundError:
+        raise ConfigurationError(f"{folder} is not the folder of a run: it has no provenance.json") from None
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise ConfigurationError(f"{path} is damaged: run the experiment again")
+
+
+def _place(point: Point) -> str:
+    return f" ({point.place})" if point.place else ""
+
+
+def _with_reservoir(point: Point, path: str | Path) -> Point:
+    """The same point with the reservoir of a file."""
+    given = Document.from_file(path)
+    given.set_environment(prefix=("reservoir",) if "kind" in given.data else ())
+    document = Document.from_mapping(point.config.model_dump(mode="json", serialize_as_any=True), "the run")
+    document.data |= {"vary": {}, "sweep": None}
+    document.replace("reservoir", reservoir_section(given))
+    return replace(point, config=parse_experiment(document))

@@ -1,0 +1,1 @@
+"""Looking at one device: what it says about itself, and what it is worth."""

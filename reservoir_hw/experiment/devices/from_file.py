@@ -1,0 +1,40 @@
+"""The reservoir of a file, where no experiment is run: to be served, or to be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir, parse_reservoir
+from reservoir_hw.experiment.configuration.experiment import parse_experiment
+from reservoir_hw.experiment.run.experiment import load_document
+from reservoir_hw.experiment.run.language import input_channels
+
+
+def reservoir_of(
+    path: str | Path, *, set: Iterable[str] = (), inputs: int | None = None
+) -> tuple[ReservoirConfig, Reservoir]:
+    """The reservoir of a reservoir or experiment file, not yet open, and its configuration.
+
+    The number of input channels is that of the experiment's task; of a reservoir file, what it says itself, or
+    `inputs`. Raises `ConfigurationError` where neither says what the kind needs to know.
+    """
+    document = load_document(path, set=list(set))
+    if "task" in document.data:
+        experiment = parse_experiment(document)
+        channels = input_channels(experiment, experiment.task.build())
+        if inputs is not None and inputs != channels:
+            raise ConfigurationError(f"{path}: its task has {channels} input channels, not {inputs}")
+        config = experiment.reservoir.for_inputs(channels)
+    else:
+        config = parse_reservoir(document)
+        if inputs is not None:
+            config = config.for_inputs(inputs)
+    try:
+        return config, build_reservoir(config)
+    except ConfigurationError as error:
+        if inputs is None and "task" not in document.data and (config.inputs is None or config.input_mask is not None):
+            raise ConfigurationError(f"{path}: {error} (--inputs N says it here)") from error
+        raise

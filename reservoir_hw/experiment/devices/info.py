@@ -1,0 +1,251 @@
+"""What a device says about itself, and how fast it answers."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.backends.zeromq import ZmqReservoir
+from reservoir_hw.core.errors import DeviceError, ReservoirError, StateLost
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.seeds import generator
+from reservoir_hw.core.spec import ReservoirSpec
+
+_ROUND_TRIPS = 300
+# A run that took this part of the time says enough.
+_ENOUGH = 1 / 6
+_LARGEST_RUN_BYTES = 1 << 26
+
+
+@dataclass(frozen=True)
+class RoundTrip:
+    """One step and its answer, in seconds."""
+
+    steps: int
+    p50_s: float
+    p99_s: float
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """One run; the bytes are those of inputs and states."""
+
+    steps: int
+    steps_per_s: float
+    bytes_per_s: float
+
+
+@dataclass
+class DeviceInfo:
+    """Identity and spec, what its server says if there is one, and how fast it is.
+
+    `not_driven` says why there are no figures of speed.
+    """
+
+    kind: str
+    spec: ReservoirSpec
+    settings: dict[str, Any]
+    reset_s: float | None
+    server: dict[str, Any] | None = None
+    round_trip: RoundTrip | None = None
+    throughput: Throughput | None = None
+    not_driven: str = ""
+    counters: dict[str, int] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "kind": self.kind,
+            "identity": self.spec.identity.model_dump(),
+            "spec": self.spec.model_dump(mode="json", exclude={"identity"}),
+            "settings": self.settings,
+            "reset_s": self.reset_s,
+            "server": self.server,
+            "round_trip": None if self.round_trip is None else asdict(self.round_trip),
+            "throughput": None if self.throughput is None else asdict(self.throughput),
+            "not_driven": self.not_driven,
+            "counters": self.counters,
+        }
+
+    def sections(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        """For people: titles, and below each of them names and what there is to say."""
+        sections = [(_name(self.spec), [*_identity_facts(self.spec), *_spec_facts(self.spec)])]
+        if self.server is not None:
+            sections.append(("Its server", _server_facts(self.server)))
+        sections.append(("Speed, as seen from here", self._speed_facts()))
+        return sections
+
+    def _speed_facts(self) -> list[tuple[str, str]]:
+        facts = [] if self.reset_s is None else [("reset", _seconds(self.reset_s))]
+        if self.round_trip is not None:
+            trip = self.round_trip
+            facts.append(
+                ("step", f"{_seconds(trip.p50_s)} (median of {trip.steps}), {_seconds(trip.p99_s)} (99th percentile)")
+            )
+        if self.throughput is not None:
+            run = self.throughput
+            rate = f"{run.steps_per_s:,.0f}" if run.steps_per_s >= 100 else f"{run.steps_per_s:.3g}"
+            facts.append(("run", f"{rate} steps/s, {run.bytes_per_s / 1e6:,.3g} MB/s ({run.steps:,} steps)"))
+        if self.not_driven:
+            facts.append(("not measured", self.not_driven))
+        return facts
+
+
+def look_at(
+    reservoir: Reservoir,
+    kind: str,
+    *,
+    drive: bool = True,
+    input_range: tuple[float, float] | None = None,
+    seconds: float = 3.0,
+) -> DeviceInfo:
+    """Ask an open reservoir, and drive it with inputs drawn over its range: so many seconds at most for each figure.
+
+    It is at rest for one sequence before and after. What it refuses to be driven with is said in `not_driven`; a fault
+    goes on to the caller.
+    """
+    spec = reservoir.spec
+    known = reservoir.provenance()
+    contract = {"identity", "spec", "reset", "input_mask", "counters", "latency"}
+    settings = {name: value for name, value in known.items() if name not in contract}
+    info = DeviceInfo(kind, spec, settings, reservoir.reset_duration_s)
+    if isinstance(reservoir, ZmqReservoir):
+        info.server = reservoir.status()
+    if not drive:
+        info.not_driven = "it was not driven (--no-drive)"
+        return info
+    low, high = input_range or spec.input_range or (-1.0, 1.0)
+    drawn = _Inputs(spec, low, high)
+    try:
+        reservoir.reset(1)
+        info.reset_s = reservoir.reset_duration_s
+        info.round_trip = _round_trip(reservoir, drawn, seconds)
+        info.throughput = _throughput(reservoir, drawn, seconds, info.round_trip.p50_s)
+        reservoir.reset(1)
+    except (DeviceError, StateLost):
+        raise
+    except ReservoirError as error:
+        info.not_driven = f"it could not be driven: {error}"
+    info.counters = reservoir.counters.as_dict()
+    return info
+
+
+class _Inputs:
+    """Random inputs within a range, (1, steps, inputs)."""
+
+    def __init__(self, spec: ReservoirSpec, low: float, high: float) -> None:
+        self._rng = generator(0, "device info")
+        self._spec, self._low, self._high = spec, low, high
+
+    def draw(self, steps: int) -> np.ndarray:
+        """The next ones."""
+        drawn = self._rng.uniform(self._low, self._high, (1, steps, self._spec.inputs))
+        return drawn.astype(self._spec.dtype)
+
+
+def _round_trip(reservoir: Reservoir, inputs: _Inputs, seconds: float) -> RoundTrip:
+    until = time.perf_counter() + seconds
+    taken: list[float] = []
+    # The first call may compile a kernel or wake a device: it does not count.
+    for number in range(_ROUND_TRIPS + 1):
+        if reservoir.spec.continuity == "free_running":
+            reservoir.reset(1)
+        u = inputs.draw(1)[:, 0]
+        started = time.perf_counter()
+        reservoir.step(u)
+        now = time.perf_counter()
+        if number:
+            taken.append(now - started)
+            if now > until:
+                break
+    p50, p99 = np.percentile(taken, [50, 99])
+    return RoundTrip(len(taken), float(p50), float(p99))
+
+
+def _throughput(reservoir: Reservoir, inputs: _Inputs, seconds: float, step_s: float) -> Throughput:
+    """Of the longest run that the time allows: runs grow until one took long enough."""
+    spec = reservoir.spec
+    bytes_per_step = (spec.inputs + spec.nodes) * spec.numpy_dtype.itemsize
+    most = max(1, _LARGEST_RUN_BYTES // bytes_per_step)
+    # A step in a run takes no longer than one on its own, but for the clock of the device.
+    slowest = max(step_s, spec.step_period_s or 0.0, 1e-9)
+    enough = seconds * _ENOUGH
+    steps = int(min(most, max(1, enough / slowest)))
+    until = time.perf_counter() + seconds
+    while True:
+        # Past inputs that are replayed would count as well, and what runs freely takes one run after a reset.
+        if spec.continuity != "held":
+            reservoir.reset(1)
+        u = inputs.draw(steps)
+        started = time.perf_counter()
+        reservoir.run(u)
+        now = time.perf_counter()
+        taken = max(now - started, 1e-9)
+        longer = int(min(most, steps * 8, 1.5 * steps * enough / taken))
+        if taken >= enough or longer <= steps or now + longer * taken / steps > until:
+            return Throughput(steps, steps / taken, steps * bytes_per_step / taken)
+        steps = longer
+
+
+def _name(spec: ReservoirSpec) -> str:
+    identity = spec.identity
+    return f"{identity.vendor} {identity.model} {identity.serial}".strip()
+
+
+def _identity_facts(spec: ReservoirSpec) -> list[tuple[str, str]]:
+    identity = spec.identity
+    given = ((name, getattr(identity, name)) for name in ("vendor", "model", "serial", "firmware", "fingerprint"))
+    return [
+        ("is", "a simulation" if identity.simulated else "hardware"),
+        *((name, text) for name, text in given if text),
+    ]
+
+
+def _spec_facts(spec: ReservoirSpec) -> list[tuple[str, str]]:
+    continuity = spec.continuity.replace("_", " ")
+    if spec.memory_steps:
+        continuity += f", remembers {spec.memory_steps} steps"
+    can = [name for name in ("snapshot", "settable", "programmable", "deterministic") if getattr(spec, name)]
+    facts = [
+        ("inputs", f"{spec.inputs}, {_range(spec.input_range, spec.input_unit, spec.input_bits)}"),
+        ("nodes", f"{spec.nodes}, {_range(spec.state_range, spec.state_unit, spec.output_bits)}, {spec.dtype}"),
+        ("at once", "any number of sequences" if spec.max_batch is None else f"{spec.max_batch} sequences"),
+        ("between calls", continuity),
+        ("declares", ", ".join(can) or "none of snapshot, settable, programmable, deterministic"),
+    ]
+    if spec.step_period_s:
+        facts.append(("period", f"{_seconds(spec.step_period_s)} a step, by the clock of the {spec.clock}"))
+    facts += [(f"not {name}", reason) for name, reason in spec.not_supported.items()]
+    return facts
+
+
+def _server_facts(status: dict[str, Any]) -> list[tuple[str, str]]:
+    """As the server tells it: another one than ours tells other things."""
+    facts = []
+    for name, value in status.items():
+        if name in {"device", "fingerprint"}:
+            continue
+        if isinstance(value, dict):
+            seen = ", ".join(f"{key.replace('_', ' ')} {entry}" for key, entry in value.items() if entry)
+            facts.append((name, seen or "nothing"))
+        elif name.endswith("_s") and isinstance(value, int | float):
+            facts.append((name.removesuffix("_s"), _seconds(value)))
+        else:
+            facts.append((name, str(value)))
+    return facts
+
+
+def _range(limits: tuple[float, float] | None, unit: str, bits: int | None) -> str:
+    text = "no limits declared" if limits is None else f"{limits[0]:g} to {limits[1]:g}"
+    text += "" if unit == "1" else f" ({unit})"
+    return text if bits is None else f"{text}, {bits} bits"
+
+
+def _seconds(value: float) -> str:
+    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
+        if value * factor >= 1:
+            return f"{value * factor:,.3g} {unit}"
+    return f"{value * 1e9:.3g} ns"

@@ -1,0 +1,367 @@
+"""What a device or a trace is worth: all measures that can be taken of it, in a folder of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import numpy as np
+import safetensors.numpy
+
+from reservoir_hw.backends.replay import ReplayConfig
+from reservoir_hw.core import provenance
+from reservoir_hw.core.errors import ConfigurationError, DeviceError, MissingExtra, ReservoirError, StateLost
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir, parse_reservoir
+from reservoir_hw.core.store import StateStore
+from reservoir_hw.experiment.configuration.experiment import parse_experiment
+from reservoir_hw.experiment.run.experiment import Progress, load_document
+from reservoir_hw.experiment.run.folder import new_run_folder, write_bytes, write_json
+from reservoir_hw.experiment.run.language import input_channels
+from reservoir_hw.experiment.run.outcome import ending
+from reservoir_hw.experiment.run.report import write_report
+from reservoir_hw.experiment.run.result import Result
+from reservoir_hw.measures import (
+    MEASURES,
+    Interval,
+    Live,
+    Measured,
+    MemoryCapacity,
+    ProcessingCapacity,
+    Recorded,
+    Source,
+    Stored,
+)
+from reservoir_hw.tasks.task import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Measurable: TypeAlias = "str | Path | Reservoir | Source"
+
+_WASHOUT = 200
+_SHOWN_DELAYS = 12
+
+
+@dataclass
+class MeasureResult:
+    """What was measured, by the names of `MEASURES`, and why the rest could not be.
+
+    `status` is "running", "complete", "interrupted" or "failed"; what was finished is always there. `notes` are remarks
+    for the user.
+    """
+
+    title: str
+    folder: Path
+    provenance: dict[str, Any]
+    measured: dict[str, Measured] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    status: str = "running"
+    problem: str = ""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def rows(self) -> list[Measured]:
+        """The results without their names."""
+        return list(self.measured.values())
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """All numbers, ready for JSON: null for what is infinite or missing."""
+        return {
+            "title": self.title,
+            "status": self.status,
+            "problem": self.problem,
+            "folder": str(self.folder),
+            "measures": {name: _plain(_fields(result)) for name, result in self.measured.items()},
+            "not_measured": self.reasons,
+        }
+
+    def tables(self) -> list[Table]:
+        """All measures with their intervals, and capacities by delay and degree."""
+        rows = []
+        for name, title in MEASURES.items():
+            if name in self.measured:
+                result = self.measured[name]
+                rows.append([title, _number(result.value), _interval(result.interval), result.note])
+            elif name in self.reasons:
+                rows.append([title, "not measured", "", self.reasons[name]])
+        confidence = next((f"{result.interval.confidence:.0%}" for result in self.rows), "")
+        note = "metrics.json says for each interval how it was found; measures.safetensors holds what the figures show."
+        tables = [Table(self.title, ["measure", "value", f"{confidence} interval".strip(), "remark"], rows, note)]
+        for result in self.rows:
+            if isinstance(result, MemoryCapacity):
+                tables.append(_memory_table(result))
+            elif isinstance(result, ProcessingCapacity):
+                tables.append(_processing_table(result))
+        return tables
+
+    def figures(self) -> dict[str, Figure]:
+        """A figure for each measure. Needs the `report` extra."""
+        from reservoir_hw.measures.figures import figures
+
+        return figures(self.measured)
+
+    def save(self) -> None:
+        """Write metrics.json, measures.safetensors and provenance.json; done after every measure."""
+        write_json(self.folder / "metrics.json", self.metrics)
+        write_json(self.folder / "provenance.json", {**self.provenance, "status": self.status})
+        arrays = {
+            f"{name}.{key}": np.ascontiguousarray(value)
+            for name, result in self.measured.items()
+            for key, value in _fields(result).items()
+            if isinstance(value, np.ndarray)
+        }
+        write_bytes(self.folder / "measures.safetensors", safetensors.numpy.save(arrays))
+
+
+def measure(
+    source: Measurable,
+    *,
+    reservoir: str | Path | None = None,
+    set: Mapping[str, Any] | Iterable[str] | None = None,
+    only: Iterable[str] | None = None,
+    steps: int = 20_000,
+    washout: int | None = None,
+    repeats: int = 10,
+    max_delay: int | None = None,
+    input_range: tuple[float, float] | None = None,
+    seed: int = 0,
+    folder: str | Path = "runs",
+    progress: Progress | None = None,
+) -> MeasureResult:
+    """Take all measures, or those named by `only`, and write them into a new folder in `folder`.
+
+    Parameters
+    ----------
+    source
+        An experiment or reservoir file, the path of a trace, an open reservoir, or a `Source` of your own, for instance
+        `Recorded((inputs, states))`.
+    reservoir, set
+        As for an experiment: a reservoir file that replaces the section, and single values.
+    steps, repeats, input_range, seed
+        How a live device is driven: see `measures.Live`. A trace has what it has.
+    washout
+        First steps that do not count; by default 200, or a tenth of a short trace.
+    max_delay
+        Longest delay of the capacities; by default twice the number of nodes.
+
+    What cannot be measured is in `reasons`. A device fault or Ctrl-C ends it; what was finished is in the folder, and
+    the error goes on to the caller. Raises `ConfigurationError` for an unknown measure or file, for a reservoir file
+    of kind replay, and where nothing at all could be measured.
+    """
+    names = _names(only)
+    driving: dict[str, Any] = {"steps": steps, "repeats": repeats, "input_range": input_range, "seed": seed}
+    settings = {**driving, "washout": washout, "max_delay": max_delay, "only": names}
+    counter = _Counter(progress)
+    with _opened(source, reservoir, set, washout, max_delay, driving, counter.add) as (name, opened, device, resolved):
+        result = MeasureResult(
+            title=f"Measures of {name}",
+            folder=new_run_folder(folder, f"measure-{Path(name).name}"),
+            provenance={**provenance.collect(resolved), "measure": settings, "rows": device()},
+        )
+        result.save()
+        live = isinstance(opened, Live)
+        counter.total = opened.planned_steps(names) if live else len(names)
+        try:
+            for measured in names:
+                counter.say(MEASURES[measured])
+                try:
+                    result.measured[measured] = getattr(opened, measured)()
+                except (DeviceError, StateLost):
+                    raise
+                except ReservoirError as error:
+                    result.reasons[measured] = str(error)
+                result.save()
+                counter.add(0 if live else 1)
+            if not result.measured:
+                raise ConfigurationError(_nothing_measured(name, result.reasons))
+            result.provenance["rows"] = device()
+            result.status = "complete"
+            counter.say("writing the report")
+            _report(result)
+            result.save()
+        except BaseException as error:
+            result.status, result.problem = ending(error)
+            # The error itself goes on to the caller; a full disk must not hide it.
+            with contextlib.suppress(Exception):
+                result.save()
+                _report(result)
+            raise
+    return result
+
+
+_Opened: TypeAlias = tuple[str, Source, Callable[[], list[dict[str, Any]]], Any]
+
+
+@contextlib.contextmanager
+def _opened(
+    source: Measurable,
+    reservoir: str | Path | None,
+    set: Mapping[str, Any] | Iterable[str] | None,
+    washout: int | None,
+    max_delay: int | None,
+    driving: dict[str, Any],
+    on_steps: Callable[[int], None],
+) -> Iterator[_Opened]:
+    """Name, source, what is known of the device by now, and the resolved configuration."""
+    if isinstance(source, Source):
+        yield type(source).__name__.lower(), source, list, {}
+        return
+    if not isinstance(source, Reservoir) and ("://" in str(source) or Path(source).is_dir()):
+        if reservoir is not None or set:
+            raise ConfigurationError(f"{source} is a trace: there is no reservoir to replace and nothing to set")
+        store = StateStore.open(source)
+        yield str(source), _recorded(store, washout, max_delay), lambda: [_device_of(store)], {"trace": str(source)}
+        return
+    if isinstance(source, Reservoir):
+        name, config, device = "reservoir", {}, source
+        opening = contextlib.nullcontext()
+    else:
+        name, config, device = _built(source, reservoir, set)
+        opening = device
+    with opening:
+        live = Live(
+            device, washout=_WASHOUT if washout is None else washout, max_delay=max_delay, on_steps=on_steps, **driving
+        )
+        yield name, live, lambda: [{"label": name, "reservoir": device.provenance()}], config
+
+
+def _built(
+    path: str | Path, reservoir: str | Path | None, set: Mapping[str, Any] | Iterable[str] | None
+) -> tuple[str, Any, Reservoir]:
+    """Name, resolved configuration and reservoir, not yet open, of a file."""
+    document = load_document(path, reservoir=reservoir, set=set)
+    if "task" in document.data:
+        experiment = parse_experiment(document)
+        _refuse_replay(path, experiment.reservoir)
+        inputs = input_channels(experiment, experiment.task.build())
+        config = experiment.reservoir.for_inputs(inputs)
+    else:
+        config = parse_reservoir(document)
+        _refuse_replay(path, config)
+        if config.inputs is None or config.input_mask is not None:
+            config = config.for_inputs(1)
+    return Path(path).stem, {"reservoir": config.model_dump(mode="json")}, build_reservoir(config)
+
+
+def _refuse_replay(path: str | Path, config: ReservoirConfig) -> None:
+    if isinstance(config, ReplayConfig):
+        raise ConfigurationError(
+            f"{path}: the reservoir is a replay, which answers only the inputs that were recorded, while measures "
+            f"drive a device with inputs of their own. Measure the trace itself: reservoir-hw measure {config.trace}"
+        )
+
+
+def _nothing_measured(name: str, reasons: Mapping[str, str]) -> str:
+    distinct = set(reasons.values())
+    if len(distinct) == 1:
+        return f"nothing could be measured of {name}: {distinct.pop()}"
+    lines = [f"{MEASURES[measured]}: {reason}" for measured, reason in reasons.items()]
+    return "\n  ".join([f"nothing could be measured of {name}", *lines])
+
+
+def _recorded(store: StateStore, washout: int | None, max_delay: int | None) -> Recorded:
+    """The sequences of a trace, as far as they were written."""
+    pairs = []
+    for dataset in store.datasets.values():
+        inputs = dataset.read_inputs(slice(0, dataset.sequences), 0, dataset.steps)
+        missing = np.asarray(np.isnan(inputs).any(axis=2))
+        written = np.where(missing.any(axis=1), missing.argmax(axis=1), dataset.steps)
+        whole = np.flatnonzero(written == written.max(initial=0))
+        if dataset.steps and written.max(initial=0):
+            pairs.append((inputs[whole, : written.max()], Stored(dataset.states, whole, int(written.max()))))
+    if not pairs:
+        raise ConfigurationError(f"{store.path} holds no states yet")
+    longest = max(inputs.shape[1] for inputs, _ in pairs)
+    return Recorded(*pairs, washout=min(_WASHOUT, longest // 10) if washout is None else washout, max_delay=max_delay)
+
+
+def _device_of(store: StateStore) -> dict[str, Any]:
+    """The record of the device that a trace is of."""
+    recorded = store.facts["provenance"].get("reservoir", {})
+    return {"label": store.path, "reservoir": {"identity": store.facts["spec"]["identity"], **recorded}}
+
+
+def _names(only: Iterable[str] | None) -> list[str]:
+    """The measures that are wanted, in the order of `MEASURES`."""
+    wanted = list(only or MEASURES)
+    for name in wanted:
+        if name not in MEASURES:
+            raise ConfigurationError(f"there is no measure {name!r}; there are: {', '.join(MEASURES)}")
+    return [name for name in MEASURES if name in wanted]
+
+
+def _report(result: MeasureResult) -> None:
+    if result.measured:
+        try:
+            # The report needs of a result what both kinds have.
+            write_report(cast("Result", result))
+        except MissingExtra as error:
+            result.notes.append(str(error))
+
+
+def _memory_table(result: MemoryCapacity) -> Table:
+    recall = result.recall[:, :_SHOWN_DELAYS]
+    rows = [
+        [str(delay), *(f"{value:.3f}" for value in recall[:, delay]), f"{result.threshold[:, delay].max():.3f}"]
+        for delay in range(recall.shape[1])
+    ]
+    channels = ["r²"] if len(recall) == 1 else [f"r² of input {channel}" for channel in range(len(recall))]
+    note = "Squared correlation of the input that long ago with the best linear readout."
+    return Table("Recall by delay", ["delay", *channels, "chance"], rows, note)
+
+
+def _processing_table(result: ProcessingCapacity) -> Table:
+    rows = [
+        [str(degree), _number(capacity), _interval(interval)]
+        for degree, (capacity, interval) in enumerate(zip(result.by_degree, result.degree_intervals, strict=True), 1)
+    ]
+    return Table("Processing capacity by degree", ["degree", "capacity", "interval"], rows, f"At most {result.rank}.")
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if math.isfinite(value) else str(value).replace("inf", "∞")
+
+
+def _interval(interval: Interval) -> str:
+    return f"[{_number(interval.low)}, {_number(interval.high)}]"
+
+
+def _fields(result: Measured) -> dict[str, Any]:
+    return {entry.name: getattr(result, entry.name) for entry in dataclasses.fields(result)}
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold; arrays are left to measures.safetensors."""
+    if isinstance(value, Interval):
+        return _plain(dataclasses.asdict(value))
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items() if not isinstance(entry, np.ndarray)}
+    if isinstance(value, tuple):
+        return [_plain(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class _Counter:
+    """Adds up the steps that are driven for one progress report."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self.total, self._done, self._what = 0, 0, ""
+
+    def say(self, what: str) -> None:
+        """What is being done from now on."""
+        self._what = what
+        self.add(0)
+
+    def add(self, steps: int) -> None:
+        """So many steps were driven."""
+        self._done += steps
+        if self._progress is not None:
+            self._progress(self._what, self._done, self.total)

@@ -1,0 +1,1 @@
+"""Running an experiment: from a validated file to a result and its run folder."""

@@ -1,0 +1,99 @@
+"""Writing into a run folder: whole files or none."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from reservoir_hw.core.configuration import Document
+from reservoir_hw.core.differences import first_change
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.provenance import as_plain
+
+
+def new_run_folder(parent: str | Path, name: str) -> Path:
+    """Make and return `parent/name-DATE-TIME`, with a number behind it if that exists already."""
+    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for number in range(1, 1000):
+        folder = Path(parent) / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except NotADirectoryError:
+            raise ConfigurationError(f"run.folder: {parent} is a file, not a folder") from None
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"run.folder: cannot make the run folder {folder}: {getattr(error, 'strerror', None) or error}; "
+                "choose another with --set run.folder=PATH"
+            ) from error
+        return folder
+    raise ConfigurationError(f"run.folder: {parent} holds too many runs named {stem}")
+
+
+def begun_run_folder(path: str | Path, resolved: dict[str, Any]) -> Path:
+    """The folder of an earlier run of the same experiment, to go on in.
+
+    Raises `ConfigurationError` if it is none, or what decides about the results is not the same.
+    """
+    folder = Path(path)
+    if not (folder / "experiment.yaml").is_file():
+        raise ConfigurationError(f"run.resume: {folder} is not the folder of a run: it has no experiment.yaml")
+    begun = Document.from_file(folder / "experiment.yaml").data
+    now = json.loads(json.dumps(resolved))
+    for section in ("task", "reservoir", "readout", "training", "baselines", "vary"):
+        change = first_change(begun.get(section), now[section], (section,))
+        if change is not None:
+            raise ConfigurationError(
+                f"run.resume: {folder} was begun with {change.key} {change.before}, now it is {change.now}: change "
+                "it back, or begin a new run (run.resume=null)"
+            )
+    return folder
+
+
+def rows_in(folder: Path) -> int:
+    """How many rows are in a run folder."""
+    try:
+        return len(json.loads((folder / "metrics.json").read_text())["rows"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def write_text(path: Path, text: str) -> None:
+    """As `write_bytes`, in UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace the file at once: a reader, a crash or a full disk never meets half of it."""
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_bytes(content)
+        os.replace(part, path)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot write {path}: {error.strerror}") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def to_json(value: Any) -> str:
+    """Indented JSON; numpy numbers become plain ones, what JSON does not know becomes text."""
+    return json.dumps(value, indent=2, default=as_plain)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """As `to_json`."""
+    write_text(path, to_json(value) + "\n")
+
+
+def write_yaml(path: Path, value: dict[str, Any]) -> None:
+    """YAML in the order of the keys; `reservoir-hw run` can read it again."""
+    from ruamel.yaml import YAML
+
+    text = io.StringIO()
+    YAML().dump(value, text)
+    write_text(path, text.getvalue())

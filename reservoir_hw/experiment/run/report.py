@@ -1,0 +1,70 @@
+"""Figures and a self-contained HTML page for a run folder."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from importlib.resources import files
+from typing import Any
+
+from reservoir_hw.core.errors import MissingExtra
+from reservoir_hw.experiment.run.folder import write_bytes, write_text
+from reservoir_hw.experiment.run.result import Result
+
+
+def have_report_extra() -> bool:
+    """Whether matplotlib and jinja2 are installed."""
+    from importlib.util import find_spec
+
+    return all(find_spec(name) for name in ("matplotlib", "jinja2"))
+
+
+def write_report(result: Result) -> None:
+    """Write figures/*.png and report.html.
+
+    Raises `MissingExtra` where the `report` extra is not installed.
+    """
+    if not have_report_extra():
+        raise MissingExtra("figures and the report need matplotlib and jinja2: pip install 'reservoir-hw[report]'")
+    from jinja2 import Environment
+
+    pictures: list[dict[str, str]] = []
+    for name, figure in result.figures().items():
+        png = _png(figure)
+        (result.folder / "figures").mkdir(exist_ok=True)
+        write_bytes(result.folder / "figures" / f"{name}.png", png)
+        pictures.append({"name": name.replace("_", " "), "data": base64.b64encode(png).decode()})
+    template = files("reservoir_hw.experiment.run").joinpath("report.html.j2").read_text(encoding="utf-8")
+    page = Environment(autoescape=True).from_string(template)
+    write_text(
+        result.folder / "report.html",
+        page.render(
+            result=result,
+            tables=result.tables(),
+            pictures=pictures,
+            devices=_devices(result.provenance),
+            configuration=json.dumps(result.provenance["configuration"], indent=2),
+            provenance=json.dumps(
+                {k: v for k, v in result.provenance.items() if k != "configuration"}, indent=2, default=str
+            ),
+        ),
+    )
+
+
+def _devices(provenance: dict[str, Any]) -> list[str]:
+    """One line for each distinct device: whether it was hardware is said first."""
+    lines = []
+    for row in [*provenance["rows"], *([provenance["unfinished"]] if "unfinished" in provenance else [])]:
+        for device in (row["reservoir"], *row.get("further_reservoirs", ())):
+            identity = device["identity"]
+            what = "simulation" if identity["simulated"] else "hardware"
+            name = " ".join(filter(None, (identity["vendor"], identity["model"], identity["serial"])))
+            lines.append(f"{what}: {name} (fingerprint {identity['fingerprint'][:12]})")
+    return list(dict.fromkeys(lines))
+
+
+def _png(figure: Any) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=150, bbox_inches="tight")
+    return buffer.getvalue()

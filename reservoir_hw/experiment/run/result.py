@@ -1,0 +1,83 @@
+"""What an experiment found, and its run folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reservoir_hw.experiment.run.folder import write_json
+from reservoir_hw.tasks.task import Row, Table, Task
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass
+class Result:
+    """The rows of an experiment, one for each point of its grid and each baseline.
+
+    `status` is "running", "complete", "interrupted" or "failed"; the rows that were finished are always there.
+    `notes` are remarks for the user. `earlier_rows` is how many rows a call that is gone on with has left in the
+    folder: its files stay as they are until there are as many again.
+    """
+
+    title: str
+    task: Task
+    folder: Path
+    provenance: dict[str, Any]
+    rows: list[Row] = field(default_factory=list)
+    status: str = "running"
+    problem: str = ""
+    notes: list[str] = field(default_factory=list)
+    earlier_rows: int = 0
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """All numbers, ready for JSON."""
+        return {
+            "title": self.title,
+            "status": self.status,
+            "problem": self.problem,
+            "folder": str(self.folder),
+            "rows": [
+                {"label": row.label, "point": dict(row.point), "metrics": row.evaluation.metrics} for row in self.rows
+            ],
+        }
+
+    @property
+    def replaces_earlier(self) -> bool:
+        """Whether nothing is lost if this is written over what an earlier call has found."""
+        return len(self.rows) >= self.earlier_rows
+
+    def tables(self) -> list[Table]:
+        """The task's own tables; a plain one of all metrics for a task that has none."""
+        return self.task.tables(self.rows) or [_plain_table(self.rows)]
+
+    def figures(self) -> dict[str, Figure]:
+        """The task's figures by file stem. Needs the `report` extra."""
+        return self.task.figures(self.rows)
+
+    def save(self) -> None:
+        """Write metrics.json and provenance.json; done after every row."""
+        if not self.replaces_earlier:
+            return
+        write_json(self.folder / "metrics.json", self.metrics)
+        write_json(self.folder / "provenance.json", {**self.provenance, "status": self.status})
+
+
+def _plain_table(rows: list[Row]) -> Table:
+    names = list(dict.fromkeys(name for row in rows for name in row.evaluation.metrics))
+    points = list(dict.fromkeys(key for row in rows for key in row.point))
+    return Table(
+        "Results",
+        ["model", *points, *names],
+        [
+            [
+                row.label,
+                *(str(row.point.get(key, "")) for key in points),
+                *(f"{row.evaluation.metrics[n]:.4g}" if n in row.evaluation.metrics else "" for n in names),
+            ]
+            for row in rows
+        ],
+    )

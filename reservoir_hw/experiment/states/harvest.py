@@ -1,0 +1,422 @@
+"""Driving a device for its states alone, so that nothing that was gathered can be lost."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import logging
+import os
+import platform
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from reservoir_hw.core import provenance
+from reservoir_hw.core.current_folder import look_in_current_folder
+from reservoir_hw.core.errors import ConfigurationError, DeviceBusy
+from reservoir_hw.experiment.configuration.experiment import Point
+from reservoir_hw.experiment.states.drive import OnSteps, mean_of, states_of
+from reservoir_hw.experiment.states.plan import Burst, Leg, plan_of
+from reservoir_hw.core.hostlock import HostLock
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.spec import ReservoirSpec
+from reservoir_hw.core.store import Dataset, Place, StateStore, is_damage, plain_path
+from reservoir_hw.tasks.task import Task
+
+log = logging.getLogger(__name__)
+
+
+def store_path(point: Point, task: Task) -> str:
+    """Where the states of this point lie: in `run.states`, under the hash of all that decides about them."""
+    config = point.config
+    return f"{config.run.states}/{config.reservoir.kind}-{_key(point, task)[:12]}"
+
+
+def find_states(point: Point, task: Task) -> StateStore | None:
+    """The store of a whole or unfinished harvest of this point, or None.
+
+    Raises `ConfigurationError` if it is damaged, or was driven with other inputs than the task has now.
+    """
+    path = store_path(point, task)
+    if point.config.run.states is None or not StateStore.exists(path):
+        return None
+    try:
+        return _checked(StateStore.open(path), point, task)
+    except ConfigurationError as error:
+        if not is_damage(error):
+            raise
+        raise ConfigurationError(
+            f"{error}; restore {path} from a copy, or remove it and harvest again, or set run.states=null"
+        ) from error
+
+
+@contextlib.contextmanager
+def harvest_lock(point: Point, task: Task) -> Iterator[None]:
+    """While this process alone may fill the point's store."""
+    path = plain_path(store_path(point, task))
+    lock = HostLock(f"store {path if '://' in path else os.path.realpath(path)}")
+    try:
+        lock.acquire()
+    except DeviceBusy as busy:
+        raise ConfigurationError(f"{path} is being filled by another harvest: {busy}") from busy
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def open_store(point: Point, task: Task, reservoir: Reservoir) -> StateStore:
+    """The point's store, made if it is not there; the device must be the one that began it."""
+    path, spec = store_path(point, task), reservoir.spec
+    if StateStore.exists(path):
+        store = _checked(StateStore.open(path, writable=True), point, task)
+        began = store.facts["spec"]["identity"]
+        if began["fingerprint"] != spec.identity.fingerprint:
+            raise ConfigurationError(
+                f"{path} was begun on another device ({began['vendor']} {began['model']} {began['serial']}, "
+                f"fingerprint {began['fingerprint'][:12]}); this one has {spec.identity.fingerprint[:12]}"
+            )
+        return store
+    decisive = _decisive(point, task)
+    facts = {
+        "made_by": "harvest",
+        "spec": spec.model_dump(mode="json"),
+        "chunk_steps": point.config.run.chunk_steps,
+        "configuration": decisive,
+        "provenance": {**provenance.collect(decisive), "reservoir": reservoir.provenance()},
+    }
+    return StateStore.create(path, facts, layout(plan_of(point, task, max_batch=spec.max_batch), spec, task))
+
+
+def harvest_plan(point: Point, task: Task, store: StateStore) -> list[Burst]:
+    """The plan that a store is filled by: the settings it was begun with, whatever the file says now."""
+    facts = store.facts
+    return plan_of(point, task, chunk_steps=facts["chunk_steps"], max_batch=facts["spec"]["max_batch"])
+
+
+def layout(bursts: Sequence[Burst], spec: ReservoirSpec, task: Task) -> dict[str, dict[str, Any]]:
+    """The data sets that keep the states of a plan, as `StateStore.create` takes them."""
+    datasets: dict[str, dict[str, Any]] = {}
+    digests = {"train": _digest(task.train.inputs), "test": _digest(task.test.inputs)}
+    for burst in bursts:
+        for number, leg in enumerate(burst.legs):
+            if leg.place is None:
+                continue
+            split = task.train if leg.split == "train" else task.test
+            steps, rows = leg.place.stop - leg.place.start, leg.place.rows.stop - leg.place.rows.start
+            made = datasets.setdefault(
+                leg.dataset,
+                {
+                    "sequences": split.inputs.shape[0],
+                    "inputs": spec.inputs,
+                    "nodes": spec.nodes,
+                    "steps": split.inputs.shape[1],
+                    "chunk_steps": steps,
+                    "group": rows,
+                    "dtype": spec.dtype,
+                    "facts": {"inputs_sha256": digests[leg.split], "from_rest": True},
+                },
+            )
+            made["chunk_steps"], made["group"] = max(made["chunk_steps"], steps), max(made["group"], rows)
+            if leg.place.start == 0 and number > 0:
+                # Something was driven between the reset and the first step that is kept.
+                made["facts"]["from_rest"] = False
+    return datasets
+
+
+def check(store: StateStore, bursts: Sequence[Burst], say: Callable[[str], None]) -> None:
+    """Read all that counts once, and change nothing.
+
+    Raises `ConfigurationError`, which names the file and says what to do, where something cannot be read.
+    """
+    datasets = store.datasets
+    counted = [leg for burst in bursts for leg in burst.legs if leg.place is not None][: store.committed]
+    said = time.monotonic()
+    for number, leg in enumerate(counted, 1):
+        if time.monotonic() - said >= 1:
+            said = time.monotonic()
+            say(f"checking {store.path}: chunk {number} of {len(counted)}")
+        place, dataset, array = cast(Place, leg.place), datasets[leg.dataset], "states"
+        try:
+            dataset.read_states(place)
+            array = "inputs"
+            dataset.read_inputs(place.rows, place.start, place.stop)
+        except ConfigurationError as error:
+            what, file = str(error), dataset.file_of(place, array)
+            if not is_damage(error):
+                # From its cause, by which it can be told from damage.
+                raise ConfigurationError(f"{what}; the file is {file}; nothing was changed") from error.__cause__
+            if error.__cause__ is None:
+                what = (
+                    f"{store.path}: {array} of {leg.dataset}, steps {place.start} to {place.stop - 1} of sequence "
+                    f"{place.rows.start}, were harvested, and are not there any more"
+                )
+            raise ConfigurationError(
+                f"{what}; nothing was changed: restore {file} from a copy, or remove {store.path} and harvest again"
+            ) from error
+
+
+def harvest(reservoir: Reservoir, bursts: Sequence[Burst], store: StateStore, on_steps: OnSteps) -> None:
+    """Fill the store, going on where it ends.
+
+    Only whole chunks count, each with a snapshot where the device has one. A device that can be frozen goes on from
+    the snapshot as if nothing had happened; one that declares its memory is driven with the last `memory_steps`
+    inputs again; any other, and one that runs freely, starts again with the burst that was cut, whose chunks
+    are written anew. The last two leave a seam, which `store.segments` tells. What counts is not read: see `check`.
+    """
+    store.remove_leftovers()
+    for name in {leg.dataset for burst in bursts for leg in burst.legs if leg.place is not None} - set(store.datasets):
+        store.dataset(name)
+    kept = [(b, i) for b, burst in enumerate(bursts) for i, leg in enumerate(burst.legs) if leg.place is not None]
+    done, (b, i), seam = _take_up(reservoir, bursts, kept, store)
+    on_steps(_steps_before(bursts, b, i))
+    segment: dict[str, Any] = {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "host": platform.node(),
+        "versions": provenance.versions(),
+        "first_place": done,
+        "seam": seam,
+        "status": "running",
+    }
+    segments = [*store.segments, segment]
+
+    def close(status: str) -> None:
+        segment.update(status=status, places=done - segment["first_place"], reservoir=_read_back(reservoir))
+        store.close_segment(segments, complete=done == len(kept))
+
+    store.commit(done, snapshot=None if done == 0 or seam else store.snapshot(), segments=segments)
+    datasets = store.datasets
+    try:
+        if store.segments[:-1]:
+            _erase_rest(bursts, kept[done:], datasets)
+        for number in range(b, len(bursts)):
+            legs = bursts[number].legs[i:]
+            if i == 0:
+                reservoir.reset(bursts[number].batch)
+            i = 0
+            for leg, states, timing in _timed(reservoir, legs):
+                if leg.place is not None:
+                    datasets[leg.dataset].write(leg.place, leg.inputs, states, timing=timing)
+                    snapshot = reservoir.snapshot() if reservoir.spec.snapshot else None
+                    store.commit(done + 1, snapshot=snapshot)
+                    done += 1
+                on_steps(leg.steps)
+    except BaseException as error:
+        error.add_note(f"{done} of {len(kept)} chunks are safe in {store.path}; the same command goes on from there")
+        stopped = isinstance(error, KeyboardInterrupt)
+        try:
+            close("interrupted" if stopped else f"failed: {type(error).__name__}: {error}")
+        except Exception as another:
+            # Why the harvest ended is what counts.
+            log.warning("how this harvest ended could not be noted: %s", another)
+        raise
+    close("complete")
+
+
+def stored(
+    store: StateStore, bursts: Sequence[Burst], on_steps: OnSteps, *, repetitions: int = 1
+) -> Iterator[tuple[Leg, np.ndarray]]:
+    """Every leg whose states were kept, with those states or their mean over the repetitions, in bounded memory."""
+    datasets = store.datasets
+
+    def read(leg: Leg) -> np.ndarray:
+        assert leg.place is not None
+        try:
+            return datasets[leg.dataset].read_states(leg.place)
+        except ConfigurationError as error:
+            if not is_damage(error):
+                raise
+            raise ConfigurationError(
+                f"{error}; restore {datasets[leg.dataset].file_of(leg.place, 'states')} from a copy, or remove "
+                f"{store.path} and harvest again, or set run.states=null"
+            ) from error
+
+    for burst in bursts[::repetitions]:
+        for leg in burst.legs:
+            if leg.place is None:
+                continue
+            states = read(replace(leg, repetition=0))
+            if repetitions > 1:
+                total = states.astype(np.float64)
+                for number in range(1, repetitions):
+                    total += read(replace(leg, repetition=number))
+                states = mean_of(total, repetitions, str(states.dtype))
+            on_steps(leg.steps * repetitions)
+            yield leg, states
+
+
+def device_of(store: StateStore) -> dict[str, Any]:
+    """The record of the device that the states came from, and where they lie."""
+    return {**store.facts["provenance"]["reservoir"], "states": store.path, "segments": store.segments}
+
+
+def _timed(reservoir: Reservoir, legs: Sequence[Leg]) -> Iterator[tuple[Leg, np.ndarray, tuple[float, float]]]:
+    """Legs with their states and when they were driven.
+
+    A device that can be frozen is stopped after each: its snapshot must be of that step.
+    """
+    if reservoir.spec.snapshot:
+        stream: Iterator[Any] = (reservoir.run(leg.inputs) for leg in legs)
+    else:
+        stream = states_of(reservoir, legs)
+    for leg in legs:
+        began, started = time.time(), time.perf_counter()
+        states = np.asarray(next(stream))
+        yield leg, states, (began, time.perf_counter() - started)
+    for _ in stream:
+        raise AssertionError("more states than legs")
+
+
+def _take_up(
+    reservoir: Reservoir, bursts: Sequence[Burst], kept: Sequence[tuple[int, int]], store: StateStore
+) -> tuple[int, tuple[int, int], dict[str, Any] | None]:
+    """Bring the device to where the store ends.
+
+    Returns how many places count, the burst and leg to go on with (leg 0: after a reset), and the seam.
+    """
+    done, spec = store.committed, reservoir.spec
+    if done == 0:
+        return 0, (0, 0), None
+    b, i = kept[done - 1]
+    at = {"dataset": bursts[b].legs[i].dataset, "place": done}
+    snapshot, seam = None, None
+    if spec.snapshot:
+        try:
+            snapshot = store.snapshot()
+        except ConfigurationError as damage:
+            if not is_damage(damage):
+                raise
+            log.warning("%s: going on without it; what came before is driven once more, and not kept", damage)
+            seam = {"kind": "the snapshot was damaged", "steps": 0, **at}
+    if snapshot is not None:
+        reservoir.restore(snapshot)
+    if done == len(kept):
+        return done, (len(bursts), 0), seam
+    if spec.snapshot and snapshot is None:
+        # Damaged, now or when an earlier process came. The noise and the drift of a simulation, and which recording of
+        # a repetition a replay takes, depend on all that came before.
+        for burst in bursts[: kept[done][0]]:
+            reservoir.reset(burst.batch)
+            for leg in burst.legs:
+                reservoir.run(leg.inputs)
+    if kept[done][0] != b:
+        # The next one begins with a reset; the snapshot, if there is one, has told the noise where it is.
+        return done, (kept[done][0], 0), seam
+    if snapshot is not None:
+        return done, (b, i + 1), None
+    if spec.memory_steps and spec.continuity != "free_running" and not spec.snapshot:
+        reservoir.reset(bursts[b].batch)
+        past = np.concatenate([leg.inputs for leg in bursts[b].legs[: i + 1]], axis=1)[:, -spec.memory_steps :]
+        reservoir.run(past)
+        return done, (b, i + 1), {"kind": "driven again", "steps": past.shape[1], **at}
+    begin = next(number for number, (burst, _) in enumerate(kept) if burst == b)
+    return begin, (b, 0), {"kind": "started again", "steps": 0, **at, "place": begin}
+
+
+def _erase_rest(bursts: Sequence[Burst], ahead: Sequence[tuple[int, int]], datasets: Mapping[str, Dataset]) -> None:
+    """Remove what an earlier process wrote of the burst at hand and nobody counts.
+
+    Whoever reads the store meanwhile would take the rest of another drive for this one's.
+    """
+    legs = [bursts[b].legs[i] for b, i in ahead if b == ahead[0][0]]
+    for leg in legs:
+        if leg.place is not None and datasets[leg.dataset].is_written(leg.place):
+            datasets[leg.dataset].erase(leg.place)
+
+
+def _steps_before(bursts: Sequence[Burst], b: int, i: int) -> int:
+    begun = bursts[b].legs[:i] if i else ()
+    return sum(leg.steps for burst in bursts[:b] for leg in burst.legs) + sum(leg.steps for leg in begun)
+
+
+def _read_back(reservoir: Reservoir) -> dict[str, Any]:
+    try:
+        return reservoir.provenance()
+    except Exception as error:
+        # A dead device cannot be read back; why it died is what counts.
+        return {"unknown": f"{type(error).__name__}: {error}"}
+
+
+def _checked(store: StateStore, point: Point, task: Task) -> StateStore:
+    """The store, if it is one of this point as far as can be told without reading its states."""
+    try:
+        spec = ReservoirSpec(**store.facts["spec"])
+        bursts = harvest_plan(point, task, store)
+        expected = layout(bursts, spec, task)
+    except ConfigurationError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigurationError(f"{store.path} is damaged: its zarr.json describes no harvest") from error
+    datasets = store.datasets
+    for name, described in expected.items():
+        dataset = datasets[name] if name in datasets else store.dataset(name)
+        if dataset.facts.get("inputs_sha256") != described["facts"]["inputs_sha256"]:
+            raise ConfigurationError(
+                f"{store.path}: the task makes other {name} inputs now than when these states were harvested"
+            )
+        for array, width in ((dataset.inputs, "inputs"), (dataset.states, "nodes")):
+            shape = tuple(described[key] for key in ("sequences", "steps", width))
+            chunks = tuple(described[key] for key in ("group", "chunk_steps", width))
+            if array.shape != shape or array.chunks != chunks:
+                raise ConfigurationError(
+                    f"{store.path} is damaged: {array.basename} of {name} are {array.shape} in chunks of "
+                    f"{array.chunks}, not {shape} in chunks of {chunks}"
+                )
+    places = sum(leg.place is not None for burst in bursts for leg in burst.legs)
+    if store.committed > places or (store.complete and store.committed < places):
+        raise ConfigurationError(
+            f"{store.path} is damaged: its journal counts {store.committed} chunks of {places}, "
+            f"and says {'that is all' if store.complete else 'that there are more'}"
+        )
+    return store
+
+
+def _digest(inputs: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(inputs).tobytes()).hexdigest()
+
+
+def _decisive(point: Point, task: Task) -> dict[str, Any]:
+    """What decides about the states: task, reservoir, how it is driven, and the content of files that are named."""
+    config = point.config
+    decisive = {
+        "task": config.task.model_dump(mode="json"),
+        "reservoir": config.reservoir.for_inputs(task.inputs).model_dump(mode="json"),
+        "training": config.training.model_dump(mode="json", exclude={"gradient"}),
+    }
+    return {**decisive, "files": dict(contents(decisive))}
+
+
+def contents(value: Any) -> Iterator[tuple[str, str]]:
+    """Every text that names a file, a store or a function (module:name), with a digest of what is behind it now."""
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from contents(item)
+    elif isinstance(value, str):
+        for path in _files_of(value):
+            yield value, hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _files_of(text: str) -> Iterator[Path]:
+    # Looking for a module imports the packages around it, which may raise anything; opening the device will say so.
+    with contextlib.suppress(Exception):
+        if re.fullmatch(r"[\w.]+:[\w.]+", text):
+            # As `kind: python` finds it: the key must be the same before and after the device was opened.
+            look_in_current_folder()
+            found = importlib.util.find_spec(text.partition(":")[0])
+            if found is not None and found.origin is not None and Path(found.origin).is_file():
+                yield Path(found.origin)
+        elif Path(text).is_file():
+            yield Path(text)
+        elif (Path(text) / "zarr.json").is_file():
+            # A store: its attributes name what it came from, and when.
+            yield Path(text) / "zarr.json"
+
+
+def _key(point: Point, task: Task) -> str:
+    return provenance.configuration_hash(_decisive(point, task))

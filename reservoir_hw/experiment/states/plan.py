@@ -1,0 +1,163 @@
+"""What a reservoir is driven with, from the first reset to the last step, in the order in which it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.experiment.configuration.experiment import Point, TrainingConfig
+from reservoir_hw.core.store import Place
+from reservoir_hw.tasks.task import Split, Task
+
+SplitName: TypeAlias = Literal["train", "test"]
+
+
+@dataclass(frozen=True)
+class Leg:
+    """Inputs that are driven at once, (batch, time, inputs).
+
+    Its states are those of `place` in a split; without a place they only bring the reservoir where it should be.
+    """
+
+    inputs: np.ndarray
+    split: SplitName = "train"
+    place: Place | None = None
+    repetition: int = 0
+
+    @property
+    def dataset(self) -> str:
+        """Where a store keeps its states: "train", and for further repetitions "train.1" and so on."""
+        return f"{self.split}.{self.repetition}" if self.repetition else self.split
+
+    @property
+    def steps(self) -> int:
+        """Device steps: time steps of all sequences."""
+        return self.inputs.shape[0] * self.inputs.shape[1]
+
+
+@dataclass(frozen=True)
+class Burst:
+    """Legs that follow each other without a gap, from a reset on."""
+
+    legs: tuple[Leg, ...]
+
+    @property
+    def batch(self) -> int:
+        """Sequences side by side."""
+        return self.legs[0].inputs.shape[0]
+
+    def repeated(self, number: int) -> Burst:
+        """The same once more, as another repetition."""
+        return Burst(tuple(replace(leg, repetition=number) for leg in self.legs))
+
+
+def plan(
+    task: Task,
+    training: TrainingConfig,
+    *,
+    chunk_steps: int,
+    max_batch: int | None = None,
+    splits: Sequence[SplitName] = ("train", "test"),
+) -> list[Burst]:
+    """All bursts of the training split, then of the test split.
+
+    Training inputs are driven `settle_passes` times before the pass that counts; the test starts from rest with the
+    last training inputs as a warm-up, unless it continues the training. At most `max_batch` sequences are driven side
+    by side; with `guard_steps` one after the other in a single burst, so many rest inputs (0) between them.
+    Sequences of different lengths are driven whole. The repetitions of a burst follow each other.
+    """
+    if training.continuous:
+        if task.train.inputs.shape[0] != task.test.inputs.shape[0]:
+            raise ConfigurationError(
+                f"training.continuous: the test continues the training, but there are {task.train.inputs.shape[0]} "
+                f"sequences to train with and {task.test.inputs.shape[0]} to test"
+            )
+        parts: list[tuple[SplitName, ...]] = [tuple(splits)]
+    else:
+        parts = [(split,) for split in splits]
+    bursts: list[Burst] = []
+    for names in parts:
+        split = task.train if names[0] == "train" else task.test
+        sequences, length = split.inputs.shape[:2]
+        size, chunk = min(sequences, max_batch or sequences), chunk_steps
+        if split.lengths is not None:
+            size, chunk = min(size, max(1, chunk_steps // length)), max(chunk_steps, length)
+        if training.guard_steps is None:
+            groups = [slice(first, min(first + size, sequences)) for first in range(0, sequences, size)]
+            bursts += [Burst(tuple(_legs(task, training, names, rows, chunk))) for rows in groups]
+        else:
+            guard = Leg(np.zeros((1, training.guard_steps, task.inputs), split.inputs.dtype))
+            legs: list[Leg] = []
+            for row in range(sequences):
+                legs += [guard] * (row > 0 and training.guard_steps > 0)
+                legs += _legs(task, training, names, slice(row, row + 1), chunk)
+            bursts.append(Burst(tuple(legs)))
+    return [burst.repeated(number) for burst in bursts for number in range(training.repetitions)]
+
+
+def plan_of(point: Point, task: Task, *, chunk_steps: int | None = None, max_batch: int | None = None) -> list[Burst]:
+    """The plan of one point of an experiment. A task in closed loop forecasts its test, which is not planned."""
+    if task.closed_loop and point.config.training.repetitions > 1:
+        raise ConfigurationError("training.repetitions: a forecast in closed loop cannot be repeated and averaged")
+    return plan(
+        task,
+        point.config.training,
+        chunk_steps=chunk_steps or point.config.run.chunk_steps,
+        max_batch=max_batch,
+        splits=("train",) if task.closed_loop else ("train", "test"),
+    )
+
+
+def steps_needed(point: Point, task: Task) -> int:
+    """Device steps of a point in all, a forecast included."""
+    forecast = 0
+    if task.closed_loop:
+        starts, warmup = task.test.inputs.shape[:2]
+        forecast = starts * (warmup + task.test.targets.shape[1] - 1)
+    return steps_of(plan_of(point, task)) + forecast
+
+
+def steps_of(bursts: Sequence[Burst]) -> int:
+    """Device steps of a plan."""
+    return sum(leg.steps for burst in bursts for leg in burst.legs)
+
+
+def _legs(
+    task: Task, training: TrainingConfig, names: tuple[SplitName, ...], rows: slice, chunk_steps: int
+) -> Iterator[Leg]:
+    """One group of sequences through one split, or through both."""
+    if "train" in names:
+        inputs = task.train.inputs[rows]
+        for _ in range(training.settle_passes):
+            yield from (Leg(inputs[:, part]) for part in _slices(inputs.shape[1], chunk_steps))
+        yield from _kept("train", task.train, rows, chunk_steps)
+    if "test" in names:
+        if "train" not in names:
+            warmup = _warmup(task, training, rows)
+            yield from (Leg(warmup[:, part]) for part in _slices(warmup.shape[1], chunk_steps))
+        yield from _kept("test", task.test, rows, chunk_steps)
+
+
+def _kept(name: SplitName, split: Split, rows: slice, chunk_steps: int) -> Iterator[Leg]:
+    for part in _slices(split.inputs.shape[1], chunk_steps):
+        yield Leg(split.inputs[rows, part], name, Place(rows, part.start, part.stop))
+
+
+def _warmup(task: Task, training: TrainingConfig, rows: slice) -> np.ndarray:
+    """The last training inputs; where there are other sequences in training, those of the first."""
+    inputs = task.train.inputs
+    if task.train.lengths is not None:
+        # The end of a padded sequence is no drive, and another sequence is no past.
+        return task.test.inputs[rows, :0]
+    before = inputs[:, max(0, inputs.shape[1] - training.test_warmup_steps) :]
+    if before.shape[0] == task.test.inputs.shape[0]:
+        return before[rows]
+    return np.repeat(before[:1], rows.stop - rows.start, axis=0)
+
+
+def _slices(length: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]

@@ -1,0 +1,339 @@
+"""From files that others measured to a trace that can be replayed, measured and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from reservoir_hw.core import provenance
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.experiment.states.traces.columns import Columns, choose
+from reservoir_hw.experiment.states.traces.mapping import ColumnsConfig, MappingConfig, load_mapping, resolve
+from reservoir_hw.experiment.states.traces.sources import Source, opened
+from reservoir_hw.core.spec import Identity, ReservoirSpec
+from reservoir_hw.core.store import Place, StateStore
+
+OnSteps: TypeAlias = Callable[[str, int], None]
+
+_CHUNK_BYTES = 4 << 20
+_SEQUENCES_PER_CHUNK = 64
+# Steps whose lengths differ by more than this share of the mean are worth a remark.
+_UNEVEN = 0.05
+
+
+@dataclass
+class Imported:
+    """The new trace, and what the user should know about how it was made."""
+
+    store: StateStore
+    notes: list[str]
+
+
+def import_trace(
+    mapping: str | Path | MappingConfig,
+    out: str | Path,
+    files: Sequence[str | Path] = (),
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Imported:
+    """Convert measured data into a trace at `out`, as a mapping file says.
+
+    Parameters
+    ----------
+    mapping
+        A mapping file, or its content (paths in it are then relative to the current folder).
+    out
+        The store that is made.
+    files
+        Files of the same form in the place of the mapping's `file`: each becomes a data set, "000", "001", and so on.
+    progress
+        Called with (what is being done, steps done, steps in all).
+
+    Raises `ConfigurationError` for what does not fit: unknown columns (with near matches), lengths that differ, NaN
+    in columns that are used (with row and column), a time that does not increase.
+    """
+    if isinstance(mapping, MappingConfig):
+        config, folder = mapping, Path()
+    else:
+        config, folder = load_mapping(mapping), Path(mapping).parent
+    paths = [Path(file) for file in files] or [_named_file(config, folder)]
+    with ExitStack() as stack:
+        sources = [stack.enter_context(opened(path, config.text)) for path in paths]
+        if not files and config.sha256 not in (None, sources[0].sha256):
+            raise ConfigurationError(
+                f"{paths[0]} has another content than the mapping expects: sha256 {sources[0].sha256}"
+            )
+        driver = None
+        if config.inputs.file is not None:
+            driver = stack.enter_context(opened(resolve(config.inputs.file, folder), config.text))
+        used = [*sources, *([driver] if driver else [])]
+        parts = [_Part.of(source, driver or source, config) for source in sources]
+        done, total = 0, 2 * sum(part.steps for part in parts)
+
+        def on_steps(what: str, steps: int) -> None:
+            nonlocal done
+            done += steps
+            if progress is not None:
+                progress(what, done, total)
+
+        for part in parts:
+            part.look(on_steps)
+        notes = [note for source in used for note in source.notes]
+        parts = _without_dropped(parts, config, notes)
+        scale = _Scale.of(config, parts)
+        clock = _clock(parts, config, notes)
+        _check_overlap(parts[0], notes)
+        record = {
+            **provenance.collect(config.model_dump(mode="json")),
+            "files": [{"file": s.path.name, "bytes": s.size, "sha256": s.sha256} for s in used],
+            "notes_on_import": list(notes),
+            "sample": config.sample,
+            "operator": config.operator,
+            "notes": config.notes,
+            "step_period": clock,
+        }
+        spec = _spec(config, parts[0], used, scale, clock)
+        store = StateStore.create(
+            out, {"made_by": "import", "spec": spec.model_dump(mode="json"), "provenance": record}
+        )
+        places = 0
+        for number, part in enumerate(parts):
+            places += _write(store, f"{number:03d}", part, scale, spec, on_steps)
+        store.commit(places)
+        store.close_segment([], complete=True)
+    return Imported(store, notes)
+
+
+@dataclass
+class _Part:
+    """Inputs and states of one file, row for row."""
+
+    source: Source
+    inputs: Columns
+    states: Columns
+    rows: slice
+    latency: int
+    # Of the states: columns that hold something not finite, with the first such row; least and greatest value.
+    broken: dict[int, int] = field(default_factory=dict)
+    low: np.ndarray = field(default_factory=lambda: np.empty(0))
+    high: np.ndarray = field(default_factory=lambda: np.empty(0))
+
+    @classmethod
+    def of(cls, source: Source, driver: Source, config: MappingConfig) -> _Part:
+        inputs, states = choose(driver, config.inputs, "inputs"), choose(source, config.states, "states")
+        if inputs.steps != states.steps:
+            raise ConfigurationError(
+                f"inputs ({inputs.where}) have {inputs.steps} rows, states ({states.where}) {states.steps}; "
+                "is one of them `layout: nodes_first`?"
+            )
+        if inputs.sequences not in (1, states.sequences):
+            raise ConfigurationError(
+                f"inputs ({inputs.where}) hold {inputs.sequences} sequences, states ({states.where}) {states.sequences}"
+            )
+        first, stop = config.rows
+        stop = states.steps if stop is None else stop
+        if stop > states.steps or stop - config.latency_steps <= first:
+            raise ConfigurationError(
+                f"rows {first} to {stop} with latency_steps {config.latency_steps}: {states.where} has "
+                f"{states.steps} rows"
+            )
+        return cls(source, inputs, states, slice(first, stop), config.latency_steps)
+
+    @property
+    def steps(self) -> int:
+        return self.rows.stop - self.rows.start - self.latency
+
+    def chunks(self, size: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """First step, inputs and states of consecutive pieces, (sequences, steps, columns)."""
+        for start in range(0, self.steps, size):
+            first, stop = self.rows.start + start, self.rows.start + min(start + size, self.steps)
+            inputs = self.inputs.read(first, stop)
+            states = self.states.read(first + self.latency, stop + self.latency)
+            yield start, np.broadcast_to(inputs, (len(states), *inputs.shape[1:])), states
+
+    def look(self, on_steps: OnSteps) -> None:
+        """Find what is broken or constant among the states; inputs must be finite."""
+        self.low = np.full(len(self.states.numbers), np.inf)
+        self.high = -self.low
+        for start, inputs, states in self.chunks(_chunk_steps(self)):
+            wrong = ~np.isfinite(inputs)
+            if wrong.any():
+                _, row, column = (int(i[0]) for i in np.nonzero(wrong))
+                raise ConfigurationError(_broken(self.inputs, self.rows.start + start + row, column, "inputs"))
+            wrong = ~np.isfinite(states)
+            for column in np.flatnonzero(wrong.any(axis=(0, 1))):
+                row = int(wrong[:, :, column].any(axis=0).argmax())
+                self.broken.setdefault(int(column), self.rows.start + self.latency + start + row)
+            self.low = np.fmin(self.low, np.fmin.reduce(states, axis=(0, 1)))
+            self.high = np.fmax(self.high, np.fmax.reduce(states, axis=(0, 1)))
+            on_steps("checking", states.shape[1])
+
+
+def _named_file(config: MappingConfig, folder: Path) -> Path:
+    if config.file is None:
+        raise ConfigurationError("the mapping names no `file`; name one, or several, on the command line")
+    return resolve(config.file, folder)
+
+
+def _broken(columns: Columns, row: int, column: int, what: str) -> str:
+    return (
+        f"{what}: {columns.where}, row {row} (0 is the first row of numbers), column {columns.names[column]!r}: "
+        "not a finite number"
+    )
+
+
+def _without_dropped(parts: list[_Part], config: MappingConfig, notes: list[str]) -> list[_Part]:
+    """The parts without the columns that are to be dropped, the same ones in all."""
+    names = parts[0].states.names
+    for part in parts[1:]:
+        if list(part.states.names) != list(names):
+            raise ConfigurationError(f"{part.source.path} has other columns than {parts[0].source.path}")
+    broken = sorted({column for part in parts for column in part.broken})
+    if broken and "nan" not in config.states.drop:
+        part = next(part for part in parts if broken[0] in part.broken)
+        raise ConfigurationError(
+            f"{_broken(part.states, part.broken[broken[0]], broken[0], 'states')} ({len(broken)} of {len(names)} "
+            "columns hold such); leave them out with `without:`, or all of them with `drop: [nan]`"
+        )
+    low, high = np.min([p.low for p in parts], axis=0), np.max([p.high for p in parts], axis=0)
+    still = [int(column) for column in np.flatnonzero(low == high) if column not in broken]
+    dropped = {"not a number somewhere": broken, "constant": still if "constant" in config.states.drop else []}
+    for why, columns in dropped.items():
+        if columns:
+            listed = ", ".join(names[column] for column in columns)
+            notes.append(f"dropped {len(columns)} of {len(names)} columns ({why}): {listed}")
+    kept = [i for i in range(len(names)) if not any(i in columns for columns in dropped.values())]
+    if not kept:
+        raise ConfigurationError(f"states: all {len(names)} columns were dropped")
+    for part in parts:
+        part.states = part.states.only(kept)
+    return parts
+
+
+def _check_overlap(part: _Part, notes: list[str]) -> None:
+    """Inputs among the states are sometimes meant, and sometimes a forgotten `without`."""
+    if part.inputs.where == part.states.where:
+        both = [part.inputs.names[i] for i, n in enumerate(part.inputs.numbers) if n in part.states.numbers]
+        if both:
+            notes.append(f"the states include the inputs {', '.join(both)}")
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """u = low + (value - from) · gain."""
+
+    zero: float
+    gain: float
+    unit: str
+
+    @classmethod
+    def of(cls, config: MappingConfig, parts: Sequence[_Part]) -> _Scale:
+        unit, scale = config.inputs.unit, config.inputs.scale
+        if scale is None:
+            return cls(0.0, 1.0, unit)
+        low, high = _extremes(parts) if scale.range == "data" else scale.range
+        if low == high:
+            raise ConfigurationError(f"inputs.scale: the inputs are {low:g} throughout, so they cannot be scaled")
+        gain = (scale.onto[1] - scale.onto[0]) / (high - low)
+        zero = low - scale.onto[0] / gain
+        return cls(zero, gain, f"{1 / gain:.6g} {unit}, 0 at {zero:.6g} {unit}")
+
+    def apply(self, values: np.ndarray) -> np.ndarray:
+        return (values - self.zero) * self.gain
+
+
+def _extremes(parts: Sequence[_Part]) -> tuple[float, float]:
+    found = [(u.min(), u.max()) for part in parts for _, u, _ in part.chunks(_chunk_steps(part))]
+    lows, highs = zip(*found, strict=True)
+    return float(min(lows)), float(max(highs))
+
+
+def _clock(parts: Sequence[_Part], config: MappingConfig, notes: list[str]) -> dict[str, float] | None:
+    """Mean, least and greatest length of a step in seconds."""
+    if config.time is None:
+        period = config.step_period_s
+        return None if period is None else {"mean_s": period}
+    steps = []
+    for part in parts:
+        array = part.source.array(config.time.array)
+        columns = None if array.ndim == 1 else [config.time.column]
+        chosen = choose(part.source, ColumnsConfig(array=config.time.array, columns=columns), "time")
+        if (chosen.sequences, chosen.steps, len(chosen.numbers)) != (1, part.states.steps, 1):
+            raise ConfigurationError(
+                f"time: {chosen.where} {array.shape} is not one column of the {part.states.steps} rows of the states"
+            )
+        times = chosen.read(part.rows.start, part.rows.stop)[0, :, 0] * config.time.unit_s
+        differences = np.diff(times)
+        if not (differences > 0).all():
+            row = int((~(differences > 0)).argmax()) + part.rows.start + 1
+            raise ConfigurationError(f"time: {chosen.where}, row {row}: the time does not increase there")
+        steps.append(differences)
+    lengths = np.concatenate(steps)
+    if not len(lengths):
+        raise ConfigurationError("time: a single row tells no step period")
+    mean, least, most = float(lengths.mean()), float(lengths.min()), float(lengths.max())
+    if most - least > _UNEVEN * mean:
+        notes.append(f"the steps are uneven: {least:.4g} to {most:.4g} s, {mean:.4g} s on average")
+    return {"mean_s": mean, "least_s": least, "greatest_s": most}
+
+
+def _spec(
+    config: MappingConfig,
+    part: _Part,
+    sources: Sequence[Source],
+    scale: _Scale,
+    clock: dict[str, float] | None,
+) -> ReservoirSpec:
+    # The same data with other columns or another scale are another device to whoever trains on them.
+    reading = config.model_dump(mode="json", include={"inputs", "states", "latency_steps", "dtype"})
+    content = [*(source.sha256 for source in sources), provenance.configuration_hash(reading)]
+    return ReservoirSpec(
+        inputs=len(part.inputs.numbers),
+        nodes=len(part.states.numbers),
+        identity=Identity(**config.device.model_dump(), content=" ".join(content)),
+        dtype=config.dtype,
+        max_batch=1,
+        continuity="free_running",
+        latency_steps=config.latency_steps,
+        step_period_s=None if clock is None else clock["mean_s"],
+        input_unit=scale.unit,
+        state_unit=config.states.unit,
+        input_names=tuple(part.inputs.names),
+        node_names=tuple(part.states.names),
+    )
+
+
+def _write(store: StateStore, name: str, part: _Part, scale: _Scale, spec: ReservoirSpec, on_steps: OnSteps) -> int:
+    """The number of places that were written."""
+    size = _chunk_steps(part)
+    facts: dict[str, Any] = {"file": part.source.path.name, "sha256": part.source.sha256}
+    dataset = store.add(
+        name,
+        sequences=part.states.sequences,
+        inputs=spec.inputs,
+        nodes=spec.nodes,
+        chunk_steps=size,
+        steps=part.steps,
+        group=min(part.states.sequences, _SEQUENCES_PER_CHUNK),
+        dtype=spec.dtype,
+        facts=facts,
+    )
+    places = 0
+    for start, inputs, states in part.chunks(size):
+        for first in range(0, dataset.sequences, dataset.group):
+            rows = slice(first, min(first + dataset.group, dataset.sequences))
+            driven = scale.apply(inputs[rows]).astype(spec.dtype)
+            place = Place(rows, start, start + driven.shape[1])
+            dataset.write(place, driven, states[rows].astype(spec.dtype), timing=(np.nan, np.nan))
+            places += 1
+        on_steps("writing", states.shape[1])
+    return places
+
+
+def _chunk_steps(part: _Part) -> int:
+    sequences = min(part.states.sequences, _SEQUENCES_PER_CHUNK)
+    return max(1, min(part.steps, _CHUNK_BYTES // (4 * sequences * len(part.states.numbers))))

@@ -1,0 +1,389 @@
+"""Looking for good settings: trials of an experiment with other values of some keys, chosen by Optuna."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import numpy as np
+from filelock import FileLock
+
+from reservoir_hw.core import provenance
+from reservoir_hw.core.configuration import Document
+from reservoir_hw.core.errors import (
+    ConfigurationError,
+    DeviceError,
+    DeviceFault,
+    MissingExtra,
+    ReservoirError,
+    StateLost,
+)
+from reservoir_hw.experiment.configuration.experiment import ExperimentConfig
+from reservoir_hw.experiment.configuration.search import SweepConfig
+from reservoir_hw.experiment.run.estimate import Estimate
+from reservoir_hw.experiment.run.experiment import Experiment, Progress, load_document
+from reservoir_hw.experiment.run.folder import write_yaml
+from reservoir_hw.experiment.run.outcome import ending
+from reservoir_hw.experiment.run.report import write_report
+from reservoir_hw.experiment.run.result import Result
+from reservoir_hw.experiment.sweeps.identity import identity_of
+from reservoir_hw.experiment.sweeps.result import SweepResult, Trial, short_names
+from reservoir_hw.experiment.sweeps.space import search_space, with_values
+from reservoir_hw.experiment.sweeps.worker import Worker
+from reservoir_hw.tasks.task import Row, Task
+
+if TYPE_CHECKING:
+    from reservoir_hw.experiment.sweeps.study import Attempt, Study
+
+
+def sweep(
+    source: str | Path | Document | Mapping[str, Any],
+    *,
+    reservoir: str | Path | None = None,
+    set: Mapping[str, Any] | Iterable[str] | None = None,
+    trials: int | None = None,
+    name: str | None = None,
+    storage: str | None = None,
+    progress: Progress | None = None,
+) -> SweepResult:
+    """Run the trials that the section `sweep:` of an experiment asks for, or those that are missing.
+
+    Parameters
+    ----------
+    source
+        An experiment file, or a mapping with the same keys.
+    reservoir, set
+        As for an experiment: a reservoir file that replaces the section, and single values.
+    trials, name, storage
+        Instead of `sweep.trials`, `sweep.name` and `sweep.storage`.
+
+    The trials are kept in a study, in which any number of processes take part; the same call goes on with it. Raises
+    `ConfigurationError` before the first trial for a mistake in the file and for a study of another experiment,
+    `MissingExtra` without Optuna, and whatever ends the sweep: a device that another process has, too many failures
+    in a row, Ctrl-C. What was finished is kept.
+    """
+    return Sweep.of(source, reservoir=reservoir, set=set, trials=trials, name=name, storage=storage).run(progress)
+
+
+class Sweep:
+    """A validated sweep: both ends of every range and every choice were tried in the experiment when it was made."""
+
+    def __init__(self, document: Document | Mapping[str, Any], name: str = "experiment") -> None:
+        if not isinstance(document, Document):
+            document = Document.from_mapping(document, "the given mapping")
+        self._document = document
+        self._tasks: dict[str, Task] = {}
+        self.experiment = Experiment(document, name, self._tasks)
+        self.config = _section(self.experiment.config, document)
+        self.name = self.config.name or self.experiment.name
+        if self.name in {"", ".", ".."} or any(character in self.name for character in "/\\\0"):
+            raise ConfigurationError(
+                f"{document.origin(('sweep', 'name'))}: sweep.name: {self.name!r} is to be the name of a folder, "
+                "without separators; run.folder says where that lies"
+            )
+        self.folder = Path(self.experiment.config.run.folder) / "sweeps" / self.name
+        self._url = self.config.storage or f"sqlite:///{self.folder / 'study.db'}"
+        self._points = len(self.experiment.points)
+        if self.config.pruning == "median" and self._points < 2:
+            raise ConfigurationError(
+                f"{document.origin(('sweep', 'pruning'))}: sweep.pruning: a trial is given up between two points of "
+                "`vary`, and there is only one; vary a seed, or set pruning: none"
+            )
+        if self.experiment.config.run.record is not None:
+            raise ConfigurationError(
+                f"{document.origin(('run', 'record'))}: run.record: a sweep records nothing; record a run of the best "
+                "setting afterwards"
+            )
+        self.space = search_space(document, self.config)
+
+    @classmethod
+    def of(
+        cls,
+        source: str | Path | Document | Mapping[str, Any],
+        *,
+        reservoir: str | Path | None = None,
+        set: Mapping[str, Any] | Iterable[str] | None = None,
+        trials: int | None = None,
+        name: str | None = None,
+        storage: str | None = None,
+    ) -> Self:
+        """The sweep in a file or mapping, with what goes over it; see `sweep`."""
+        own = "experiment"
+        if isinstance(source, str | Path):
+            document = load_document(source, reservoir=reservoir, set=set)
+            own = f"{Path(source).resolve().parent.name}-{Path(source).stem}"
+        elif reservoir is not None or set is not None:
+            raise ConfigurationError("`reservoir` and `set` go over a file; a mapping can be changed beforehand")
+        else:
+            document = (
+                Document.copy_of(source)
+                if isinstance(source, Document)
+                else Document.from_mapping(source, "the given mapping")
+            )
+        if isinstance(document.data.get("sweep"), dict):
+            for key, value in {"trials": trials, "name": name, "storage": storage}.items():
+                if value is not None:
+                    document.set(f"sweep.{key}", value, f"--{key}")
+        return cls(document, own)
+
+    def estimate(self) -> Estimate:
+        """What a trial will cost, after everything was checked that can be without a device. Makes the task's data."""
+        cost = self.experiment.estimate()
+        self._check_metric()
+        return cost
+
+    def run(self, progress: Progress | None = None) -> SweepResult:
+        """Run trials until as many are there as are wanted; then write the best and the report. See `sweep`."""
+        study_class = _study_class()
+        cost = self.estimate()
+        self._make_folder()
+        resolved = self.experiment.resolved()
+        identity = identity_of(resolved, self.config, self.space)
+        study = study_class(self._url, self.name, self.folder, self.config, self.space, identity, self._document)
+        result = SweepResult(
+            title=f"Sweep of {self.experiment.config.title or self.experiment.name}",
+            folder=self.folder,
+            study=self.name,
+            storage=study.storage,
+            metric=self.config.metric,
+            direction=self.config.direction,
+            wanted=self.config.trials,
+            space=self.space,
+            provenance=provenance.collect(resolved) | {"rows": []},
+        )
+        try:
+            with Worker(self.folder) as worker:
+                there = len([trial for trial in study.trials() if trial.counts])
+                if there > self.config.trials:
+                    result.notes.append(
+                        f"{there} trials are there already, more than the {self.config.trials} that are wanted in all: "
+                        "none was run"
+                    )
+                self._run_trials(study, worker, result, cost, progress)
+            self._finish(study, result)
+            if result.rows and not result.complete:
+                raise ConfigurationError(
+                    f"none of the {len(result.rows)} trials came to its end: {result.rows[-1].problem}"
+                )
+        except BaseException as error:
+            result.status, result.problem = ending(error)
+            # The error itself goes on to the caller; a full disk or a lost database must not hide it.
+            with contextlib.suppress(Exception):
+                self._finish(study, result)
+            error.add_note(
+                f"{len(result.rows)} of {result.wanted} trials are in {result.storage}; the same command goes on"
+            )
+            raise
+        return result
+
+    def _run_trials(
+        self, study: Study, worker: Worker, result: SweepResult, cost: Estimate, progress: Progress | None
+    ) -> None:
+        failures = 0
+        while True:
+            study.give_up_dead()
+            result.trials = study.trials()
+            running = sum(trial.running for trial in result.trials)
+            if len(result.rows) + running >= self.config.trials:
+                return
+            best = "" if result.best is None else f", best {result.best.objective:.4g}"
+            say = _progress_of_trial(progress, len(result.rows), self.config.trials, cost.device_steps, best)
+            error = study.run_trial(
+                worker,
+                lambda attempt, values, found, say=say: self._evaluate(attempt, values, found, say, result.notes),
+            )
+            failures = 0 if error is None else failures + 1
+            if error is not None and failures == self.config.stop_after_failures:
+                kind = DeviceFault if isinstance(error, DeviceError | StateLost) else ConfigurationError
+                result.trials = study.trials()
+                why = str(error) or type(error).__name__
+                raise kind(
+                    f"{failures} trials in a row failed, the last one with: {why} (see sweep.stop_after_failures)"
+                ) from error
+
+    def _evaluate(
+        self,
+        attempt: Attempt,
+        values: dict[str, Any],
+        found: dict[str, Any],
+        progress: Progress | None,
+        notes: list[str],
+    ) -> float:
+        """Run the experiment with these values; `found` takes what is kept of it, as it comes."""
+        rows: list[dict[str, Any]] = found.setdefault("rows", [])
+
+        def on_row(row: Row) -> None:
+            self._check_value(row)
+            rows.append({"label": row.label, "point": dict(row.point), "metrics": row.evaluation.metrics})
+            found["metrics"] = _means([known["metrics"] for known in rows])
+            if len(rows) < self._points:
+                attempt.judge(found["metrics"][self.config.metric], len(rows))
+
+        with self._run_folder(attempt.number) as (folder, name):
+            document = with_values(self._document, values)
+            document.data.pop("baselines", None)
+            document.set("run.folder", str(folder), "the sweep")
+            document.set("run.name", name, "the sweep")
+            # Data of many tasks would fill the memory, and none would be used again.
+            shared = None if any(key.startswith("task.") for key in values) else self._tasks
+            experiment = Experiment(document, tasks=shared)
+            with contextlib.nullcontext() if self.config.keep_runs else _unmentioned(folder):
+                result = experiment.run(progress, report=False, on_row=on_row)
+        devices = [known["reservoir"]["identity"] for known in result.provenance["rows"]]
+        found["devices"] = [device for at, device in enumerate(devices) if device not in devices[:at]]
+        notes += [note for note in result.notes if note not in notes]
+        return found["metrics"][self.config.metric]
+
+    def _check_value(self, row: Row) -> None:
+        metric = self.config.metric
+        value = row.evaluation.metrics.get(metric)
+        if value is None or not math.isfinite(value):
+            at = ", ".join(f"{key} = {value}" for key, value in row.point.items())
+            what = f"there is no {metric}" if value is None else f"{metric} is {value}"
+            raise ReservoirError(what + (f" at {at}" if at else ""))
+
+    def _check_metric(self) -> None:
+        """Ask the tasks what they judge by, with the answers that are wanted."""
+        names: dict[str, None] = {}
+        for task in self._tasks.values():
+            names |= dict.fromkeys(self.experiment.metrics_on(task))
+        if self.config.metric not in names:
+            raise ConfigurationError(
+                f"{self._document.origin(('sweep', 'metric'))}: sweep.metric: the task has no metric "
+                f"{self.config.metric!r}; it has: {', '.join(names)}"
+            )
+
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"run.folder: cannot make the folder {self.folder}: {getattr(error, 'strerror', None) or error}; "
+                "choose another with --set run.folder=PATH"
+            ) from error
+
+    @contextlib.contextmanager
+    def _run_folder(self, number: int) -> Iterator[tuple[Path, str]]:
+        """Where a trial's run folder is made, and its name there."""
+        if self.config.keep_runs:
+            yield self.folder / "trials", f"{number:04d}"
+            return
+        with tempfile.TemporaryDirectory(prefix="reservoir_hw-trial-") as folder:
+            yield Path(folder), "trial"
+
+    def _finish(self, study: Study, result: SweepResult) -> None:
+        """Write what is known by now of all trials, those of other processes included."""
+        result.trials = study.trials()
+        result.importances = study.importances()
+        if result.status == "running":
+            others = [trial for trial in result.trials if trial.running]
+            result.status = "complete" if len(result.rows) >= result.wanted else "unfinished"
+            if others:
+                result.notes.append(_at_work(others))
+        with FileLock(self.folder / ".writing"):
+            best = result.best
+            if best is not None:
+                result.provenance["rows"] = [{"reservoir": {"identity": device}} for device in best.devices]
+                self._write_best(best, result)
+                try:
+                    write_report(cast("Result", result))
+                except MissingExtra as error:
+                    result.notes.append(str(error))
+            result.save()
+
+    def _write_best(self, best: Trial, result: SweepResult) -> None:
+        from ruamel.yaml.comments import CommentedMap
+
+        resolved = Experiment(with_values(self._document, best.values)).resolved()
+        resolved.pop("sweep")
+        file = CommentedMap(resolved)
+        file.yaml_set_start_comment(
+            f"Trial {best.number} of the study {result.study}, the best of {len(result.complete)} by "
+            f"{result.metric}: {best.objective:.6g}"
+        )
+        write_yaml(result.best_file, file)
+
+
+def describe(config: SweepConfig) -> str:
+    """One line for people."""
+    keys = ", ".join(short_names(config.search).values())
+    return (
+        f"a sweep of {config.trials} trials ({config.sampler}) over {keys}, {config.direction[:-1]}ing {config.metric}"
+    )
+
+
+def _section(config: ExperimentConfig, document: Document) -> SweepConfig:
+    if config.sweep is None:
+        raise ConfigurationError(
+            f"{document.origin(())}: there is no section `sweep:` that says what to search, for instance "
+            "{metric: nrmse, direction: minimize, search: {reservoir.spectral_radius: {low: 0.1, high: 1.5}}}"
+        )
+    return config.sweep
+
+
+def _study_class() -> type[Study]:
+    if find_spec("optuna") is None:
+        raise MissingExtra("a sweep needs optuna: pip install 'reservoir-hw[train]'")
+    from reservoir_hw.experiment.sweeps.study import Study
+
+    return Study
+
+
+def _progress_of_trial(
+    progress: Progress | None, done: int, wanted: int, steps: int, best: str
+) -> Callable[[str, int, int], None] | None:
+    """One report over all trials, in steps of the experiment as it stands in the file."""
+    if progress is None:
+        return None
+    name = f"trial {done + 1} of {wanted}{best}"
+    return lambda what, at, total: progress(
+        f"{name}: {what}", round((done + at / max(total, 1)) * steps), wanted * steps
+    )
+
+
+@contextlib.contextmanager
+def _unmentioned(folder: Path) -> Iterator[None]:
+    """Nobody is sent to a folder that is deleted: the clauses of messages that name it are left out."""
+
+    def remains(text: str) -> str:
+        return "; ".join(clause for clause in text.split("; ") if str(folder) not in clause)
+
+    def shorten(record: logging.LogRecord) -> bool:
+        record.msg, record.args = remains(record.getMessage()), None
+        return bool(record.msg)
+
+    # Its own logger says how a training was stopped.
+    training = logging.getLogger("reservoir_hw.readout.training.loop")
+    training.addFilter(shorten)
+    try:
+        yield
+    except BaseException as error:
+        # An error that says nothing else may say it.
+        error.args = tuple((remains(given) or given) if isinstance(given, str) else given for given in error.args)
+        error.__notes__ = [note for note in getattr(error, "__notes__", []) if str(folder) not in note]
+        raise
+    finally:
+        training.removeFilter(shorten)
+
+
+def _means(metrics: list[dict[str, float]]) -> dict[str, float]:
+    common = [name for name in metrics[0] if all(name in one for one in metrics)]
+    return {name: float(np.mean([one[name] for one in metrics])) for name in common}
+
+
+def _at_work(trials: list[Trial]) -> str:
+    from reservoir_hw.experiment.sweeps.storage import LOCKED_S
+
+    where = ", ".join(
+        f"trial {t.number} on {t.worker['host']} (process {t.worker['pid']})"
+        if t.worker
+        else f"trial {t.number}, just begun (if its process has died, the same command finds out {LOCKED_S} s later)"
+        for t in trials
+    )
+    return f"other processes are still at work: {where}"

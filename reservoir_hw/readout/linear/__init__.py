@@ -1,0 +1,1 @@
+"""Linear readouts: ridge regression, and readouts that learn with every step."""

@@ -1,0 +1,1 @@
+"""Models trained by gradients: readouts for tokens, gates, LAERC, and language models around a reservoir."""

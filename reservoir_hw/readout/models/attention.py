@@ -1,0 +1,58 @@
+"""The attention readout: output weights that a small network computes from the state."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from reservoir_hw.core.errors import ShapeError
+from reservoir_hw.core.validation import whole_number
+
+
+class AttentionReadout(nn.Module):
+    """Readout of the attention-enhanced reservoir computer (Köster & Uchida 2026, eq. 3-5).
+
+        h = ReLU(W_1 r + b_1)                      (hidden,)
+        W_att = W_2 h + b_2                        (hidden × nodes), eq. 3
+        r_o = W_att r                              (hidden,), eq. 4
+        logits = W_out r_o + b_out                 (vocabulary,), eq. 5
+
+    States r (..., nodes) -> logits (..., vocabulary). The equations do not print the biases; the parameter counts
+    of the paper's Table I contain them: nodes·hidden + hidden, hidden²·nodes + hidden·nodes and
+    hidden·vocabulary + vocabulary. All start as torch's linear layers do.
+
+    W_att itself is never computed: eq. 3 in eq. 4 is bilinear in h and r, and summing over the nodes first needs
+    hidden² numbers per position instead of hidden·nodes, with as many multiplications.
+
+    `net`, `attention` and `out` are linear layers; row i·nodes + n of `attention` gives W_att[i, n].
+    """
+
+    def __init__(self, nodes: int, hidden: int, vocabulary: int) -> None:
+        super().__init__()
+        self.features = whole_number("nodes", nodes)
+        self.hidden = whole_number("hidden", hidden)
+        self.vocabulary = whole_number("vocabulary", vocabulary)
+        self.net = nn.Linear(self.features, self.hidden)
+        self.attention = nn.Linear(self.hidden, self.hidden * self.features)
+        self.out = nn.Linear(self.hidden, self.vocabulary)
+
+    @property
+    def nodes(self) -> int:
+        """Width of the states."""
+        return self.features
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Logits (..., vocabulary) of states (..., nodes)."""
+        if states.shape[-1] != self.nodes:
+            raise ShapeError(f"states must be (..., {self.nodes}), not {tuple(states.shape)}")
+        nodes, hidden = self.nodes, self.hidden
+        h = self.net(states).relu()
+        # W_2 as (nodes, i·hidden + k): with r it gives what each h_k contributes to each element i of r_o.
+        weights = self.attention.weight.view(hidden, nodes, hidden).permute(1, 0, 2).reshape(nodes, hidden * hidden)
+        contributions = (states @ weights).unflatten(-1, (hidden, hidden))
+        offset = states @ self.attention.bias.view(hidden, nodes).T
+        return self.out((contributions * h.unsqueeze(-2)).sum(-1) + offset)
+
+    def attention_weights(self, states: Tensor) -> Tensor:
+        """W_att of eq. 3, (..., hidden, nodes), for those who want to look at it."""
+        return self.attention(torch.relu(self.net(states))).unflatten(-1, (self.hidden, self.nodes))

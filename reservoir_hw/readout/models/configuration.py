@@ -1,0 +1,299 @@
+"""Language models as an experiment file names them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from reservoir_hw.backends.layered import LayeredReservoirConfig
+from reservoir_hw.core.configuration import Config
+from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import AnyReservoirConfig, ReservoirConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
+    from reservoir_hw.readout.models.token_model import TokenModel
+
+
+class InputMap(Config):
+    """What a reservoir is driven with: u -> clip(scale u + offset, offset - limit, offset + limit)."""
+
+    scale: float = 1.0
+    offset: float = 0.0
+    limit: PositiveFloat | None = Field(
+        default=None, description="null: the largest that the device's range allows; what is clipped is counted"
+    )
+
+    @model_validator(mode="after")
+    def _passes_something(self) -> Self:
+        if self.scale == 0:
+            raise ValueError("scale is 0: nothing would reach the reservoir")
+        return self
+
+
+class ModelConfig(Config):
+    """A language model around reservoirs, trained by gradients on the tokens of a text (`training.gradient`).
+
+    A kind adds `kind: Literal["..."]` and its own fields.
+    """
+
+    kind: Any
+    seed: NonNegativeInt = Field(default=0, description="of the weights before the training")
+    reservoir_gradient: Literal["stop", "through", "twin"] = Field(
+        default="stop", description="whether gradients pass the reservoir: not, as it is a differentiable simulation, "
+        "or through its `twin`"
+    )  # fmt: skip
+    twin: AnyReservoirConfig | None = Field(
+        default=None, description="a differentiable simulation of the device, for reservoir_gradient: twin"
+    )
+    input_map: InputMap = Field(default=InputMap(), description="into the range of the device")
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """A short name for tables and figures."""
+
+    @property
+    @abstractmethod
+    def harvests(self) -> bool:
+        """Whether nothing before the readout is trained, so that the states can be computed beforehand."""
+
+    @property
+    def layers_of_reservoirs(self) -> int:
+        """How often a token crosses a reservoir."""
+        return 1
+
+    @abstractmethod
+    def inputs(self, vocabulary: int) -> int:
+        """Channels that a reservoir is driven with."""
+
+    @abstractmethod
+    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer]) -> TokenModel:
+        """The model around these layers, `layers_of_reservoirs` of them."""
+
+    def reservoirs(self, reservoir: ReservoirConfig, vocabulary: int) -> list[ReservoirConfig]:
+        """The reservoirs to open: one that all layers share, or one for each.
+
+        Raises `ConfigurationError` where the section `reservoir` does not fit.
+        """
+        width, layers = self.inputs(vocabulary), self.layers_of_reservoirs
+        if isinstance(reservoir, LayeredReservoirConfig):
+            if self.twin is not None:
+                raise ConfigurationError("a twin stands for one device, and there is a reservoir for each layer")
+            return [_with_inputs(config, width) for config in reservoir.configurations(width, layers)]
+        return [_with_inputs(reservoir, width)]
+
+    def twins(self, vocabulary: int) -> list[ReservoirConfig]:
+        """The twin to open, or nothing."""
+        return [] if self.twin is None else [_with_inputs(self.twin, self.inputs(vocabulary))]
+
+    def build(self, vocabulary: int, reservoirs: Sequence[Reservoir], twins: Sequence[Reservoir] = ()) -> TokenModel:
+        """The model, untrained, around these open reservoirs: one for all layers, or one for each.
+
+        Weights depend on `seed` alone. Raises `MissingExtra` without torch.
+        """
+        try:
+            import torch
+        except ImportError as error:
+            raise MissingExtra(f"a language model needs torch: pip install 'reservoir-hw[train]' ({error})") from error
+        from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
+
+        count = self.layers_of_reservoirs
+        if len(reservoirs) == 1:
+            reservoirs = list(reservoirs) * count
+        layers = [
+            ReservoirLayer(
+                reservoir,
+                gradient=self.reservoir_gradient,
+                twin=twins[0] if twins else None,
+                **self.input_map.model_dump(),
+            )
+            for reservoir in reservoirs
+        ]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return self._make(vocabulary, layers)
+
+    @model_validator(mode="after")
+    def _twin_where_it_is_used(self) -> Self:
+        if (self.twin is not None) != (self.reservoir_gradient == "twin"):
+            raise ValueError("`twin:` and reservoir_gradient: twin belong together")
+        return self
+
+
+class OneHotConfig(Config):
+    """A channel for each token."""
+
+    kind: Literal["one_hot"]
+    trainable: Literal[False] = False
+
+    def width_for(self, vocabulary: int) -> int:
+        """As many channels as there are tokens."""
+        return vocabulary
+
+    def build(self, vocabulary: int) -> nn.Module:
+        """The module."""
+        from reservoir_hw.readout.models.embeddings import OneHot
+
+        return OneHot(vocabulary)
+
+
+class RandomEmbeddingConfig(Config):
+    """A vector of random numbers for each token."""
+
+    kind: Literal["random"]
+    width: PositiveInt = 16
+    scaling: PositiveFloat = Field(default=1.0, description="standard deviation of the numbers")
+    seed: NonNegativeInt = 0
+    trainable: bool = Field(default=False, description="needs reservoir_gradient: through or twin")
+
+    def width_for(self, vocabulary: int) -> int:
+        """`width`."""
+        del vocabulary
+        return self.width
+
+    def build(self, vocabulary: int) -> nn.Module:
+        """The module."""
+        from reservoir_hw.readout.models.embeddings import random_embedding
+
+        return random_embedding(vocabulary, self.width, seed=self.seed, scaling=self.scaling, trainable=self.trainable)
+
+
+class ReservoirModelConfig(ModelConfig):
+    """Tokens -> embedding -> reservoir -> readout."""
+
+    embedding: Annotated[OneHotConfig | RandomEmbeddingConfig, Field(discriminator="kind")] = Field(
+        default=RandomEmbeddingConfig(kind="random"), description="what each token drives the reservoir with"
+    )
+
+    @property
+    def harvests(self) -> bool:
+        """Where the embedding is frozen."""
+        return not self.embedding.trainable
+
+    def inputs(self, vocabulary: int) -> int:
+        """The width of the embedding."""
+        return self.embedding.width_for(vocabulary)
+
+    @abstractmethod
+    def _readout(self, nodes: int, vocabulary: int) -> nn.Module: ...
+
+    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer]) -> TokenModel:
+        from reservoir_hw.readout.models.language_model import ReservoirLM
+
+        (layer,) = layers
+        return ReservoirLM(self.embedding.build(vocabulary), layer, self._readout(layer.nodes, vocabulary))
+
+    @model_validator(mode="after")
+    def _gradient_reaches_the_embedding(self) -> Self:
+        if self.embedding.trainable and self.reservoir_gradient == "stop":
+            raise ValueError("a trainable embedding needs a gradient: set reservoir_gradient to through or twin")
+        return self
+
+
+class LinearModelConfig(ReservoirModelConfig):
+    """Linear softmax readout of a reservoir: the classic reservoir computer (Köster & Uchida 2026, eq. 2)."""
+
+    kind: Literal["linear"]
+    bias: bool = True
+
+    @property
+    def label(self) -> str:
+        """linear."""
+        return "linear"
+
+    def _readout(self, nodes: int, vocabulary: int) -> nn.Module:
+        from reservoir_hw.readout.models.softmax import LinearReadout
+
+        return LinearReadout(nodes, vocabulary, self.bias)
+
+
+class LowRankModelConfig(ReservoirModelConfig):
+    """Low-rank softmax readout of a reservoir, for large vocabularies (Ueda et al. 2025, section 2.1)."""
+
+    kind: Literal["low_rank"]
+    rank: PositiveInt = 16
+    bias: bool = True
+
+    @property
+    def label(self) -> str:
+        """low_rank(rank)."""
+        return f"low_rank({self.rank})"
+
+    def _readout(self, nodes: int, vocabulary: int) -> nn.Module:
+        from reservoir_hw.readout.models.softmax import LowRankReadout
+
+        return LowRankReadout(nodes, vocabulary, self.rank, self.bias)
+
+
+class AttentionModelConfig(ReservoirModelConfig):
+    """Attention readout of a reservoir, the AERC (Köster & Uchida 2026, eq. 3-5)."""
+
+    kind: Literal["attention"]
+    hidden: PositiveInt = Field(default=25, description="width of the network that computes the output weights")
+
+    @property
+    def label(self) -> str:
+        """attention(hidden)."""
+        return f"attention({self.hidden})"
+
+    def _readout(self, nodes: int, vocabulary: int) -> nn.Module:
+        from reservoir_hw.readout.models.attention import AttentionReadout
+
+        return AttentionReadout(nodes, self.hidden, vocabulary)
+
+
+class LaercConfig(ModelConfig):
+    """Layers of a reservoir, a gate and a network, trained as a whole (Köster & Uchida 2026, eq. A1-A19)."""
+
+    kind: Literal["laerc"]
+    width: PositiveInt = Field(description="of the vectors that pass through the layers, and drive the reservoirs")
+    layers: PositiveInt = Field(description="they share the reservoir, unless its kind is one for each layer")
+    alpha_res: PositiveFloat = Field(default=1.0, description="hidden units behind a reservoir, for each of its nodes")
+    reservoir_hidden: PositiveInt | None = Field(default=None, description="their number, in place of alpha_res")
+    gate_hidden: PositiveInt | None = Field(default=None, description="hidden units of the gate; null: one layer")
+    ffn_hidden: PositiveInt | None = Field(default=None, description="null: four times the width")
+    input_affine: Literal["none", "frozen", "trained"] | None = Field(
+        default=None, description="scale and shift before the reservoir; null: trained if a gradient passes it"
+    )
+
+    @property
+    def label(self) -> str:
+        """laerc(layers×width)."""
+        return f"laerc({self.layers}×{self.width})"
+
+    @property
+    def harvests(self) -> bool:
+        """Its states change with every step of the training."""
+        return False
+
+    @property
+    def layers_of_reservoirs(self) -> int:
+        """`layers`."""
+        return self.layers
+
+    def inputs(self, vocabulary: int) -> int:
+        """`width`."""
+        del vocabulary
+        return self.width
+
+    def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer]) -> TokenModel:
+        from reservoir_hw.readout.models.laerc import LAERC
+
+        own = ("alpha_res", "reservoir_hidden", "gate_hidden", "ffn_hidden", "input_affine")
+        return LAERC(vocabulary, self.width, layers, **self.model_dump(include=set(own)))
+
+
+def _with_inputs(reservoir: ReservoirConfig, width: int) -> ReservoirConfig:
+    if reservoir.inputs not in (None, width) and reservoir.input_mask is None:
+        raise ConfigurationError(
+            f"the model drives its reservoir with {width} channels, but inputs is {reservoir.inputs}; change the width "
+            "of the model, or let `input_mask:` spread its channels"
+        )
+    return reservoir.for_inputs(width)

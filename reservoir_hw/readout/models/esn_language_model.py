@@ -1,0 +1,231 @@
+"""Echo state language models whose frozen recurrence is part of the torch model.
+
+For the two models of Ueda et al. at the papers' sizes: W_in is looked up instead of multiplied with one-hot
+vectors, and may be trained through the recurrence. On a device use `ReservoirLM`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.core.validation import number_in, whole_number
+from reservoir_hw.networks.language_weights import EsnArrays, dense_esn_weights, sparse_esn_weights
+from reservoir_hw.readout.models.embeddings import SparseEmbedding, given_embedding
+from reservoir_hw.readout.models.language_model import check_readout
+from reservoir_hw.readout.models.softmax import LinearReadout, LowRankReadout
+from reservoir_hw.readout.models.token_model import TokenModel
+
+Activation = Literal["tanh", "relu", "identity"]
+
+_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": torch.relu, "identity": torch.clone}
+
+
+class Counts(NamedTuple):
+    """Numbers of weights as the papers count them: of a sparse matrix the nonzeros, of a dense one all."""
+
+    trainable: int
+    frozen: int
+
+    @property
+    def total(self) -> int:
+        """Trainable and frozen ones."""
+        return self.trainable + self.frozen
+
+
+class EsnLM(TokenModel):
+    """h_t = (1-a) ⊙ h_(t-1) + a ⊙ f(W h_(t-1) + W_in u_t), one-hot u_t (Ueda et al. 2025, eq. 1 of both papers).
+
+    W, the leak rate a and, unless `train_input`, W_in are frozen and held as buffers; h_0 = 0. The features are the
+    states. The recurrence is computed in the model's own dtype, under autocast too.
+
+    Parameters
+    ----------
+    weights
+        `sparse_esn_weights`, `dense_esn_weights`, or `EsnArrays` of your own.
+    readout
+        States (..., nodes) to logits (..., vocabulary).
+    activation
+        f: "tanh", "relu" or "identity".
+    train_input
+        Train W_in (dense) by gradients through the recurrence, back to the start of a call of `advance`.
+    dropout
+        Probability with which, in training, elements of W_in u_t and of the features are zeroed.
+
+    Raises
+    ------
+    ConfigurationError
+        Widths that do not fit together, an unknown activation, a sparse W_in that shall be trained.
+    """
+
+    leak: float | Tensor
+
+    def __init__(
+        self,
+        weights: EsnArrays,
+        readout: nn.Module,
+        *,
+        activation: Activation = "tanh",
+        train_input: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(weights.vocabulary)
+        if activation not in get_args(Activation):
+            raise ConfigurationError(f"activation must be one of {', '.join(get_args(Activation))}, not {activation!r}")
+        self.nodes = weights.nodes
+        check_readout(readout, self.nodes, self.vocabulary)
+        sparse_input = not isinstance(weights.W_in, np.ndarray)
+        if sparse_input and train_input:
+            raise ConfigurationError("a sparse W_in would not stay sparse in training: give a dense one to train it")
+        self.activation = activation
+        if sparse_input:
+            self.embedding: nn.Module = SparseEmbedding(weights.W_in)
+        else:
+            self.embedding = given_embedding(weights.W_in.T, trainable=train_input)
+        self._hold_recurrence(weights.W)
+        if isinstance(weights.leak, np.ndarray):
+            self.register_buffer("leak", torch.tensor(weights.leak, dtype=torch.get_default_dtype()))
+        else:
+            self.leak = float(weights.leak)
+        self.dropout = nn.Dropout(number_in("dropout", dropout, 0.0, 1.0, excluding=(1.0,)))
+        self.readout = readout
+        self.begin(1)
+
+    def begin(self, batch: int = 1) -> None:
+        """Bring the states of `batch` texts to 0."""
+        self._batch = whole_number("batch", batch)
+        self._state: Tensor | None = None
+
+    def advance(self, tokens: Tensor) -> Tensor:
+        """States (batch, time, nodes) of tokens (batch, time), going on from the last ones."""
+        if tokens.shape[0] != self._batch:
+            raise ShapeError(
+                f"tokens hold {tokens.shape[0]} texts, but {self._batch} were begun: "
+                f"call begin({tokens.shape[0]}) first"
+            )
+        with torch.autocast(tokens.device.type, enabled=False):
+            driven = self.dropout(self.embedding(tokens))
+            if not driven.shape[1]:
+                return driven
+            states = self._driven(driven)
+        self._state = states[:, -1].detach()
+        return self.dropout(states)
+
+    def constants(self) -> dict[str, Any]:
+        """What the weights do not tell; see `training.identity`. A leak rate per node is a buffer."""
+        return {"activation": self.activation, **({} if isinstance(self.leak, Tensor) else {"leak": self.leak})}
+
+    def counts(self) -> Counts:
+        """How many weights are trained and how many are frozen."""
+        trainable = sum(p.numel() for p in self.parameters() if p.requires_grad)
+        frozen = sum(p.numel() for p in self.parameters() if not p.requires_grad)
+        frozen += self.W_values.numel()
+        if isinstance(self.leak, Tensor):
+            frozen += self.leak.numel()
+        if isinstance(self.embedding, SparseEmbedding):
+            frozen += self.embedding.nonzeros
+        return Counts(trainable, frozen)
+
+    # W is held as plain tensors, which every file format and device takes: dense, or the three arrays of CSR.
+    W_values: Tensor
+    W_columns: Tensor | None
+    W_rows: Tensor | None
+
+    def _hold_recurrence(self, W: Any) -> None:
+        dtype = torch.get_default_dtype()
+        dense = isinstance(W, np.ndarray)
+        csr = None if dense else W.tocsr()
+        self.register_buffer("W_values", torch.tensor(W if csr is None else csr.data, dtype=dtype))
+        self.register_buffer("W_columns", None if csr is None else torch.tensor(csr.indices, dtype=torch.int64))
+        self.register_buffer("W_rows", None if csr is None else torch.tensor(csr.indptr, dtype=torch.int64))
+
+    def _driven(self, driven: Tensor) -> Tensor:
+        function = _FUNCTIONS[self.activation]
+        step = self._dense_step() if self.W_columns is None else self._sparse_step()
+        state = driven.new_zeros(self._batch, self.nodes) if self._state is None else self._state.to(driven)
+        rows = []
+        for x in driven.unbind(1):
+            state = torch.lerp(state, function(step(x, state)), self.leak)
+            rows.append(state)
+        return torch.stack(rows, 1)
+
+    def _dense_step(self) -> Callable[[Tensor, Tensor], Tensor]:
+        W = self.W_values.T
+        return lambda x, state: torch.addmm(x, state, W)
+
+    def _sparse_step(self) -> Callable[[Tensor, Tensor], Tensor]:
+        assert self.W_rows is not None
+        assert self.W_columns is not None
+        with warnings.catch_warnings():
+            # torch warns once per process that its CSR tensors are in beta; the tests cover what is used.
+            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+            # The arrays are scipy's; checking them takes as long as a step.
+            W = torch.sparse_csr_tensor(
+                self.W_rows, self.W_columns, self.W_values, (self.nodes, self.nodes), check_invariants=False
+            )
+        return lambda x, state: x + (W @ state.T).T
+
+
+def sparse_esn_lm(
+    nodes: int,
+    vocabulary: int,
+    *,
+    rank: int = 512,
+    connections: int = 32,
+    exact: bool = False,
+    spectral_radius: float = 0.99,
+    input_scaling: float = 1.0,
+    leak: float | tuple[float, float] = (0.0, 1.0),
+    seed: int,
+) -> EsnLM:
+    """The model of Ueda et al. 2025, Syntactic Learnability of Echo State Neural Language Models at Scale.
+
+    Sparse frozen weights (`sparse_esn_weights`), a leak rate per node, tanh, and a low-rank readout of `rank`.
+    With `exact` links the counts are those of eq. 6-9: (nodes + vocabulary) · connections + nodes frozen and
+    (nodes + vocabulary) · rank + vocabulary trainable; without, the first in expectation. The defaults are the
+    paper's.
+    """
+    weights = sparse_esn_weights(
+        nodes, vocabulary, connections=connections, exact=exact, spectral_radius=spectral_radius,
+        input_scaling=input_scaling, leak=leak, seed=seed,
+    )  # fmt: skip
+    return EsnLM(weights, _seeded(lambda: LowRankReadout(nodes, vocabulary, rank), seed))
+
+
+def dense_esn_lm(
+    nodes: int,
+    vocabulary: int,
+    *,
+    train_input: bool,
+    sparsity: float = 0.5,
+    spectral_radius: float = 0.993,
+    input_scaling: float = 1.0,
+    leak: float | tuple[float, float] = 0.8,
+    dropout: float = 0.1,
+    seed: int,
+) -> EsnLM:
+    """The ESN, or with `train_input` the ESN+i, of Ueda et al. 2025 (in Japanese: frozen recurrence).
+
+    Dense W_in, ReLU, one leak rate, dropout after the embedding and before the readout, a full-rank readout. Of V
+    tokens and N nodes V·N + V weights are trained (ESN) or 2·V·N + V (ESN+i), of 2·V·N + V + N² in all. The
+    defaults are the paper's.
+    """
+    weights = dense_esn_weights(
+        nodes, vocabulary, sparsity=sparsity, spectral_radius=spectral_radius, input_scaling=input_scaling, leak=leak,
+        seed=seed,
+    )  # fmt: skip
+    readout = _seeded(lambda: LinearReadout(nodes, vocabulary), seed)
+    return EsnLM(weights, readout, activation="relu", train_input=train_input, dropout=dropout)
+
+
+def _seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """A module whose first weights depend on the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build()

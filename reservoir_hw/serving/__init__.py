@@ -1,0 +1,15 @@
+"""A reservoir offered to others over the protocol of docs/protocol.md, and a bad network to test it with.
+
+Server(MyBench(), "tcp://127.0.0.1:5555").run()
+"""
+
+from typing import TYPE_CHECKING
+
+from reservoir_hw.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from reservoir_hw.serving.server import Server
+
+__all__ = ["Server"]
+
+__getattr__ = lazy_names(__name__, {"Server": ".server"})

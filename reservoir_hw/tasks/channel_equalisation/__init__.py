@@ -1,0 +1,1 @@
+"""Equalisation of a nonlinear radio channel."""

@@ -1,0 +1,134 @@
+"""What the tasks share that ask for one of several answers: counted errors, their interval, table and figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reservoir_hw.core.figure_style import colours, new_figure, plain
+from reservoir_hw.tasks.series import Models, models
+from reservoir_hw.tasks.task import Row, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Where the normal distribution leaves 2.5 % on either side.
+_Z = 1.959964
+
+
+def wilson_interval(errors: float, trials: float) -> tuple[float, float]:
+    """The 95 % score interval of a proportion (Wilson 1927), within [0, 1].
+
+    (p + z²/2n ± z √(p (1 - p)/n + z²/4n²)) / (1 + z²/n) with p = errors/n; good down to no error at all.
+    """
+    share = errors / trials
+    centre = share + _Z**2 / (2 * trials)
+    half = _Z * math.sqrt(share * (1 - share) / trials + _Z**2 / (4 * trials**2))
+    scale = 1 + _Z**2 / trials
+    # The share lies within; rounding could put it a trace outside.
+    return min(share, max(0.0, (centre - half) / scale)), max(share, min(1.0, (centre + half) / scale))
+
+
+def error_metrics(name: str, errors: int, trials: int) -> dict[str, float]:
+    """The rate under `name`, and the ends of its 95 % interval under `name/low` and `name/high`."""
+    low, high = wilson_interval(errors, trials)
+    return {name: errors / trials, f"{name}/low": low, f"{name}/high": high}
+
+
+def counts(errors: int, trials: int) -> dict[str, np.ndarray]:
+    """The arrays that `table` and `figure` pool."""
+    return {"errors": np.array(errors), "trials": np.array(trials)}
+
+
+def pooled(runs: Sequence[Row]) -> tuple[float, float]:
+    """Errors and trials of the runs together, as if they were one long test.
+
+    Runs on the same data count as one with the mean of their errors: they say no more about the chance in the test.
+    """
+    tests = len({(run.point.get("task.dataset"), run.point.get("task.seed")) for run in runs})
+    errors, trials = (sum(int(run.evaluation.arrays[name]) for run in runs) for name in ("errors", "trials"))
+    return errors * tests / len(runs), trials * tests / len(runs)
+
+
+def table(found: Models, title: str, trials: str, further: Sequence[str] = ()) -> Table:
+    """Error rates with their intervals by model, runs pooled; `further` metrics as means over the runs.
+
+    `trials` says in the plural what was counted.
+    """
+    body = []
+    for name, runs in found.items():
+        errors, total = pooled(runs)
+        low, high = wilson_interval(errors, total)
+        means = [np.mean([run.evaluation.metrics[metric] for run in runs]) for metric in further]
+        body.append(
+            [
+                name,
+                str(len(runs)),
+                f"{total:,.0f}",
+                f"{errors:,.0f}" if errors == round(errors) else f"{errors:,.1f}",
+                f"{errors / total:.2%}",
+                f"{low:.2%} to {high:.2%}",
+                *(f"{mean:.3g}" for mean in means),
+            ]
+        )
+    header = ["model", "runs", trials, "errors", "error rate", "95 % interval", *further]
+    note = (
+        f"Intervals: Wilson, of the chance in the test alone, with the {trials} taken as independent. Runs on the same "
+        "test data count as one, with the mean of their errors."
+    )
+    return Table(title, header, body, note)
+
+
+def figure(found: Models, trials: str, guessing: float) -> Figure:
+    """Error rates with their intervals by model, beside the rate of guessing where that is not far away."""
+    drawn = new_figure(7.5, 1.8 + 0.35 * len(found))
+    axes = drawn.subplots()
+    largest = 0.0
+    for height, (runs, colour) in enumerate(zip(found.values(), colours(len(found)), strict=True)):
+        errors, total = pooled(runs)
+        rate, (low, high) = 100 * errors / total, 100 * np.array(wilson_interval(errors, total))
+        axes.errorbar(rate, height, xerr=[[rate - low], [high - rate]], fmt="o", color=colour, capsize=3)
+        axes.annotate(f"{rate:.2f}", (rate, height), xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8)
+        largest = max(largest, high)
+    if 100 * guessing < 3 * largest:
+        axes.axvline(100 * guessing, color="0.5", linewidth=1, linestyle="--")
+        axes.annotate("guessing ", (100 * guessing, -0.55), color="0.4", fontsize=9, ha="right", va="top")
+    axes.set_yticks(range(len(found)), found)
+    axes.set_ylim(len(found) - 0.5, -0.6)
+    # A little to the left, so that a point at 0 is seen whole.
+    axes.set_xlim(left=-0.04 * largest)
+    axes.set_xlabel(f"{trials} with the wrong answer (%, with 95 % interval; guessing: {100 * guessing:.0f} %)")
+    plain(axes)
+    return drawn
+
+
+def curves(rows: Sequence[Row], parameter: str, trials: str, guessing: float) -> Figure:
+    """Error rates with their intervals against a parameter of the task that varies, a curve for each model."""
+    key = f"task.{parameter}"
+    values = sorted({row.point[key] for row in rows})
+    drawn = new_figure(7.5, 4.4)
+    axes = drawn.subplots()
+    found = models([replace(row, point={k: v for k, v in row.point.items() if k != key}) for row in rows])
+    at = {id(row.evaluation): row.point[key] for row in rows}
+    for (name, runs), colour in zip(found.items(), colours(len(found)), strict=True):
+        groups = {value: [run for run in runs if at[id(run.evaluation)] == value] for value in values}
+        x = [value for value, group in groups.items() if group]
+        tried = [pooled(group) for group in groups.values() if group]
+        rates = np.array([errors / total for errors, total in tried])
+        low, high = np.array([wilson_interval(*numbers) for numbers in tried]).T
+        axes.errorbar(
+            x, rates, (rates - low, high - rates), fmt="o-", color=colour, markersize=4, capsize=3, label=name
+        )
+    axes.axhline(guessing, color="0.5", linewidth=1, linestyle="--", label="guessing")
+    axes.set_xticks(values)
+    axes.set_ylim(-0.01, 1.08 * guessing)
+    axes.set_xlabel(parameter)
+    axes.set_ylabel(f"error rate of {trials} (95 % interval)")
+    axes.grid(axis="y", color="0.92")
+    drawn.legend(loc="outside right center", frameon=False)
+    plain(axes)
+    return drawn

@@ -1,0 +1,1 @@
+"""Next-word prediction on Elman's grammar."""

@@ -1,0 +1,251 @@
+"""Results on Elman's grammar beside those that Tong et al. 2007 print, as tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reservoir_hw.core.figure_style import colours, new_figure, plain
+from reservoir_hw.tasks.elman_grammar.grammar import DISTANCES, VOCABULARY
+from reservoir_hw.tasks.task import Row, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PAPER_SHARES = (28.03, 38.15, 14.47, 9.93, 5.66, 2.34, 1.42)
+"""Table 4: per cent of the verbs at each of `DISTANCES` from their noun."""
+
+PAPER_AGREEMENT_ERROR = {
+    "bigram": (0.00, 0.53, 0.00, 0.48, 0.51, 0.51, 0.54),
+    "trigram": (0.00, 0.00, 0.00, 0.23, 0.47, 0.50, 0.42),
+    "ESN(50)": (0.02, 0.00, 0.02, 0.47, 0.53, 0.48, 0.47),
+    "ESN(300)": (0.04, 0.00, 0.00, 0.29, 0.40, 0.46, 0.61),
+    "ESN(1000)": (0.03, 0.00, 0.00, 0.08, 0.26, 0.43, 0.36),
+}
+"""Table 4: verb agreement error at each of `DISTANCES`."""
+
+PAPER_AUC = {
+    "bigram": (0.93, 0.84, 0.81, 0.78),
+    "trigram": (0.93, 0.96, 0.96, 0.93),
+    "ESN(50)": (0.95, 0.91, 0.90, 0.80),
+    "ESN(300)": (0.96, 0.94, 0.94, 0.86),
+    "ESN(1000)": (0.95, 0.96, 0.97, 0.89),
+}
+"""Table 2: AUC of the classes below. The table calls its last row SRN(1000); the text says it is the ESN."""
+
+_AUC_CLASSES = {
+    "nouns": "nouns",
+    "transitive": "transitive verbs",
+    "optional": "optionally transitive verbs",
+    "intransitive": "intransitive verbs",
+}
+_OVERALL = {
+    "cosine": "cosine",
+    "max_prediction": "max prediction",
+    "auc": "AUC",
+    "agreement": "verb agreement",
+}
+_PROBE = ("boy", "who", "walks", "sees", "cats")
+_SHOWN = 6
+
+
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """Table 4, Table 2's first four classes and the overall metrics, rows of one label averaged.
+
+    Empty for rows without verb agreement, as those of a corpus from a file are.
+    """
+    labels = _by_label(rows)
+    if not labels:
+        return []
+    return [_distance_table(labels), _class_table(labels), _overall_table(labels)]
+
+
+def figures(rows: Sequence[Row]) -> dict[str, Figure]:
+    """Figures by file stem, over the same rows as `tables`."""
+    labels = _by_label(rows)
+    if not labels:
+        return {}
+    return {
+        "agreement_error": _distance_figure(labels),
+        "roc": _roc_figure(labels),
+        "probe": _probe_figure(labels),
+    }
+
+
+def _by_label(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    labels: dict[str, list[Row]] = {}
+    for row in rows:
+        if "agreement" in row.evaluation.metrics:
+            labels.setdefault(row.label, []).append(row)
+    return labels
+
+
+def _values(rows: Sequence[Row], metric: str) -> np.ndarray:
+    """The metric in those of the rows that have it."""
+    found = (row.evaluation.metrics.get(metric, np.nan) for row in rows)
+    values = np.fromiter(found, dtype=float)
+    return values[np.isfinite(values)]
+
+
+def _mean(rows: Sequence[Row], metric: str) -> float:
+    values = _values(rows, metric)
+    return float(values.mean()) if len(values) else float("nan")
+
+
+def _verbs(rows: Sequence[Row]) -> np.ndarray:
+    """Verbs by distance (7,) over all rows."""
+    return np.sum([row.evaluation.arrays["verbs/count"] for row in rows], axis=0)
+
+
+def _beside(ours: float, paper: float | None) -> str:
+    if not np.isfinite(ours):
+        return "–"
+    return f"{ours:.2f}" if paper is None else f"{ours:.2f} ({paper:.2f}, {ours - paper:+.2f})"
+
+
+def _distance_table(labels: dict[str, list[Row]]) -> Table:
+    # Every label has seen the same sets, unless a run is missing.
+    shares = _verbs(max(labels.values(), key=len))
+    shares = 100 * shares / shares.sum()
+    body = []
+    for place, distance in enumerate(DISTANCES):
+        cells = [
+            _beside(
+                _mean(rows, f"agreement_error/{distance}"),
+                PAPER_AGREEMENT_ERROR[label][place] if label in PAPER_AGREEMENT_ERROR else None,
+            )
+            for label, rows in labels.items()
+        ]
+        verbs = f"{shares[place]:.1f} ({PAPER_SHARES[place]:.1f})"
+        body.append([str(distance), verbs, *cells])
+    return Table(
+        "Verb agreement error by distance from the noun",
+        ["distance", "% of verbs", *labels],
+        body,
+        "In brackets: Tong et al. 2007, Table 4, and the difference. Guessing gives 0.50.",
+    )
+
+
+def _class_table(labels: dict[str, list[Row]]) -> Table:
+    body = []
+    for label, rows in labels.items():
+        paper = PAPER_AUC.get(label, (None,) * len(_AUC_CLASSES))
+        ours = [_mean(rows, f"auc/{name}") for name in _AUC_CLASSES]
+        body.append([label, *map(_beside, ours, paper)])
+    return Table(
+        "Area under the ROC curve by word class",
+        ["model", *_AUC_CLASSES.values()],
+        body,
+        "In brackets: Tong et al. 2007, Table 2 (whose row SRN(1000) is ESN(1000)), and the difference.",
+    )
+
+
+def _overall_table(labels: dict[str, list[Row]]) -> Table:
+    body = []
+    for label, rows in labels.items():
+        cells = []
+        for metric in _OVERALL:
+            values = _values(rows, metric)
+            spread = f" ± {values.std(ddof=1):.3f}" if len(values) > 1 else ""
+            cells.append(f"{values.mean():.3f}{spread}" if len(values) else "–")
+        body.append([label, str(len(rows)), *cells])
+    return Table(
+        "Overall",
+        ["model", "runs", *_OVERALL.values()],
+        body,
+        "Mean ± standard deviation over the runs. The paper shows these in its Fig. 3 without numbers.",
+    )
+
+
+def _distance_figure(labels: dict[str, list[Row]]) -> Figure:
+    figure = new_figure(8.5, 4.6)
+    axes = figure.subplots()
+    at = np.arange(len(DISTANCES))
+    width = 0.84 / len(labels)
+    marked = False
+    for number, (label, colour) in enumerate(zip(labels, colours(len(labels)), strict=True)):
+        rows = labels[label]
+        error = np.array([_mean(rows, f"agreement_error/{distance}") for distance in DISTANCES])
+        verbs = np.maximum(_verbs(rows), 1)
+        x = at + (number - (len(labels) - 1) / 2) * width
+        axes.bar(x, error, 0.9 * width, color=colour, label=label)
+        bars = np.sqrt(error * (1 - error) / verbs)
+        axes.errorbar(x, error, bars, fmt="none", ecolor="0.35", elinewidth=1)
+        if label in PAPER_AGREEMENT_ERROR:
+            axes.plot(
+                x,
+                PAPER_AGREEMENT_ERROR[label],
+                "D",
+                markersize=4.5,
+                markerfacecolor="white",
+                markeredgecolor="crimson",
+                markeredgewidth=1.2,
+                label=None if marked else "paper (Table 4)",
+                clip_on=False,
+                zorder=5,
+            )
+            marked = True
+    axes.axhline(0.5, color="0.5", linewidth=1, linestyle="--", zorder=0)
+    axes.text(-0.5, 0.51, "guessing", color="0.4", fontsize=9, va="bottom")
+    axes.set_xticks(at, [str(distance) for distance in DISTANCES])
+    axes.set_xlim(-0.55, len(DISTANCES) - 0.45)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("words from the noun to its verb (5 and 8 cannot occur)")
+    axes.set_ylabel("verb agreement error")
+    axes.set_title("How often the wrong number is preferred for a verb\n(bars ± one binomial standard error)")
+    figure.legend(loc="outside right center", frameon=False)
+    plain(axes)
+    return figure
+
+
+def _roc_figure(labels: dict[str, list[Row]]) -> Figure:
+    figure = new_figure(6.4, 4.6)
+    axes = figure.subplots()
+    # Denser where the curves are steep.
+    grid = np.linspace(0, 1, 401) ** 2
+    for label, colour in zip(labels, colours(len(labels)), strict=True):
+        rows = labels[label]
+        curves = [
+            np.interp(grid, row.evaluation.arrays["roc/false_alarm"], row.evaluation.arrays["roc/hit"]) for row in rows
+        ]
+        name = f"{label}, area {_mean(rows, 'auc'):.3f}"
+        axes.plot(np.append(0, grid), np.append(0, np.mean(curves, axis=0)), color=colour, linewidth=1.8, label=name)
+    axes.plot([0, 1], [0, 1], color="0.5", linewidth=1, linestyle="--", label="guessing, area 0.500")
+    axes.set_aspect("equal")
+    axes.set_xlim(-0.01, 1)
+    axes.set_ylim(0, 1.01)
+    axes.set_xlabel("impossible word classes taken for possible")
+    axes.set_ylabel("possible word classes recognised")
+    axes.set_title("Possible against impossible word classes (ROC)")
+    axes.legend(loc="lower right", frameon=False)
+    plain(axes)
+    return figure
+
+
+def _probe_figure(labels: dict[str, list[Row]]) -> Figure:
+    shown = list(labels)[:_SHOWN]
+    figure = new_figure(2.2 + 2.6 * len(shown), 9.0)
+    grid = figure.subplots(len(_PROBE), len(shown), sharex=True, sharey=True, squeeze=False)
+    at = np.arange(len(VOCABULARY))
+    for column, (label, colour) in enumerate(zip(shown, colours(len(shown)), strict=True)):
+        arrays = labels[label][0].evaluation.arrays
+        grid[0, column].set_title(label)
+        for row, word in enumerate(_PROBE):
+            axes = grid[row, column]
+            exact, output = arrays["probe/probabilities"][row], arrays["probe/outputs"][row]
+            exact_bars = axes.bar(at, exact, 0.95, color="0.8")
+            output_bars = axes.bar(at, output, 0.5, color=colour)
+            plain(axes)
+            if column == 0:
+                axes.set_ylabel(f"after\n“{word}”", rotation=0, ha="right", va="center", labelpad=14)
+                if row == 0:
+                    axes.legend(
+                        [exact_bars, output_bars], ["grammar", "output"], frameon=False, fontsize=8, loc="upper left"
+                    )
+    for axes in grid[-1]:
+        axes.set_xticks(at, [*VOCABULARY[:-1], "stop"], rotation=90, fontsize=7)
+    grid[0, 0].set_ylim(0, 1.02)
+    figure.suptitle("Which word comes next in “boy who walks sees cats .”: outputs and true probabilities")
+    return figure

@@ -1,0 +1,152 @@
+"""Next-word prediction on Elman's grammar (Tong, Bickett, Christiansen and Cottrell 2007)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.tasks.elman_grammar import report
+from reservoir_hw.tasks.elman_grammar.corpus import draw, read
+from reservoir_hw.tasks.elman_grammar.grammar import VOCABULARY, language
+from reservoir_hw.tasks.elman_grammar.metrics import SHIFT, as_activation, corpus_evaluation, grammar_evaluation
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, checked_outputs
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PROBE = ("boy", "who", "walks", "sees", "cats", ".")
+"""The sentence of Fig. 2. It follows the test sentences, is in no training set, and enters no metric."""
+
+DATASETS = 5
+
+_LARGEST = 2**28
+
+
+class ElmanGrammar(Task):
+    """Say which words can come next in sentences with agreement and relative clauses.
+
+    Words are one-hot, shifted by -0.5 like the targets, which are the words that follow (section 3.2);
+    train and test are one long sequence of sentences each, (1, time, 24). The last word of a sequence
+    has no successor, so it is a target but never an input.
+
+    `dataset` (0 to 4) and `seed` choose one of the paper's five sets of `sentences` sentences, of which
+    `complex_share` have a relative clause. A tenth are test sentences, and no test sentence occurs in
+    training; `_elman_corpus.draw` says how. The same arguments give the same data on every machine.
+
+    `evaluate` returns these metrics of section 4.1:
+
+    - `cosine` between outputs and the grammar's exact probabilities, mean over time. Scores first get
+      0.5 added and negative values set to 0. The paper says so of Fig. 2, "before comparing them to the
+      targets", and is silent on the cosine itself; without the 0.5 a cosine with probabilities would be
+      near zero or negative.
+    - `max_prediction`, the rate at which the largest output is a possible word.
+    - `auc` of the ten word classes together, possible against impossible, and `auc/nouns`,
+      `auc/transitive`, `auc/optional`, `auc/intransitive`, `auc/who`, `auc/stop` averaged as in Table 2.
+    - `agreement`, the rate at which, where a verb follows, the verbs of its number have a higher mean
+      output than those of the other number, `agreement_error` = 1 - `agreement`, and
+      `agreement_error/1` ... `/9` by the distance in words between verb and noun (Table 4).
+
+    A small test may hold no verb at a distance, or a class that is never possible; what cannot be judged
+    is left out. Scores are z-scored per unit over the test for `max_prediction` and `auc`; probabilities
+    are not.
+
+    Agreement takes the outputs as they are. The paper does not say, but the errors of an ESN of 50 nodes
+    at distances 2 and 3 (0.02 and 0.05 over ten sets) come closer to its Table 4 (0.00 and 0.02) than
+    with z-scores (0.03 and 0.07); larger ones do not tell the two apart. Where both means are equal, as
+    with equal counts of an n-gram model, half an error is counted.
+
+    With `corpus`, a file with one sentence per line, the words come from there (`_elman_corpus.read`
+    says how it is divided; `sentences` and `complex_share` do not apply) and the metrics are
+    `cross_entropy_bits` per word, `perplexity` and `accuracy`.
+
+    Raises `ConfigurationError` for arguments out of range and for a corpus that cannot be used.
+    """
+
+    def __init__(
+        self,
+        dataset: int = 0,
+        seed: int = 2007,
+        sentences: int = 10_000,
+        complex_share: float = 0.75,
+        corpus: str | Path | None = None,
+    ) -> None:
+        if not 0 <= dataset < DATASETS:
+            raise ConfigurationError(
+                f"dataset is {dataset}; there are five, 0 to {DATASETS - 1}. For other sentences change seed."
+            )
+        if seed < 0:
+            raise ConfigurationError(f"seed is {seed}; it must not be negative.")
+        if corpus is not None:
+            train, test, self.vocabulary = read(Path(corpus), seed, dataset)
+            self.probabilities: np.ndarray | None = None
+        else:
+            if sentences < 20:
+                raise ConfigurationError(
+                    f"sentences is {sentences}; at least 20 are needed for a test of two sentences."
+                )
+            if not 0 < complex_share <= 1:
+                raise ConfigurationError(f"complex_share is {complex_share}; it lies above 0 and at most at 1.")
+            spoken = language(complex_share)
+            training, testing, probe = draw(spoken, sentences, seed, dataset, PROBE)
+            self._judged = len(testing.symbols) - 1
+            testing = testing.then(probe)
+            train, test, self.vocabulary = training.symbols, testing.symbols, VOCABULARY
+            self.probabilities = spoken.next_word[testing.following[:-1]]
+            self._distances = testing.distances[1:]
+        self._following = test[1:]
+        self._check_size(len(train))
+        self.train = self._split(train)
+        self.test = self._split(test)
+
+    def _check_size(self, words: int) -> None:
+        if words * len(self.vocabulary) > _LARGEST:
+            raise ConfigurationError(
+                f"{words} training words of {len(self.vocabulary)} kinds are too many to hold one-hot "
+                f"({_LARGEST} numbers at most). Use fewer lines or map rare words to one."
+            )
+
+    def _split(self, symbols: np.ndarray) -> Split:
+        onehot = np.eye(len(self.vocabulary), dtype=np.float32) - np.float32(SHIFT)
+        return Split(
+            inputs=onehot[symbols[np.newaxis, :-1]],
+            targets=onehot[symbols[np.newaxis, 1:]],
+            symbols=symbols[np.newaxis, :-1],
+        )
+
+    def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
+        """Judge `outputs` (1, time, vocabulary) for the test split; the class describes the metrics.
+
+        `arrays` are `roc/false_alarm` and `roc/hit` (at most 500 points), `verbs/distance`,
+        `verbs/count` and `verbs/errors` (7,), and for Fig. 2 `probe/outputs` and `probe/probabilities`
+        (5, 24), after each word of "boy who walks sees cats".
+
+        Raises `ShapeError` for other shapes and `InputRangeError` for NaN or infinity.
+        """
+        values = checked_outputs(outputs, self.test)[0]
+        if self.probabilities is None:
+            return corpus_evaluation(values, self._following, scale)
+        judged = slice(self._judged)
+        evaluation = grammar_evaluation(
+            values[judged],
+            self.probabilities[judged],
+            self._following[judged],
+            self._distances[judged],
+            scale,
+        )
+        # The step at index `_judged` reads the last test sentence's stop; the probe begins after it.
+        probe = slice(self._judged + 1, None)
+        evaluation.arrays["probe/outputs"] = as_activation(values[probe], scale)
+        evaluation.arrays["probe/probabilities"] = self.probabilities[probe]
+        return evaluation
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """Tables 4 and 2 beside the paper's, and the four overall metrics, as means over the data sets."""
+        return report.tables(rows)
+
+    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+        """ROC curves, agreement error by distance, and Fig. 2's outputs beside the true probabilities."""
+        return report.figures(rows)

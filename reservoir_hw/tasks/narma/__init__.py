@@ -1,0 +1,1 @@
+"""The nonlinear autoregressive moving average system (NARMA)."""

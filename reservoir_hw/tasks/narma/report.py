@@ -1,0 +1,59 @@
+"""Results on NARMA beside published ones, as tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from reservoir_hw.tasks.prediction import report as prediction_report
+from reservoir_hw.tasks.series import mean_and_spread
+from reservoir_hw.tasks.task import Row, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PUBLISHED = (
+    ("linear shift register (Appeltant et al. 2011)", "0.4", "0.16"),
+    ("optoelectronic loop, 50 nodes (Paquot et al. 2012)", "", "0.168 ± 0.015"),
+)
+"""For order 10: what, NRMSE, NMSE. The loop's figure is that of the experiment and of its simulation."""
+
+Models = dict[tuple[str, int], list[Row]]
+
+
+def tables(rows: Sequence[Row], order: int) -> list[Table]:
+    """One table; `order` is that of rows in which it was not varied."""
+    models = _models(rows, order)
+    body = [
+        [
+            label,
+            str(of_order),
+            str(len(runs)),
+            *(mean_and_spread(run.evaluation.metrics[metric] for run in runs) for metric in ("nrmse", "nmse")),
+        ]
+        for (label, of_order), runs in models.items()
+    ]
+    if any(of_order == 10 for _, of_order in models):
+        body += [[f"published: {what}", "10", "", *errors] for what, *errors in PUBLISHED]
+    note = "Mean ± standard deviation over the runs."
+    redrawn = sum(int(row.evaluation.arrays["redrawn"]) for row in rows)
+    if redrawn:
+        note += " Some sequences diverged and were drawn again."
+    return [Table("NARMA", ["model", "order", "runs", "NRMSE", "NMSE"], body, note)]
+
+
+def figures(rows: Sequence[Row], order: int) -> dict[str, Figure]:
+    """Figures by file stem, over the same rows as `tables`."""
+    models = _models(rows, order)
+    several = len({of_order for _, of_order in models}) > 1
+    return prediction_report.figures(
+        {f"{label}, order {of_order}" if several else label: runs for (label, of_order), runs in models.items()}
+    )
+
+
+def _models(rows: Sequence[Row], order: int) -> Models:
+    """Runs that differ in the data alone, together."""
+    models: Models = {}
+    for row in rows:
+        models.setdefault((row.label, row.point.get("task.order", order)), []).append(row)
+    return models

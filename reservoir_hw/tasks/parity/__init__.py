@@ -1,0 +1,1 @@
+"""Delayed parity of the last bits."""

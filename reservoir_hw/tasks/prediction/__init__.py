@@ -1,0 +1,1 @@
+"""What the tasks share that ask how a series goes on."""

@@ -1,0 +1,138 @@
+"""What the tasks share that ask how a series goes on: from the true past, or from the answers themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.tasks.configuration import ClosedLoop
+from reservoir_hw.tasks.prediction import forecast_report, report
+from reservoir_hw.tasks.series import at_least, models, nmse, one_sequence
+from reservoir_hw.tasks.task import (
+    Evaluation,
+    OutputScale,
+    Row,
+    Split,
+    Table,
+    Task,
+    checked_outputs,
+    shaped_outputs,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Prediction(Task):
+    """Say how a series goes on.
+
+    Open loop: row t of the targets is u(t + `ahead_steps`), and every input is the true one. Train and test are
+    consecutive pieces. `evaluate` gives `nmse`, the mean squared error over the variance of the test targets, and its
+    root `nrmse`.
+
+    Closed loop (`ClosedLoop`): the readout learns u(t + 1), and from each start on it is fed with its own answers.
+    The error of a step is
+
+        E(t) = ‖y(t) - u(t)‖ / σ,    σ² = Σ_i σ_i²
+
+    with the variances σ_i² of the channels over the training inputs, and the *valid prediction time* of a start is the
+    number of steps before E exceeds the threshold for the first time. With 0.4, as by default, this is the valid
+    time of Pathak et al. 2018 (Chaos 28, 041101) for a series of mean 0; for standardised channels E is also the
+    NRMSE of Vlachas et al. 2020 (Neural Networks 126), whose threshold is 0.5. `evaluate` gives
+
+    - `valid_steps`, the median over the starts, and `valid_steps/q1` and `/q3`, the quartiles;
+    - `valid_lyapunov_times` with the same, where the task knows its Lyapunov exponent;
+    - `whole`, the starts that were still valid after the last step: if there are many, forecast more steps;
+    - `diverged`, the starts whose answers ended in something that is not finite; such a step is never valid.
+    """
+
+    lyapunov_per_step: float | None = None
+    """Largest Lyapunov exponent times the duration of a step, where it is known."""
+
+    title = "Prediction"
+    channel_names: Sequence[str] = ("u",)
+    portrait: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 1))
+    """Which (channel, delay in steps) are drawn against each other as the attractor."""
+
+    @staticmethod
+    def steps_needed(ahead_steps: int, train_steps: int, test_steps: int, closed_loop: ClosedLoop | None) -> int:
+        """How long the series must be; raises `ConfigurationError` for arguments out of range."""
+        at_least(ahead_steps=(ahead_steps, 1), train_steps=(train_steps, 2), test_steps=(test_steps, 2))
+        if closed_loop is None:
+            return train_steps + test_steps + ahead_steps
+        if ahead_steps != 1:
+            raise ConfigurationError(
+                f"ahead_steps is {ahead_steps}; in a closed loop every answer is the next input, so it must be 1."
+            )
+        return train_steps + 1 + closed_loop.starts * (closed_loop.warmup_steps + closed_loop.forecast_steps)
+
+    def split(self, series: np.ndarray, ahead_steps: int, train_steps: int, loop: ClosedLoop | None) -> None:
+        """Make the splits of (time, channels), which is as long as `steps_needed` says."""
+        inputs, targets = series[:-ahead_steps], series[ahead_steps:]
+        self.train = one_sequence(inputs[:train_steps], targets[:train_steps])
+        self.closed_loop = loop is not None
+        self._loop = loop
+        if loop is None:
+            self.test = one_sequence(inputs[train_steps:], targets[train_steps:])
+            return
+        pieces = series[train_steps + 1 :].reshape(loop.starts, -1, series.shape[1]).astype(np.float32)
+        self.test = Split(pieces[:, : loop.warmup_steps], pieces[:, loop.warmup_steps :])
+
+    def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
+        """Judge `outputs` for the test split; the class describes the metrics.
+
+        (1, time, outputs) in an open loop; `arrays` are then `piece/targets` and `piece/outputs`, the first channel in
+        the first 200 steps of the test. (starts, steps, outputs) in a closed one; `arrays` are `targets` and `outputs`,
+        `error` E(t) (starts, steps), `valid_steps` (starts,), `threshold` () and, if known, `lyapunov_per_step` ().
+
+        Raises `ShapeError` for other shapes and, in an open loop, `InputRangeError` for NaN or infinity.
+        """
+        del scale
+        if self._loop is not None:
+            return self._judge_forecast(shaped_outputs(outputs, self.test), self._loop)
+        outputs = checked_outputs(outputs, self.test)
+        error = nmse(outputs, self.test.targets)
+        piece = slice(report.PIECE)
+        return Evaluation(
+            {"nrmse": math.sqrt(error), "nmse": error},
+            {"piece/targets": self.test.targets[0, piece, 0], "piece/outputs": outputs[0, piece, 0]},
+        )
+
+    def _judge_forecast(self, outputs: np.ndarray, loop: ClosedLoop) -> Evaluation:
+        targets = self.test.targets.astype(np.float64)
+        error = np.linalg.norm(outputs - targets, axis=2)
+        error /= math.sqrt(self.train.inputs.astype(np.float64).var(axis=(0, 1)).sum())
+        error[~np.isfinite(outputs).all(axis=2)] = np.inf
+        wrong = error > loop.threshold
+        valid = np.where(wrong.any(axis=1), wrong.argmax(axis=1), loop.forecast_steps)
+        metrics = _quartiles("valid_steps", valid)
+        if self.lyapunov_per_step is not None:
+            metrics |= _quartiles("valid_lyapunov_times", valid * self.lyapunov_per_step)
+        metrics["whole"] = float(np.count_nonzero(~wrong.any(axis=1)))
+        metrics["diverged"] = float(np.count_nonzero(np.isinf(error).any(axis=1)))
+        arrays = {"targets": targets, "outputs": outputs, "error": error, "valid_steps": valid}
+        arrays["threshold"] = np.array(loop.threshold)
+        if self.lyapunov_per_step is not None:
+            arrays["lyapunov_per_step"] = np.array(self.lyapunov_per_step)
+        return Evaluation(metrics, arrays)
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """Errors by model, or valid prediction times over all starts."""
+        if self._loop is None:
+            return [report.table(models(rows), self.title)]
+        return [forecast_report.table(models(rows), self.title)]
+
+    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+        """Outputs beside the true series and their errors; in a closed loop also the attractor."""
+        if self._loop is None:
+            return report.figures(models(rows))
+        return forecast_report.figures(models(rows), self.channel_names, self.portrait)
+
+
+def _quartiles(name: str, values: np.ndarray) -> dict[str, float]:
+    first, median, third = np.percentile(values, [25, 50, 75])
+    return {name: float(median), f"{name}/q1": float(first), f"{name}/q3": float(third)}

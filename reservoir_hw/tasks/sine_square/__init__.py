@@ -1,0 +1,1 @@
+"""Sine or square: which wave the input is."""

@@ -1,0 +1,106 @@
+"""Sine or square: which wave the input is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.seeds import generator
+from reservoir_hw.tasks import classification
+from reservoir_hw.tasks.series import at_least, models, nmse, one_sequence
+from reservoir_hw.tasks.sine_square import report
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Table, Task, checked_outputs
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def waves(kinds: np.ndarray, period_steps: int = 12) -> np.ndarray:
+    """One period for each of `kinds` (0: sine, 1: square), one after the other: (periods · period_steps,), float64.
+
+    sin(2π i / period_steps), or 1 in the first half of the period and -1 in the second.
+    """
+    phase = np.arange(period_steps)
+    sine, square = np.sin(2 * np.pi * phase / period_steps), np.where(phase < period_steps / 2, 1.0, -1.0)
+    return np.stack([sine, square])[kinds].reshape(-1)
+
+
+class SineSquare(Task):
+    """Say at every step whether the input is a sine or a square wave.
+
+    The input is a random sequence of whole periods of either, equally likely, of `period_steps` steps each, (1, time,
+    1); the target is 0 during a sine and 1 during a square wave (Paquot et al. 2012, with 12 steps). Without noise
+    this asks for little memory and much nonlinearity: the values 1 and -1 of a square wave lie on both sides of a
+    sine's, and where a sine reaches them, in a quarter of its period, only the steps before tell the two apart.
+
+    `evaluate` takes an output above 0.5 for a square wave and gives
+
+    - `error_rate`, the share of steps with the wrong answer, with the ends of its 95 % interval, `error_rate/low` and
+      `/high` (Wilson 1927);
+    - `error_rate/period`, the share of periods whose mean output is on the wrong side;
+    - `nmse`, the mean squared error over the variance of the targets.
+
+    Guessing gives 0.5, 0.5 and 1. `dataset` numbers repetitions.
+
+    Raises `ConfigurationError` for arguments out of range.
+    """
+
+    def __init__(
+        self,
+        period_steps: int = 12,
+        dataset: int = 0,
+        seed: int = 0,
+        train_periods: int = 100,
+        test_periods: int = 400,
+    ) -> None:
+        at_least(dataset=(dataset, 0), seed=(seed, 0), train_periods=(train_periods, 1), test_periods=(test_periods, 8))
+        if period_steps < 4 or period_steps % 2:
+            raise ConfigurationError(f"period_steps is {period_steps}; it must be an even number, at least 4.")
+        self.period_steps = period_steps
+        kinds = generator(seed, f"sine_square/{dataset}").integers(2, size=train_periods + test_periods)
+        inputs, targets = waves(kinds, period_steps), np.repeat(kinds, period_steps)
+        trained = train_periods * period_steps
+        self.train = one_sequence(inputs[:trained], targets[:trained])
+        self.test = one_sequence(inputs[trained:], targets[trained:])
+
+    def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
+        """Judge `outputs` (1, time, 1) for the test split; the class describes the metrics.
+
+        `arrays` are `errors` and `trials` (), `piece/inputs`, `piece/targets` and `piece/outputs`, the first 12
+        periods of the test, and `by_phase` (period_steps,), the error rate at each step of a period.
+
+        Raises `ShapeError` for other shapes and `InputRangeError` for NaN or infinity.
+        """
+        del scale
+        outputs = checked_outputs(outputs, self.test)
+        square = self.test.targets > 0.5
+        wrong = ((outputs > 0.5) != square).reshape(-1, self.period_steps)
+        errors = int(np.count_nonzero(wrong))
+        whole = outputs.reshape(wrong.shape).mean(axis=1) > 0.5
+        piece = slice(report.PERIODS * self.period_steps)
+        return Evaluation(
+            {
+                **classification.error_metrics("error_rate", errors, wrong.size),
+                "error_rate/period": float(np.mean(whole != square.reshape(wrong.shape)[:, 0])),
+                "nmse": nmse(outputs, self.test.targets),
+            },
+            {
+                **classification.counts(errors, wrong.size),
+                "piece/inputs": self.test.inputs[0, piece, 0],
+                "piece/targets": self.test.targets[0, piece, 0],
+                "piece/outputs": outputs[0, piece, 0],
+                "by_phase": wrong.mean(axis=0),
+            },
+        )
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """Error rates by model, data sets pooled."""
+        further = ["error_rate/period", "nmse"]
+        return [classification.table(models(rows), "Sine or square wave", "steps", further)]
+
+    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+        """Waves with the answers below, error rates, and at which step of a period the errors are."""
+        return report.figures(models(rows))

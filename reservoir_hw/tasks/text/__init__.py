@@ -1,0 +1,1 @@
+"""Say how a text goes on."""

@@ -1,0 +1,152 @@
+"""Language models beside each other, as tables and figures."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reservoir_hw.core.figure_style import colours, new_figure, plain
+from reservoir_hw.tasks.task import Row, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_COLUMNS = {
+    "parameters": "trained weights",
+    "cross_entropy": "nats per token",
+    "bits_per_character": "bits per character",
+    "perplexity": "perplexity",
+    "accuracy": "accuracy",
+}
+_SAMPLE_WIDTH = 90
+
+
+def tables(rows: Sequence[Row], level: str) -> list[Table]:
+    """Metrics on the test part, rows of one label averaged, and the first sample of each."""
+    labels = _by_label(rows)
+    shown = {name: title for name, title in _COLUMNS.items() if any(name in row.evaluation.metrics for row in rows)}
+    repeated = any(len(same) > 1 for same in labels.values())
+    body = [
+        [label, *([str(len(same))] if repeated else []), *(_cell(same, name) for name in shown)]
+        for label, same in labels.items()
+    ]
+    what = {"char": "characters", "word": "words", "bpe": "byte pairs"}[level]
+    found = [
+        Table(
+            f"The next of the test's {what}",
+            ["model", *(["runs"] if repeated else []), *shown.values()],
+            body,
+            _note(rows) + (" Mean ± standard deviation over the runs." if repeated else ""),
+        )
+    ]
+    samples = [
+        [_wrapped(str(same[0].evaluation.arrays["sample"])), label]
+        for label, same in labels.items()
+        if "sample" in same[0].evaluation.arrays
+    ]
+    if samples:
+        found.append(Table("What they write", ["⟦prompt⟧ and text", "model"], samples))
+    return found
+
+
+def figures(rows: Sequence[Row]) -> dict[str, Figure]:
+    """Figures by file stem: of the training, and of the test loss where several models were trained."""
+    trained = _by_label([row for row in rows if "training/step" in row.evaluation.arrays])
+    found: dict[str, Figure] = {}
+    if trained:
+        found["training"] = _training_figure(trained)
+    if len(trained) > 1:
+        others = _by_label([row for row in rows if "parameters" not in row.evaluation.metrics])
+        found["loss_by_weights"] = _weights_figure(trained, others)
+    return found
+
+
+def _by_label(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    labels: dict[str, list[Row]] = {}
+    for row in rows:
+        labels.setdefault(row.label, []).append(row)
+    return labels
+
+
+def _values(rows: Sequence[Row], name: str) -> np.ndarray:
+    return np.array([row.evaluation.metrics[name] for row in rows if name in row.evaluation.metrics])
+
+
+def _cell(rows: Sequence[Row], name: str) -> str:
+    values = _values(rows, name)
+    if not len(values):
+        return "–"
+    if name == "parameters":
+        return f"{values.mean():,.0f}"
+    digits = 2 if name == "perplexity" else 4
+    spread = f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{values.mean():.{digits}f}{spread}"
+
+
+def _note(rows: Sequence[Row]) -> str:
+    lengths = sorted({int(row.evaluation.arrays["context"]) for row in rows if "context" in row.evaluation.arrays})
+    if not lengths:
+        return ""
+    return (
+        f"Language models begin at rest with every {' or '.join(map(str, lengths))} tokens, as in training; other "
+        "models and baselines read the test as one sequence."
+    )
+
+
+def _wrapped(sample: str) -> str:
+    lines = (textwrap.wrap(line, _SAMPLE_WIDTH, drop_whitespace=False) or [""] for line in sample.split("\n"))
+    return "\n".join(part for parts in lines for part in parts)
+
+
+def _training_figure(labels: dict[str, list[Row]]) -> Figure:
+    figure = new_figure(8.5, 4.4)
+    axes = figure.subplots()
+    for (label, rows), colour in zip(labels.items(), colours(len(labels)), strict=True):
+        for number, row in enumerate(rows):
+            arrays = row.evaluation.arrays
+            axes.plot(
+                arrays["training/step"],
+                arrays["training/loss"],
+                color=colour,
+                linewidth=1.2,
+                label=label if number == 0 else None,
+            )
+            if len(arrays["validation/step"]):
+                axes.plot(
+                    arrays["validation/step"],
+                    arrays["validation/loss"],
+                    "o--",
+                    color=colour,
+                    markersize=4,
+                    linewidth=1,
+                    markerfacecolor="white",
+                )
+    if any(len(row.evaluation.arrays["validation/step"]) for rows in labels.values() for row in rows):
+        axes.plot([], [], "o--", color="0.4", markersize=4, linewidth=1, markerfacecolor="white", label="validation")
+    axes.set_xlabel("step")
+    axes.set_ylabel("cross-entropy (nats per token)")
+    axes.set_title("Loss over the training")
+    figure.legend(loc="outside right center", frameon=False)
+    plain(axes)
+    return figure
+
+
+def _weights_figure(trained: dict[str, list[Row]], others: dict[str, list[Row]]) -> Figure:
+    figure = new_figure(8.5, 4.4)
+    axes = figure.subplots()
+    for (label, rows), colour in zip(trained.items(), colours(len(trained)), strict=True):
+        axes.plot(
+            _values(rows, "parameters"), _values(rows, "cross_entropy"), "o", color=colour, markersize=7, label=label
+        )
+    for (label, rows), style in zip(others.items(), [":", "--", "-.", "-"] * len(others), strict=False):
+        axes.axhline(_values(rows, "cross_entropy").mean(), color="0.5", linewidth=1, linestyle=style, label=label)
+    axes.set_xscale("log")
+    axes.set_xlabel("trained weights")
+    axes.set_ylabel("cross-entropy of the test (nats per token)")
+    axes.set_title("Test loss by the number of trained weights")
+    figure.legend(loc="outside right center", frameon=False)
+    plain(axes)
+    return figure

@@ -1,0 +1,190 @@
+"""Say how a text goes on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError
+from reservoir_hw.core.tokenizer import BpeTokenizer, CharTokenizer, Tokenizer, WordTokenizer
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, checked_outputs
+from reservoir_hw.tasks.text import report
+from reservoir_hw.tasks.text.corpus import cut, read_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Level = Literal["char", "word", "bpe"]
+
+UNKNOWN: dict[Level, str] = {"char": "\ufffd", "word": "<unk>"}
+"""What stands for everything that the vocabulary does not have."""
+
+# Numbers of a split in one-hot form, 512 MiB.
+_LARGEST = 1 << 27
+
+# A probability below this is taken for it, so that one impossible guess does not make the loss infinite.
+_FLOOR = {"scores": 1e-4, "probabilities": 1e-12}
+
+
+class Text(Task):
+    """Say which token of a text comes next.
+
+    The text is cut into three contiguous parts, for training, validation and, last, the test. `tokens_train`,
+    `tokens_validation` and `tokens_test` hold the numbers of their tokens (time,); the vocabulary is that of the
+    training part (`level` bpe: GPT-2's). A language model learns from them.
+
+    For every other readout, and for the n-gram baselines, `train` and `test` are made when they are asked for: one
+    sequence each of one-hot inputs and, as targets, the one-hot tokens that follow, (1, time, vocabulary).
+
+    `evaluate` returns, of the test tokens after the first:
+
+    - `cross_entropy`, nats per token. Scores are taken for probabilities after they were clipped to at least 1e-4
+      and divided by their sum.
+    - `bits_per_character` (`level` char), `perplexity`, its exponential, and `accuracy`, the share of tokens that the
+      largest output hits.
+
+    Parameters
+    ----------
+    corpus
+        Path of a text in UTF-8 (also .gz, .xz), or several; looked for in the folder of `RESERVOIR_HW_DATA` too.
+    level
+        What a token is: a character, a word or punctuation mark, or one of GPT-2's byte pairs.
+    lower
+        Turn the text to lower case.
+    limit
+        Characters that are read, from the start.
+    most
+        `level` word: the vocabulary is that many of the most frequent words.
+    unknown
+        "error" refuses a text whose validation or test part has a token that the training part does not; "token"
+        gives all of them one token of their own, which is part of the vocabulary in any case.
+    validation, test
+        Shares of the text.
+
+    Raises
+    ------
+    ConfigurationError
+        A file is missing, damaged, empty or no text; a part is too short.
+    InputRangeError
+        A token is not in the vocabulary.
+    """
+
+    def __init__(
+        self,
+        corpus: str | Sequence[str],
+        level: Level = "char",
+        lower: bool = False,
+        limit: int | None = None,
+        most: int | None = None,
+        unknown: Literal["error", "token"] = "error",
+        validation: float = 0.05,
+        test: float = 0.05,
+    ) -> None:
+        self.level: Level = level
+        self.corpus = corpus if isinstance(corpus, str) else ", ".join(corpus)
+        self.lower = lower
+        text = read_text(corpus, limit)
+        train, held_out, last = cut(text, (validation, test), between_words=level != "char")
+        self.tokenizer = _tokenizer(train.lower() if lower else train, level, lower, most, unknown)
+        self.vocabulary = self.tokenizer.vocabulary
+        self.tokens_train = self._encoded("training", train)
+        self.tokens_validation = self._encoded("validation", held_out)
+        self.tokens_test = self._encoded("test", last)
+        for part, tokens in (("training", self.tokens_train), ("test", self.tokens_test)):
+            if len(tokens) < 2:
+                raise ConfigurationError(
+                    f"corpus: the {part} part of {self.corpus} has {len(tokens)} tokens; give more text, or another "
+                    f"share for the test than {test:g}"
+                )
+
+    def encode(self, text: str) -> np.ndarray:
+        """Tokens (time,) of a text, such as a prompt. Raises `InputRangeError` for what has no token."""
+        return self.tokenizer.encode(text.lower() if self.lower else text)
+
+    @property
+    def inputs(self) -> int:
+        """One channel for each token of the vocabulary."""
+        return self.vocabulary
+
+    @property
+    def outputs(self) -> int:
+        """One for each token of the vocabulary."""
+        return self.vocabulary
+
+    @cached_property
+    def train(self) -> Split:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The training part, one-hot. Raises `ConfigurationError` where it would be too large."""
+        return self._split(self.tokens_train, "training")
+
+    @cached_property
+    def test(self) -> Split:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The test part, one-hot. Raises `ConfigurationError` where it would be too large."""
+        return self._split(self.tokens_test, "test")
+
+    def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
+        """Judge `outputs` (1, time, vocabulary) for the test split; the class describes the metrics."""
+        following = self.tokens_test[1:].astype(np.int64)
+        level = np.maximum(checked_outputs(outputs, self.test)[0], _FLOOR[scale])
+        chosen = level[np.arange(len(following)), following] / level.sum(axis=1)
+        return self.judged(float(-np.log(chosen).mean()), float((level.argmax(axis=1) == following).mean()))
+
+    def judged(
+        self, cross_entropy: float, accuracy: float, arrays: Mapping[str, np.ndarray] | None = None
+    ) -> Evaluation:
+        """The metrics of a model with this mean cross-entropy (nats per token) and accuracy."""
+        metrics = {"cross_entropy": cross_entropy}
+        if self.level == "char":
+            metrics["bits_per_character"] = cross_entropy / math.log(2)
+        # Beyond 700 nats its exponential is no number any more.
+        metrics |= {"perplexity": math.exp(min(cross_entropy, 700.0)), "accuracy": accuracy}
+        return Evaluation(metrics, dict(arrays or {}))
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """Losses beside the number of trained weights, and samples of what language models write."""
+        return report.tables(rows, self.level)
+
+    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+        """Losses over the training, and of the test over the number of trained weights."""
+        return report.figures(rows)
+
+    def _encoded(self, part: str, text: str) -> np.ndarray:
+        try:
+            return self.encode(text)
+        except InputRangeError as error:
+            raise InputRangeError(
+                f"corpus: the vocabulary is that of the training part, and in the {part} part {error}. In a file: "
+                "task.unknown: token"
+            ) from error
+
+    def _split(self, tokens: np.ndarray, part: str) -> Split:
+        size = (len(tokens) - 1) * self.vocabulary
+        if size > _LARGEST:
+            raise ConfigurationError(
+                f"the {part} part has {len(tokens):,} tokens of {self.vocabulary:,} kinds: one-hot, as this readout or "
+                f"baseline needs them, that is {size:,} numbers, of which {_LARGEST:,} are allowed. Set task.limit, or "
+                "take a readout that learns from tokens (linear, low_rank, attention, laerc) and no baselines"
+            )
+        symbols = tokens.astype(np.int64)
+        return Split(
+            inputs=self._one_hot(symbols[:-1]), targets=self._one_hot(symbols[1:]), symbols=symbols[np.newaxis, :-1]
+        )
+
+    def _one_hot(self, symbols: np.ndarray) -> np.ndarray:
+        vectors = np.zeros((1, len(symbols), self.vocabulary), dtype=np.float32)
+        vectors[0, np.arange(len(symbols)), symbols] = 1
+        return vectors
+
+
+def _tokenizer(text: str, level: Level, lower: bool, most: int | None, unknown: str) -> Tokenizer:
+    if level == "bpe":
+        return BpeTokenizer.gpt2()
+    if not text:
+        raise ConfigurationError("corpus: nothing is left for training; make the shares of validation and test smaller")
+    stand_in = UNKNOWN[level] if unknown == "token" else None
+    if level == "word":
+        return WordTokenizer.from_text(text, most=most, lowercase=lower, unknown=stand_in)
+    return CharTokenizer.from_text(text, lowercase=lower, unknown=stand_in)

@@ -1,0 +1,1 @@
+"""Recall and prediction of the inputs of a recorded trace."""

@@ -1,0 +1,141 @@
+"""Recall and prediction of the inputs that a trace was driven with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.store import Dataset, StateStore
+from reservoir_hw.tasks.series import at_least, models
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, TaskConfig, checked_outputs
+from reservoir_hw.tasks.trace import report
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class TraceConfig(TaskConfig):
+    """Recall or predict the inputs of a trace, which makes a recording on a real device a task for it."""
+
+    kind: Literal["trace"]
+    trace: str = Field(description="the store: recorded, harvested or imported")
+    dataset: str | None = Field(default=None, description="by default the first of the trace")
+    sequence: NonNegativeInt = Field(default=0, description="row of the data set")
+    channel: NonNegativeInt = Field(default=0, description="the input that is asked for; all of them drive")
+    delays: Annotated[list[int], Field(min_length=1)] = Field(
+        default=[0, 1, 2, 3, 4, 5], description="steps back that are asked for; -3 asks for the input three steps later"
+    )
+    train_steps: PositiveInt
+    test_steps: PositiveInt | None = Field(default=None, description="by default all that follow")
+
+    def build(self) -> Task:
+        """A `TraceTask` with these settings."""
+        return TraceTask(**{name: getattr(self, name) for name in type(self).model_fields if name != "kind"})
+
+
+class TraceTask(Task):
+    """Give back the inputs of a trace, u(t - k) for each k of `delays`; a negative k asks for what comes.
+
+    Inputs are those of one recorded sequence from its first step on, (1, time, inputs) in the dtype of the trace;
+    column i of the targets is channel `channel` at step t - delays[i]. The test follows the training: with
+    `training: {continuous: true}` the two are driven without a reset between them, as the recording was, and a replay
+    of the trace (`kind: replay`) can stand for the device. Targets from before the recording are NaN: a readout needs
+    a washout of at least the longest delay.
+
+    `evaluate` gives for each delay k
+
+    - `r2/k`, the squared correlation of output and target (as in the memory capacity of Jaeger 2001),
+    - `correlation/k`, with its sign,
+    - `nrmse/k`, the root mean squared error over the standard deviation of the target, which an offset or a wrong
+      scale worsens and the other two do not.
+
+    Raises `ConfigurationError` for a part that was not recorded.
+    """
+
+    def __init__(
+        self,
+        trace: str,
+        train_steps: int,
+        test_steps: int | None = None,
+        delays: Sequence[int] = (0, 1, 2, 3, 4, 5),
+        dataset: str | None = None,
+        sequence: int = 0,
+        channel: int = 0,
+    ) -> None:
+        self.delays = tuple(delays)
+        if not self.delays or len(set(self.delays)) < len(self.delays):
+            raise ConfigurationError(f"delays are {list(self.delays)}; they must be different whole numbers.")
+        at_least(train_steps=(train_steps, max(1, *self.delays)), sequence=(sequence, 0), channel=(channel, 0))
+        store = StateStore.open(trace)
+        found = store.dataset(dataset) if dataset is not None else next(iter(store.datasets.values()), None)
+        if found is None:
+            raise ConfigurationError(f"{trace} holds no states yet")
+        if sequence >= found.sequences:
+            raise ConfigurationError(f"sequence {sequence}: {trace}, {found.name} has 0 to {found.sequences - 1}")
+        u = _inputs(found, sequence, trace)
+        if channel >= u.shape[1]:
+            raise ConfigurationError(f"channel {channel}: {trace} has 0 to {u.shape[1] - 1}")
+        ahead = max(0, -min(self.delays))
+        last = len(u) - ahead
+        steps = last if test_steps is None else train_steps + test_steps
+        if steps > last or steps - train_steps < 2:
+            raise ConfigurationError(
+                f"train_steps {train_steps} and test_steps {test_steps or 'all that follow'}: {trace}, {found.name} "
+                f"has {len(u)} steps" + (f", of which the last {ahead} are only predicted" if ahead else "")
+            )
+        targets = np.stack([_shifted(u[:, channel], k, steps) for k in self.delays], axis=1).astype(np.float32)
+        self.train = Split(u[None, :train_steps], targets[None, :train_steps])
+        self.test = Split(u[None, train_steps:steps], targets[None, train_steps:])
+
+    def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
+        """Judge `outputs` (1, time, delays) for the test split; the class describes the metrics.
+
+        `arrays` are `delays` and `r2` (delays,), and `piece/targets` and `piece/outputs` (steps, delays), the first
+        steps of the test.
+
+        Raises `ShapeError` for other shapes and `InputRangeError` for NaN or infinity.
+        """
+        del scale
+        outputs = checked_outputs(outputs, self.test)[0]
+        targets = self.test.targets[0].astype(np.float64)
+        nrmse = np.sqrt(((outputs - targets) ** 2).mean(axis=0)) / targets.std(axis=0)
+        x, y = outputs - outputs.mean(axis=0), targets - targets.mean(axis=0)
+        power = np.sqrt((x**2).sum(axis=0) * (y**2).sum(axis=0))
+        # A constant output is related to nothing.
+        correlation = np.divide((x * y).sum(axis=0), power, out=np.zeros_like(power), where=power > 0)
+        metrics: dict[str, float] = {}
+        for name, values in (("r2", correlation**2), ("nrmse", nrmse), ("correlation", correlation)):
+            metrics |= {f"{name}/{k}": float(value) for k, value in zip(self.delays, values, strict=True)}
+        piece: dict[str, Any] = {
+            "piece/targets": targets[: report.PIECE],
+            "piece/outputs": outputs[: report.PIECE],
+            "delays": np.array(self.delays),
+            "r2": correlation**2,
+        }
+        return Evaluation(metrics, piece)
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """r², NRMSE and correlation by delay."""
+        return [report.table(models(rows))]
+
+    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+        """r² by delay for each model, and outputs beside targets."""
+        return report.figures(models(rows))
+
+
+def _inputs(dataset: Dataset, sequence: int, trace: str) -> np.ndarray:
+    """What the sequence was driven with, as far as it was recorded: (time, inputs)."""
+    u = dataset.read_inputs(slice(sequence, sequence + 1), 0, dataset.steps)[0]
+    missing = np.isnan(u).any(axis=1)
+    return u[: int(missing.argmax())] if missing.any() else u
+
+
+def _shifted(u: np.ndarray, delay: int, steps: int) -> np.ndarray:
+    """u(t - delay) for t from 0 on: (steps,), NaN before the first input."""
+    if delay <= 0:
+        return u[-delay : steps - delay]
+    return np.concatenate([np.full(delay, np.nan), u])[:steps]

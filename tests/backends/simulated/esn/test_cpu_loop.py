@@ -1,0 +1,375 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+numba = pytest.importorskip("numba")
+
+from scipy.sparse import csr_array  # noqa: E402
+
+from reservoir_hw.backends.simulated.esn import cpu_loop as kernels  # noqa: E402
+from reservoir_hw.backends.simulated.esn.cpu_loop import prepare, run  # noqa: E402
+from reservoir_hw.backends.simulated.kernels.pace import share_out  # noqa: E402
+from reservoir_hw.backends.simulated.nonidealities.rounding import rounded, to_float16  # noqa: E402
+from reservoir_hw.core.errors import ConfigurationError, ShapeError  # noqa: E402
+from reservoir_hw.networks.weights import EsnWeights, draw_weights  # noqa: E402
+
+FUNCTIONS = {"tanh": np.tanh, "relu": lambda x: np.maximum(x, 0), "identity": lambda x: x}
+STORAGE = {"dense": {}, "sparse": {"connectivity": 0.04}}
+TOLERANCE = {np.float32: 2e-6, np.float64: 1e-12}
+DTYPES = pytest.mark.parametrize("dtype", TOLERANCE)
+
+
+@cache
+def network(nodes, inputs, storage="dense", leak=(0.3, 0.9)) -> EsnWeights:
+    drawn = draw_weights(
+        nodes,
+        inputs,
+        seed=5,
+        spectral_radius=None,
+        bias_scaling=0.2,
+        leak=leak,
+        input_scaling=0.5,
+        **STORAGE[storage],
+    )
+    # The radius that the circular law gives, 0.9 of it, spares the tests the eigenvalues.
+    density = STORAGE[storage].get("connectivity", 1.0)
+    return replace(drawn, spectral_scale=0.9 / np.sqrt(nodes * density / 3))
+
+
+def drive(batch, steps, inputs, dtype, seed=0):
+    return np.random.default_rng(seed).uniform(-1, 1, (batch, steps, inputs)).astype(dtype)
+
+
+def naive(weights, u, state, activation="tanh"):
+    """The equation, word for word, in float64."""
+    W, function = weights.recurrent(), FUNCTIONS[activation]
+    W = W.toarray() if isinstance(W, csr_array) else W
+    a, s = weights.leak, state.astype(np.float64)
+    states = np.empty((*u.shape[:2], weights.nodes))
+    for t in range(u.shape[1]):
+        s = (1 - a) * s + a * function(s @ W.T + u[:, t].astype(np.float64) @ weights.W_in.T + weights.bias)
+        states[:, t] = s
+    return states
+
+
+@pytest.fixture(params=["one thread", "all threads"])
+def threading_rule(request, monkeypatch):
+    """Small networks would never reach the threaded kernels."""
+    limit = 0 if request.param == "all threads" else 1 << 60
+    monkeypatch.setattr(kernels, "THREADED_DENSE", limit)
+    monkeypatch.setattr(kernels, "_THREADED_SPARSE", limit)
+    monkeypatch.setattr(kernels, "_THREADED_BATCH", limit)
+
+
+@pytest.mark.usefixtures("threading_rule")
+@pytest.mark.parametrize("leak", [1.0, 0.4, (0.2, 0.9)], ids=["no leak", "leak", "leak range"])
+@pytest.mark.parametrize("activation", FUNCTIONS)
+@pytest.mark.parametrize("batch", [1, 3, 20])
+@pytest.mark.parametrize("storage", STORAGE)
+@DTYPES
+def test_states_equal_the_equation(dtype, storage, batch, activation, leak):
+    weights = network(101, 3, storage, leak)
+    u = drive(batch, 40, 3, dtype)
+    state = drive(batch, 1, 101, dtype, seed=1)[:, 0].copy()
+    expected = naive(weights, u, state, activation)
+    states = run(prepare(weights, dtype), u, state, activation)
+    scale = max(1.0, np.abs(expected).max())
+    assert states.dtype == dtype
+    np.testing.assert_allclose(states, expected, rtol=0, atol=TOLERANCE[dtype] * scale)
+    np.testing.assert_array_equal(state, states[:, -1])
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 16, 17, 1030])
+@pytest.mark.parametrize("inputs", [0, 1, 4, 24, 100])
+@pytest.mark.parametrize("storage", STORAGE)
+@DTYPES
+def test_every_size(dtype, storage, inputs, nodes):
+    weights = network(nodes, inputs, storage)
+    for batch in (1, 9):
+        u, state = drive(batch, 5, inputs, dtype), np.zeros((batch, nodes), dtype)
+        expected = naive(weights, u, state)
+        states = run(prepare(weights, dtype), u, state)
+        np.testing.assert_allclose(states, expected, rtol=0, atol=3 * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("inputs", [1, 8, 24, 100])
+@pytest.mark.parametrize("batch", [1, 3, 4, 64])
+@pytest.mark.parametrize(("nodes", "steps"), [(37, 20), (150, 16), (600, 9)])
+@pytest.mark.parametrize("storage", STORAGE)
+@DTYPES
+def test_chunks_and_single_steps_give_the_same_bits(dtype, storage, nodes, steps, batch, inputs):
+    prepared = prepare(network(nodes, inputs, storage), dtype)
+    u, state = drive(batch, steps, inputs, dtype), np.zeros((batch, nodes), dtype)
+    whole = run(prepared, u, state)
+    random_cuts = np.sort(np.random.default_rng(nodes + inputs).choice(np.arange(1, steps), 4, replace=False))
+    for cuts in (random_cuts, np.arange(1, steps)):
+        part_state = np.zeros((batch, nodes), dtype)
+        parts = [run(prepared, np.ascontiguousarray(part), part_state) for part in np.split(u, cuts, axis=1)]
+        np.testing.assert_array_equal(np.concatenate(parts, 1), whole)
+        np.testing.assert_array_equal(part_state, state)
+
+
+@pytest.mark.parametrize("storage", [None, np.float16])
+@pytest.mark.parametrize("inputs", [1, 24])
+@pytest.mark.parametrize("nodes", [37, 600])
+def test_batched_states_depend_neither_on_the_batch_nor_on_the_threads(monkeypatch, nodes, inputs, storage):
+    weights = network(nodes, inputs)
+    if storage is not None:
+        weights = rounded(weights, to_float16)
+    u = drive(21, 9, inputs, np.float32)
+    whole = run(prepare(weights, storage=storage, threads=1), u, np.zeros((21, nodes), np.float32))
+    np.testing.assert_allclose(whole, naive(weights, u, np.zeros((21, nodes))), rtol=0, atol=2e-6)
+    monkeypatch.setattr(kernels, "_THREADED_BATCH", 0)
+    for batch in (4, 9, 21):
+        # `threads=` is bounded by the cores of this machine, the division of a batch is not.
+        prepared = replace(prepare(weights, storage=storage), threads=3)
+        states = run(prepared, np.ascontiguousarray(u[-batch:]), np.zeros((batch, nodes), np.float32))
+        np.testing.assert_array_equal(states, whole[-batch:])
+
+
+def test_an_error_in_one_thread_is_raised():
+    def fail_at_two(part):
+        if part == 2:
+            raise ValueError("part 2")
+
+    with pytest.raises(ValueError, match="part 2"):
+        share_out(fail_at_two, range(5), threads=3)
+    done = []
+    share_out(done.append, range(50), threads=4)
+    assert sorted(done) == list(range(50))
+    share_out(done.append, [], threads=4)
+
+
+def test_torch_goes_on_after_its_threads_were_let_go(monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(kernels, "_LONG_BATCH", 0)
+    monkeypatch.setattr(kernels, "_THREADED_BATCH", 0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        prepared = replace(prepare(network(60, 2)), threads=2)
+        u, x = drive(16, 5, 2, np.float32), torch.arange(100_000.0)
+        expected, product = run(prepared, u, np.zeros((16, 60), np.float32)), x.tanh()
+        for _ in range(20):
+            np.testing.assert_array_equal(run(prepared, u, np.zeros((16, 60), np.float32)), expected)
+            assert torch.equal(x.tanh(), product)
+    finally:
+        torch.set_num_threads(before)
+
+
+LET_GO = """
+import os, time
+import torch
+from reservoir_hw.backends.simulated import pace
+def threads(expected):
+    end = time.monotonic() + 10
+    while len(os.listdir("/proc/self/task")) != expected and time.monotonic() < end:
+        time.sleep(0.01)
+    return len(os.listdir("/proc/self/task"))
+torch.set_num_threads(2)
+alone = len(os.listdir("/proc/self/task"))
+torch.arange(1_000_000.0).tanh()
+assert threads(alone + 1) == alone + 1
+pace.end_spinning()
+assert threads(alone) == alone
+pace.end_spinning()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads cannot be counted")
+def test_the_threads_of_torch_are_let_go():
+    pytest.importorskip("torch")
+    subprocess.run([sys.executable, "-c", LET_GO], check=True, timeout=60)
+
+
+AS_MANY_AS_BEFORE = """
+import torch
+import numpy as np
+from reservoir_hw import open_reservoir
+assert torch.get_num_threads() == 1
+with open_reservoir({"kind": "esn", "inputs": 2, "nodes": 700, "connectivity": 0.1}) as reservoir:
+    for batch in (4, 1):
+        reservoir.reset(batch)
+        reservoir.run(np.ones((batch, 40, 2), np.float32))
+        assert torch.get_num_threads() == 1
+import numba
+assert numba.threading_layer()  # It raises where no parallel kernel has run.
+"""
+
+
+def test_torch_has_as_many_threads_as_before():
+    """With another number its sums have another order, so that a training would depend on what was driven before."""
+    pytest.importorskip("torch")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "2"}
+    subprocess.run([sys.executable, "-c", AS_MANY_AS_BEFORE], check=True, timeout=60, env=environment)
+
+
+RENAMED = """
+import ctypes, pathlib, shutil, sys
+import torch
+from reservoir_hw.backends.simulated import pace
+(torchs,) = pace._openmp()
+renamed = str(shutil.copy(torchs._name, pathlib.Path(sys.argv[1]) / "libgomp-a34b3233.so.1.0.0"))
+ctypes.CDLL(renamed)
+pace._openmp.cache_clear()
+assert {library._name for library in pace._openmp()} == {torchs._name, renamed}
+pace.end_spinning()
+assert torch.ones(1_000_000).tanh().sum() > 0
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="libraries are found in /proc")
+def test_wheels_may_rename_the_library_of_their_threads(tmp_path):
+    pytest.importorskip("torch")
+    subprocess.run([sys.executable, "-c", RENAMED, tmp_path], check=True, timeout=60)
+
+
+def test_they_are_let_go_before_a_long_batch(monkeypatch):
+    called = []
+    monkeypatch.setattr(kernels, "end_spinning", lambda: called.append(1))
+    prepared, u = prepare(network(60, 2)), drive(16, 5, 2, np.float32)
+    for threads, least, times in ((2, 10**9, 0), (1, 0, 0), (2, 0, 1)):
+        monkeypatch.setattr(kernels, "_THREADED_BATCH", 0)
+        monkeypatch.setattr(kernels, "_LONG_BATCH", least)
+        run(replace(prepared, threads=threads), u, np.zeros((16, 60), np.float32))
+        assert len(called) == times
+
+
+FORKED = """
+import os, sys
+import numpy as np, torch
+from reservoir_hw import open_reservoir
+torch.set_num_threads(2)
+u = np.ones((16, 128, 64), np.float32)
+def driven():
+    with open_reservoir({"kind": "esn", "inputs": 64, "nodes": 256}) as reservoir:
+        reservoir.reset(16)
+        return reservoir.run(u)
+if sys.argv[1] == "before":
+    driven()
+torch.randn(1000, 1000) @ torch.randn(1000, 1000)
+if not (child := os.fork()):
+    os._exit(0 if driven().shape == (16, 128, 256) else 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.parametrize("loaded", ["before", "after"])
+def test_a_fork_does_not_wait_for_threads_of_its_parent(loaded):
+    """Whether the kernels were loaded before the fork or after."""
+    pytest.importorskip("torch")
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    subprocess.run([sys.executable, "-c", FORKED, loaded], check=True, timeout=60, env=environment)
+
+
+def test_chunks_inside_a_batched_run_give_the_same_bits(monkeypatch):
+    prepared = prepare(network(150, 3, "sparse"))
+    u = drive(10, 30, 3, np.float32)
+    whole = run(prepared, u, np.zeros((10, 150), np.float32))
+    monkeypatch.setattr(kernels, "_CHUNK", 10 * 153 * 7)
+    np.testing.assert_array_equal(run(prepared, u, np.zeros((10, 150), np.float32)), whole)
+
+
+@pytest.mark.parametrize("order", ["C", "F", "time first"])
+@pytest.mark.parametrize("batch", [2, 10])
+@pytest.mark.parametrize("storage", STORAGE)
+def test_out_is_filled_whatever_its_memory_order(storage, batch, order):
+    prepared = prepare(network(60, 2, storage))
+    u = drive(batch, 15, 2, np.float32)
+    expected = run(prepared, u, np.zeros((batch, 60), np.float32))
+    if order == "time first":
+        out = np.empty((15, 60, batch), np.float32).transpose(2, 0, 1)
+    else:
+        out = np.empty((batch, 15, 60), np.float32, order=order)
+    assert run(prepared, u, np.zeros((batch, 60), np.float32), out=out) is out
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("batch", [0, 1, 9])
+@pytest.mark.parametrize("storage", STORAGE)
+def test_nothing_to_do(storage, batch):
+    state = np.full((batch, 60), 0.5, np.float32)
+    states = run(prepare(network(60, 2, storage)), np.empty((batch, 0, 2), np.float32), state)
+    assert states.shape == (batch, 0, 60)
+    assert (state == 0.5).all()
+
+
+def test_rational_tanh_is_within_its_bound_and_never_beyond_one():
+    weights = EsnWeights.from_arrays(np.zeros((1, 1)), np.ones((1, 1)))
+    u = np.concatenate((np.linspace(-12, 12, 1_000_000), np.geomspace(1e-30, 1, 1000), [0.0, 1e30, -1e30]))
+    u = u.astype(np.float32).reshape(1, -1, 1)
+    states = run(prepare(weights), u, np.zeros((1, 1), np.float32))
+    assert np.abs(states - np.tanh(u.astype(np.float64))).max() < 3.2e-7
+    assert np.abs(states).max() <= 1.0
+
+
+@pytest.mark.parametrize("storage", STORAGE)
+@DTYPES
+def test_overflow_is_not_hidden(dtype, storage):
+    weights = network(50, 1, storage)
+    large = replace(weights, spectral_scale=1e30)
+    states = run(prepare(large, dtype), drive(1, 60, 1, dtype), np.zeros((1, 50), dtype), "identity")
+    assert not np.isfinite(states[0, -1]).all()
+
+
+def test_states_equal_those_of_reservoirpy():
+    reservoirpy = pytest.importorskip("reservoirpy")
+    for storage in STORAGE:
+        weights = network(200, 3, storage)
+        u = drive(1, 100, 3, np.float64)
+        peer = reservoirpy.nodes.Reservoir(
+            W=weights.recurrent(), Win=weights.W_in, bias=weights.bias, lr=weights.leak, input_dim=3
+        )
+        expected = peer.run(u[0])
+        ours = run(prepare(weights), u.astype(np.float32), np.zeros((1, 200), np.float32))[0]
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+
+
+def test_the_callers_thread_setting_is_kept():
+    before = numba.get_num_threads()
+    try:
+        numba.set_num_threads(1)
+        run(prepare(network(600, 1)), drive(1, 5, 1, np.float32), np.zeros((1, 600), np.float32))
+        assert numba.get_num_threads() == 1
+    finally:
+        numba.set_num_threads(before)
+
+
+@pytest.mark.parametrize("storage", STORAGE)
+def test_runs_in_several_python_threads(storage):
+    prepared = prepare(network(1000, 1, storage))
+    u = drive(1, 50, 1, np.float32)
+    expected = run(prepared, u, np.zeros((1, 1000), np.float32))
+    with ThreadPoolExecutor(4) as pool:
+        for states in pool.map(lambda _: run(prepared, u, np.zeros((1, 1000), np.float32)), range(8)):
+            np.testing.assert_array_equal(states, expected)
+
+
+def test_arrays_that_do_not_fit_are_refused():
+    prepared = prepare(network(20, 2))
+    u, state = np.zeros((1, 5, 2), np.float32), np.zeros((1, 20), np.float32)
+    with pytest.raises(ShapeError, match="inputs=2"):
+        run(prepared, u[:, :, :1], state)
+    with pytest.raises(ShapeError, match="float64"):
+        run(prepared, u.astype(np.float64), state)
+    with pytest.raises(ShapeError, match="contiguous"):
+        run(prepared, np.zeros((1, 5, 4), np.float32)[:, :, ::2], state)
+    with pytest.raises(ShapeError, match="state"):
+        run(prepared, u, np.zeros((2, 20), np.float32))
+    with pytest.raises(ShapeError, match="out"):
+        run(prepared, u, state, out=np.zeros((1, 4, 20), np.float32))
+    with pytest.raises(ConfigurationError, match="sigmoid"):
+        run(prepared, u, state, "sigmoid")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="float16"):
+        prepare(network(20, 2), np.float16)
+    with pytest.raises(ConfigurationError, match="threads"):
+        prepare(network(20, 2), threads=0)

@@ -1,0 +1,854 @@
+"""The contract, seen through toys whose answers are known."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from toys import TOY, SnapshotToy, Toy
+
+from reservoir_hw.core import arrays
+from reservoir_hw.core.errors import (
+    ConfigurationError,
+    DeviceBusy,
+    DeviceFault,
+    InputRangeError,
+    NotOpen,
+    NotSupported,
+    ReservoirError,
+    ShapeError,
+    StateLost,
+)
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reset import NoReset, ResetByIdle, ResetByWashout, ResetByWaveform
+from reservoir_hw.core.spec import Identity, ReservoirSpec
+
+
+def inputs(batch: int = 1, time: int = 20, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(-1, 1, (batch, time, 2))
+
+
+def expected(u: np.ndarray) -> np.ndarray:
+    states, x = np.empty_like(u), np.zeros_like(u[:, 0])
+    for t in range(u.shape[1]):
+        x = x / 2 + u[:, t]
+        states[:, t] = x
+    return states
+
+
+# ---- life cycle ------------------------------------------------------------------------------------
+
+
+def test_spec_and_calls_need_an_open_reservoir() -> None:
+    toy = Toy()
+    for call in (lambda: toy.spec, lambda: toy.run(inputs()), lambda: toy.reset(1), lambda: toy.step(inputs()[:, 0])):
+        with pytest.raises(NotOpen, match="not open"):
+            call()
+
+
+def test_open_and_close_are_idempotent_and_open_ends_in_reset() -> None:
+    toy = Toy()
+    assert toy.open() is toy.open()
+    assert toy.resets == [1]
+    toy.close()
+    toy.close()
+    assert toy.closed == 1
+    with toy:
+        assert toy.run(inputs()).shape == (1, 20, 2)
+    assert not toy.is_open
+
+
+def test_device_is_closed_when_open_fails() -> None:
+    class Broken(Toy):
+        def _open(self) -> None:
+            raise DeviceFault("no supply voltage")
+
+    toy = Broken()
+    with pytest.raises(DeviceFault, match="supply"):
+        toy.open()
+    assert toy.closed == 1
+    assert not toy.is_open
+
+
+def test_a_backend_without_a_spec_says_so() -> None:
+    class Bare(Reservoir):
+        def _run(self, u: Any, out: Any) -> Any: ...
+
+    with pytest.raises(ConfigurationError, match="no spec"):
+        Bare().open()
+
+
+def test_declared_but_missing_hooks_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"declares snapshot but does not implement _snapshot, _restore"):
+        Toy(snapshot=True).open()
+
+
+# ---- run, step, stream -----------------------------------------------------------------------------
+
+
+def test_run_equals_chunks_equals_steps() -> None:
+    u = inputs(3)
+    with Toy(noise=0.1) as toy:
+        toy.reset(3)
+        whole = toy.run(u)
+        toy.reset(3)
+        chunks = np.concatenate([toy.run(u[:, :7]), toy.run(u[:, 7:8]), toy.run(u[:, 8:])], axis=1)
+        toy.reset(3)
+        steps = np.stack([toy.step(u[:, t]) for t in range(20)], axis=1)
+        toy.reset(3)
+        streamed = np.concatenate(list(toy.stream(iter([u[:, :5], u[:, 5:]]))), axis=1)
+    for other in (chunks, steps, streamed):
+        np.testing.assert_array_equal(other, whole)
+
+
+def test_out_is_filled_and_returned() -> None:
+    u = inputs()
+    with Toy() as toy:
+        out = np.empty((1, 20, 2))
+        assert toy.run(u, out=out) is out
+        np.testing.assert_array_equal(out, expected(u))
+        toy.reset(1)
+        strided = np.empty((2, 1, 20)).transpose(1, 2, 0)
+        assert toy.run(u, out=strided) is strided
+        np.testing.assert_array_equal(strided, expected(u))
+        with pytest.raises(ShapeError, match=r"out must be \(1, 20, 2\) of float64"):
+            toy.run(u, out=np.empty((1, 20, 2), np.float32))
+
+
+def test_an_empty_run_drives_nothing() -> None:
+    with Toy(continuity="free_running") as toy:
+        assert toy.run(inputs(time=0)).shape == (1, 0, 2)
+        assert toy.driven == []
+        assert toy.run(inputs()).shape == (1, 20, 2)
+
+
+def test_tensors_come_back_as_tensors() -> None:
+    u = inputs()
+    with Toy(dtype="float32") as toy:
+        states = toy.run(torch.from_numpy(u))
+    assert isinstance(states, torch.Tensor)
+    assert states.dtype == torch.float32
+    np.testing.assert_allclose(states.numpy(), expected(u), rtol=1e-6)
+
+
+def test_a_gradient_is_refused_where_there_is_none() -> None:
+    u = torch.zeros(1, 3, 2, requires_grad=True)
+    with Toy() as toy:
+        with pytest.raises(NotSupported, match="not differentiable"):
+            toy.run(u)
+        with torch.no_grad():
+            assert toy.run(u).shape == (1, 3, 2)
+
+
+def test_backends_get_contiguous_arrays_of_their_dtype() -> None:
+    seen: list[np.ndarray] = []
+
+    class Looking(Toy):
+        def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+            seen.append(u)
+            return super()._run(u, out)
+
+    with Looking(dtype="float32") as toy:
+        toy.run(np.asfortranarray(inputs(time=6)))
+        toy.run(np.zeros((1, 6, 2), dtype=int))
+        toy.run(inputs(time=6).tolist())
+    assert all(u.dtype == np.float32 and u.flags.c_contiguous for u in seen)
+
+
+def test_a_torch_backend_gets_tensors_and_numpy_callers_get_numpy() -> None:
+    class Native(Reservoir):
+        native = "torch"
+
+        def _run(self, u: Any, out: Any) -> Any:
+            assert isinstance(u, torch.Tensor)
+            return u.cumsum(1)
+
+    spec = ReservoirSpec(inputs=2, nodes=2, identity=TOY, differentiable=True, input_range=(-5, 5), max_batch=2)
+    u = inputs(3)
+    with Native(spec) as native:
+        native.reset(3)
+        states = native.run(u)
+        assert isinstance(states, np.ndarray)
+        np.testing.assert_allclose(states, u.cumsum(1), rtol=1e-5, atol=1e-6)
+        out = np.empty((3, 20, 2), np.float32)
+        native.reset(3)
+        native.run(u, out=out)
+        np.testing.assert_array_equal(out, states)
+        native.reset(3)
+        leaf = torch.from_numpy(u).requires_grad_()
+        native.run(leaf).sum().backward()
+        assert leaf.grad is not None
+        np.testing.assert_allclose(leaf.grad[0, :, 0].numpy(), np.arange(20, 0, -1))
+        native.reset(1)
+        with pytest.raises(InputRangeError, match=r"\(0, 4, 1\) is 9"):
+            native.run(torch.where(torch.arange(20).reshape(1, 10, 2) == 9, 9.0, 0.0))
+
+
+# ---- bad input -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("u", "message"),
+    [
+        (np.zeros((20, 2)), r"must be \(batch, time, inputs\), not \(20, 2\)"),
+        (np.zeros((1, 20, 3)), "have 3 channels, tests toy takes 2"),
+        (np.zeros((4, 20, 2)), r"hold 4 sequences, but the reservoir was reset for 1: call reset\(4\)"),
+        (np.array([["a", "b"]]), "must hold real numbers"),
+        ([[1.0], [1.0, 2.0]], "cannot be read as an array"),
+    ],
+)
+def test_wrong_shapes_are_refused_before_anything_is_sent(u: Any, message: str) -> None:
+    with Toy() as toy:
+        with pytest.raises(ShapeError, match=message):
+            toy.run(u)
+        assert toy.driven == []
+        assert toy.run(inputs()).shape == (1, 20, 2)
+
+
+def test_step_wants_two_axes() -> None:
+    with Toy() as toy, pytest.raises(ShapeError, match=r"step takes inputs \(batch, inputs\)"):
+        toy.step(inputs())
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_inputs_must_be_finite(bad: float) -> None:
+    u = inputs()
+    u[0, 7, 1] = bad
+    with Toy() as toy:
+        with pytest.raises(InputRangeError, match=r"\(0, 7, 1\)"):
+            toy.run(u)
+        assert toy.driven == []
+
+
+def test_out_of_range_is_refused_or_clipped_and_counted() -> None:
+    u = np.zeros((1, 4, 2))
+    u[0, 2, 1], u[0, 3, 0] = 1.5, -3.0
+    with Toy(input_range=(-1, 1)) as toy:
+        with pytest.raises(InputRangeError, match=r"\(0, 2, 1\) is 1.5, outside the range \[-1, 1\].*2 values"):
+            toy.run(u)
+        assert toy.driven == []
+    with Toy(input_range=(-1, 1), out_of_range="clip") as toy:
+        np.testing.assert_array_equal(toy.run(u), expected(u.clip(-1, 1)))
+        assert toy.counters.clipped == 2
+    assert u[0, 2, 1] == 1.5
+
+
+def test_reset_wants_a_positive_number() -> None:
+    with Toy() as toy:
+        for bad in (0, -1, 1.5, True, "2"):
+            with pytest.raises(ShapeError):
+                toy.reset(bad)  # pyright: ignore[reportArgumentType]
+
+
+# ---- continuity ------------------------------------------------------------------------------------
+
+
+def test_free_running_allows_one_run_after_reset() -> None:
+    with Toy(continuity="free_running") as toy:
+        toy.run(inputs())
+        sent = len(toy.driven)
+        for call in (lambda: toy.run(inputs()), lambda: toy.step(inputs()[:, 0]), lambda: toy.stream([])):
+            with pytest.raises(StateLost, match="free running"):
+                call()
+        assert len(toy.driven) == sent
+        toy.reset(1)
+        toy.run(inputs())
+
+
+def test_free_running_streams_only_with_a_hook() -> None:
+    with Toy(continuity="free_running") as toy, pytest.raises(NotSupported, match="without a gap"):
+        toy.stream([inputs()])
+
+
+class Streaming(Toy):
+    """Streams with a look-ahead of one chunk, as a device with credits does."""
+
+    def _stream(self, chunks: Any) -> Any:
+        waiting: list[np.ndarray] = []
+        for chunk in chunks:
+            waiting.append(chunk)
+            if len(waiting) == 2:
+                yield self._run(waiting.pop(0), None)
+        for chunk in waiting:
+            yield self._run(chunk, None)
+
+
+def test_a_pipelined_stream_is_one_gap_free_run() -> None:
+    u = inputs()
+    with Streaming(continuity="free_running") as toy:
+        parts = list(toy.stream(iter([u[:, :4], u[:, 4:10], u[:, 10:]])))
+        assert [p.shape[1] for p in parts] == [4, 6, 10]
+        np.testing.assert_array_equal(np.concatenate(parts, axis=1), expected(u))
+        assert toy.counters.steps == 20
+        with pytest.raises(StateLost):
+            toy.run(u)
+
+
+def test_an_abandoned_stream_loses_the_state() -> None:
+    with Streaming() as toy:
+        for _ in toy.stream([inputs(), inputs(), inputs()]):
+            break
+        with pytest.raises(StateLost, match="not read to its end"):
+            toy.run(inputs())
+        toy.reset(1)
+        toy.run(inputs())
+
+
+def test_replayed_replays_exactly_memory_steps() -> None:
+    u = inputs(2)
+    with Toy(continuity="replayed", memory_steps=5) as toy:
+        toy.reset(2)
+        first = toy.run(u[:, :3])
+        second = toy.run(u[:, 3:12])
+        third = toy.run(u[:, 12:])
+        resets = len(toy.resets)
+        assert [d.shape[1] for d in toy.driven] == [3, 3 + 9, 5 + 8]
+        np.testing.assert_array_equal(toy.driven[2], u[:, 7:])
+        assert toy.counters.steps == 2 * (3 + 12 + 13)
+        assert resets == 1 + 1 + 2, "open, reset, and one before each later burst"
+    truth = expected(u)
+    np.testing.assert_array_equal(first, truth[:, :3])
+    np.testing.assert_array_equal(second, truth[:, 3:12])
+    np.testing.assert_allclose(third, truth[:, 12:], atol=2.0**-4)
+    assert not np.array_equal(third, truth[:, 12:]), "an input from before the replay cannot have an effect"
+
+
+def test_replayed_with_enough_memory_equals_one_piece_and_can_snapshot() -> None:
+    u = inputs(2, 120)
+    with Toy(continuity="replayed", memory_steps=60, snapshot=True, max_batch=1) as toy:
+        toy.reset(2)
+        toy.run(u[:, :100])
+        frozen = toy.snapshot()
+        rest = toy.run(u[:, 100:])
+        toy.reset(2)
+        toy.restore(frozen)
+        np.testing.assert_array_equal(toy.run(u[:, 100:]), rest)
+    np.testing.assert_allclose(rest, expected(u)[:, 100:], rtol=0, atol=1e-14)
+
+
+# ---- more sequences than the device takes ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_batch", [1, 2, 5, 7])
+@pytest.mark.parametrize("kind", [Toy, SnapshotToy])
+def test_sequences_are_driven_in_turn(kind: type[Toy], max_batch: int) -> None:
+    u = inputs(5)
+    with kind(max_batch=max_batch) as toy:
+        toy.reset(5)
+        np.testing.assert_array_equal(toy.run(u), expected(u))
+        assert max(len(d) for d in toy.driven) == min(max_batch, 5)
+        assert sum(len(d) for d in toy.driven) == 5
+
+
+def test_a_second_call_in_turn_needs_a_snapshot() -> None:
+    u = inputs(3)
+    with Toy(max_batch=1) as toy:
+        toy.reset(3)
+        toy.run(u[:, :9])
+        sent = len(toy.driven)
+        with pytest.raises(StateLost, match="1 at a time"):
+            toy.run(u[:, 9:])
+        assert len(toy.driven) == sent
+    with SnapshotToy(max_batch=2) as toy:
+        toy.reset(3)
+        parts = [toy.run(u[:, :9]), toy.run(u[:, 9:])]
+        np.testing.assert_array_equal(np.concatenate(parts, axis=1), expected(u))
+    with Toy(max_batch=1, continuity="free_running") as toy:
+        toy.reset(3)
+        np.testing.assert_array_equal(toy.run(u), expected(u))
+        with pytest.raises(StateLost):
+            toy.run(u)
+
+
+# ---- snapshot, transition, upload -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_batch", [None, 2])
+def test_restore_continues_a_noisy_run_bit_exactly(max_batch: int | None) -> None:
+    u = inputs(3)
+    with SnapshotToy(noise=0.2, max_batch=max_batch) as toy:
+        toy.reset(3)
+        at_rest = toy.snapshot()
+        toy.run(u[:, :8])
+        frozen = toy.snapshot()
+        rest = toy.run(u[:, 8:])
+        toy.reset(1)
+        toy.restore(frozen)
+        np.testing.assert_array_equal(toy.run(u[:, 8:]), rest)
+        toy.restore(at_rest)
+        np.testing.assert_array_equal(toy.run(u)[:, 8:], rest)
+    assert frozen["contract.steps"].tolist() == [8, 8, 8]
+
+
+def test_restore_refuses_what_is_no_snapshot() -> None:
+    with SnapshotToy() as toy:
+        frozen = toy.snapshot()
+        with pytest.raises(ConfigurationError, match=r"came from snapshot"):
+            toy.restore({"x": np.zeros((1, 2))})
+        with pytest.raises(ShapeError, match=r"device.x"):
+            toy.restore({**frozen, "device.x": np.zeros((2, 2))})
+        toy.run(inputs())
+
+
+def test_what_is_not_declared_is_not_supported() -> None:
+    reasons = {"snapshot": "the film cannot be frozen"}
+    with Toy(not_supported=reasons) as toy:
+        with pytest.raises(NotSupported, match="the film cannot be frozen"):
+            toy.snapshot()
+        with pytest.raises(NotSupported, match="snapshot"):
+            toy.restore({})
+        with pytest.raises(NotSupported, match="settable"):
+            toy.transition(np.zeros((1, 2)), np.zeros((1, 2)))
+        with pytest.raises(NotSupported, match="programmable"):
+            toy.upload({})
+
+
+def test_transition_leaves_the_state_alone() -> None:
+    with SnapshotToy() as toy:
+        toy.run(inputs())
+        before = toy.snapshot()
+        result = toy.transition(np.ones((4, 2)), np.full((4, 2), 2.0))
+        np.testing.assert_array_equal(result, np.full((4, 2), 2.0))
+        np.testing.assert_array_equal(toy.snapshot()["device.x"], before["device.x"])
+        with pytest.raises(ShapeError, match=r"states \(4, 2\), not \(3, 2\)"):
+            toy.transition(np.ones((4, 2)), np.ones((3, 2)))
+        with pytest.raises(InputRangeError):
+            toy.transition(np.ones((1, 2)), np.full((1, 2), np.nan))
+
+
+def test_transition_drives_no_more_sequences_at_once_than_the_device_takes() -> None:
+    seen: list[int] = []
+
+    class Narrow(SnapshotToy):
+        def _transition(self, u: np.ndarray, states: np.ndarray) -> np.ndarray:
+            seen.append(len(u))
+            return super()._transition(u, states)
+
+    with Narrow(max_batch=2) as toy:
+        given = np.arange(10.0).reshape(5, 2)
+        np.testing.assert_array_equal(toy.transition(np.ones((5, 2)), given), given / 2 + 1)
+    assert seen == [2, 2, 1]
+
+
+def test_upload_resets_and_changes_the_fingerprint() -> None:
+    with SnapshotToy() as toy:
+        before = toy.spec.identity.fingerprint
+        toy.run(inputs())
+        toy.upload({"gain": np.array(2.0)})
+        assert toy.spec.identity.fingerprint != before
+        assert toy.snapshot()["device.x"].tolist() == [[0.0, 0.0]]
+
+
+# ---- faults ----------------------------------------------------------------------------------------
+
+
+def test_a_fault_carries_what_was_harvested_and_ends_the_state() -> None:
+    u = inputs(2)
+    with Toy(fails_at=6) as toy:
+        toy.reset(2)
+        with pytest.raises(DeviceFault) as caught:
+            toy.run(u)
+        assert caught.value.steps_done == 6
+        np.testing.assert_array_equal(caught.value.states, expected(u)[:, :6])
+        assert toy.counters.faults == 1
+        assert toy.counters.steps == 12
+        toy.fails_at = None
+        with pytest.raises(StateLost, match=r"the last run failed \(DeviceFault\)"):
+            toy.run(u)
+        toy.reset(2)
+        np.testing.assert_array_equal(toy.run(u), expected(u))
+
+
+def test_a_fault_behind_a_replay_counts_only_new_steps() -> None:
+    u = inputs()
+    with Toy(continuity="replayed", memory_steps=4) as toy:
+        toy.run(u[:, :10])
+        toy.fails_at = 7
+        with pytest.raises(DeviceFault) as caught:
+            toy.run(u[:, 10:])
+        assert caught.value.steps_done == 3
+        assert caught.value.states.shape == (1, 3, 2)
+
+
+def test_a_fault_in_turn_keeps_the_finished_sequences() -> None:
+    u = inputs(3)
+
+    class Second(Toy):
+        def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+            self.fails_at = 6 if len(self.driven) == 1 else None
+            return super()._run(u, out)
+
+    with Second(max_batch=1) as toy:
+        toy.reset(3)
+        with pytest.raises(DeviceFault) as caught:
+            toy.run(u)
+    states = caught.value.states
+    np.testing.assert_array_equal(states[0], expected(u)[0])
+    np.testing.assert_array_equal(states[1, :6], expected(u)[1, :6])
+    assert np.isnan(states[1, 6:]).all()
+    assert np.isnan(states[2]).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_states_that_are_not_finite_are_a_fault(value: float) -> None:
+    class Diverging(Toy):
+        def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+            states = super()._run(u, out)
+            states[1, 4, 1] = states[0, 9, 0] = value
+            return states
+
+    with Diverging() as toy:
+        toy.reset(2)
+        with pytest.raises(DeviceFault, match=r"sequence 1, step 4, node 1") as caught:
+            toy.run(inputs(2))
+    assert caught.value.states.shape == (2, 4, 2)
+
+
+def test_states_of_the_wrong_shape_are_a_fault() -> None:
+    class Short(Toy):
+        def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+            return super()._run(u, out)[:, :-1]
+
+    with Short() as toy, pytest.raises(DeviceFault, match=r"\(1, 19, 2\) instead of \(1, 20, 2\)"):
+        toy.run(inputs())
+
+
+def test_an_interrupt_ends_the_state() -> None:
+    class Interrupted(Toy):
+        def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+            raise KeyboardInterrupt
+
+    with Interrupted() as toy:
+        with pytest.raises(KeyboardInterrupt):
+            toy.run(inputs())
+        with pytest.raises(StateLost, match="interrupted"):
+            toy.run(inputs())
+
+
+def test_large_finite_states_are_no_fault() -> None:
+    assert arrays.all_finite(np.full((1, 4, 2), 3e38, np.float32))
+    assert not arrays.all_finite(np.array([[np.inf, -np.inf]]))
+
+
+# ---- reset policies --------------------------------------------------------------------------------
+
+
+def test_washout_and_waveform_drive_the_device() -> None:
+    with Toy(reset=ResetByWashout(kind="washout", steps=30, seed=3), input_range=(0, 0.5)) as toy:
+        assert toy.driven[0].shape == (1, 30, 2)
+        assert 0 <= toy.driven[0].min() < toy.driven[0].max() <= 0.5
+        toy.reset(2)
+        np.testing.assert_array_equal(toy.driven[1][0], toy.driven[0][0])
+        assert toy.counters.steps == 90
+    with Toy(reset=ResetByWaveform(kind="waveform", values=[[0.0, 1.0], [0.5, 0.0]])) as toy:
+        np.testing.assert_array_equal(toy.driven[0], [[[0.0, 1.0], [0.5, 0.0]]])
+    with pytest.raises(ConfigurationError, match="every row needs 2 numbers"):
+        Toy(reset=ResetByWaveform(kind="waveform", values=[[0.0]])).open()
+
+
+def test_reset_duration_and_residual_are_in_the_provenance() -> None:
+    with Toy(reset=ResetByIdle(kind="idle", settle_s=0.02, probe_steps=10)) as toy:
+        record = toy.provenance()["reset"]
+        assert record["policy"] == {"kind": "idle", "settle_s": 0.02, "probe_steps": 10}
+        assert record["duration_s"] >= 0.02
+        assert record["residual"] == 0.0
+
+    class Stubborn(Toy):
+        def _reset(self, batch: int) -> None:
+            kept = getattr(self, "x", None)
+            super()._reset(batch)
+            if kept is not None and len(kept) == batch:
+                self.x = kept
+
+    with Stubborn(reset=NoReset(kind="none", reason="fades on its own", probe_steps=10)) as toy:
+        assert toy.provenance()["reset"]["residual"] > 0.01
+
+
+# ---- identity, provenance, lock --------------------------------------------------------------------
+
+
+def test_fingerprint_depends_on_what_the_device_is() -> None:
+    base = {"vendor": "v", "model": "m", "serial": "1", "simulated": False}
+    same = Identity(**base).fingerprint
+    assert same == Identity(**base).fingerprint
+    changes: list[dict[str, Any]] = [{"serial": "2"}, {"simulated": True}, {"content": "abc"}, {"firmware": "2"}]
+    assert len({same, *(Identity(**{**base, **change}).fingerprint for change in changes)}) == 5
+    reported = Identity(**base, fingerprint="f" * 64)
+    assert reported.fingerprint == "f" * 64
+
+
+def test_spec_refuses_contradictions() -> None:
+    for wrong in (
+        {"continuity": "replayed"},
+        {"continuity": "free_running", "snapshot": True},
+        {"input_range": (1, 0)},
+        {"node_names": ("a",)},
+        {"nodes": 0},
+    ):
+        with pytest.raises(ValueError):
+            ReservoirSpec(**{"inputs": 2, "nodes": 2, "identity": TOY, **wrong})
+
+
+def test_provenance_holds_counters_latency_and_identity() -> None:
+    with Toy() as toy:
+        toy.run(inputs())
+        toy.run(inputs())
+        record = toy.provenance()
+    assert record["identity"]["simulated"] is True
+    assert record["counters"]["steps"] == 40
+    assert record["latency"]["calls"] == 2
+    assert record["latency"]["p99_s"] >= record["latency"]["p50_s"] > 0
+
+
+def test_one_process_owns_a_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("RESERVOIR_HW_LOCKS", str(tmp_path))
+    holder = (
+        "import sys; sys.path.insert(0, 'tests')\n"
+        "from toys import Toy\n"
+        "with Toy(resource='GPIB0::7::INSTR'):\n"
+        "    print('open', flush=True); sys.stdin.read()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline().strip() == "open"
+    with pytest.raises(DeviceBusy, match=rf"'GPIB0::7::INSTR' is in use by process {process.pid}"):
+        Toy(resource="GPIB0::7::INSTR").open()
+    with Toy(resource="GPIB0::8::INSTR"):
+        pass
+    process.kill()
+    process.communicate()
+    with Toy(resource="GPIB0::7::INSTR") as toy:
+        with pytest.raises(DeviceBusy):
+            Toy(resource="GPIB0::7::INSTR").open()
+        assert toy.is_open
+
+
+def test_errors_are_also_the_builtins_one_expects() -> None:
+    for kind, builtin in ((ConfigurationError, ValueError), (StateLost, RuntimeError), (DeviceFault, RuntimeError)):
+        assert issubclass(kind, ReservoirError)
+        assert issubclass(kind, builtin)
+
+
+# ---- buffers belong to whom they belong to -----------------------------------------------------------
+
+
+def test_a_reused_input_buffer_does_not_change_the_replay() -> None:
+    first, second = inputs(seed=1), inputs(seed=2)
+    results = []
+    for reuse in (False, True):
+        with Toy(continuity="replayed", memory_steps=6) as toy:
+            buffer = first.copy()
+            toy.run(buffer)
+            if reuse:
+                buffer[:] = second
+                results.append(toy.run(buffer))
+            else:
+                results.append(toy.run(second))
+    np.testing.assert_array_equal(results[0], results[1])
+
+
+def test_restore_keeps_no_reference_to_the_snapshot() -> None:
+    u = inputs(2)
+    cases: list[dict[str, Any]] = [{"max_batch": 1}, {"continuity": "replayed", "memory_steps": 5}, {}]
+    for declared in cases:
+        with SnapshotToy(**declared) as toy:
+            toy.reset(2)
+            toy.run(u[:, :9])
+            frozen = toy.snapshot()
+            rest = toy.run(u[:, 9:])
+            toy.restore(frozen)
+            for array in frozen.values():
+                array[...] = 0
+            np.testing.assert_array_equal(toy.run(u[:, 9:]), rest)
+
+
+def test_out_may_not_be_the_inputs_in_disguise() -> None:
+    u = inputs()
+    kept = u.copy()
+    with Toy() as toy:
+        np.testing.assert_array_equal(toy.run(u, out=u), expected(kept))
+        fixed = np.empty((1, 20, 2))
+        fixed.flags.writeable = False
+        sent = len(toy.driven)
+        with pytest.raises(ShapeError, match="cannot be written to"):
+            toy.run(kept, out=fixed)
+        assert len(toy.driven) == sent
+
+
+# ---- limits, refusals, streams ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [0.1, 0.3, 0.8, 1.0])
+def test_an_input_at_the_limit_is_inside(limit: float) -> None:
+    u = np.full((1, 3, 2), limit, np.float32)
+    with Toy(dtype="float32", input_range=(-limit, limit)) as toy:
+        toy.run(u)
+        toy.run(-u)
+        with pytest.raises(InputRangeError):
+            toy.run(u * np.float32(1.001))
+
+
+def test_a_refused_call_counts_and_changes_nothing() -> None:
+    u = np.full((1, 3, 2), 5.0)
+    with Toy(continuity="free_running", input_range=(-1, 1), out_of_range="clip") as toy:
+        toy.run(u)
+        with pytest.raises(StateLost):
+            toy.run(u)
+        assert toy.counters.clipped == 6
+    with SnapshotToy() as toy:
+        states = toy.run(inputs())
+        with pytest.raises(ConfigurationError):
+            toy.restore({"x": np.zeros((3, 2))})
+        np.testing.assert_array_equal(toy.step(np.zeros((1, 2))), states[:, -1] / 2)
+
+
+def test_a_stream_ends_with_the_drive_it_began_in() -> None:
+    for kind in (Toy, Streaming):
+        with kind() as toy:
+            stream = toy.stream([inputs(), inputs(), inputs()])
+            next(stream)
+            toy.reset(1)
+            with pytest.raises(StateLost, match="this stream has ended"):
+                next(stream)
+
+
+def test_chunks_are_refused_where_sequences_are_driven_in_turn_for_good() -> None:
+    for continuity in ("held", "free_running"):
+        with Streaming(max_batch=1, continuity=continuity) as toy:
+            toy.reset(2)
+            with pytest.raises(NotSupported, match="drive it with one run"):
+                toy.stream([inputs(2)])
+            assert toy.driven == []
+
+
+def test_a_fault_behind_a_replay_in_turn_is_still_the_fault() -> None:
+    class NanAtEnd(Toy):
+        bad = False
+
+        def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+            states = super()._run(u, out)
+            if self.bad:
+                states[:, -1] = np.nan
+            return states
+
+    u = inputs(2)
+    with NanAtEnd(continuity="replayed", memory_steps=5, max_batch=1) as toy:
+        toy.reset(2)
+        toy.run(u[:, :17])
+        toy.bad = True
+        with pytest.raises(DeviceFault) as caught:
+            toy.run(u[:, 17:])
+        assert toy.counters.faults == 1
+        assert caught.value.states.shape == (2, 3, 2)
+        assert np.isfinite(caught.value.states[0, :2]).all()
+
+
+def test_a_snapshot_at_rest_does_not_disturb_uneven_groups() -> None:
+    u = inputs(3)
+    cases: list[dict[str, Any]] = [{}, {"continuity": "replayed", "memory_steps": 20}]
+    for declared in cases:
+        with SnapshotToy(max_batch=2, **declared) as toy:
+            toy.reset(3)
+            toy.snapshot()
+            np.testing.assert_array_equal(toy.run(u), expected(u))
+
+
+def test_a_lost_state_cannot_be_frozen() -> None:
+    with SnapshotToy(fails_at=3) as toy:
+        with pytest.raises(DeviceFault):
+            toy.run(inputs())
+        with pytest.raises(StateLost):
+            toy.snapshot()
+
+
+def test_the_first_error_is_the_one_that_is_told() -> None:
+    class SticksOnClose(Toy):
+        def _close(self) -> None:
+            raise RuntimeError("the shutter is stuck")
+
+    with pytest.raises(DeviceFault, match="toy fault") as caught, SticksOnClose(fails_at=0) as toy:
+        toy.run(inputs())
+    assert "the shutter is stuck" in caught.value.__notes__[0]
+    with pytest.raises(RuntimeError, match="stuck"), SticksOnClose() as toy:
+        toy.run(inputs())
+
+
+def test_transition_and_complex_states_are_checked() -> None:
+    class Odd(SnapshotToy):
+        def _transition(self, u: np.ndarray, states: np.ndarray) -> np.ndarray:
+            return np.full((7, 9), np.nan)
+
+        def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+            return super()._run(u, None) * 1j
+
+    with Odd() as toy:
+        with pytest.raises(DeviceFault, match=r"\(7, 1, 9\)"):
+            toy.transition(np.zeros((1, 2)), np.zeros((1, 2)))
+        with pytest.raises(DeviceFault, match="must be real numbers"):
+            toy.run(inputs())
+
+
+def test_a_lock_folder_of_ones_own_keeps_its_mode(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    folder = tmp_path / "private"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("RESERVOIR_HW_LOCKS", str(folder))
+    with Toy(resource="x"):
+        pass
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_fault_on_the_way_to_rest_is_no_harvest() -> None:
+    class FailsInWashout(Toy):
+        left = 10**6
+
+        def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+            self.left -= 1
+            self.fails_at = 7 if self.left == 0 else None
+            return super()._run(u, out)
+
+    u = inputs(3)
+    with FailsInWashout(max_batch=1, reset=ResetByWashout(steps=50)) as toy:
+        toy.reset(3)
+        toy.left = 2
+        with pytest.raises(DeviceFault, match="toy fault") as caught:
+            toy.run(u)
+        assert "being brought to rest" in caught.value.__notes__[0]
+        assert np.isfinite(caught.value.states[0]).all()
+        assert np.isnan(caught.value.states[1:]).all()
+
+
+def test_half_an_upload_must_be_done_again() -> None:
+    class Slow(SnapshotToy):
+        fails = True
+
+        def _upload(self, weights: Any) -> ReservoirSpec:
+            spec = super()._upload(weights)
+            if self.fails:
+                raise DeviceFault("no answer")
+            return spec
+
+    with Slow() as toy:
+        with pytest.raises(DeviceFault):
+            toy.upload({"gain": np.array(9.0)})
+        for call in (lambda: toy.run(inputs()), lambda: toy.reset(1)):
+            with pytest.raises(StateLost, match="upload"):
+                call()
+        toy.fails = False
+        toy.upload({"gain": np.array(9.0)})
+        toy.run(inputs())
+
+
+def test_reading_ahead_does_not_see_the_next_buffer() -> None:
+    def refilled() -> Any:
+        buffer = np.zeros((1, 1, 2))
+        for value in (0.0, 1.0, 2.0):
+            buffer[:] = value
+            yield buffer
+
+    with Streaming() as toy:
+        states = np.concatenate(list(toy.stream(refilled())), axis=1)
+    np.testing.assert_array_equal(states[0, :, 0], [0.0, 1.0, 2.5])

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import json
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError
+from reservoir_hw.core.tokenizer import BpeTokenizer, CharTokenizer, Tokenizer, WordTokenizer, load_tokenizer
+
+
+def test_characters() -> None:
+    tokenizer = CharTokenizer.from_text("hello world")
+    assert tokenizer.vocabulary == 8
+    assert tokenizer.characters == sorted(set("hello world"))
+    tokens = tokenizer.encode("hello")
+    assert tokens.dtype == np.uint16
+    np.testing.assert_array_equal(tokens, [" dehlorw".index(character) for character in "hello"])
+    assert tokenizer.decode(tokens) == "hello"
+    assert tokenizer.encode("").shape == (0,)
+    with pytest.raises(InputRangeError, match="character 'x' at position 2"):
+        tokenizer.encode("hex")
+    with pytest.raises(InputRangeError, match="token 8 at position 1"):
+        tokenizer.decode([0, 8])
+
+
+def test_characters_of_all_planes_in_lower_case() -> None:
+    tokenizer = CharTokenizer.from_text("ABä漢🎵", lowercase=True)
+    assert tokenizer.vocabulary == 5
+    assert tokenizer.decode(tokenizer.encode("BAÄ漢🎵")) == "baä漢🎵"
+
+
+def test_words() -> None:
+    text = "the cat saw the dog, and the dog saw it."
+    tokenizer = WordTokenizer.from_text(text)
+    assert tokenizer.vocabulary == 8
+    assert tokenizer.words[0] == "the"
+    assert tokenizer.decode(tokenizer.encode(text)) == "the cat saw the dog , and the dog saw it ."
+    with pytest.raises(InputRangeError, match=r"word 'fox' \(number 1 of the text\)"):
+        tokenizer.encode("the fox")
+
+
+def test_frequent_words_and_the_unknown_one() -> None:
+    tokenizer = WordTokenizer.from_text("a a a b b c", most=2, unknown="<unk>")
+    assert tokenizer.words == ["<unk>", "a", "b"]
+    np.testing.assert_array_equal(tokenizer.encode("b c a"), [2, 0, 1])
+    lower = WordTokenizer.from_text("The the cat", lowercase=True)
+    assert lower.words == ["the", "cat"]
+    np.testing.assert_array_equal(lower.encode("CAT The"), [1, 0])
+
+
+def test_unknown_characters_share_a_token() -> None:
+    tokenizer = CharTokenizer.from_text("abc", unknown="�")
+    assert tokenizer.characters == ["a", "b", "c", "�"]
+    np.testing.assert_array_equal(tokenizer.encode("cx💡a"), [2, 3, 3, 0])
+    assert tokenizer.decode(tokenizer.encode("cxa")) == "c�a"
+
+
+@pytest.mark.parametrize("make", [CharTokenizer, WordTokenizer])
+def test_empty_vocabulary(make: type[CharTokenizer | WordTokenizer]) -> None:
+    with pytest.raises(ConfigurationError, match="at least one"):
+        make.from_text("")
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> BpeTokenizer:
+    if not (Path(os.environ.get("RESERVOIR_HW_DATA", ".")) / "gpt2" / "encoder.json").exists():
+        pytest.skip("GPT-2's encoder.json and vocab.bpe are not in $RESERVOIR_HW_DATA/gpt2")
+    return BpeTokenizer.gpt2()
+
+
+TEXTS = ["Hello world", "  The reservoir's states, 42 of them!\n\n", "naïve 漢字 🎵", ""]
+
+
+def test_byte_pairs_are_those_of_gpt2(gpt2: BpeTokenizer) -> None:
+    assert gpt2.vocabulary == 50257
+    # Numbers that GPT-2's own encoder gives for this text.
+    np.testing.assert_array_equal(gpt2.encode("Hello world"), [15496, 995])
+    assert gpt2.encode(gpt2.END).tolist() == [50256]
+    assert gpt2.encode(f"a{gpt2.END}b").tolist() == [64, 50256, 65]
+    for text in TEXTS:
+        assert gpt2.decode(gpt2.encode(text)) == text
+    assert gpt2.encode("x").dtype == np.uint16
+
+
+def test_byte_pairs_equal_an_independent_merge(gpt2: BpeTokenizer) -> None:
+    folder = Path(os.environ["RESERVOIR_HW_DATA"]) / "gpt2"
+    numbers = json.loads((folder / "encoder.json").read_text(encoding="utf-8"))
+    merges = (folder / "vocab.bpe").read_text(encoding="utf-8").splitlines()[1:]
+    rank = {tuple(line.split()): place for place, line in enumerate(merges) if line}
+
+    def encoded(word: str) -> list[int]:
+        """One word: the pair of the lowest rank is merged until none is left (Sennrich et al. 2016)."""
+        # A blank is the byte 32, which GPT-2 writes as the letter 256 + 32.
+        pieces = list(word.replace(" ", chr(256 + 32)))
+        while True:
+            pairs = [(rank.get(pair, len(rank)), at) for at, pair in enumerate(pairwise(pieces))]
+            best = min(pairs, default=(len(rank), 0))
+            if best[0] == len(rank):
+                return [numbers[piece] for piece in pieces]
+            at = best[1]
+            pieces[at : at + 2] = ["".join(pieces[at : at + 2])]
+
+    for words in (["Unbelievable", " reservoirs", " echo", " antidisestablishmentarianism", "!"],):
+        assert gpt2.encode("".join(words)).tolist() == [number for word in words for number in encoded(word)]
+
+
+def test_files(tmp_path: Path, gpt2: BpeTokenizer) -> None:
+    text = "Ein Reservoir rechnet."
+    kinds: list[Tokenizer] = [
+        CharTokenizer.from_text(text, lowercase=True),
+        CharTokenizer.from_text(text, unknown="�"),
+        WordTokenizer.from_text(text, unknown="?"),
+        WordTokenizer.from_text(text, lowercase=True),
+        gpt2,
+    ]
+    for tokenizer in kinds:
+        path = tmp_path / f"{tokenizer.kind}.json"
+        tokenizer.save(path)
+        loaded = load_tokenizer(path)
+        assert type(loaded) is type(tokenizer)
+        assert loaded.vocabulary == tokenizer.vocabulary
+        np.testing.assert_array_equal(loaded.encode(text), tokenizer.encode(text))
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "something.json"
+    with pytest.raises(ConfigurationError, match="cannot be read as a tokenizer"):
+        load_tokenizer(path)
+    for text in ('{"a": 1}', '{"characters":' + "[" * 200_000):
+        path.write_text(text)
+        with pytest.raises(ConfigurationError, match="cannot be read as a tokenizer"):
+            load_tokenizer(path)
+
+
+def test_gpt2_files_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match=r"encoder\.json and vocab\.bpe cannot be read"):
+        BpeTokenizer.gpt2(tmp_path)
+    monkeypatch.delenv("RESERVOIR_HW_DATA", raising=False)
+    with pytest.raises(ConfigurationError, match="set RESERVOIR_HW_DATA"):
+        BpeTokenizer.gpt2()

@@ -1,0 +1,469 @@
+"""Language models from an experiment file: trained, judged and kept, on simulations and on devices."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from served import ipc_address, served
+
+from reservoir_hw import Experiment
+from reservoir_hw.core.configuration import Document
+from reservoir_hw.core.errors import ConfigurationError, DeviceFault, InputRangeError
+from reservoir_hw.core.reservoir_config import open_reservoir
+from reservoir_hw.core.seeds import generator
+from reservoir_hw.experiment.devices.from_file import reservoir_of
+from reservoir_hw.experiment.run import language
+from reservoir_hw.experiment.sweeps.sweep import sweep
+from reservoir_hw.readout.training import NotFinite, load_tokenizer, load_weights
+
+FILE = """\
+task: {kind: text, corpus: TEXT, validation: 0.1, test: 0.1}
+reservoir:
+  kind: esn
+  nodes: 12
+readout:
+  kind: linear
+  embedding: {kind: random, width: 4}
+training:
+  gradient: {epochs: 2, context: 8, batch: 16, learning_rate: 1e-2, accelerator: cpu}
+run: {folder: RUNS}
+"""
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    # Each letter mostly follows from the one before.
+    draws = generator(0, "text").random(3000)
+    letters, at = [], 0
+    for draw in draws:
+        at = (at + 1) % 5 if draw < 0.9 else int(draw * 1000) % 5
+        letters.append("abcde"[at])
+    (tmp_path / "text.txt").write_text("".join(letters))
+    path = tmp_path / "experiment.yaml"
+    path.write_text(FILE.replace("TEXT", str(tmp_path / "text.txt")).replace("RUNS", str(tmp_path / "runs")))
+    return path
+
+
+def run(file: Path, lab: Path | None = None, **settings: Any) -> Any:
+    changes = {key.replace("__", "."): value for key, value in settings.items()}
+    return Experiment.from_file(file, reservoir=lab, set=changes, environment={}).run()
+
+
+LAERC = {"kind": "laerc", "width": 4, "layers": 2}
+
+
+def test_a_model_is_trained_judged_and_kept(file: Path) -> None:
+    result = run(file, run__generate={"tokens": 20}, baselines=["bigram"])
+    assert [row.label for row in result.rows] == ["bigram", "ESN(12) linear"]
+    bigram, model = (row.evaluation.metrics for row in result.rows)
+    assert model["parameters"] == 12 * 5 + 5
+    assert bigram["cross_entropy"] < model["cross_entropy"] < math.log(5)
+    assert model["bits_per_character"] == pytest.approx(model["cross_entropy"] / math.log(2))
+    folder = result.folder
+    assert {path.name for path in folder.iterdir()} == {
+        "experiment.yaml", "metrics.json", "provenance.json", "readout", "training", "samples", "figures",
+        "report.html",
+    }  # fmt: skip
+    assert {"log.csv", "loss.png", "checkpoint.safetensors"} <= {
+        path.name for path in (folder / "training/000").iterdir()
+    }
+    sample = (folder / "samples/000.txt").read_text(encoding="utf-8")
+    assert len(sample.strip()) == 32 + 20 + 2
+    assert sample.strip() in result.tables()[1].rows[0][0].replace("\n", "")
+    assert set(result.figures()) == {"training"}
+    record = json.loads((folder / "provenance.json").read_text())["rows"][0]
+    assert record["reservoir"]["identity"]["simulated"] is True
+    assert record["training"]["steps"] == 2 * math.ceil((2400 - 9) // 8 + 1) // 16 + 1
+
+
+def test_the_kept_weights_and_tokenizer_make_the_same_model(file: Path) -> None:
+    experiment = Experiment.from_file(file, environment={}, set={"readout.kind": "attention", "readout.hidden": 3})
+    result = experiment.run()
+    point, task = experiment.points[0], next(iter(experiment._tasks.values()))
+    tokens = task.tokens_test  # type: ignore[attr-defined]
+    with language.opened(point, task, language.Place(result.folder, 0, None)) as (model, _):  # type: ignore[arg-type]
+        facts = load_weights(model, result.folder / "readout/000.safetensors")
+        windows = torch.from_numpy(tokens[: len(tokens) // 9 * 9].astype(np.int64))
+        read = torch.stack([windows[start : start + 9] for start in range(0, len(tokens) - 8, 8)])
+        with torch.no_grad():
+            loss = float(model.loss(read[:, :-1], read[:, 1:]))
+    assert loss == pytest.approx(result.rows[0].evaluation.metrics["cross_entropy"], rel=1e-5)
+    assert facts["vocabulary"] == 5
+    tokenizer = load_tokenizer(result.folder / "readout" / facts["tokenizer"])
+    np.testing.assert_array_equal(tokenizer.encode("edcba"), [4, 3, 2, 1, 0])
+
+
+def test_precomputed_states_give_what_driving_in_every_step_does(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = run(file).rows[0].evaluation
+    shards = run(file, training__gradient__shards=3, training__gradient__shard_epochs=1).rows[0].evaluation
+    monkeypatch.setattr(language.ModelConfig, "harvests", False, raising=False)
+    from reservoir_hw.readout.models.configuration import ReservoirModelConfig
+
+    monkeypatch.setattr(ReservoirModelConfig, "harvests", False)
+    driven = run(file).rows[0].evaluation
+    np.testing.assert_allclose(computed.arrays["training/loss"], driven.arrays["training/loss"], rtol=1e-5)
+    assert computed.metrics["cross_entropy"] == pytest.approx(driven.metrics["cross_entropy"], rel=1e-5)
+    assert shards.metrics["cross_entropy"] == pytest.approx(driven.metrics["cross_entropy"], rel=0.1)
+
+
+@pytest.mark.parametrize("readout", [{"kind": "linear", "embedding": {"kind": "random", "width": 4}}, LAERC])
+def test_a_served_device_gives_the_same(file: Path, tmp_path: Path, readout: dict[str, Any]) -> None:
+    here = run(file, readout=readout, training__gradient__epochs=1)
+    reservoir = open_reservoir({"kind": "esn", "nodes": 12, "inputs": 4})
+    with ipc_address() as address, served(reservoir, address):
+        (tmp_path / "bench.yaml").write_text(f"kind: zmq\naddress: {address}\n")
+        there = run(file, tmp_path / "bench.yaml", readout=readout, training__gradient__epochs=1)
+    one, other = here.rows[0].evaluation, there.rows[0].evaluation
+    assert one.metrics == other.metrics
+    np.testing.assert_array_equal(one.arrays["training/loss"], other.arrays["training/loss"])
+    identities = [r.provenance["rows"][0]["reservoir"]["identity"] for r in (here, there)]
+    assert identities[0]["fingerprint"] == identities[1]["fingerprint"]
+
+
+def test_layers_with_reservoirs_of_their_own(file: Path) -> None:
+    settings = {"readout": LAERC, "training__gradient__epochs": 1}
+    shared = run(file, **settings)
+    drawn = run(file, reservoir={"kind": "laerc", "nodes": 12}, **settings)
+    esn = {"kind": "esn", "nodes": 12}
+    listed = run(file, reservoir={"kind": "layers", "reservoirs": [esn, {**esn, "nodes": 9}]}, **settings)
+    rows = [result.provenance["rows"][0] for result in (shared, drawn, listed)]
+    assert ["further_reservoirs" in row for row in rows] == [False, True, True]
+    radii = [r["spec"]["nodes"] for r in (rows[2]["reservoir"], *rows[2]["further_reservoirs"])]
+    assert radii == [12, 9]
+    prints = [r["identity"]["fingerprint"] for r in (rows[1]["reservoir"], *rows[1]["further_reservoirs"])]
+    assert len(set(prints)) == 2
+    assert [result.rows[0].label for result in (shared, drawn, listed)] == [
+        "ESN(12) laerc(2×4)", "LAERC(12) laerc(2×4)", "ESN(12) + ESN(9) laerc(2×4)",
+    ]  # fmt: skip
+    assert "ESN" not in drawn.rows[0].label
+    page = (drawn.folder / "report.html").read_text()
+    assert page.count("<li>simulation") == 2
+
+
+def test_models_beside_each_other(file: Path) -> None:
+    models = [{"kind": "linear"}, {"kind": "attention", "hidden": 2}]
+    seen = []
+    result = Experiment.from_file(
+        file,
+        environment={},
+        set={"vary": {"readout": models, "reservoir.nodes": [5, 8]}, "training.gradient.epochs": 1},
+    ).run(lambda *now: seen.append(now))
+    assert [row.label for row in result.rows] == [
+        "ESN(5) linear", "ESN(8) linear", "ESN(5) attention(hidden=2)", "ESN(8) attention(hidden=2)",
+    ]  # fmt: skip
+    assert [row.evaluation.metrics["parameters"] for row in result.rows[:2]] == [30, 45]
+    assert set(result.figures()) == {"training", "loss_by_weights"}
+    assert {path.name for path in (result.folder / "training").iterdir()} == {"000", "001", "002", "003"}
+    # The progress ends where it said that it would.
+    assert seen[-1][1] == pytest.approx(seen[-1][2], rel=0.02)
+    assert any("tokens/s" in what and "left" in what for what, _, _ in seen)
+
+
+def test_a_ridge_readout_reads_the_same_text(file: Path) -> None:
+    result = run(file, readout={"kind": "ridge"}, training={}, baselines=["bigram"], reservoir__nodes=30)
+    bigram, ridge = (row.evaluation.metrics for row in result.rows)
+    assert ridge["accuracy"] == pytest.approx(bigram["accuracy"], abs=0.03)
+    assert ridge["cross_entropy"] < math.log(5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"readout": {"kind": "ridge"}}, r"experiment\.yaml:8: training: gradient: readout ridge is not trained"),
+        ({"task": {"kind": "narma"}}, r"experiment\.yaml:5: readout: kind linear learns from the tokens .* narma"),
+        ({"training": {}}, r"training: gradient is missing"),
+        ({"training__repetitions": 3}, r"training: repetitions: not for readout linear"),
+        ({"training__gradient__context": 300}, r"gradient\.context: a window takes 301 tokens, and the validation"),
+        ({"training__gradient__steps": 5}, r"give either steps or epochs"),
+        ({"reservoir__inputs": 3}, r"experiment\.yaml:2: reservoir: the model drives its reservoir with 4 channels"),
+        ({"readout__reservoir_gradient": "twin"}, r"`twin:` and reservoir_gradient: twin belong together"),
+        ({"readout__embedding__trainable": True}, r"a trainable embedding needs a gradient"),
+        ({"readout__reservoir_gradient": "through"},
+         r"yaml:5: readout: reservoir_gradient is through, but no gradient passes the reservoir of kind esn"),
+        ({"readout__reservoir_gradient": "twin", "readout__twin": {"kind": "esn", "nodes": 12}},
+         r"yaml:5: readout: reservoir_gradient is twin, but no gradient passes the twin of kind esn"),
+        ({"readout": {**LAERC, "reservoir_gradient": "through"}, "reservoir": {"kind": "laerc", "nodes": 4}},
+         r"no gradient passes the reservoir of kind esn: give it gradients: true"),
+        ({"training__gradient__shards": 2},
+         r"yaml:8: training: gradient\.epochs 2 must be a multiple of gradient\.shard_epochs 5"),
+        ({"readout": LAERC, "reservoir": {"kind": "laerc", "nodes": 4}, "training__gradient__shards": 2},
+         r"training: gradient\.shards is for states that are computed beforehand, and readout laerc drives"),
+        ({"readout": LAERC, "reservoir": {"kind": "laerc", "nodes": 4}, "training__gradient__keep_states": True},
+         r"training: gradient\.keep_states is for states that are computed beforehand"),
+        ({"run__generate": {"prompt": "xyz"}}, r"run: generate\.prompt: the character 'x'"),
+        ({"run__resume": "nowhere"}, r"run\.resume: nowhere is not the folder of a run"),
+        ({"task__corpus": "nowhere.txt"}, r"there is no file nowhere\.txt"),
+        ({"readout": LAERC, "reservoir": {"kind": "layers", "reservoirs": [{"kind": "esn", "nodes": 3}]}},
+         r"reservoir: the model has 2 layers .* but reservoirs lists 1"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_message_with_their_origin(file: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        run(file, **settings)
+    assert not (file.parent / "runs").exists()
+
+
+def test_a_token_outside_the_vocabulary_and_an_empty_text(file: Path) -> None:
+    text = file.parent / "text.txt"
+    text.write_text(text.read_text() + "?")
+    with pytest.raises(InputRangeError, match=r"in the test part the character '\?' at position 299"):
+        run(file)
+    text.write_text("")
+    with pytest.raises(ConfigurationError, match=r"text\.txt is empty"):
+        run(file)
+
+
+def test_a_training_that_diverges(file: Path) -> None:
+    settings = {"training__gradient__learning_rate": 1e38, "reservoir__activation": "relu"}
+    with pytest.raises((NotFinite, InputRangeError), match=r"step \d+"):
+        run(file, **settings)
+    metrics = json.loads(next(file.parent.glob("runs/*/metrics.json")).read_text())
+    assert metrics["status"] == "failed"
+    record = json.loads(next(file.parent.glob("runs/*/provenance.json")).read_text())
+    assert record["unfinished"]["reservoir"]["identity"]["model"] == "esn"
+
+
+def test_a_device_that_dies_leaves_the_rows_before(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from reservoir_hw.backends.simulated.esn.esn import Esn
+
+    ordinary = Esn._run
+
+    def dying(self: Esn, u: Any, out: Any) -> Any:
+        if self.spec.nodes == 9:
+            raise DeviceFault("the film has melted")
+        return ordinary(self, u, out)
+
+    monkeypatch.setattr(Esn, "_run", dying)
+    with pytest.raises(DeviceFault, match="melted"):
+        run(file, vary={"reservoir.nodes": [8, 9]})
+    metrics = json.loads(next(file.parent.glob("runs/*/metrics.json")).read_text())
+    assert [row["label"] for row in metrics["rows"]] == ["ESN(8) linear"]
+
+
+def test_a_resume_that_fails_leaves_what_was_there(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from reservoir_hw.backends.simulated.esn.esn import Esn
+
+    vary: Any = {"reservoir.nodes": [8, 9]}
+    folder = run(file, vary=vary).folder
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    ordinary = Esn._run
+
+    def dying(self: Esn, u: Any, out: Any) -> Any:
+        if self.spec.nodes == melting:
+            raise DeviceFault("the film has melted")
+        return ordinary(self, u, out)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Esn, "_run", dying)
+        for melting in (8, 9):  # noqa: B007
+            with pytest.raises(DeviceFault, match="melted"):
+                run(file, vary=vary, run__resume=str(folder))
+            for name in ("metrics.json", "provenance.json", "report.html"):
+                assert (folder / name).read_bytes() == before[folder / name]
+    again = run(file, vary=vary, run__resume=str(folder))
+    assert again.status == "complete"
+    assert json.loads((folder / "metrics.json").read_text()) == json.loads(before[folder / "metrics.json"])
+
+
+@pytest.mark.parametrize("lost", [[], ["checkpoint.safetensors", "log.csv", "states-training"]])
+def test_noise_goes_on_over_kept_states(file: Path, lost: list[str]) -> None:
+    """The states of the validation part alone are there, or all, and the training has ended."""
+    settings: dict[str, Any] = {
+        "reservoir__nonidealities": {"readout": {"noise": 0.3}},
+        "training__gradient__keep_states": True,
+        "training__gradient__epochs": 6,
+    }
+    folder = run(file, **settings).folder
+    whole = json.loads((folder / "metrics.json").read_text())["rows"]
+    (training,) = folder.glob("training/*")
+    assert (training / "states-validation").exists()
+    for name in lost:
+        (path,) = training.glob(f"{name}*")
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    again = run(file, **settings, run__resume=str(folder))
+    assert again.metrics["rows"] == whole
+
+
+def test_a_harvest_is_refused_in_one_sentence(file: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"yaml:5: readout linear drives its reservoir itself while"):
+        Experiment.from_file(file, environment={}).harvest()
+    with pytest.raises(ConfigurationError, match="drives its reservoir itself"):
+        Experiment.from_file(file, environment={}).estimate(harvest=True)
+
+
+def test_what_is_driven_is_what_was_estimated(file: Path) -> None:
+    for settings in (
+        {},
+        {"training.gradient.shards": 2, "training.gradient.shard_epochs": 1},
+        {"readout": LAERC},
+        {"training.gradient.predict": "last", "training.gradient.stride": 3},
+        {"run.generate": {"tokens": 5}},
+    ):
+        experiment = Experiment.from_file(file, environment={}, set=settings)
+        cost = experiment.estimate()
+        assert cost.training_steps == json.loads(json.dumps(cost.as_dict()))["training_steps"] > 0
+        counted = experiment.run().provenance["rows"][0]["reservoir"]["counters"]["steps"]
+        assert counted == pytest.approx(cost.device_steps, rel=0.01), settings
+
+
+def test_a_recorded_run_and_a_served_file(file: Path) -> None:
+    trace = file.parent / "trace"
+    run(file, run__record=str(trace), training__gradient__epochs=1)
+    again = run(file, reservoir={"kind": "replay", "trace": str(trace)}, training__gradient__epochs=1)
+    assert again.status == "complete"
+    config, _ = reservoir_of(file)
+    assert config.inputs == 4
+
+
+def test_a_sweep_goes_by_the_validation_part(file: Path) -> None:
+    text = (
+        file.read_text().replace("epochs: 2", "steps: 3")
+        + """\
+sweep:
+  metric: validation_cross_entropy
+  direction: minimize
+  trials: 2
+  sampler: random
+  search: {training.gradient.learning_rate: {low: 1e-3, high: 1e-1, log: true}}
+"""
+    )
+    file.write_text(text)
+    result = sweep(file)
+    assert result.best is not None
+    assert result.best.objective is not None
+    assert 0 < result.best.objective < 3
+    file.write_text(text.replace("validation_cross_entropy", "accuracies"))
+    with pytest.raises(ConfigurationError, match=r"no metric 'accuracies'; it has: .*validation_cross_entropy"):
+        sweep(file, name="other")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nobody_is_sent_to_the_folder_of_a_trial(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    file.write_text(
+        file.read_text()
+        + "sweep:\n  {metric: accuracy, direction: maximize, search: {training.gradient.learning_rate: [1, 2]}}\n"
+    )
+    from reservoir_hw.readout.training.loop import _Training
+
+    ordinary = _Training._after_step
+
+    def told(self: Any, norm: float) -> None:
+        signal.raise_signal(number)
+        ordinary(self, norm)
+
+    monkeypatch.setattr(_Training, "_after_step", told)
+    before = signal.getsignal(number)
+    with pytest.raises((KeyboardInterrupt, SystemExit)) as caught:
+        sweep(file)
+    assert signal.getsignal(number) == before
+    said = [str(caught.value), *caught.value.__notes__, *(record.getMessage() for record in caplog.records)]
+    assert [text for text in said if "reservoir_hw-trial-" in text] == []
+    assert any(text.startswith("stopped after step ") for text in said)
+    assert any("the same command goes on" in text for text in said)
+    known = json.loads(next(file.parent.glob("runs/sweeps/*/metrics.json")).read_text())
+    assert known["status"] == "interrupted"
+
+
+def test_the_seed_of_a_sample_may_be_any_whole_number(file: Path) -> None:
+    seeds = (2**64, 2**64 + 1, 2**64)
+    samples = [run(file, run__generate={"tokens": 40, "seed": seed}) for seed in seeds]
+    texts = [(result.folder / "samples/000.txt").read_text(encoding="utf-8") for result in samples]
+    assert texts[0] == texts[2] != texts[1]
+
+
+def test_the_settings_of_a_paper_lie_below() -> None:
+    data = {
+        "task": {"kind": "text", "corpus": "x"},
+        "reservoir": {"kind": "laerc"},
+        "readout": LAERC,
+        "training": {"gradient": {"paper": "laerc", "steps": 7, "betas": [0.8, 0.9]}},
+    }
+    gradient = Experiment(Document.from_mapping(data, "here")).config.training.gradient
+    assert gradient is not None
+    assert (gradient.windows, gradient.accumulate, gradient.clip) == ("random", 4, 1.0)
+    assert (gradient.steps, gradient.betas) == (7, (0.8, 0.9))
+    resolved = Experiment(data).resolved()
+    assert Experiment(resolved).resolved() == resolved
+    esn = {**data, "training": {"gradient": {"paper": "esn", "steps": 7}}}
+    assert Experiment(esn).config.training.gradient.epochs is None  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("states", "number"),
+    [
+        pytest.param({"training.gradient.keep_states": True}, signal.SIGTERM, id="kept", marks=pytest.mark.slow),
+        pytest.param(
+            {"training.gradient.shards": 2, "reservoir.nonidealities": {"readout": {"noise": 0.3}}},
+            signal.SIGINT,
+            id="driven again, noisy",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_signal_keeps_rows_and_the_run_goes_on(file: Path, states: dict[str, Any], number: int) -> None:
+    """A process that is interrupted in its second training is gone on with: the result of one that was not."""
+    changes = {
+        "vary": {"reservoir.nodes": [8, 12]},
+        "training.gradient.epochs": 12,
+        "training.gradient.shard_epochs": 3,
+        "training.gradient.checkpoint_steps": 50,
+        **states,
+    }
+    whole = Experiment.from_file(file, environment={}, set=changes).run()
+    parent = file.parent / "interrupted"
+    arguments = [f"--set={key}={json.dumps(value)}" for key, value in changes.items()]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "reservoir_hw.cli", "run", file, *arguments, f"--set=run.folder={parent}"],
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    while not list(parent.glob("*/training/001/checkpoint.safetensors")) and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, said = process.communicate()
+    assert process.returncode == 128 + number, said
+    folder = next(parent.iterdir())
+    assert f"--set run.resume={folder}" in said
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["status"] == "interrupted"
+    assert metrics["problem"] == ("interrupted by Ctrl-C" if number == signal.SIGINT else "terminated")
+    assert [row["label"] for row in metrics["rows"]] == ["ESN(8) linear"]
+    changes["run.resume"] = str(folder)
+    with pytest.raises(ConfigurationError, match="was begun with reservoir") as refused:
+        Experiment.from_file(file, environment={}, set={**changes, "reservoir.seed": 3}).run()
+    # The same command would be refused again.
+    assert not getattr(refused.value, "__notes__", [])
+    done = Experiment.from_file(file, environment={}, set=changes).run()
+    assert done.folder == folder
+    for one, other in zip(done.rows, whole.rows, strict=True):
+        assert one.evaluation.metrics == pytest.approx(other.evaluation.metrics, rel=1e-6)
+    for row in ("000", "001"):
+        weights = [load_file(result.folder / f"readout/{row}.safetensors") for result in (done, whole)]
+        for name, kept in weights[1].items():
+            torch.testing.assert_close(weights[0][name], kept, rtol=1e-4, atol=1e-6)

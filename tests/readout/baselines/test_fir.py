@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.readout import NotSolved
+from reservoir_hw.readout.baselines import FirBaseline
+from reservoir_hw.readout.baselines import fir as module
+
+
+def drawn(seed: int, batch: int = 1, steps: int = 400, channels: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(-1, 1, (batch, steps, channels)).astype(np.float32)
+
+
+def filtered(u: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """y(t) = 0.3 + Σ_k weights[k] · u(t - k), with zeros before the first input: (batch, time, 1)."""
+    y = np.full((*u.shape[:2], 1), 0.3)
+    for k, weight in enumerate(weights):
+        y[:, k:, 0] += u[:, : u.shape[1] - k] @ np.atleast_1d(weight)
+    return y
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_it_finds_a_filter_and_continues_the_training(channels: int) -> None:
+    u = drawn(0, steps=600, channels=channels)
+    weights = np.random.default_rng(1).normal(size=(5, channels))
+    y = filtered(u, weights)
+    found = FirBaseline(5).fit(u[:, :400], y[:, :400]).predict(u[:, 400:])
+    assert found.dtype == np.float32
+    # From its first step on: the register holds the end of the training.
+    np.testing.assert_allclose(found, y[:, 400:], atol=1e-4)
+
+
+def test_a_filter_too_short_does_not() -> None:
+    u = drawn(0, steps=600)
+    y = filtered(u, np.array([0.0, 0.0, 0.0, 0.0, 1.0]))
+    assert np.abs(FirBaseline(4).fit(u[:, :400], y[:, :400]).predict(u[:, 400:]) - y[:, 400:]).max() > 0.5
+
+
+def test_one_tap_is_a_straight_line() -> None:
+    u = drawn(0)
+    np.testing.assert_allclose(FirBaseline(1).fit(u, 2 * u + 1).predict(u), 2 * u + 1, atol=1e-5)
+
+
+def test_outputs_do_not_know_the_future() -> None:
+    u = drawn(0)
+    model = FirBaseline(7).fit(u, filtered(u, np.arange(7.0)))
+    one, other = drawn(1), drawn(1)
+    other[:, 201:] = 0
+    np.testing.assert_array_equal(model.predict(one)[:, :201], model.predict(other)[:, :201])
+
+
+def test_the_empty_register_is_not_learned_from() -> None:
+    u = drawn(0)
+    y = filtered(u, np.array([1.0, 2.0, 3.0]))
+    spoilt = y.copy()
+    spoilt[:, :2] = 1e6
+    expected = FirBaseline(3).fit(u, y).predict(u)
+    np.testing.assert_array_equal(FirBaseline(3).fit(u, spoilt).predict(u), expected)
+
+
+def test_batches() -> None:
+    u = drawn(0, batch=3)
+    y = filtered(u, np.array([1.0, -1.0]))
+    model = FirBaseline(2).fit(u[:, :300], y[:, :300])
+    np.testing.assert_allclose(model.predict(u[:, 300:]), y[:, 300:], atol=1e-4)
+    twice = model.predict(drawn(2, batch=2))
+    assert twice.shape == (2, 400, 1)
+    # Sequences of another batch begin after the first of the training.
+    np.testing.assert_allclose(twice[:, 0, 0], 0.3 + drawn(2, batch=2)[:, 0, 0] - u[0, 299, 0], atol=1e-4)
+
+
+def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    u = drawn(0)
+    y = filtered(u, np.arange(4.0))
+    whole = FirBaseline(4).fit(u, y).predict(u)
+    monkeypatch.setattr(module, "_CHUNK", 4 * 37)
+    np.testing.assert_allclose(FirBaseline(4).fit(u, y).predict(u), whole, atol=1e-5)
+
+
+def test_fitting_again_forgets() -> None:
+    u = drawn(0)
+    model = FirBaseline(2).fit(u, 5 * u)
+    np.testing.assert_allclose(model.fit(u, -u).predict(u), -u, atol=1e-5)
+
+
+@pytest.mark.parametrize("arguments", [{"taps": 0}, {"alpha": -1.0}])
+def test_arguments_are_checked(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(arguments))):
+        FirBaseline(**arguments)
+
+
+def test_misuse() -> None:
+    u = drawn(0)
+    with pytest.raises(NotSolved, match="before fit"):
+        FirBaseline().predict(u)
+    with pytest.raises(ShapeError, match=r"shape \(1, 400\)"):
+        FirBaseline().fit(u[:, :, 0], u)
+    with pytest.raises(ConfigurationError, match="13 taps need more than the 13 training steps"):
+        FirBaseline().fit(u[:, :13], u[:, :13])
+    with pytest.raises(ShapeError, match="targets"):
+        FirBaseline().fit(u, u[:, :, 0])
+    with pytest.raises(ShapeError, match="2 channels; the filter was fitted to 1"):
+        FirBaseline().fit(u, u).predict(drawn(0, channels=2))

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from reservoir_hw.core.errors import ConfigurationError, NotOpen, ShapeError
+from reservoir_hw.readout.baselines import NGram, NGramBaseline
+
+
+def paper_probability(train: np.ndarray, context: list[int], word: int, size: int) -> float:
+    """The formulas of section 3.1, word for word: `context` is w(t), or w(t - 1) and w(t)."""
+
+    def count(last: int) -> int:
+        wanted = [*context, last]
+        return sum(
+            list(sequence[start : start + len(wanted)]) == wanted
+            for sequence in train
+            for start in range(len(sequence) - len(wanted) + 1)
+        )
+
+    return (1 + count(word)) / sum(1 + count(other) for other in range(size))
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    train=arrays(np.int64, (2, 15), elements=st.integers(0, 3)),
+    test=arrays(np.int64, (3, 6), elements=st.integers(0, 3)),
+    order=st.sampled_from([2, 3]),
+)
+def test_formulas_of_the_paper(train: np.ndarray, test: np.ndarray, order: Any) -> None:
+    found = NGram(order).fit(train, 4).predict(test)
+    assert found.shape == (3, 6, 4)
+    np.testing.assert_allclose(found.sum(axis=-1), 1)
+    for batch, sequence in enumerate(test):
+        for step in range(6):
+            context = list(sequence[max(0, step - order + 2) : step + 1])
+            expected = [paper_probability(train, context, word, 4) for word in range(4)]
+            np.testing.assert_allclose(found[batch, step], expected)
+
+
+def test_unseen_context_is_uniform() -> None:
+    predicted = NGram(3).fit(np.array([[0, 1, 0, 1]]), 3).predict(np.array([[2, 2]]))
+    np.testing.assert_allclose(predicted, 1 / 3)
+
+
+def test_one_step_and_short_training() -> None:
+    assert NGram(3).fit(np.array([[0]]), 2).predict(np.array([[1]])).shape == (1, 1, 2)
+
+
+def test_smoothing() -> None:
+    predicted = NGram(2, smoothing=0.5).fit(np.array([[0, 1, 0, 1]]), 2).predict(np.array([[0]]))
+    np.testing.assert_allclose(predicted[0, 0], [0.5 / 3, 2.5 / 3])
+
+
+@pytest.mark.parametrize("order", [1, 4, "2"])
+def test_order_is_checked(order: Any) -> None:
+    with pytest.raises(ConfigurationError, match="order is"):
+        NGram(order)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, -1.0, float("nan"), float("inf")])
+def test_smoothing_is_checked(smoothing: float) -> None:
+    with pytest.raises(ConfigurationError, match="smoothing is"):
+        NGram(2, smoothing)
+
+
+def test_symbols_are_checked() -> None:
+    model = NGram(2)
+    with pytest.raises(NotOpen, match="before fit"):
+        model.predict(np.array([[0]]))
+    with pytest.raises(ShapeError, match=r"shape \(3,\)"):
+        model.fit(np.array([0, 1, 2]), 3)
+    with pytest.raises(ConfigurationError, match="outside a vocabulary of 2"):
+        model.fit(np.array([[0, 2]]), 2)
+    with pytest.raises(ConfigurationError, match="token numbers are integers"):
+        model.fit(np.array([[0.0, 1.0]]), 2)
+    with pytest.raises(ConfigurationError, match="outside a vocabulary of 2"):
+        model.fit(np.array([[0, 1]]), 2).predict(np.array([[-1]]))
+
+
+def test_baseline_is_the_model_on_splits() -> None:
+    symbols = np.array([[0, 1, 2, 0, 1]])
+    onehot = np.eye(3)[symbols]
+    baseline = NGramBaseline(3).fit(onehot, onehot, symbols)
+    assert baseline.scale == "probabilities"
+    expected = NGram(3).fit(symbols, 3).predict(symbols)
+    np.testing.assert_array_equal(baseline.predict(onehot, symbols), expected)
+    with pytest.raises(ConfigurationError, match="this task has none"):
+        baseline.predict(onehot, None)

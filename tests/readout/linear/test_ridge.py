@@ -1,0 +1,804 @@
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tracemalloc
+import warnings
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.linear_model import Ridge, RidgeCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, NotSupported, ReservoirError, ShapeError
+from reservoir_hw.readout import Chunk, IllConditionedWarning, NotSolved, RidgeReadout
+
+SOLVERS = ["normal", "qr"]
+ALPHAS = np.logspace(-4, 4, 17)
+
+
+def problem(
+    rows: int = 700, nodes: int = 12, outputs: int = 3, seed: int = 0, noise: float = 0.3
+) -> tuple[np.ndarray, np.ndarray]:
+    """Correlated states with different scales and offsets, targets linear in them plus noise."""
+    rng = np.random.default_rng(seed)
+    states = rng.standard_normal((rows, nodes)) @ (np.eye(nodes) + 0.3 * rng.standard_normal((nodes, nodes)))
+    states = states * rng.uniform(0.2, 3.0, nodes) + rng.uniform(-2, 2, nodes)
+    targets = states @ rng.standard_normal((nodes, outputs)) + 5.0
+    return states, targets + noise * rng.standard_normal(targets.shape)
+
+
+def relative(a: Any, b: Any) -> float:
+    return float(np.max(np.abs(np.asarray(a) - b)) / np.max(np.abs(b)))
+
+
+def delay_loop(rows: int = 400, nodes: int = 14) -> tuple[np.ndarray, np.ndarray]:
+    """Virtual nodes of a slow loop see nearly the same input: states as alike as powers of one number."""
+    t = np.linspace(0.0, 1.0, rows)
+    states = np.stack([t**k for k in range(1, nodes + 1)], axis=1)
+    targets = states @ np.cos(np.arange(nodes))[:, None]
+    return states, targets
+
+
+# ---- agreement with scikit-learn
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("alpha", [1e-6, 1.0, 1e3, np.array([1e-3, 1.0, 50.0])], ids=str)
+def test_equals_sklearn_ridge(solver: Any, bias: bool, alpha: Any) -> None:
+    states, targets = problem()
+    ours = RidgeReadout(alpha, solver=solver, bias=bias, standardise=False).fit(states, targets)
+    theirs = Ridge(alpha, fit_intercept=bias, solver="svd").fit(states, targets)
+    assert relative(ours.weights_, theirs.coef_) < 1e-8
+    assert relative(ours.predict(states), theirs.predict(states)) < 1e-8
+    assert np.max(np.abs(ours.bias_ - theirs.intercept_)) < 1e-8
+
+
+def scaling(bias: bool) -> Any:
+    """What standardise does, as a scikit-learn transformer."""
+    if bias:
+        return StandardScaler()
+
+    class RootMeanSquare(TransformerMixin, BaseEstimator):
+        def fit(self, x: Any, y: Any = None) -> Any:
+            self.scale_ = np.sqrt(np.mean(x**2, axis=0))
+            return self
+
+        def transform(self, x: Any) -> Any:
+            return x / self.scale_
+
+    return RootMeanSquare()
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("alpha", [1e-6, 10.0])
+def test_standardise_equals_sklearn_pipeline(solver: Any, bias: bool, alpha: float) -> None:
+    states, targets = problem()
+    ours = RidgeReadout(alpha, solver=solver, bias=bias).fit(states, targets)
+    scaler, ridge = scaling(bias), Ridge(alpha, fit_intercept=bias)
+    theirs = make_pipeline(scaler, ridge).fit(states, targets)
+    assert relative(ours.predict(states), theirs.predict(states)) < 1e-10
+    scale = np.sqrt(np.mean((states - (states.mean(0) if bias else 0)) ** 2, axis=0))
+    assert relative(ours.weights_, ridge.coef_ / scale) < 1e-10
+    if not bias:
+        assert not ours.bias_.any()
+
+
+def test_input_connection_equals_concatenated_features() -> None:
+    states, targets = problem()
+    inputs = np.random.default_rng(5).standard_normal((len(states), 2))
+    ours = RidgeReadout(1.0, input_connection=True).fit(states, targets, inputs)
+    joined = RidgeReadout(1.0).fit(np.hstack([states, inputs]), targets)
+    assert relative(ours.weights_, joined.weights_) < 1e-12
+    assert relative(ours.predict(states, inputs), joined.predict(np.hstack([states, inputs]))) < 1e-12
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("offset", [1.0, 30.0, 1e6])
+def test_large_offset_costs_no_digits(solver: Any, offset: float) -> None:
+    states, targets = problem(rows=5000)
+    states -= states.mean(axis=0)
+    plain = RidgeReadout(1e-3, solver=solver).fit(states, targets)
+    lifted = RidgeReadout(1e-3, solver=solver).fit(states + offset, targets)
+    # The offset itself rounds the states.
+    assert relative(lifted.weights_, plain.weights_) < 1e-13 + 1e-14 * offset
+
+
+# ---- with and without a decomposition: an alpha for each output always takes one
+
+
+def nearly_dependent(distance: float) -> tuple[np.ndarray, np.ndarray]:
+    states, targets = problem()
+    twin = states[:, :1] + distance * np.random.default_rng(9).standard_normal((len(states), 1))
+    return np.hstack([states, twin]), targets
+
+
+@pytest.mark.parametrize("standardise", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("alpha", [0.0, 1e-6, 1.0, 1e6])
+def test_one_alpha_equals_the_same_for_each_output(alpha: float, bias: bool, standardise: bool) -> None:
+    states, targets = problem()
+    states[:, 4] = 2.5
+    options: dict[str, Any] = {"bias": bias, "standardise": standardise}
+    one, each = (RidgeReadout(a, **options).fit(states, targets) for a in (alpha, [alpha] * 3))
+    assert relative(one.weights_, each.weights_) < 1e-11
+    assert one.rank_ == each.rank_
+    assert one.condition_ == each.condition_
+    assert one.report_ == each.report_ | {"alpha": alpha}
+
+
+def test_what_is_reported_later_is_about_the_last_solution() -> None:
+    states, targets = problem()
+    readout = RidgeReadout(1e-3).partial_fit(states[:300], targets[:300]).solve()
+    readout.partial_fit(states[300:] * 1e3, targets[300:])
+    copied = pickle.loads(pickle.dumps(readout))
+    assert copied.report_ == readout.report_ == RidgeReadout(1e-3).fit(states[:300], targets[:300]).report_
+    assert readout.solve().report_["samples"] == 700
+    with pytest.raises(NotSolved):
+        _ = RidgeReadout().report_
+
+
+@pytest.mark.parametrize("distance", np.logspace(-9, -3, 13))
+def test_nearly_dependent_features_are_refused_at_once(distance: float) -> None:
+    states, targets = nearly_dependent(distance)
+    rank = RidgeReadout(1.0).fit(states, targets).rank_
+    assert rank == 13 if distance > 1e-5 else rank == 12 if distance < 1e-8 else True
+    if rank == 13:
+        assert RidgeReadout(0.0).fit(states, targets).rank_ == 13
+    else:
+        with pytest.raises(ConfigurationError, match="linearly dependent"):
+            RidgeReadout(0.0).fit(states, targets)
+
+
+@pytest.mark.parametrize("alpha", np.logspace(-20, 0, 21))
+def test_a_badly_conditioned_problem_warns_at_once(alpha: float) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        readout = RidgeReadout(alpha).fit(*delay_loop())
+        warned_at = [w.filename for w in caught]
+        badly = readout.condition_ > 7e7
+    assert warned_at == ([__file__] if badly else [])
+    assert len(caught) == len(warned_at)
+    assert badly == any("condition number" in note for note in readout.report_["notes"])
+    assert badly or alpha > 1e-14
+    assert not badly or alpha < 1e-11
+
+
+# ---- one pass over chunks
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    cuts=st.lists(st.integers(0, 300), max_size=6),
+    batch=st.integers(1, 3),
+    washout=st.integers(0, 40),
+    solver=st.sampled_from(SOLVERS),
+    alpha=st.sampled_from([1e-3, "gcv", "kfold"]),
+)
+def test_chunks_equal_whole(cuts: list[int], batch: int, washout: int, solver: Any, alpha: Any) -> None:
+    states, targets = problem(rows=300 * batch, nodes=5, outputs=2)
+    states, targets = states.reshape(batch, 300, 5), targets.reshape(batch, 300, 2)
+    options: dict[str, Any] = {"solver": solver, "washout": washout, "block_steps": 20, "folds": 3}
+    whole = RidgeReadout(alpha, **options).fit(states, targets)
+    chunked = RidgeReadout(alpha, **options)
+    edges = [0, *sorted(cuts), 300]
+    for start, stop in pairwise(edges):
+        chunked.partial_fit(states[:, start:stop], targets[:, start:stop])
+    chunked.solve()
+    assert chunked.n_samples_ == whole.n_samples_ == batch * (300 - washout)
+    assert chunked.alpha_ == whole.alpha_
+    assert relative(chunked.weights_, whole.weights_) < 1e-10
+    if whole.scores_ is not None:
+        assert relative(chunked.scores_, whole.scores_) < 1e-10
+
+
+def test_chunking_one_sequence_changes_no_bit() -> None:
+    states, targets = problem(rows=9000)
+    whole = RidgeReadout().fit(states, targets)
+    chunked = RidgeReadout()
+    for start in range(0, 9000, 37):
+        chunked.partial_fit(states[start : start + 37], targets[start : start + 37])
+    assert np.array_equal(chunked.solve().weights_, whole.weights_)
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 1.0, "gcv"])
+def test_solvers_agree(alpha: Any) -> None:
+    states, targets = problem()
+    normal, qr = (RidgeReadout(alpha, solver=solver).fit(states, targets) for solver in ("normal", "qr"))
+    assert normal.alpha_ == qr.alpha_
+    assert relative(normal.weights_, qr.weights_) < 1e-9
+    assert relative(normal.condition_, qr.condition_) < 1e-9
+
+
+def test_learning_goes_on_after_solve() -> None:
+    states, targets = problem()
+    readout = RidgeReadout().partial_fit(states[:300], targets[:300]).solve()
+    first = readout.weights_.copy()
+    readout.partial_fit(states[300:], targets[300:])
+    assert np.array_equal(readout.weights_, first)
+    assert relative(readout.solve().weights_, RidgeReadout().fit(states, targets).weights_) < 1e-10
+
+
+def test_washout_is_dropped_from_every_sequence() -> None:
+    states, targets = problem(rows=300)
+    undefined = targets.copy()
+    undefined[[*range(10), *range(100, 110), *range(200, 210)]] = np.nan
+    kept = np.r_[10:100, 110:200, 210:300]
+    expected = RidgeReadout().fit(states[kept], targets[kept])
+    one_by_one = RidgeReadout(washout=10)
+    for start in (0, 100, 200):
+        for a, b in ((0, 4), (4, 30), (30, 100)):
+            part = slice(start + a, start + b)
+            one_by_one.partial_fit(states[part], undefined[part], new_sequence=a == 0)
+    batch = RidgeReadout(washout=10).fit(states.reshape(3, 100, -1), undefined.reshape(3, 100, -1))
+    from_chunks = RidgeReadout(washout=10).fit(
+        [Chunk(states[i : i + 100], undefined[i : i + 100], None, True) for i in (0, 100, 200)]
+    )
+    for readout in (one_by_one.solve(), batch, from_chunks):
+        assert readout.n_samples_ == 270
+        assert relative(readout.weights_, expected.weights_) < 1e-11
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_memory_does_not_grow_with_length(solver: Any) -> None:
+    rng = np.random.default_rng(0)
+    states, targets = rng.standard_normal((1000, 20)).astype(np.float32), rng.standard_normal((1000, 2))
+
+    def peak(chunks: int) -> int:
+        readout = RidgeReadout("kfold", solver=solver)
+        tracemalloc.start()
+        for _ in range(chunks):
+            readout.partial_fit(states, targets)
+        readout.solve()
+        result = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return result
+
+    peak(2)
+    assert peak(120) < 1.1 * peak(24)
+
+
+# ---- accuracy
+
+
+def exact_ridge(states: np.ndarray, targets: np.ndarray, alpha: float) -> np.ndarray:
+    """Centred ridge regression in rational arithmetic: no rounding at all until the end."""
+    x = [[Fraction(float(v)) for v in row] for row in states]
+    y = [Fraction(float(v)) for v in targets[:, 0]]
+    n, k = len(x), len(x[0])
+    means = [sum((row[j] for row in x), Fraction(0)) / n for j in range(k)]
+    mean = sum(y, Fraction(0)) / n
+    x = [[v - m for v, m in zip(row, means, strict=True)] for row in x]
+    y = [v - mean for v in y]
+    system = [
+        [sum((r[i] * r[j] for r in x), Fraction(0)) + (Fraction(alpha) if i == j else 0) for j in range(k)]
+        + [sum((r[i] * v for r, v in zip(x, y, strict=True)), Fraction(0))]
+        for i in range(k)
+    ]
+    for i in range(k):
+        for row in system[i + 1 :]:
+            factor = row[i] / system[i][i]
+            row[i:] = [a - factor * b for a, b in zip(row[i:], system[i][i:], strict=True)]
+    solution = [Fraction(0)] * k
+    for i in reversed(range(k)):
+        known = sum((system[i][j] * solution[j] for j in range(i + 1, k)), Fraction(0))
+        solution[i] = (system[i][k] - known) / system[i][i]
+    return np.array([float(v) for v in solution])
+
+
+def test_qr_is_accurate_where_normal_equations_are_not() -> None:
+    states, targets = delay_loop(rows=60, nodes=12)
+    alpha = 1e-18
+    exact = exact_ridge(states, targets, alpha)
+    qr = RidgeReadout(alpha, solver="qr", standardise=False).fit(states, targets)
+    with pytest.warns(IllConditionedWarning, match="solver='qr'"):
+        normal = RidgeReadout(alpha, solver="normal", standardise=False).fit(states, targets)
+    assert relative(qr.weights_[0], exact) < 1e-7
+    assert relative(normal.weights_[0], exact) > 1e-1
+    assert normal.report_["notes"]
+
+
+@pytest.mark.parametrize("search", ["gcv", "kfold", "loo"])
+def test_a_search_keeps_to_what_the_solver_can_compute(search: Any) -> None:
+    states, targets = delay_loop(rows=1000, nodes=14)
+    readout = RidgeReadout(search, alphas=np.logspace(-20, 2, 45)).fit(states, targets)
+    assert readout.condition_ < 7e7
+    assert relative(readout.predict(states), targets) < 1e-5
+
+
+def test_qr_of_blocks_is_as_accurate_as_of_the_whole() -> None:
+    states, targets = delay_loop(rows=20_000, nodes=8)
+    qr = RidgeReadout(0.0, solver="qr").fit(states, targets)
+    reference = np.linalg.lstsq(np.hstack([np.ones((len(states), 1)), states]).astype(np.float64), targets, rcond=None)[
+        0
+    ]
+    truth = np.cos(np.arange(8))
+    assert relative(qr.weights_[0], truth) < 10 * max(relative(reference[1:, 0], truth), 1e-10)
+
+
+def test_float32_states_are_summed_in_float64() -> None:
+    states, targets = problem(rows=20_000)
+    single = states.astype(np.float32)
+    from_single = RidgeReadout(1e-6).fit(single, targets)
+    from_double = RidgeReadout(1e-6).fit(single.astype(np.float64), targets)
+    assert np.array_equal(from_single.weights_, from_double.weights_)
+
+
+# ---- choice of alpha
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("standardise", [True, False])
+def test_gcv_equals_explicit_hat_matrix(solver: Any, bias: bool, standardise: bool) -> None:
+    states, targets = problem(rows=120, nodes=8)
+    readout = RidgeReadout(
+        "gcv", solver=solver, bias=bias, standardise=standardise, alphas=ALPHAS, per_output=True
+    ).fit(states, targets)
+    design = states - states.mean(0) if bias else states
+    if standardise:
+        design = design / np.sqrt(np.mean(design**2, axis=0))
+    n = len(design)
+    scores = []
+    for alpha in ALPHAS:
+        hat = design @ np.linalg.solve(design.T @ design + alpha * np.eye(8), design.T) + bias / n
+        rest = np.eye(n) - hat
+        scores.append(((rest @ targets) ** 2).mean(0) / (np.trace(rest) / n) ** 2)
+    assert readout.scores_ is not None
+    assert relative(readout.scores_ / np.array(scores), np.ones((17, 3))) < 1e-8
+    assert np.array_equal(readout.alpha_, ALPHAS[np.argmin(scores, axis=0)])
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("standardise", [True, False])
+def test_kfold_equals_explicit_refits(solver: Any, bias: bool, standardise: bool) -> None:
+    states, targets = problem(rows=330)
+    readout = RidgeReadout(
+        "kfold", solver=solver, bias=bias, standardise=standardise, alphas=ALPHAS, folds=4, block_steps=25
+    ).fit(states, targets)
+    fold = np.arange(330) // 25 % 4
+    errors = np.zeros((17, 3))
+    for held_out in range(4):
+        train, test = fold != held_out, fold == held_out
+        for k, alpha in enumerate(ALPHAS):
+            ridge = Ridge(alpha, fit_intercept=bias)
+            model = make_pipeline(scaling(bias), ridge) if standardise else ridge
+            model.fit(states[train], targets[train])
+            errors[k] += ((model.predict(states[test]) - targets[test]) ** 2).sum(0)
+    assert readout.scores_ is not None
+    assert relative(readout.scores_ / (errors / 330), np.ones((17, 3))) < 1e-8
+    assert readout.alpha_ == ALPHAS[np.argmin(errors.mean(1))]
+
+
+def test_kfold_blocks_go_round_over_short_sequences() -> None:
+    states, targets = problem(rows=200)
+    readout = RidgeReadout("kfold", folds=4, block_steps=50)
+    for start in range(0, 200, 10):
+        readout.partial_fit(states[start : start + 10], targets[start : start + 10], new_sequence=True)
+    readout.solve()
+    as_blocks = RidgeReadout("kfold", folds=4, block_steps=10).fit(states, targets)
+    assert relative(readout.scores_, as_blocks.scores_) < 1e-10
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("per_output", [True, False])
+def test_loo_equals_sklearn_ridgecv(solver: Any, bias: bool, per_output: bool) -> None:
+    states, targets = problem(rows=150, noise=2.0)
+    options: dict[str, Any] = {"standardise": False, "bias": bias, "solver": solver, "alphas": ALPHAS}
+    ours = RidgeReadout("loo", per_output=per_output, **options).fit(states, targets)
+    theirs = RidgeCV(ALPHAS, fit_intercept=bias, store_cv_results=True, alpha_per_target=per_output)
+    theirs.fit(states, targets)
+    assert relative(ours.scores_, theirs.cv_results_.mean(axis=0).T) < 1e-10
+    assert np.array_equal(ours.alpha_, np.asarray(theirs.alpha_))
+    assert relative(ours.weights_, theirs.coef_) < 1e-9
+
+
+def test_loo_reads_chunks_twice() -> None:
+    states, targets = problem()
+    parts = [(states[i : i + 100], targets[i : i + 100]) for i in range(0, 700, 100)]
+    whole = RidgeReadout("loo").fit(states, targets)
+    for source in (parts, lambda: iter(parts)):
+        assert relative(RidgeReadout("loo").fit(source).weights_, whole.weights_) < 1e-11
+    with pytest.raises(NotSupported, match="reads the data twice"):
+        RidgeReadout("loo").fit(iter(parts))
+    with pytest.raises(NotSupported, match="gcv"):
+        RidgeReadout("loo").partial_fit(states, targets)
+    assert relative(RidgeReadout().fit(iter(parts)).weights_, RidgeReadout().fit(states, targets).weights_) < 1e-12
+    lengths = iter([parts, parts[:-1]])
+    with pytest.raises(ConfigurationError, match="700 rows the first time and 600"):
+        RidgeReadout("loo").fit(lambda: next(lengths))
+
+
+def test_per_output_alpha_follows_the_noise() -> None:
+    states, targets = problem(rows=200, outputs=2, noise=0.0)
+    targets[:, 1] = np.random.default_rng(1).standard_normal(200)
+    readout = RidgeReadout("gcv", per_output=True).fit(states, targets)
+    alpha = np.asarray(readout.alpha_)
+    assert alpha[0] < 1e-3 < 1 < alpha[1]
+    assert any("end of the grid" in note for note in readout.report_["notes"])
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_gcv_with_fewer_rows_than_nodes(solver: Any) -> None:
+    states, targets = problem(rows=30, nodes=60, outputs=1, noise=1.0)
+    readout = RidgeReadout("gcv", solver=solver, alphas=ALPHAS).fit(states, targets)
+    assert readout.rank_ == 29
+    z = (states - states.mean(0)) / states.std(0)
+    hats = [z @ np.linalg.solve(z.T @ z + a * np.eye(60), z.T) + 1 / 30 for a in ALPHAS]
+    scores = [float((((np.eye(30) - h) @ targets) ** 2).mean() / (1 - np.trace(h) / 30) ** 2) for h in hats]
+    assert readout.scores_ is not None
+    assert relative(readout.scores_[:, 0] / np.array(scores), np.ones(17)) < 1e-5
+
+
+def test_loo_with_fewer_rows_than_nodes() -> None:
+    states, targets = problem(rows=30, nodes=60, outputs=1, noise=1.0)
+    options: dict[str, Any] = {"standardise": False, "alphas": ALPHAS}
+    ours = RidgeReadout("loo", solver="qr", **options).fit(states, targets)
+    theirs = RidgeCV(ALPHAS, store_cv_results=True).fit(states, targets)
+    assert relative(ours.scores_, theirs.cv_results_.mean(axis=0).T) < 1e-6
+    assert np.isfinite(np.asarray(RidgeReadout("loo").fit(states, targets).scores_)).all()
+
+
+# ---- degenerate features
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_dead_nodes_are_dropped(solver: Any, dtype: Any) -> None:
+    states, targets = problem(nodes=6)
+    states = states.astype(dtype)
+    dead = np.zeros((len(states), 3), dtype=dtype)
+    dead[:, 1] = 0.7
+    dead[:, 2] = np.where(np.arange(len(states)) % 3, 1234.5, np.nextafter(dtype(1234.5), dtype(2000)))
+    weak = (1e3 + 1e-2 * states[:, :1]).astype(dtype)
+    alive = np.hstack([states[:, 1:], weak])
+    joined = np.insert(alive, [0, 2, 5], dead, axis=1)
+    readout = RidgeReadout(1e-3, solver=solver).fit(joined, targets)
+    assert readout.dead_nodes_.tolist() == [0, 3, 7]
+    assert readout.report_["dead_nodes"] == 3
+    assert not readout.weights_[:, [0, 3, 7]].any()
+    reference = RidgeReadout(1e-3, solver=solver).fit(alive, targets)
+    assert relative(np.delete(readout.weights_, [0, 3, 7], axis=1), reference.weights_) < 1e-9
+
+
+def test_constant_column_serves_as_bias_without_centring() -> None:
+    states, targets = problem(nodes=4)
+    joined = np.hstack([states, np.full((len(states), 1), 2.0), np.zeros((len(states), 1))])
+    readout = RidgeReadout(1e-3, bias=False, standardise=False).fit(joined, targets)
+    assert readout.dead_nodes_.tolist() == [5]
+    theirs = Ridge(1e-3, fit_intercept=False).fit(joined, targets)
+    assert relative(readout.weights_, theirs.coef_) < 1e-8
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_collinear_one_hot_inputs(solver: Any) -> None:
+    rng = np.random.default_rng(0)
+    states, targets = problem(rows=3000, nodes=10)
+    inputs = np.eye(24)[rng.integers(0, 24, 3000)] - 0.5
+    with pytest.raises(ConfigurationError, match=r"rank 33 of 34 .*input_connection=False"):
+        RidgeReadout(0.0, solver=solver, input_connection=True).fit(states, targets, inputs)
+    readout = RidgeReadout(1e-6, solver=solver, input_connection=True).fit(states, targets, inputs)
+    assert readout.rank_ == 33
+    assert any("linearly dependent" in note for note in readout.report_["notes"])
+    pipeline = make_pipeline(StandardScaler(), Ridge(1e-6, solver="svd"))
+    pipeline.fit(np.hstack([states, inputs]), targets)
+    assert relative(readout.predict(states, inputs), pipeline.predict(np.hstack([states, inputs]))) < 1e-7
+    with pytest.warns(IllConditionedWarning, match="rounding errors"):
+        RidgeReadout(1e-40, solver=solver, input_connection=True).fit(states, targets, inputs)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_alpha_zero_is_least_squares_when_determined(solver: Any) -> None:
+    states, targets = problem()
+    readout = RidgeReadout(0, solver=solver).fit(states, targets)
+    expected = np.linalg.lstsq(np.hstack([states, np.ones((700, 1))]), targets, rcond=None)[0]
+    assert relative(readout.weights_, expected[:-1].T) < 1e-10
+    with pytest.raises(ConfigurationError, match="more steps than there are features"):
+        RidgeReadout(0, solver=solver).fit(states[:10], targets[:10])
+    with pytest.raises(ConfigurationError, match="linearly dependent"):
+        RidgeReadout([1.0, 0.0, 1.0], solver=solver).fit(np.hstack([states, states]), targets)
+
+
+# ---- mistakes
+
+
+def bad_chunks() -> dict[str, tuple[dict[str, Any], type[Exception], str]]:
+    states, targets = problem(rows=50, nodes=4, outputs=2)
+    nan = states.copy()
+    nan[[7, 9], [2, 0]] = np.nan, np.inf
+    target = targets.copy()
+    target[3, 1] = -np.inf
+    return {
+        "nan": ({"states": nan, "targets": targets}, InputRangeError, r"states hold nan at step 7 .* node 2"),
+        "nan float32": (
+            {"states": nan[None].astype(np.float32), "targets": targets[None]},
+            InputRangeError,
+            r"step 7 .* node 2",
+        ),
+        "inf target": (
+            {"states": states, "targets": target},
+            InputRangeError,
+            r"targets hold -inf at step 3 .* output 1",
+        ),
+        "huge": ({"states": states * 1e300, "targets": targets}, InputRangeError, "states hold"),
+        "nodes": ({"states": states[:, :3], "targets": targets}, ShapeError, "3 nodes, .* had 4"),
+        "outputs": (
+            {"states": states, "targets": np.hstack([targets, targets])},
+            ShapeError,
+            "4 outputs, .* had 2",
+        ),
+        "time": ({"states": states, "targets": targets[:-1]}, ShapeError, r"targets must be \(50, outputs\)"),
+        "axes": ({"states": states[0], "targets": targets[0]}, ShapeError, r"\(batch, time, nodes\)"),
+        "one column": ({"states": states, "targets": targets[:, 0]}, ShapeError, r"targets\[..., None\]"),
+        "batch": (
+            {"states": np.stack([states] * 2), "targets": np.stack([targets] * 2)},
+            ShapeError,
+            "new_sequence=True",
+        ),
+        "inputs": (
+            {"states": states, "targets": targets, "inputs": states},
+            ConfigurationError,
+            "does not use them",
+        ),
+        "complex": ({"states": states * 1j, "targets": targets}, ConfigurationError, "complex"),
+        "text": ({"states": [["a"] * 4] * 50, "targets": targets}, ConfigurationError, "real numbers"),
+        "ragged": ({"states": [[1.0], [1.0, 2.0]], "targets": targets}, ShapeError, "different lengths"),
+    }
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("case", bad_chunks())
+def test_a_refused_chunk_leaves_no_trace(case: str, solver: Any) -> None:
+    arguments, error, message = bad_chunks()[case]
+    states, targets = problem(rows=120, nodes=4, outputs=2)
+    clean, tried = (RidgeReadout("kfold", solver=solver, block_steps=7, washout=3) for _ in range(2))
+    for readout in (clean, tried):
+        readout.partial_fit(states[:60], targets[:60])
+    with pytest.raises(error, match=message) as caught:
+        tried.partial_fit(**arguments)
+    assert isinstance(caught.value, ReservoirError)
+    for readout in (clean, tried):
+        readout.partial_fit(states[60:], targets[60:]).solve()
+    assert np.array_equal(tried.weights_, clean.weights_)
+    assert np.array_equal(np.asarray(tried.scores_), np.asarray(clean.scores_))
+
+
+def test_a_refused_first_chunk_settles_nothing() -> None:
+    states, targets = problem(rows=50)
+    readout = RidgeReadout(input_connection=True)
+    with pytest.raises(ConfigurationError, match="inputs of every chunk"):
+        readout.partial_fit(states, targets)
+    with pytest.raises(InputRangeError, match="inputs hold nan"):
+        readout.partial_fit(states[:, :3], targets, np.full((50, 1), np.nan))
+    readout.partial_fit(states, targets, states[:, :1] ** 2).solve()
+    assert readout.weights_.shape == (3, 13)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alpha": -1.0}, "alpha must be ≥ 0"),
+        ({"alpha": np.nan}, "alpha must be ≥ 0"),
+        ({"alpha": "best"}, "gcv"),
+        ({"alpha": None}, "alpha"),
+        ({"alphas": [0.0, 1.0]}, "alphas must be"),
+        ({"alphas": []}, "alphas must be"),
+        ({"solver": "lu"}, "solver must be"),
+        ({"washout": -1}, "washout must be"),
+        ({"washout": 1.5}, "washout must be"),
+        ({"folds": 1}, "folds must be"),
+        ({"block_steps": 0}, "block_steps must be"),
+    ],
+)
+def test_wrong_settings(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        RidgeReadout(**options)
+
+
+def test_nothing_to_learn_from() -> None:
+    states, targets = problem(rows=50)
+    with pytest.raises(ConfigurationError, match="call partial_fit first"):
+        RidgeReadout().solve()
+    with pytest.raises(ConfigurationError, match="washout of 50 steps"):
+        RidgeReadout(washout=50).fit(states, targets)
+    with pytest.raises(ConfigurationError, match="none of the 12 features varies"):
+        RidgeReadout().fit(np.ones_like(states), targets)
+    with pytest.raises(ConfigurationError, match="Reduce block_steps"):
+        RidgeReadout("kfold", block_steps=20).fit(states, targets)
+    with pytest.raises(ShapeError, match="alpha has 2 values, targets have 3"):
+        RidgeReadout([1.0, 2.0]).fit(states, targets)
+    with pytest.raises(ConfigurationError, match="fit needs targets"):
+        RidgeReadout().fit(states)
+    with pytest.raises(ConfigurationError, match="chunks must be tuples"):
+        RidgeReadout().fit([states])
+    with pytest.raises(ShapeError, match="no nodes"):
+        RidgeReadout().fit(states[:, :0], targets)
+    with pytest.raises(NotSolved, match=r"call solve\(\)"):
+        RidgeReadout().partial_fit(states, targets).predict(states)
+    with pytest.raises(NotSolved, match=r"call fit\(\)"):
+        RidgeReadout().predict(states)
+
+
+# ---- prediction
+
+
+def test_predict_shapes_and_dtypes() -> None:
+    states, targets = problem(rows=60)
+    readout = RidgeReadout().fit(states, targets)
+    whole = readout.predict(states)
+    assert whole.dtype == np.float64
+    assert np.allclose(whole, states @ readout.weights_.T + readout.bias_)
+    assert np.allclose(readout.predict(states.reshape(3, 20, 12)), whole.reshape(3, 20, 3))
+    assert np.allclose(readout.predict(states[0]), whole[0])
+    single = readout.predict(states.astype(np.float32))
+    assert single.dtype == np.float32
+    assert relative(single, whole) < 1e-5
+    out = np.empty((60, 3))
+    assert readout.predict(states, out=out) is out
+    assert np.array_equal(out, whole)
+    with pytest.raises(ShapeError, match="out must be"):
+        readout.predict(states, out=np.empty((60, 3), np.float32))
+    with pytest.raises(ShapeError, match=r"\(..., 12\)"):
+        readout.predict(states[:, :5])
+    with pytest.raises(ConfigurationError, match="without the inputs"):
+        readout.predict(states, states)
+    fed = RidgeReadout(input_connection=True).fit(states, targets, states[:, :2] ** 2)
+    with pytest.raises(ConfigurationError, match="pass them to predict"):
+        fed.predict(states)
+    with pytest.raises(ShapeError, match="inputs must be"):
+        fed.predict(states, states)
+
+
+def test_cached_weights_follow_a_new_solution() -> None:
+    states, targets = problem()
+    readout = RidgeReadout().fit(states, targets)
+    readout.predict(states)
+    readout.fit(states, 2 * targets)
+    assert relative(readout.predict(states), 2 * RidgeReadout().fit(states, targets).predict(states)) < 1e-12
+
+
+# ---- files
+
+
+def test_save_and_load(tmp_path: Any) -> None:
+    states, targets = problem()
+    inputs = states[:, :2] ** 2
+    readout = RidgeReadout("gcv", per_output=True, input_connection=True, solver="qr", washout=5, alphas=ALPHAS)
+    readout.fit(np.hstack([states, np.ones((700, 1))]), targets, inputs)
+    readout.node_names_ = tuple(f"node {i}" for i in range(13))
+    path = tmp_path / "readout.safetensors"
+    readout.repetitions_ = 16
+    path.write_text("something older")
+    readout.save(path)
+    assert os.listdir(tmp_path) == ["readout.safetensors"]
+    loaded = RidgeReadout.load(path)
+    x = np.hstack([states, np.ones((700, 1))])
+    assert np.array_equal(loaded.predict(x, inputs), readout.predict(x, inputs))
+    assert repr(loaded) == repr(readout)
+    for name in (
+        "alpha_",
+        "alphas_",
+        "scores_",
+        "dead_nodes_",
+        "dead_inputs_",
+        "rank_",
+        "condition_",
+        "n_samples_",
+        "repetitions_",
+    ):
+        assert np.array_equal(getattr(loaded, name), getattr(readout, name)), name
+    assert loaded.report_ == readout.report_
+    assert json.dumps(loaded.report_)
+    assert loaded.node_names_ == readout.node_names_
+    readout.node_names_ = ("one",)
+    with pytest.raises(ConfigurationError, match="1 names for 13 nodes"):
+        readout.save(path)
+    with pytest.raises(NotSolved):
+        RidgeReadout().save(path)
+
+
+def test_a_wrong_file_is_refused(tmp_path: Any) -> None:
+    from safetensors.numpy import save_file
+
+    states, targets = problem()
+    path = tmp_path / "readout.safetensors"
+    RidgeReadout().fit(states, targets).save(path)
+    good = path.read_bytes()
+    flipped = bytearray(good)
+    flipped[-20] ^= 1
+    wrong = tmp_path / "wrong.safetensors"
+    for content in (b"", b"hello", good[: len(good) // 2], bytes(flipped), b"\xff" * 64):
+        wrong.write_bytes(content)
+        with pytest.raises(ConfigurationError, match=r"wrong\.safetensors"):
+            RidgeReadout.load(wrong)
+    save_file({"weights": np.ones(3)}, wrong)
+    with pytest.raises(ConfigurationError, match="no ridge readout"):
+        RidgeReadout.load(wrong)
+    wrong.write_bytes(good.replace(b'"version":"1"', b'"version":"9"'))
+    with pytest.raises(ConfigurationError, match="version 9"):
+        RidgeReadout.load(wrong)
+    with pytest.raises(ConfigurationError, match="there is no readout file"):
+        RidgeReadout.load(tmp_path / "missing")
+    with pytest.raises(ConfigurationError):
+        RidgeReadout.load(tmp_path)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    states, targets = problem()
+    readout = RidgeReadout().fit(states, targets)
+    path = tmp_path / "readout.safetensors"
+    readout.save(path)
+    before = path.read_bytes()
+
+    def full(*_: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space left"):
+        readout.fit(states, 2 * targets).save(path)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["readout.safetensors"]
+
+
+def test_import_is_light() -> None:
+    code = (
+        "import sys; from reservoir_hw.readout import RidgeReadout; "
+        "print([m for m in ('torch', 'scipy', 'numba', 'sklearn') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_ordinary_use_does_not_warn() -> None:
+    states, targets = problem(rows=2000, nodes=40)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for alpha in (1e-6, "gcv", "kfold", "loo"):
+            RidgeReadout(alpha).fit(states.astype(np.float32), targets.astype(np.float32))
+
+
+def test_the_scale_of_the_features_is_that_of_the_solution(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+
+    def rows(mean: float, features: int = 5) -> tuple[np.ndarray, np.ndarray]:
+        return random.normal(mean, 3.0, (400, features)), random.normal(size=(400, 2))
+
+    readout = RidgeReadout(1e-3)
+    assert readout.scale_ is None
+    states, targets = rows(1000.0)
+    readout.fit(states, targets)
+
+    def check(one: RidgeReadout, states: np.ndarray) -> None:
+        assert one.scale_ is not None
+        np.testing.assert_allclose(one.scale_.centre, states.mean(0), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(one.scale_.spread, states.std(0), rtol=1e-9)
+
+    check(readout, states)
+    # What is not solved for yet is not in the weights, and reset leaves them.
+    readout.partial_fit(*rows(0.0))
+    check(readout, states)
+    readout.reset()
+    check(readout, states)
+    readout.save(tmp_path / "r.safetensors")
+    loaded = RidgeReadout.load(tmp_path / "r.safetensors")
+    check(loaded, states)
+    wider, targets = rows(0.0, 7)
+    loaded.fit(wider, targets).reset()
+    check(loaded, wider)
+    loaded.save(tmp_path / "r.safetensors")
+    check(RidgeReadout.load(tmp_path / "r.safetensors"), wider)

@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+
+from reservoir_hw import Experiment
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.readout.baselines import FirBaseline
+from reservoir_hw.tasks.channel_equalisation.task import LEVELS, ChannelEqualisation, channel, signal_variance
+from reservoir_hw.tasks.classification import wilson_interval
+from reservoir_hw.tasks.task import Row
+
+QUIET = 300.0
+"""A signal-to-noise ratio at which nothing is left of the noise in float32."""
+
+
+def equation(d: dict[int, float], n: int) -> float:
+    q = (
+        0.08 * d[n + 2]
+        - 0.12 * d[n + 1]
+        + d[n]
+        + 0.18 * d[n - 1]
+        - 0.1 * d[n - 2]
+        + 0.091 * d[n - 3]
+        - 0.05 * d[n - 4]
+        + 0.04 * d[n - 5]
+        + 0.03 * d[n - 6]
+        + 0.01 * d[n - 7]
+    )
+    return q + 0.036 * q**2 - 0.011 * q**3
+
+
+def test_the_equations_of_the_channel() -> None:
+    symbols = np.random.default_rng(0).choice(LEVELS, 60)
+    d = {place - 7: value for place, value in enumerate(symbols)}
+    np.testing.assert_allclose(channel(symbols), [equation(d, n) for n in range(51)], rtol=1e-12)
+
+
+@pytest.mark.parametrize("delay", [0, 2, 5, 20])
+def test_alignment_of_inputs_and_targets(delay: int) -> None:
+    """u(n) is the channel's answer to the very symbols that the targets name, `delay` rows later."""
+    one = ChannelEqualisation(QUIET, target_delay=delay, train_steps=150, test_steps=150)
+    u = np.concatenate([one.train.inputs, one.test.inputs], axis=1)[0, :, 0]
+    sent = np.concatenate([one.train.targets, one.test.targets], axis=1)[0, :, 0].astype(float)
+    d = {row - delay: value for row, value in enumerate(sent)}
+    for n in range(7, 295 - delay):
+        assert u[n] == pytest.approx(equation(d, n), rel=1e-6)
+
+
+@settings(max_examples=20, deadline=None)
+@given(step=st.integers(0, 90))
+def test_nothing_depends_on_symbols_not_yet_sent(step: int) -> None:
+    symbols = np.random.default_rng(1).choice(LEVELS, 109)
+    later = symbols.copy()
+    # d(step + 2), which the channel's equation calls two steps ahead, is element step + 9.
+    later[step + 10 :] = -later[step + 10 :]
+    np.testing.assert_array_equal(channel(symbols)[: step + 1], channel(later)[: step + 1])
+    assert channel(symbols)[step + 1] != channel(later)[step + 1]
+
+
+def test_shapes_symbols_and_seeds() -> None:
+    one = ChannelEqualisation(train_steps=4000, test_steps=1000)
+    assert one.train.inputs.shape == one.train.targets.shape == (1, 4000, 1)
+    assert one.test.inputs.shape == one.test.targets.shape == (1, 1000, 1)
+    assert one.train.inputs.dtype == one.train.targets.dtype == np.float32
+    values, counts = np.unique(one.train.targets, return_counts=True)
+    np.testing.assert_array_equal(values, LEVELS)
+    assert (abs(counts - 1000) < 150).all()
+    assert (one.inputs, one.outputs) == (1, 1)
+    same = ChannelEqualisation(train_steps=4000, test_steps=1000)
+    np.testing.assert_array_equal(one.test.inputs, same.test.inputs)
+    for other in ({"seed": 1}, {"dataset": 1}):
+        assert not np.array_equal(one.train.targets, ChannelEqualisation(train_steps=4000, **other).train.targets)
+
+
+def test_the_data_are_the_same_on_every_machine() -> None:
+    one = ChannelEqualisation(24.0)
+    np.testing.assert_allclose(one.train.inputs[0, :3, 0], [2.45401883, -1.71722531, -1.63930655], rtol=1e-5)
+    assert one.train.targets[0, :8, 0].tolist() == [3, -3, 3, -3, -1, -1, 3, 3]
+
+
+def test_noise_levels_share_the_symbols() -> None:
+    quiet, loud = (ChannelEqualisation(snr, test_steps=1000) for snr in (QUIET, 12.0))
+    np.testing.assert_array_equal(quiet.test.targets, loud.test.targets)
+    assert not np.array_equal(quiet.test.inputs, loud.test.inputs)
+
+
+@pytest.mark.parametrize("snr_db", [12.0, 32.0])
+def test_signal_to_noise_ratio(snr_db: float) -> None:
+    quiet, noisy = (ChannelEqualisation(snr, test_steps=200_000).test.inputs for snr in (QUIET, snr_db))
+    assert np.var(quiet, dtype=float) == pytest.approx(signal_variance(), rel=0.01)
+    noise = noisy - quiet
+    assert 10 * math.log10(signal_variance() / np.var(noise, dtype=float)) == pytest.approx(snr_db, abs=0.05)
+
+
+def test_metrics() -> None:
+    one = ChannelEqualisation(test_steps=1000)
+    right = one.test.targets
+    perfect = one.evaluate(right)
+    assert perfect.metrics["symbol_error_rate"] == perfect.metrics["nmse"] == 0
+    assert perfect.metrics["symbol_error_rate/low"] == pytest.approx(0, abs=1e-12)
+    assert perfect.metrics["symbol_error_rate/high"] == pytest.approx(3.8416 / 1003.8416, rel=1e-4)
+    # Beyond the outermost symbols nothing is lost, within 1 of the right one neither.
+    assert one.evaluate(right * 1.3).metrics["symbol_error_rate"] == 0
+    wrong = right.copy()
+    wrong[0, :10] = -wrong[0, :10]
+    wrong[0, 10:20] += 0.99
+    counted = one.evaluate(wrong)
+    assert counted.metrics["symbol_error_rate"] == 0.01
+    assert int(counted.arrays["errors"]) == 10
+    assert int(counted.arrays["symbols"]) == 1000
+    assert counted.metrics["nmse"] > 0
+
+
+@pytest.mark.parametrize(("errors", "trials"), [(0, 50), (3, 1000), (50, 50), (400, 1_000_000), (7, 20)])
+def test_interval(errors: int, trials: int) -> None:
+    expected = binomtest(errors, trials).proportion_ci(method="wilson")
+    np.testing.assert_allclose(wilson_interval(errors, trials), (expected.low, expected.high), rtol=1e-6, atol=1e-15)
+
+
+def test_bad_outputs() -> None:
+    one = ChannelEqualisation(test_steps=1000)
+    with pytest.raises(ShapeError, match=r"outputs have shape \(1000, 1\)"):
+        one.evaluate(one.test.targets[0])
+    broken = one.test.targets.copy()
+    broken[0, 3] = np.inf
+    with pytest.raises(InputRangeError, match="1 of 1000 outputs are not finite"):
+        one.evaluate(broken)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"snr_db": math.nan}, "snr_db is nan"),
+        ({"snr_db": math.inf}, "snr_db is inf"),
+        ({"dataset": -1}, "dataset is -1"),
+        ({"seed": -1}, "seed is -1"),
+        ({"target_delay": -1}, "target_delay is -1"),
+        ({"train_steps": 0}, "train_steps is 0"),
+        ({"test_steps": 99}, "test_steps is 99"),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        ChannelEqualisation(**arguments)
+    (key, value), *_ = arguments.items()
+    with pytest.raises(ConfigurationError, match=f"task.{key}"):
+        experiment({"task": {"kind": "channel_equalisation", key: value}})
+
+
+def test_a_filter_cannot_undo_the_nonlinearity() -> None:
+    """A filter loses to noise at 16 dB; at 32 dB what is left is the channel's own distortion."""
+    rates = []
+    for snr_db in (16.0, 24.0, 32.0):
+        one = ChannelEqualisation(snr_db, test_steps=200_000)
+        filtered = FirBaseline(13).fit(one.train.inputs, one.train.targets)
+        rates.append(one.evaluate(filtered.predict(one.test.inputs)).metrics["symbol_error_rate"])
+    assert rates[0] > 2 * rates[1] > 2 * rates[2] > 2e-3
+    longer = FirBaseline(40).fit(one.train.inputs, one.train.targets)
+    assert one.evaluate(longer.predict(one.test.inputs)).metrics["symbol_error_rate"] > 1e-3
+
+
+def test_a_million_symbols() -> None:
+    one = ChannelEqualisation(24.0, test_steps=1_000_000)
+    held = sum(a.nbytes for split in (one.train, one.test) for a in (split.inputs, split.targets))
+    assert held < 10e6
+    filtered = FirBaseline(13).fit(one.train.inputs, one.train.targets)
+    metrics = one.evaluate(filtered.predict(one.test.inputs)).metrics
+    assert metrics["symbol_error_rate/high"] - metrics["symbol_error_rate/low"] < 3e-4
+
+
+def experiment(changes: dict[str, Any]) -> Experiment:
+    return Experiment(
+        {
+            "task": {"kind": "channel_equalisation", "test_steps": 5000},
+            "reservoir": {"kind": "esn", "nodes": 30, "input_scaling": 0.2},
+            "readout": {"kind": "ridge", "washout": 50},
+            "baselines": ["fir"],
+            **changes,
+        }
+    )
+
+
+def test_in_an_experiment(tmp_path: Any) -> None:
+    changes = {"run": {"folder": str(tmp_path)}, "vary": {"task.snr_db": [12, 40], "task.dataset": [0, 1]}}
+    result = experiment(changes).run()
+    (table,) = result.tables()
+    assert [cells[:4] for cells in table.rows] == [
+        [label, snr, "2", "10,000"] for label in ("fir(13)", "ESN(30)") for snr in ("12", "40")
+    ]
+    assert set(result.figures()) == {"symbol_error_rate"}
+    assert (result.folder / "figures" / "symbol_error_rate.png").stat().st_size > 10_000
+
+
+def test_one_noise_level_needs_no_vary() -> None:
+    one = ChannelEqualisation(28.0, test_steps=1000)
+    rows = [Row("none wrong", {}, one.evaluate(one.test.targets)), Row("x", {}, one.evaluate(-one.test.targets))]
+    (table,) = one.tables(rows)
+    assert [cells[1] for cells in table.rows] == ["28", "28"]
+    (axes,) = one.figures(rows)["symbol_error_rate"].axes
+    assert axes.get_yscale() == "log"
+
+
+BITS = "reservoir.nonidealities.readout.bits"
+
+
+def drawn(points: list[tuple[str, dict[str, Any], float]]) -> Any:
+    """The axes of the figure for models at points, and the words of its legend."""
+    one = ChannelEqualisation(test_steps=1000)
+    rows = []
+    for label, point, share in points:
+        outputs = one.test.targets.copy()
+        outputs[0, : int(1000 * share)] *= -1
+        rows.append(Row(label, point, one.evaluate(outputs)))
+    figure = one.figures(rows)["symbol_error_rate"]
+    (axes,), (legend,) = figure.axes, figure.legends
+    return axes, [text.get_text() for text in legend.get_texts()]
+
+
+def test_over_the_noise_the_legend_has_the_order_of_the_curves() -> None:
+    points = [
+        (label, {"task.snr_db": snr}, share)
+        for label, shares in {"fir(13)": (0.3, 0.2), "best": (0.1, 0.0), "worst": (0.5, 0.4)}.items()
+        for snr, share in zip((12, 24), shares, strict=True)
+    ]
+    axes, legend = drawn(points)
+    assert axes.get_xlabel() == "signal-to-noise ratio (dB)"
+    assert legend == ["worst", "baseline fir(13)", "best", "no error seen:\nupper end of the interval"]
+    styles = [container.lines[0].get_linestyle() for container in axes.containers]
+    assert styles == ["-", "--", "-"]
+
+
+@pytest.mark.parametrize("noises", [[28], [12, 24]])
+def test_what_varies_most_is_on_the_axis_and_in_the_title(noises: list[int]) -> None:
+    points: list[Any] = [("fir(13)", {"task.snr_db": snr}, 0.2) for snr in noises]
+    points += [
+        (f"loop bits={bits}", {BITS: bits, "reservoir.seed": seed, "task.snr_db": snr}, share)
+        for bits, share in ((None, 0.01), (12, 0.1), (8, 0.3))
+        for seed in (0, 1)
+        for snr in noises
+    ]
+    axes, legend = drawn(points)
+    assert axes.get_xlabel() == "readout.bits"
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["none", "12", "8"]
+    assert "by readout.bits" in axes.get_title()
+    if len(noises) == 1:
+        assert "at 28 dB" in axes.get_title()
+        assert legend == ["reservoir", "baseline fir(13)"]
+    else:
+        assert legend == ["reservoir, 12 dB", "baseline fir(13), 12 dB", "reservoir, 24 dB", "baseline fir(13), 24 dB"]
+
+
+def test_models_at_one_noise_stand_side_by_side() -> None:
+    axes, legend = drawn([("fir(13)", {}, 0.2), ("ESN(30)", {"reservoir.leak_rate": 1, BITS: 8}, 0.1),
+                          ("ESN(40)", {"reservoir.leak_rate": 0.5, BITS: 9}, 0.3)])  # fmt: skip
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["ESN(30)", "ESN(40)"]
+    assert axes.get_xlabel() == "model"
+    assert legend == ["reservoir", "baseline fir(13)"]
+    alone, _ = drawn([("fir(13)", {}, 0.2)])
+    assert alone.get_xlabel() == "signal-to-noise ratio (dB)"

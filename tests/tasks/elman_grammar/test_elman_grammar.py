@@ -1,0 +1,529 @@
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.readout.baselines import NGram
+from reservoir_hw.tasks.elman_grammar.grammar import DISTANCES, VOCABULARY, Productions, language
+from reservoir_hw.tasks.elman_grammar.metrics import auc, roc, z_scores
+from reservoir_hw.tasks.elman_grammar.report import PAPER_AGREEMENT_ERROR, PAPER_SHARES
+from reservoir_hw.tasks.elman_grammar.task import PROBE, ElmanGrammar
+from reservoir_hw.tasks.task import Evaluation, Row, Split
+
+NOUNS = {"boy", "girl", "cat", "dog", "john", "mary"}
+PLURAL_NOUNS = {"boys", "girls", "cats", "dogs"}
+VERBS = {"chase", "feed", "see", "hear", "walk", "live"}
+
+
+FIRST_SENTENCES = (
+    "girls who see see dog who john sees . dog feeds boys who feed boys . cats who boys who hear feed walk ."
+)
+
+
+class Recogniser:
+    """Table 1 by recursive descent; it knows nothing of how the sentences were made.
+
+    `distances` maps the position of each verb to its distance from the noun it agrees with.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = words
+        self.at = 0
+        self.distances: dict[int, int] = {}
+        subject = self.noun_phrase()
+        self.verb_phrase(subject)
+        self.expect(".")
+        assert self.at == len(words)
+
+    def peek(self) -> str:
+        return self.words[self.at]
+
+    def expect(self, word: str) -> None:
+        assert self.peek() == word, f"{word} expected at {self.at} in {self.words}"
+        self.at += 1
+
+    def noun_phrase(self) -> int:
+        head = self.at
+        noun = self.peek()
+        assert noun in NOUNS | PLURAL_NOUNS, f"noun expected at {head} in {self.words}"
+        self.at += 1
+        if self.peek() == "who":
+            assert noun not in ("john", "mary")
+            self.at += 1
+            if self.peek() in NOUNS | PLURAL_NOUNS:
+                stem = self.verb(self.noun_phrase())
+                assert stem not in ("walk", "live")
+            else:
+                self.verb_phrase(head)
+        return head
+
+    def verb(self, subject: int) -> str:
+        verb = self.peek()
+        stem = verb if self.words[subject] in PLURAL_NOUNS else verb.removesuffix("s")
+        assert stem in VERBS, f"{verb} does not agree with {self.words[subject]} in {self.words}"
+        assert self.words[subject] in PLURAL_NOUNS or verb.endswith("s")
+        self.distances[self.at] = self.at - subject
+        self.at += 1
+        return stem
+
+    def verb_phrase(self, subject: int) -> None:
+        stem = self.verb(subject)
+        if self.peek() in NOUNS | PLURAL_NOUNS:
+            assert stem not in ("walk", "live")
+            self.noun_phrase()
+        else:
+            assert stem not in ("chase", "feed")
+
+
+def sentences(symbols: np.ndarray) -> list[list[str]]:
+    words = [VOCABULARY[number] for number in symbols]
+    ends = [place + 1 for place, word in enumerate(words) if word == "."]
+    return [words[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def all_symbols(split: Split) -> np.ndarray:
+    """The words of a split, its last target included."""
+    assert split.symbols is not None
+    return np.append(split.symbols[0], split.targets[0, -1].argmax())
+
+
+@cache
+def task(dataset: int = 0) -> ElmanGrammar:
+    return ElmanGrammar(dataset=dataset)
+
+
+def split_sentences(one: ElmanGrammar) -> tuple[list[list[str]], list[list[str]]]:
+    """Training and test sentences, without the probe."""
+    test = sentences(all_symbols(one.test))
+    assert test[-1] == list(PROBE)
+    return sentences(all_symbols(one.train)), test[:-1]
+
+
+def test_vocabulary_and_shapes() -> None:
+    assert len(VOCABULARY) == len(set(VOCABULARY)) == 24
+    one = task()
+    for split in (one.train, one.test):
+        assert split.symbols is not None
+        assert split.inputs.dtype == split.targets.dtype == np.float32
+        assert split.inputs.shape == split.targets.shape == (1, split.symbols.shape[1], 24)
+        assert set(np.unique(split.inputs)) == {-0.5, 0.5}
+        np.testing.assert_array_equal(split.inputs[0].argmax(axis=1), split.symbols[0])
+        np.testing.assert_array_equal(split.targets[0, :-1], split.inputs[0, 1:])
+    assert (one.inputs, one.outputs) == (24, 24)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    dataset=st.integers(0, 4),
+    seed=st.integers(0, 2**40),
+    size=st.integers(20, 400),
+    share=st.floats(0.05, 1.0),
+)
+def test_every_sentence_follows_the_rules(dataset: int, seed: int, size: int, share: float) -> None:
+    one = ElmanGrammar(dataset=dataset, seed=seed, sentences=size, complex_share=share)
+    train, test = split_sentences(one)
+    assert (len(train), len(test)) == (size - round(size / 10), round(size / 10))
+    for words in train + test:
+        assert len(words) <= 11
+        Recogniser(words)
+
+
+def test_recogniser_rejects_what_the_rules_forbid() -> None:
+    for wrong in (
+        "boy walk .",
+        "boys walks .",
+        "john who walks lives .",
+        "boy walks cats .",
+        "boys chase .",
+        "dogs who boy walk live .",
+        "dogs who boy chases lives .",
+        "dogs live",
+    ):
+        with pytest.raises((AssertionError, IndexError)):
+            Recogniser(wrong.split())
+
+
+@pytest.mark.parametrize(
+    ("sentence", "distance"),
+    [
+        ("dogs live .", 1),
+        ("dogs who walk live .", 3),
+        ("dogs who chase cats live .", 4),
+        ("dogs who cats chase live .", 4),
+        ("dogs who chase cats who walk live .", 6),
+        ("dogs who boys who walk feed live .", 6),
+        ("dogs who chase boys who feed cats live .", 7),
+        ("dogs who boys who feed cats chase live .", 7),
+        ("dogs who chase cats who boys who walk feed live .", 9),
+        ("dogs who cats who boys who walk feed see live .", 9),
+    ],
+)
+def test_distances_of_table_3(sentence: str, distance: int) -> None:
+    words = sentence.split()
+    assert Recogniser(words).distances[len(words) - 2] == distance
+
+
+def test_distances_are_those_of_the_recogniser() -> None:
+    one = task()
+    expected = []
+    for words in sentences(all_symbols(one.test)):
+        found = Recogniser(words).distances
+        expected.extend(found.get(place, 0) for place in range(len(words)))
+    np.testing.assert_array_equal(one._distances, expected[1:])
+
+
+def test_probabilities_sum_to_one_and_allow_what_happens() -> None:
+    for dataset in range(5):
+        one = task(dataset)
+        assert one.probabilities is not None
+        np.testing.assert_allclose(one.probabilities.sum(axis=1), 1, rtol=0, atol=1e-12)
+        assert (one.probabilities[np.arange(len(one._following)), one._following] > 0).all()
+    np.testing.assert_allclose(language().next_word.sum(axis=1), 1, rtol=0, atol=1e-12)
+
+
+def sample(rng: np.random.Generator, is_complex: bool) -> list[str]:
+    """One sentence straight from the productions, by rejection."""
+    p = Productions()
+
+    def noun_phrase(relative: float, nested: bool) -> tuple[list[str], bool]:
+        if rng.random() < p.proper:
+            return [str(rng.choice(["john", "mary"]))], False
+        plural = rng.random() < 0.5
+        head = [str(rng.choice(["boy", "girl", "cat", "dog"])) + "s" * plural]
+        if rng.random() >= relative:
+            return head, plural
+        if rng.random() < (p.subject_relative_nested if nested else p.subject_relative):
+            return [*head, "who", *verb_phrase(plural, True)], plural
+        inner, inner_plural = noun_phrase(p.relative_on_inner_subject, True)
+        return [*head, "who", *inner, verb(["chase", "feed", "see", "hear"], inner_plural)], plural
+
+    def verb(stems: list[str], plural: bool) -> str:
+        return str(rng.choice(stems)) + "s" * (not plural)
+
+    def verb_phrase(plural: bool, nested: bool) -> list[str]:
+        if rng.random() < p.bare:
+            return [verb(["see", "hear", "walk", "live"], plural)]
+        target, _ = noun_phrase(p.relative_on_object, nested)
+        return [verb(["chase", "feed", "see", "hear"], plural), *target]
+
+    while True:
+        try:
+            subject, plural = noun_phrase(p.relative_on_subject, False)
+            words = [*subject, *verb_phrase(plural, False), "."]
+        except RecursionError:
+            continue
+        if len(words) <= 11 and ("who" in words) == is_complex:
+            return words
+
+
+def test_probabilities_are_the_frequencies_of_an_independent_sampler() -> None:
+    exact: dict[tuple[str, ...], np.ndarray] = {}
+    for dataset in range(5):
+        one = task(dataset)
+        assert one.probabilities is not None
+        rows = iter(np.concatenate([language().next_word[:1], one.probabilities]))
+        for words in sentences(all_symbols(one.test)):
+            exact.update((tuple(words[:length]), next(rows)) for length in range(len(words)))
+    rng = np.random.default_rng(1)
+    seen: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
+    for _ in range(30_000):
+        words = sample(rng, bool(rng.random() < 0.75))
+        for place, word in enumerate(words):
+            seen[tuple(words[:place])][word] += 1
+    compared = 0
+    worst = 0.0
+    for prefix, counts in seen.items():
+        total = counts.total()
+        if prefix in exact and total >= 200:
+            expected = exact[prefix]
+            found = np.array([counts[word] for word in VOCABULARY]) / total
+            assert not found[expected == 0].any()
+            error = np.sqrt(np.maximum(expected * (1 - expected) / total, 1e-12))
+            worst = max(worst, float((np.abs(found - expected) / error).max()))
+            compared += len(VOCABULARY)
+    assert compared > 1000
+    # Rare words have skewed counts, so this is wider than the normal distribution asks for.
+    assert worst < 5.5
+
+
+def test_corpus_is_that_of_the_paper() -> None:
+    spoken = language()
+    length = float(spoken.probability @ spoken.lengths)
+    assert length == pytest.approx(6.37, abs=0.01)
+    assert spoken.probability @ spoken.is_complex == pytest.approx(0.75)
+    verbs = np.array([spoken.probability @ (spoken.distances == distance).sum(axis=1) for distance in DISTANCES])
+    assert set(np.unique(spoken.distances)) == {0, *DISTANCES}
+    np.testing.assert_allclose(100 * verbs / verbs.sum(), PAPER_SHARES, atol=0.3)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_both_sides_are_distributed_as_the_language(side: int) -> None:
+    spoken = language()
+    drawn = [words for dataset in range(5) for words in split_sentences(task(dataset))[side]]
+    assert len(drawn) == (45_000, 5_000)[side]
+    lengths = [len(words) for words in drawn]
+    tolerance = 4 / np.sqrt(len(drawn))
+    mean = float(spoken.probability @ spoken.lengths)
+    assert np.mean(lengths) == pytest.approx(mean, abs=tolerance * np.std(lengths))
+    assert np.mean(["who" in words for words in drawn]) == pytest.approx(0.75, abs=tolerance * 0.433)
+    found = Counter(distance for words in drawn for distance in Recogniser(words).distances.values())
+    shares = [100 * found[distance] / found.total() for distance in DISTANCES]
+    np.testing.assert_allclose(shares, PAPER_SHARES, atol=2.0 if side else 0.8)
+
+
+def test_no_test_sentence_occurs_in_training() -> None:
+    for dataset in range(5):
+        train, test = split_sentences(task(dataset))
+        known = set(map(tuple, train))
+        assert not known & set(map(tuple, test))
+        assert PROBE not in known
+
+
+def test_same_arguments_same_data() -> None:
+    again = ElmanGrammar()
+    np.testing.assert_array_equal(all_symbols(again.train), all_symbols(task().train))
+    np.testing.assert_array_equal(all_symbols(again.test), all_symbols(task().test))
+    for other in (task(1), ElmanGrammar(seed=1)):
+        assert not np.array_equal(all_symbols(other.train)[:100], all_symbols(again.train)[:100])
+    # Pinned, so that another version of numpy or another machine is noticed.
+    first = " ".join(word for words in sentences(all_symbols(again.train))[:3] for word in words)
+    assert first == FIRST_SENTENCES
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dataset": 5}, "dataset is 5"),
+        ({"dataset": -1}, "dataset is -1"),
+        ({"seed": -1}, "seed is -1"),
+        ({"sentences": 10}, "sentences is 10"),
+        ({"complex_share": 0.0}, "complex_share is 0.0"),
+        ({"complex_share": float("nan")}, "complex_share is nan"),
+    ],
+)
+def test_arguments_out_of_range(arguments: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        ElmanGrammar(**arguments)  # pyright: ignore[reportArgumentType]
+
+
+def test_true_probabilities_are_judged_perfect() -> None:
+    one = task()
+    assert one.probabilities is not None
+    evaluation = one.evaluate(one.probabilities[np.newaxis], "probabilities")
+    metrics = evaluation.metrics
+    for name in ("cosine", "max_prediction", "agreement", "auc", "auc/nouns", "auc/intransitive", "auc/who"):
+        assert metrics[name] == pytest.approx(1), name
+    assert all(metrics[f"agreement_error/{distance}"] == 0 for distance in DISTANCES)
+    shifted = one.evaluate(one.probabilities[np.newaxis] - 0.5, "scores")
+    assert shifted.metrics["cosine"] == pytest.approx(1)
+    np.testing.assert_allclose(evaluation.arrays["probe/outputs"], evaluation.arrays["probe/probabilities"])
+
+
+def test_probe_is_figure_2_and_enters_no_metric() -> None:
+    one = task()
+    rng = np.random.default_rng(0)
+    outputs = rng.normal(size=one.test.targets.shape)
+    changed = outputs.copy()
+    changed[:, -6:] += 3 + rng.normal(size=changed[:, -6:].shape)
+    before, after = one.evaluate(outputs), one.evaluate(changed)
+    assert before.metrics == after.metrics
+    assert not np.array_equal(before.arrays["probe/outputs"], after.arrays["probe/outputs"])
+    possible = before.arrays["probe/probabilities"] > 0
+    # After "boy who walks": the singular verbs of the main clause, and nothing else.
+    assert {VOCABULARY[n] for n in np.flatnonzero(possible[2])} == {verb + "s" for verb in VERBS}
+    assert one.test.symbols is not None
+    assert [VOCABULARY[number] for number in one.test.symbols[0, -5:]] == list(PROBE[:-1])
+
+
+def test_equal_outputs_are_half_an_error() -> None:
+    one = task()
+    evaluation = one.evaluate(np.zeros(one.test.targets.shape))
+    assert evaluation.metrics["agreement"] == 0.5
+    assert evaluation.metrics["auc"] == 0.5
+    assert evaluation.arrays["verbs/errors"].sum() * 2 == evaluation.arrays["verbs/count"].sum()
+
+
+def test_shape_of_outputs_is_checked() -> None:
+    with pytest.raises(ShapeError, match=r"\(1, 10, 24\)"):
+        task().evaluate(np.zeros((1, 10, 24)))
+
+
+def test_outputs_that_are_not_finite_are_refused() -> None:
+    outputs = np.zeros(task().test.targets.shape)
+    outputs[0, 3, 5] = np.nan
+    with pytest.raises(InputRangeError, match=r"1 of .* not finite"):
+        task().evaluate(outputs)
+
+
+def test_small_test_has_finite_metrics_only() -> None:
+    for seed in range(10):
+        one = ElmanGrammar(seed=seed, sentences=20)
+        outputs = np.random.default_rng(0).normal(size=one.test.targets.shape)
+        metrics = one.evaluate(outputs).metrics
+        assert np.isfinite(list(metrics.values())).all()
+        assert {"cosine", "max_prediction", "auc", "agreement"} <= set(metrics)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=2, max_size=60))
+def test_auc_is_that_of_scikit_learn(pairs: list[tuple[int, bool]]) -> None:
+    scores = np.array([score for score, _ in pairs], dtype=float)
+    positive = np.array([label for _, label in pairs])
+    if positive.all() or not positive.any():
+        assert np.isnan(auc(scores, positive))
+        return
+    assert auc(scores, positive) == pytest.approx(roc_auc_score(positive, scores))
+    false_alarm, hit = roc(scores, positive)
+    assert np.trapezoid(hit, false_alarm) == pytest.approx(auc(scores, positive))
+
+
+def test_roc_has_at_most_500_points_and_ends_in_the_corners() -> None:
+    rng = np.random.default_rng(0)
+    positive = rng.random(5000) < 0.3
+    scores = rng.normal(size=5000) + positive
+    false_alarm, hit = roc(scores, positive)
+    assert len(false_alarm) == len(hit) <= 500
+    assert (false_alarm[0], hit[0], false_alarm[-1], hit[-1]) == (0, 0, 1, 1)
+    assert np.trapezoid(hit, false_alarm) == pytest.approx(roc_auc_score(positive, scores), abs=2e-3)
+
+
+def test_z_scores_leave_a_constant_unit_at_zero() -> None:
+    outputs = np.column_stack([np.arange(5.0), np.full(5, 3.0)])
+    normalised = z_scores(outputs)
+    np.testing.assert_allclose(normalised.std(axis=0), [1, 0])
+    np.testing.assert_allclose(normalised.mean(axis=0), 0, atol=1e-12)
+
+
+@cache
+def baseline_rows() -> list[Row]:
+    rows = []
+    for dataset in range(5):
+        one = task(dataset)
+        assert one.train.symbols is not None
+        assert one.test.symbols is not None
+        for model, label in ((NGram(2), "bigram"), (NGram(3), "trigram")):
+            outputs = model.fit(one.train.symbols, 24).predict(one.test.symbols)
+            rows.append(Row(label, {"dataset": dataset}, one.evaluate(outputs, "probabilities")))
+    return rows
+
+
+@pytest.mark.parametrize("label", ["bigram", "trigram"])
+def test_baselines_are_within_the_error_of_the_paper(label: str) -> None:
+    """Within the combined binomial error at 95 %, at each distance.
+
+    The two numbers of verbs are ours, and our total times the paper's share. At distances where an n-gram has to
+    guess our expected error is 0.50 (trigram at distance 4: 0.25), while the paper has 0.53 (bigram at 2, 2.5
+    errors away) and 0.42 (trigram at 9), so most other seeds than the default miss one of the nine; all but a few
+    stay within 3.3 errors.
+    """
+    evaluations = [row.evaluation for row in baseline_rows() if row.label == label]
+    verbs = np.sum([one.arrays["verbs/count"] for one in evaluations], axis=0)
+    errors = np.sum([one.arrays["verbs/errors"] for one in evaluations], axis=0)
+    ours, paper = errors / verbs, np.array(PAPER_AGREEMENT_ERROR[label])
+    paper_verbs = verbs.sum() * np.array(PAPER_SHARES) / 100
+    pooled = (errors + paper * paper_verbs) / (verbs + paper_verbs)
+    error = np.sqrt(pooled * (1 - pooled) * (1 / verbs + 1 / paper_verbs))
+    assert (np.abs(ours - paper) <= 1.96 * error).all(), (ours, paper, error)
+
+
+def test_tables_and_figures() -> None:
+    rows = [*baseline_rows(), Row("mine", {}, baseline_rows()[0].evaluation)]
+    distance, classes, overall = task().tables(rows)
+    assert list(distance.header) == ["distance", "% of verbs", "bigram", "trigram", "mine"]
+    assert [row[0] for row in distance.rows] == [str(number) for number in DISTANCES]
+    assert "(0.53, " in distance.rows[1][2]
+    assert "(" not in distance.rows[1][4]
+    assert [row[0] for row in classes.rows] == ["bigram", "trigram", "mine"]
+    assert "(0.93, " in classes.rows[0][1]
+    assert "±" in overall.rows[0][2]
+    for table in (distance, classes, overall):
+        assert all(len(row) == len(table.header) for row in table.rows)
+    figures = task().figures(rows)
+    assert set(figures) == {"agreement_error", "roc", "probe"}
+    for figure in figures.values():
+        figure.canvas.draw()
+
+
+def test_rows_without_agreement_give_no_tables() -> None:
+    rows = [Row("ESN(50)", {}, Evaluation({"perplexity": 2.0}))]
+    assert task().tables(rows) == []
+    assert task().figures(rows) == {}
+
+
+def corpus(folder: Path, content: bytes) -> Path:
+    path = folder / "corpus.txt"
+    path.write_bytes(content)
+    return path
+
+
+def test_corpus_is_read_and_divided(tmp_path: Path) -> None:
+    lines = [f"a{number % 30} b{number % 7} c" for number in range(300)]
+    path = corpus(tmp_path, ("\n".join(lines) + " .\n").encode())
+    one = ElmanGrammar(corpus=path)
+    assert len(one.vocabulary) == 30 + 7 + 2
+    train, test = (
+        " ".join(one.vocabulary[number] for number in all_symbols(split)).removesuffix(" .").split(" . ")
+        for split in (one.train, one.test)
+    )
+    assert len(train) + len(test) == 300
+    assert not set(train) & set(test)
+    assert len(set(test)) == 21
+    assert {*train, *test} == set(lines)
+    assert one.probabilities is None
+    assert one.test.targets.shape[2] == one.outputs == len(one.vocabulary)
+
+
+def test_corpus_scores(tmp_path: Path) -> None:
+    path = corpus(tmp_path, b"\n".join(b"w%d \xe2\x80\x8dx y" % number for number in range(50)))
+    one = ElmanGrammar(corpus=str(path))
+    perfect = one.evaluate(one.test.targets).metrics
+    assert perfect["accuracy"] == 1
+    assert perfect["perplexity"] == pytest.approx(1, abs=0.01)
+    flat = one.evaluate(np.full(one.test.targets.shape, 1 / len(one.vocabulary)), "probabilities").metrics
+    assert flat["perplexity"] == pytest.approx(len(one.vocabulary))
+    assert flat["cross_entropy_bits"] == pytest.approx(np.log2(len(one.vocabulary)))
+    never = one.evaluate(-one.test.targets).metrics
+    assert np.isfinite(never["perplexity"])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b" \n\n", "is empty"),
+        (b"a b .\n\nc d .\n", ":2: no words"),
+        (b"a b .\n.\n", ":2: no words"),
+        (b"a b .\nc nan d\n", ":2: 'nan'"),
+        (b"a b .\nc -Inf d\n", ":2: '-Inf'"),
+        (b"a b .\nc \xff d\n", r":2: not UTF-8 \(byte 3"),
+        (b"a b\nc . d .\n", ':2: a "." before the end'),
+        (b"a b\nc \x00 d\n", ":2: .*control character"),
+        (b"a b .\na b\n", "1 distinct sentence"),
+    ],
+)
+def test_unusable_corpus(tmp_path: Path, content: bytes, message: str) -> None:
+    path = corpus(tmp_path, content)
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        ElmanGrammar(corpus=path)
+    assert str(path) in str(caught.value)
+
+
+def test_missing_corpus(tmp_path: Path) -> None:
+    for path in (tmp_path / "nothing.txt", tmp_path):
+        with pytest.raises(ConfigurationError, match="cannot be read"):
+            ElmanGrammar(corpus=path)
+
+
+def test_corpus_too_large_for_one_hot(tmp_path: Path) -> None:
+    lines = "\n".join(" ".join(f"w{line}_{place}" for place in range(100)) for line in range(200))
+    with pytest.raises(ConfigurationError, match="too many to hold one-hot"):
+        ElmanGrammar(corpus=corpus(tmp_path, lines.encode()))

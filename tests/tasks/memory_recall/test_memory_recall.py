@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reservoir_hw import Experiment
+from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.tasks.memory_recall.task import MemoryRecall
+from reservoir_hw.tasks.task import Row
+
+
+def test_targets_are_earlier_inputs() -> None:
+    one = MemoryRecall(delays=[3, 0, 7], train_steps=200, test_steps=100)
+    u = np.concatenate([one.train.inputs, one.test.inputs], axis=1)[0, :, 0]
+    y = np.concatenate([one.train.targets, one.test.targets], axis=1)[0]
+    assert (one.inputs, one.outputs) == (1, 3)
+    assert -1 <= u.min() < -0.9 < 0.9 < u.max() <= 1
+    for column, delay in enumerate(one.delays):
+        np.testing.assert_array_equal(y[delay:, column], u[: len(u) - delay])
+    # What lies before the first input is drawn as well, so every target is a number like the others.
+    assert (y[:7, 2] != 0).all()
+
+
+def test_metrics() -> None:
+    one = MemoryRecall(delays=[0, 1, 5], train_steps=10, test_steps=5000)
+    targets = one.test.targets.astype(float)
+    perfect = one.evaluate(targets)
+    assert perfect.metrics["recalled"] == pytest.approx(3)
+    # r² asks neither for the scale nor for the sign.
+    assert one.evaluate(1 - 2 * targets).metrics["r2/5"] == pytest.approx(1)
+    noise = np.random.default_rng(0).normal(size=targets.shape)
+    noisy = one.evaluate(targets + noise * targets.std()).metrics
+    assert noisy["r2/1"] == pytest.approx(0.5, abs=0.03)
+    assert one.evaluate(noise).metrics["recalled"] < 0.01
+    assert one.evaluate(np.ones_like(targets)).metrics["recalled"] == 0
+    assert perfect.arrays["delays"].tolist() == [0, 1, 5]
+    with pytest.raises(ShapeError):
+        one.evaluate(targets[..., :2])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"delays": []}, r"delays are \[\]"),
+        ({"delays": [1, 1]}, "different"),
+        ({"delays": [-1]}, "from 0 on"),
+        ({"train_steps": 0}, "train_steps is 0"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        MemoryRecall(**arguments)
+
+
+def test_a_shift_register_recalls_what_it_holds(tmp_path: Any) -> None:
+    document = {
+        "task": {"kind": "memory_recall", "delays": list(range(8)), "train_steps": 500, "test_steps": 2000},
+        "reservoir": {"kind": "esn", "nodes": 20, "topology": "orthogonal", "activation": "identity"},
+        "readout": {"kind": "ridge", "washout": 50},
+        "baselines": [{"kind": "fir", "taps": 4}],
+        "run": {"folder": str(tmp_path)},
+    }
+    result = Experiment(document).run()
+    register = result.rows[0].evaluation.metrics
+    assert [round(register[f"r2/{delay}"], 2) for delay in range(8)] == [1, 1, 1, 1, 0, 0, 0, 0]
+    assert result.rows[1].evaluation.metrics["recalled"] > 6
+    assert {path.stem for path in (result.folder / "figures").iterdir()} == {"recall"}
+
+
+def test_the_table_shows_some_of_many_delays() -> None:
+    one = MemoryRecall(delays=range(100), train_steps=10, test_steps=200)
+    (table,) = one.tables([Row("model", {}, one.evaluate(one.test.targets))])
+    assert len(table.header) == len(table.rows[0]) == 11
+    assert (table.header[3], table.header[-1]) == ("k = 0", "k = 99")

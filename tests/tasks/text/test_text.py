@@ -1,0 +1,193 @@
+"""A text as a task: how it is read and cut, its vocabulary, and how outputs are judged."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError
+from reservoir_hw.readout.baselines.ngram import NGramBaseline
+from reservoir_hw.tasks.task import Row
+from reservoir_hw.tasks.text import task as module
+from reservoir_hw.tasks.text.task import Text
+
+SENTENCE = "The cat saw the dog. The dog saw it.\n"
+
+
+def written(folder: Path, content: str, name: str = "text.txt") -> str:
+    path = folder / name
+    path.write_text(content, encoding="utf-8")
+    return str(path)
+
+
+def test_parts_are_contiguous_and_the_test_is_the_end(tmp_path: Path) -> None:
+    content = "".join(chr(ord("a") + (7 * i * i) % 26) for i in range(1000))
+    task = Text(written(tmp_path, content), validation=0.1, test=0.2)
+    parts = [task.tokens_train, task.tokens_validation, task.tokens_test]
+    assert [len(part) for part in parts] == [700, 100, 200]
+    assert task.tokenizer.decode(np.concatenate(parts)) == content
+    assert Text(written(tmp_path, content), validation=0, test=0.2).tokens_validation.shape == (0,)
+
+
+def test_files_packed_in_several_and_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Text(written(tmp_path, 20 * SENTENCE)).tokens_train
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.txt.xz").write_bytes(lzma.compress((12 * SENTENCE).encode()))
+    (tmp_path / "data" / "b.gz").write_bytes(gzip.compress((8 * SENTENCE).replace("\n", "\r\n").encode("utf-8-sig")))
+    monkeypatch.setenv("RESERVOIR_HW_DATA", str(tmp_path / "data"))
+    np.testing.assert_array_equal(Text(["a.txt.xz", "b.gz"]).tokens_train, plain)
+    np.testing.assert_array_equal(Text("a.txt.xz", limit=100).tokens_train, plain[:90])
+
+
+def test_lower_case_and_words(tmp_path: Path) -> None:
+    path = written(tmp_path, 20 * SENTENCE)
+    chars = Text(path, lower=True)
+    assert chars.vocabulary == len(set(SENTENCE.lower()))
+    assert chars.encode("CAT").tolist() == chars.encode("cat").tolist()
+    words = Text(path, level="word", lower=True)
+    assert set(words.tokenizer.decode(range(words.vocabulary)).split()) == {"the", "cat", "saw", "dog", "it", "."}
+    # No word is cut in two: all are known, in every part.
+    pieces = [words.tokens_train, words.tokens_validation, words.tokens_test]
+    assert sum(map(len, pieces)) == 20 * 11
+
+
+def test_what_the_training_part_does_not_have(tmp_path: Path) -> None:
+    path = written(tmp_path, 99 * "ab" + "ax")
+    with pytest.raises(InputRangeError, match=r"in the test part the character 'x' at position 9 .*task\.unknown"):
+        Text(path)
+    task = Text(path, unknown="token")
+    assert task.vocabulary == 3
+    assert task.tokenizer.decode(task.tokens_test[-2:]) == "a" + module.UNKNOWN["char"]
+    rare = Text(written(tmp_path, 20 * SENTENCE), level="word", most=3, unknown="token")
+    assert rare.vocabulary == 4
+    assert int((rare.tokens_train == 0).sum()) > 0
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        ("", {}, r"text\.txt is empty"),
+        (" \n", {}, r"text\.txt is empty"),
+        ("abc", {}, r"the test part of .*text\.txt has 0 tokens"),
+        (50 * "ab", {"validation": 0.5, "test": 0.5}, "nothing is left for training"),
+    ],
+)
+def test_texts_that_cannot_be_used(tmp_path: Path, content: str, options: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Text(written(tmp_path, content), **options)  # type: ignore[arg-type]
+
+
+def test_files_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RESERVOIR_HW_DATA", raising=False)
+    with pytest.raises(ConfigurationError, match=r"there is no file nowhere\.txt here .*RESERVOIR_HW_DATA names no"):
+        Text("nowhere.txt")
+    monkeypatch.setenv("RESERVOIR_HW_DATA", str(tmp_path))
+    with pytest.raises(ConfigurationError, match=f"nor in RESERVOIR_HW_DATA={tmp_path}"):
+        Text("nowhere.txt")
+    for name, content, message in (
+        ("latin.txt", "naïve".encode("latin-1"), r"not text in UTF-8: byte 0xef at position 2"),
+        ("cut.xz", lzma.compress(b"abc" * 100)[:-20], "cannot be unpacked"),
+        ("books.tar.gz", gzip.compress(b"abc"), "is an archive"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ConfigurationError, match=message):
+            Text(str(tmp_path / name))
+    with pytest.raises(ConfigurationError, match="names no file"):
+        Text([])
+
+
+def test_splits_are_one_hot_and_lazy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = Text(written(tmp_path, 30 * "abcab"), test=0.2)
+    for split, tokens in ((task.train, task.tokens_train), (task.test, task.tokens_test)):
+        assert split.symbols is not None
+        np.testing.assert_array_equal(split.symbols[0], tokens[:-1])
+        np.testing.assert_array_equal(split.inputs[0].argmax(-1), tokens[:-1])
+        np.testing.assert_array_equal(split.targets[0].argmax(-1), tokens[1:])
+        assert float(split.inputs.sum()) == len(tokens) - 1
+    assert (task.inputs, task.outputs) == (3, 3)
+    monkeypatch.setattr(module, "_LARGEST", 300)
+    large = Text(written(tmp_path, 30 * "abcab"), test=0.2)
+    with pytest.raises(ConfigurationError, match=r"112 tokens of 3 kinds: one-hot.* 333 numbers, of which 300"):
+        _ = large.train
+    assert large.test.inputs.shape == (1, 29, 3)
+
+
+def test_metrics_against_their_formulas(tmp_path: Path) -> None:
+    task = Text(written(tmp_path, 40 * "abcab"), test=0.1)
+    following = task.tokens_test[1:]
+    outputs = np.random.default_rng(0).dirichlet([1, 1, 1], size=(1, len(following)))
+    metrics = task.evaluate(outputs, "probabilities").metrics
+    chosen = [outputs[0, t, token] for t, token in enumerate(following)]
+    nats = -sum(math.log(p) for p in chosen) / len(chosen)
+    assert metrics["cross_entropy"] == pytest.approx(nats)
+    assert metrics["bits_per_character"] == pytest.approx(nats / math.log(2))
+    assert metrics["perplexity"] == pytest.approx(math.exp(nats))
+    assert metrics["accuracy"] == np.mean([outputs[0, t].argmax() == token for t, token in enumerate(following)])
+    scores = task.evaluate(task.test.targets, "scores").metrics
+    assert scores["accuracy"] == 1
+    assert scores["cross_entropy"] == pytest.approx(math.log(1 + 2e-4), rel=1e-6)
+    assert "bits_per_character" not in Text(written(tmp_path, 20 * SENTENCE), level="word").judged(1, 0.5).metrics
+
+
+def test_a_bigram_is_the_entropy_of_a_chain(tmp_path: Path) -> None:
+    """Of a Markov chain, the loss of a bigram is the entropy rate (Cover & Thomas 2006, eq. 4.27)."""
+    random = np.random.default_rng(1)
+    chain = np.array([[0.1, 0.9], [0.6, 0.4]])
+    state, letters = 0, []
+    for draw in random.random(60_000):
+        state = int(draw > chain[state, 0])
+        letters.append("ab"[state])
+    task = Text(written(tmp_path, "".join(letters)), validation=0, test=0.5)
+    baseline = NGramBaseline(2).fit(task.train.inputs, task.train.targets, task.train.symbols)
+    found = task.evaluate(baseline.predict(task.test.inputs, task.test.symbols), "probabilities").metrics
+    stationary = np.array([0.4, 0.6])
+    rate = -float((stationary[:, None] * chain * np.log(chain)).sum())
+    assert found["cross_entropy"] == pytest.approx(rate, abs=0.01)
+
+
+def test_tables_and_figures(tmp_path: Path) -> None:
+    task = Text(written(tmp_path, 40 * "abcab"))
+
+    def row(label: str, loss: float, **more: float) -> Row:
+        curves = {
+            "training/step": np.array([1, 2]),
+            "training/loss": np.array([2.0, loss]),
+            "validation/step": np.array([2]),
+            "validation/loss": np.array([loss]),
+            "context": np.array(32),
+            "sample": np.array("⟦a⟧" + 60 * "bc "),
+        }
+        evaluation = task.judged(loss, 0.5, curves if more else None)
+        evaluation.metrics.update(more)
+        return Row(label, {}, evaluation)
+
+    rows = [
+        row("bigram", 1.5),
+        row("A", 1.2, parameters=1234),
+        row("A", 1.4, parameters=1234),
+        row("B", 1, parameters=99),
+    ]
+    losses, samples = task.tables(rows)
+    assert losses.header == [
+        "model",
+        "runs",
+        "trained weights",
+        "nats per token",
+        "bits per character",
+        "perplexity",
+        "accuracy",
+    ]
+    assert losses.rows[0][:4] == ["bigram", "1", "–", "1.5000"]
+    assert losses.rows[1][:4] == ["A", "2", "1,234", "1.3000 ± 0.1414"]
+    assert "every 32 tokens" in losses.note
+    assert [cells[1] for cells in samples.rows] == ["A", "B"]
+    assert all(len(line) <= 90 for line in samples.rows[0][0].split("\n"))
+    assert set(task.figures(rows)) == {"training", "loss_by_weights"}
+    assert set(task.figures(rows[:3])) == {"training"}
+    assert task.figures(rows[:1]) == {}
+    assert len(task.tables(rows[:1])) == 1

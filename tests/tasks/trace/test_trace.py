@@ -1,0 +1,189 @@
+"""`kind: trace`: recall and prediction of what a trace was driven with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reservoir_hw import Experiment
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.seeds import generator
+from reservoir_hw.core.spec import Identity, ReservoirSpec
+from reservoir_hw.core.store import StateStore
+from reservoir_hw.tasks.task import Row
+from reservoir_hw.tasks.trace.task import TraceTask
+
+STEPS = 300
+U = generator(1, "trace").uniform(-1, 1, (2, STEPS, 2)).astype(np.float32)
+
+
+def made(path: Path, memory: int = 3, dtype: Any = "float32") -> str:
+    """A trace of a shift register of channel 1 with `memory` places."""
+    spec = ReservoirSpec(
+        inputs=2, nodes=memory, dtype=dtype, identity=Identity(vendor="lab", model="register", simulated=False)
+    )
+    store = StateStore.create(path, {"made_by": "record", "spec": spec.model_dump(mode="json"), "provenance": {}})
+    dataset = store.add("000", sequences=2, inputs=2, nodes=memory, chunk_steps=100, steps=STEPS, dtype=dtype)
+    x = np.stack([np.roll(U[..., 1], k, axis=1) for k in range(memory)], axis=-1)
+    for place in dataset.places():
+        at = (place.rows, slice(place.start, place.stop))
+        dataset.write(place, U[at], x[at], timing=(0.0, 1.0))
+    store.commit(3)
+    store.close_segment([], complete=True)
+    return store.path
+
+
+def test_splits(tmp_path: Path) -> None:
+    task = TraceTask(made(tmp_path / "t"), 100, 150, delays=[0, 4, -2], sequence=1, channel=1)
+    np.testing.assert_array_equal(task.train.inputs, U[1:, :100])
+    np.testing.assert_array_equal(task.test.inputs, U[1:, 100:250])
+    u = U[1, :, 1]
+    np.testing.assert_array_equal(task.test.targets[0], np.stack([u[100:250], u[96:246], u[102:252]], axis=1))
+    np.testing.assert_array_equal(task.train.targets[0, 4:, 1], u[:96])
+    assert np.isnan(task.train.targets[0, :4, 1]).all()
+    assert (task.inputs, task.outputs) == (2, 3)
+    assert TraceTask(task_path := made(tmp_path / "u"), 100, delays=[-10]).test.inputs.shape[1] == 190
+    assert TraceTask(task_path, 100).test.inputs.shape[1] == 200
+
+
+def test_inputs_keep_the_dtype_of_the_trace(tmp_path: Path) -> None:
+    assert TraceTask(made(tmp_path / "t", dtype="float64"), 100).train.inputs.dtype == np.float64
+
+
+def test_metrics(tmp_path: Path) -> None:
+    task = TraceTask(made(tmp_path / "t"), 100, delays=[0, 3, -1])
+    outputs = task.test.targets.astype(np.float64)
+    outputs[..., 1] *= -0.5
+    outputs[..., 2] = 0.3
+    metrics = task.evaluate(outputs).metrics
+    assert metrics["r2/0"] == pytest.approx(1)
+    assert metrics["nrmse/0"] == pytest.approx(0)
+    assert metrics["r2/3"] == pytest.approx(1)
+    assert metrics["correlation/3"] == pytest.approx(-1)
+    assert metrics["nrmse/3"] > 1
+    assert metrics["r2/-1"] == pytest.approx(0, abs=1e-12)
+    assert metrics["nrmse/-1"] > 1
+
+
+def test_tables_and_figures(tmp_path: Path) -> None:
+    task = TraceTask(made(tmp_path / "t"), 100, delays=[0, 3, -1])
+    outputs = task.test.targets + generator(1, "noise").standard_normal(task.test.targets.shape)
+    rows = [Row(label, {}, task.evaluate(outputs)) for label in ("one", "two")]
+    (table,) = task.tables(rows)
+    assert [row[1] for row in table.rows[:3]] == ["u(t)", "u(t - 3)", "u(t + 1)"]
+    figures = task.figures(rows)
+    assert set(figures) == {"outputs", "r2"}
+    for name, figure in figures.items():
+        figure.savefig(tmp_path / f"{name}.png")
+
+
+@pytest.mark.parametrize(
+    ("over", "message"),
+    [
+        ({"delays": []}, "different whole numbers"),
+        ({"delays": [1, 1]}, "different whole numbers"),
+        ({"train_steps": 3}, "train_steps is 3; it must be at least 5"),
+        ({"train_steps": 299}, "has 300 steps"),
+        ({"test_steps": 201}, "has 300 steps"),
+        ({"delays": [-50], "test_steps": 151}, "of which the last 50 are only predicted"),
+        ({"sequence": 2}, "has 0 to 1"),
+        ({"channel": 2}, "has 0 to 1"),
+        ({"dataset": "001"}, "no data set '001'; there are: 000"),
+        ({"trace": "nowhere"}, "not a store of states"),
+    ],
+)
+def test_what_was_not_recorded_is_refused(tmp_path: Path, over: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        TraceTask(**{"trace": made(tmp_path / "t"), "train_steps": 100, **over})
+
+
+def test_lost_inputs_are_no_shorter_recording(tmp_path: Path) -> None:
+    path = made(tmp_path / "t")
+    (tmp_path / "t/000/inputs/c/0/2/0").unlink()
+    with pytest.raises(ConfigurationError, match="inputs of 000, steps 200 to 299 of sequence 1: they were written"):
+        TraceTask(path, 100, sequence=1)
+
+
+def run(tmp_path: Path, **over: Any) -> dict[str, float]:
+    experiment = Experiment(
+        {
+            "task": {"kind": "trace", "train_steps": 150, **over.pop("task")},
+            "readout": {"kind": "ridge", "alpha": 1e-6, **over.pop("readout")},
+            "training": {"continuous": True},
+            "run": {"folder": str(tmp_path / "runs"), "states": None, "chunk_steps": 64},
+            **over,
+        }
+    )
+    return experiment.run().metrics["rows"][-1]["metrics"]
+
+
+def test_a_replayed_trace_is_judged_in_an_experiment(tmp_path: Path) -> None:
+    trace = made(tmp_path / "t", memory=3)
+    metrics = run(
+        tmp_path,
+        task={"trace": trace, "channel": 1, "delays": [0, 1, 2, 3]},
+        reservoir={"kind": "replay", "trace": trace},
+        readout={"washout": 4},
+    )
+    assert [round(metrics[f"r2/{k}"], 3) for k in range(3)] == [1, 1, 1]
+    assert metrics["r2/3"] < 0.2
+
+
+@pytest.mark.parametrize(
+    ("delays", "washout", "needed"),
+    [([0, 5, 2], 0, 5), ([5], 4, 5), ([0, 1], 0, 1), ([-2, 0], 0, None), ([5], 5, None)],
+)
+def test_what_came_before_the_recording_needs_a_washout(
+    tmp_path: Path, delays: list[int], washout: int, needed: int | None
+) -> None:
+    trace = made(tmp_path / "t")
+    settings: dict[str, Any] = {
+        "task": {"trace": trace, "channel": 1, "delays": delays},
+        "reservoir": {"kind": "replay", "trace": trace},
+        "readout": {"washout": washout},
+    }
+    if needed is None:
+        run(tmp_path, **settings)
+        return
+    message = rf"readout: washout is {washout}, .* readout.washout to at least {needed}$"
+    with pytest.raises(ConfigurationError, match=message):
+        run(tmp_path, **settings)
+    # Nothing was driven for it.
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("number", ["011", "074"])
+def test_recall_of_the_measured_nanowire_networks(tmp_path: Path, number: str) -> None:
+    trace = imported(tmp_path, f"nanowire_{number}")
+    metrics = run(
+        tmp_path,
+        task={"trace": trace, "train_steps": 2000, "test_steps": 1000},
+        reservoir={"kind": "replay", "trace": trace},
+        readout={"washout": 200},
+    )
+    expected = {"011": [1, 0.998, 0.754, 0.257, 0.148, 0.092], "074": [1, 0.993, 0.871, 0.261, 0.257, 0.206]}
+    np.testing.assert_allclose([metrics[f"r2/{k}"] for k in range(6)], expected[number], atol=0.002)
+
+
+def test_prediction_from_skyrmion_spectra(tmp_path: Path) -> None:
+    trace = imported(tmp_path, "skyrmion_mackey_glass")
+    metrics = run(
+        tmp_path,
+        task={"trace": trace, "train_steps": 350, "delays": [-10]},
+        reservoir={"kind": "replay", "trace": trace},
+        readout={"washout": 20, "alpha": 1.0},
+    )
+    assert metrics["correlation/-10"] >= 0.88
+
+
+def imported(tmp_path: Path, name: str) -> str:
+    if "RESERVOIR_HW_DATA" not in os.environ:
+        pytest.skip("RESERVOIR_HW_DATA does not name the folder of the measured data")
+    from reservoir_hw.experiment.states.traces import import_trace
+
+    folder = Path(__file__).parents[3] / "examples" / "measured_devices" / "mappings"
+    return import_trace(folder / f"{name}.yaml", tmp_path / "trace").store.path

@@ -161,12 +161,17 @@ class Parallel(Reservoir):
                     f"{self._called(index)}: channels {list(part.channels)}: there are {inputs} input channels, "
                     f"0 to {inputs - 1}"
                 )
-        self._in_turn = all(_computed_here(part.reservoir) for part in self.parts)
+        self._in_turn = all(part.reservoir.in_process for part in self.parts)
         computes = {(part.reservoir.native, part.reservoir.device) for part in self.parts}
         if self._in_turn and len(computes) == 1 and self.parts[0].reservoir.native == "torch":
             self.native, self.device = "torch", self.parts[0].reservoir.device
         self._workers: list[ThreadPoolExecutor] = []
         self._at_rest = False
+
+    @property
+    def in_process(self) -> bool:
+        """Whether all devices are."""
+        return self._in_turn
 
     # ---- hooks ----------------------------------------------------------------------------------
 
@@ -245,17 +250,15 @@ class Parallel(Reservoir):
             ]
         }
 
-    def _in_range(self, u: Any) -> Any:
+    def _check_inputs(self, u: Any) -> None:
         """Refuse for every device before one is driven; those that clip do so themselves, and count."""
-        u = super()._in_range(u)
         for index, part in enumerate(self.parts):
-            if _refuses(part.reservoir):
+            if part.reservoir.out_of_range == "error":
                 try:
-                    part.reservoir._in_range(part.reservoir._to_native(part.inputs(u), "inputs"))
+                    part.reservoir.inputs_for_device(part.inputs(u))
                 except errors.InputRangeError as error:
                     where = "" if part.channels is None else f", whose channels are {list(part.channels)} of the inputs"
                     raise errors.InputRangeError(f"{self._called(index)}{where}: {error}") from None
-        return u
 
     # ---- all devices at once --------------------------------------------------------------------
 
@@ -393,7 +396,7 @@ class Parallel(Reservoir):
         """The range of every channel, if they have the same; else each device refuses what is outside its own."""
         low, high = np.full(self._inputs, -np.inf), np.full(self._inputs, np.inf)
         for part, spec in zip(self.parts, specs, strict=True):
-            if spec.input_range is not None and _refuses(part.reservoir):
+            if spec.input_range is not None and part.reservoir.out_of_range == "error":
                 seen = slice(None) if part.channels is None else list(part.channels)
                 low[seen] = np.maximum(low[seen], spec.input_range[0])
                 high[seen] = np.minimum(high[seen], spec.input_range[1])
@@ -406,17 +409,6 @@ class Parallel(Reservoir):
             )
         same = (low == low[0]).all() and (high == high[0]).all() and np.isfinite([low[0], high[0]]).all()
         return (float(low[0]), float(high[0])) if same else None
-
-
-def _computed_here(reservoir: Reservoir) -> bool:
-    if isinstance(reservoir, Parallel):
-        return reservoir._in_turn
-    spec = reservoir._given_spec
-    return spec is not None and spec.identity.simulated and reservoir._resource is None
-
-
-def _refuses(reservoir: Reservoir) -> bool:
-    return reservoir._out_of_range == "error"
 
 
 def _all_refused(failed: Mapping[int, BaseException], asked: int) -> bool:

@@ -108,7 +108,7 @@ class PythonReservoir(Reservoir):
                 serial=config.serial,
                 firmware=config.firmware,
                 simulated=config.simulated,
-                content=f"{main} {config.calibration_id}".strip(),
+                content=main,
             ),
         )
         resource = config.resource or (None if config.simulated else f"python:{main}")

@@ -65,6 +65,9 @@ class Replay(Reservoir):
     far as it was written when the replay was opened.
     """
 
+    # The device refused or clipped what lay outside its range when it was recorded.
+    inputs_are_limited = False
+
     def __init__(self, config: ReplayConfig) -> None:
         super().__init__(out_of_range=config.out_of_range)
         self._path = config.trace
@@ -82,7 +85,7 @@ class Replay(Reservoir):
         self._chosen = np.full(batch, -1)
 
     def _run(self, u: np.ndarray, out: Any) -> np.ndarray:
-        states = np.empty((*u.shape[:2], self._device().nodes), u.dtype) if out is None else out
+        states = np.empty((*u.shape[:2], self.device_spec.nodes), u.dtype) if out is None else out
         for sequence in range(len(u)):
             self._follow(sequence, u[sequence])
         self._tape.read_states(self._chosen, self._at, states)
@@ -103,10 +106,6 @@ class Replay(Reservoir):
         self._at = int(state["step"][0])
         self._chosen = state["recording"]
         self._plays = state["plays"][0]
-
-    def _within_limits(self, u: Any) -> Any:
-        # The device refused or clipped what lay outside its range when it was recorded.
-        return u
 
     def _settings(self) -> dict[str, Any]:
         facts = self._store.facts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -131,7 +130,7 @@ class ZmqReservoir(Reservoir):
         if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
             raise ConfigurationError("a readout needs finite weights and a finite bias")
         if not self._declaration.readout:
-            raise NotSupported(f"{self._name()} has no readout: the device does not declare it")
+            raise NotSupported(f"{self.name} has no readout: the device does not declare it")
         scale = np.ones(len(weights))
         if dtype != "float32":
             largest = np.abs(weights).max(axis=1)
@@ -143,31 +142,15 @@ class ZmqReservoir(Reservoir):
     def run_outputs(self, u: np.ndarray) -> np.ndarray:
         """Drive the device like `run`, but get what its readout makes of the states: (batch, time, outputs) float32."""
         if not self._wire_outputs:
-            raise NotSupported(f"{self._name()} has no readout loaded: call set_readout first")
-        native = self._shaped(u)
-        self._check_continuation()
-        if self.spec.continuity == "replayed" or len(self._groups(self._batch)) > 1:
-            raise NotSupported(
-                f"{self._name()} needs several drives for one run (replayed, or {self._batch} sequences on a device "
-                f"for {self.spec.max_batch}), which its readout does not serve: use run(), and the readout here"
-            )
-        native = self._in_range(native)
-        out = np.empty((*native.shape[:2], self._wire_outputs), np.float32)
-        if not native.shape[1]:
-            return out
-        self._lost = "the last run was interrupted"
-        started = time.perf_counter()
-        try:
+            raise NotSupported(f"{self.name} has no readout loaded: call set_readout first")
+
+        def outputs(native: np.ndarray) -> np.ndarray:
+            out = np.empty((*native.shape[:2], self._wire_outputs), np.float32)
             self._drive_chunks(native, out, outputs=True)
-        except DeviceError as fault:
-            self.counters.faults += 1
-            self.counters.steps += self._batch * fault.steps_done
-            raise
-        self.latency.record(time.perf_counter() - started)
-        self.counters.steps += self._batch * native.shape[1]
-        self._steps += native.shape[1]
-        self._lost = None
-        return out
+            return out
+
+        answers = self.drive(u, outputs)
+        return np.empty((len(u), 0, self._wire_outputs), np.float32) if answers is None else answers
 
     # ---- hooks ----------------------------------------------------------------------------------
 
@@ -204,7 +187,7 @@ class ZmqReservoir(Reservoir):
             problems = "; ".join(f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in error.errors())
             raise ProtocolError(f"{self._config.address} declares a spec that cannot be used: {problems}") from error
         self._refuse_impossible(spec)
-        self.vouches = self._declaration.finite or self._config.check_states is not False
+        self.states_are_checked = self._declaration.finite or self._config.check_states is not False
         wanted = self._config.inputs
         if wanted is not None and wanted != spec.inputs:
             raise ConfigurationError(
@@ -282,20 +265,20 @@ class ZmqReservoir(Reservoir):
 
     def _run(self, u: Any, out: Any) -> Any:
         if out is None:
-            out = np.empty((*u.shape[:2], self._device().nodes), self.spec.numpy_dtype)
+            out = np.empty((*u.shape[:2], self.device_spec.nodes), self.spec.numpy_dtype)
         self._drive_chunks(u, out, outputs=False)
         return out
 
     def _stream(self, chunks: Iterator[Any]) -> Iterator[Any]:
         """Up to `credits` chunks are under way; each comes out as it went in."""
         if not self._declaration.chunked:
-            raise NotSupported(f"{self._name()} must have a whole run at once: drive it with one run()")
+            raise NotSupported(f"{self.name} must have a whole run at once: drive it with one run()")
         waiting: deque[tuple[Any, np.ndarray]] = deque()
         ahead = next(chunks, None)
         while ahead is not None or waiting:
             while ahead is not None and len(waiting) < self._credits:
                 chunk, ahead = ahead, next(chunks, None)
-                out = np.empty((*chunk.shape[:2], self._device().nodes), self.spec.numpy_dtype)
+                out = np.empty((*chunk.shape[:2], self.device_spec.nodes), self.spec.numpy_dtype)
                 # A chunk without steps has nothing to send.
                 sent = self._send_run(chunk, more=ahead is not None, outputs=False) if chunk.shape[1] else None
                 waiting.append((sent, out))
@@ -325,7 +308,7 @@ class ZmqReservoir(Reservoir):
         return offered if self._config.credits is None else min(offered, self._config.credits)
 
     def _chunk_steps(self, batch: int) -> int:
-        spec = self._device()
+        spec = self.device_spec
         if self._config.chunk_steps is not None:
             return self._config.chunk_steps
         declared = self._declaration
@@ -396,20 +379,20 @@ class ZmqReservoir(Reservoir):
         encoding.decode(numbers, out)
         look = self._config.check_states
         if outputs or (not self._declaration.finite if look is None else look):
-            self._refuse_not_finite(out, first)
+            self.refuse_not_finite(out, first)
         self._check_time(header)
 
     def _check_time(self, header: Any) -> None:
         """Chunks of a device with its own clock follow each other without a gap."""
         before, now = self._last_timing, (header.step, header.time_ns, header.period_s)
         self._last_timing = now
-        spec = self._device()
+        spec = self.device_spec
         if spec.continuity != "free_running" or before is None or not header.step or not (before[1] and now[1]):
             return
         expected = before[1] + (now[0] - before[0]) * before[2] * 1e9
         if before[2] and abs(now[1] - expected) > 0.5e9 * before[2]:
             raise Discontinuity(
-                f"{self._name()}: discontinuity at step {header.step}: it began {(now[1] - expected) / 1e9:+.6f} s "
+                f"{self.name}: discontinuity at step {header.step}: it began {(now[1] - expected) / 1e9:+.6f} s "
                 "from where the step before ended",
                 step=header.step,
             )

@@ -101,6 +101,26 @@ def all_finite(array: Any) -> bool:
     return all(np.isfinite(flat[start : start + _BLOCK]).all() for start in range(0, flat.size, _BLOCK))
 
 
+def as_numpy(array: Any) -> np.ndarray:
+    """The values as a numpy array, without their gradient."""
+    return array.detach().cpu().numpy() if is_tensor(array) else array
+
+
+def not_finite(array: Any) -> np.ndarray:
+    """Where there is NaN or infinity: booleans of the same shape."""
+    return ~as_numpy(array.isfinite() if is_tensor(array) else np.isfinite(array))
+
+
+def first_true(mask: np.ndarray) -> tuple[int, ...]:
+    """Index of the first true element."""
+    return tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
+
+
+def overlap(first: Any, second: Any) -> bool:
+    """Whether two numpy arrays may share memory; tensors do not count."""
+    return isinstance(first, np.ndarray) and isinstance(second, np.ndarray) and np.may_share_memory(first, second)
+
+
 def limits_of(array: Any) -> tuple[float, float]:
     """Smallest and largest value."""
     if is_tensor(array):

@@ -9,6 +9,7 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -80,6 +81,33 @@ class HostLock:
             return f"process {owner['pid']} of {owner['user']} since {owner['since']} ({owner['command']})"
         except (OSError, ValueError, KeyError):
             return "another process"
+
+
+class HostLocks:
+    """Exclusive ownership of several resources at once: all of them, or none.
+
+    They are locked in sorted order, so that two processes that want the same ones cannot wait for each other.
+    """
+
+    def __init__(self, resources: Iterable[str]) -> None:
+        self.resources = tuple(sorted(set(resources)))
+        self._locks: list[HostLock] = []
+
+    def acquire(self) -> None:
+        """Take all locks at once, or raise `DeviceBusy` naming the owner of the first that is taken."""
+        try:
+            for resource in self.resources:
+                lock = HostLock(resource)
+                lock.acquire()
+                self._locks.append(lock)
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Give all of them back. Idempotent."""
+        while self._locks:
+            self._locks.pop().release()
 
 
 def _user() -> str:

@@ -33,9 +33,9 @@ class _Frozen(BaseModel):
 class Identity(_Frozen):
     """Which device this is. `simulated` answers "am I on hardware?".
 
-    The fingerprint is a sha256 over all other fields and `content` (a digest of the weights, or the
-    calibration id). Transport and address are not part of it: a device keeps its fingerprint when its
-    cable moves.
+    The fingerprint is a sha256 over all other fields. `content` is a digest of what the device was asked for:
+    weights, mask, settings. Transport, address and calibration are not part of it: a device keeps its fingerprint
+    when its cable moves, and when it is calibrated again.
     """
 
     vendor: str
@@ -57,6 +57,24 @@ class Identity(_Frozen):
         }
         text = json.dumps(fields, sort_keys=True, default=str)
         return {**data, "fingerprint": hashlib.sha256(text.encode()).hexdigest()}
+
+    @property
+    def name(self) -> str:
+        """Vendor, model and serial number, for messages."""
+        return f"{self.vendor} {self.model} {self.serial}".strip()
+
+    def matches(self, recorded: Identity) -> bool:
+        """Whether a recorded identity is that of this device.
+
+        Recordings of Python functions from before calibrations left the fingerprint have the calibration id behind
+        their content. They match with any calibration.
+        """
+        if recorded.fingerprint == self.fingerprint:
+            return True
+        own = recorded.model_dump(exclude={"fingerprint"})
+        behind = recorded.content.removeprefix(self.content)
+        calibrated = bool(self.content) and behind != recorded.content and behind.startswith(" ")
+        return calibrated and Identity(**own) == recorded and Identity(**{**own, "content": self.content}) == self
 
 
 class ReservoirSpec(_Frozen):

@@ -513,7 +513,7 @@ class Server:
             "chunked": self._chunked,
             "readout": True,
             # `Reservoir.run` has looked at them; only a narrower number could still overflow.
-            "finite": self._reservoir.vouches
+            "finite": self._reservoir.states_are_checked
             and (self._states.number.kind == "i" or self._states.number == spec.numpy_dtype),
         }
 

@@ -443,18 +443,18 @@ def test_addresses_at_which_one_can() -> None:
 # ---- promises ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("check_states", "vouches"), [(None, True), (True, True), (False, False)])
+@pytest.mark.parametrize(("check_states", "checked"), [(None, True), (True, True), (False, False)])
 def test_a_server_promises_finite_states_only_if_somebody_looks(
-    address: str, check_states: bool | None, vouches: bool
+    address: str, check_states: bool | None, checked: bool
 ) -> None:
     """A device of another host, served on: the one behind it looks at nothing."""
     # Narrower numbers on the wire than here: this server promises nothing.
     with ipc_address() as behind, served(Toy(), behind, states=encoding_of("float32")):
         with connect(behind, check_states=check_states) as middle:
             assert not middle._declaration.finite
-            assert middle.vouches is vouches
+            assert middle.states_are_checked is checked
         with served(middle, address), connect(address) as far:
-            assert far._declaration.finite is vouches
+            assert far._declaration.finite is checked
 
 
 def test_answers_are_not_dropped_while_they_are_taken() -> None:

@@ -318,14 +318,16 @@ def test_a_fault_in_a_stream_hands_out_what_was_harvested() -> None:
 
         def was_reset(self, *, from_rest: bool) -> None: ...
 
-        def was_driven(self, inputs: np.ndarray, states: np.ndarray, seconds: float) -> None:
+        def was_driven(self, inputs: np.ndarray, states: np.ndarray | None, seconds: float) -> None:
+            assert states is not None
             self.driven.append(states.copy())
 
     with ipc_address() as address, served(Toy(fails_at=12), address), connect(address) as device:
-        observer = device.observer = Observer()
-        device.reset()
-        with pytest.raises(DeviceFault) as caught:
-            list(device.stream([u[:, :10], u[:, 10:]]))
+        observer = Observer()
+        with device.observed_by(observer):
+            device.reset()
+            with pytest.raises(DeviceFault) as caught:
+                list(device.stream([u[:, :10], u[:, 10:]]))
         # Of the chunk that failed.
         assert caught.value.steps_done == 12
         assert np.array_equal(caught.value.states, true_states(u)[:, 10:22])

@@ -185,7 +185,7 @@ class SimulatedReservoir(Reservoir):
             log.warning(
                 "%s: with a loop noise of %g the states spread by no more than %.2g over time (standard deviation), "
                 "noise included: lower nonidealities.loop.noise, which is in units of the states, or drive it harder",
-                self._name(), noise, spread,
+                self.name, noise, spread,
             )  # fmt: skip
 
     def _converted(self, u: Any) -> Any:
@@ -256,7 +256,7 @@ class SimulatedReservoir(Reservoir):
         """The spec after an upload."""
         if self._imperfect is not None:
             identity = _marked(identity, self._nonidealities)
-        return self._device().model_copy(update={"identity": identity})
+        return self.device_spec.model_copy(update={"identity": identity})
 
     def _settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = {"engine": self._engine.name}

@@ -25,7 +25,7 @@ def simulated_networks(devices: Sequence[Reservoir]) -> list[SimulatedNetwork]:
                 f"reservoir {number} ({spec.identity.model}) cannot be put inside a graph: only a simulated esn in "
                 "this process can; export the segments (--target segments), and drive the reservoir beside them"
             )
-        if not spec.deterministic or spec.input_bits or spec.output_bits or device._mask is not None:
+        if not spec.deterministic or spec.input_bits or spec.output_bits or device.input_mask is not None:
             raise ConfigurationError(
                 f"reservoir {number} has non-idealities or an input mask, which a graph has not: export the segments "
                 "(--target segments), and drive the reservoir beside them"

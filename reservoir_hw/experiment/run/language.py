@@ -394,7 +394,7 @@ def _train_on_states(
             "(training.gradient.keep_states keeps them)"
         )
     held_out = _held_out(task, options)
-    with _counted(layer.reservoir, watch.add):
+    with layer.reservoir.observed_by(_Steps(watch.add)):
         result = train_on_states(
             model.readout,
             shards,
@@ -432,23 +432,10 @@ class _Steps:
         """Nothing to count."""
         del from_rest
 
-    def was_driven(self, inputs: np.ndarray, states: np.ndarray, seconds: float) -> None:
+    def was_driven(self, inputs: np.ndarray, states: np.ndarray | None, seconds: float) -> None:
         """Time steps of all sequences."""
         del states, seconds
         self.add(inputs.shape[0] * inputs.shape[1])
-
-
-@contextlib.contextmanager
-def _counted(reservoir: Reservoir, add: Callable[[int], None]) -> Iterator[None]:
-    """Count what is driven, unless a recorder looks already: then the progress knows of the training alone."""
-    if reservoir.observer is not None:
-        yield
-        return
-    reservoir.observer = _Steps(add)
-    try:
-        yield
-    finally:
-        reservoir.observer = None
 
 
 def _told(watch: Watch) -> Callable[[Progress], None]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.store import Dataset, Place, StateStore
 
@@ -23,11 +23,12 @@ class Recorder:
     before clipping), states as they are returned. What was driven before a fault is kept. One chunk of `chunk_steps`
     steps is held in memory; chunks of many sequences or nodes have fewer steps.
 
-    Raises `ConfigurationError` if there is something at `path` already, or another recorder at work.
+    Raises `ConfigurationError` if there is something at `path` already.
     """
 
     def __init__(self, reservoir: Reservoir, path: str | Path, *, chunk_steps: int = 4096) -> None:
         self._reservoir = reservoir
+        self._observing = contextlib.ExitStack()
         self._chunk_steps = chunk_steps
         spec = reservoir.spec
         facts = {"made_by": "record", "spec": spec.model_dump(mode="json"), "provenance": reservoir.provenance()}
@@ -43,13 +44,11 @@ class Recorder:
         self._began = self._seconds = 0.0
 
     def __enter__(self) -> Recorder:
-        if self._reservoir.observer is not None:
-            raise ConfigurationError("this reservoir is being recorded already: end that recording first")
-        self._reservoir.observer = self
+        self._observing.enter_context(self._reservoir.observed_by(self))
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._reservoir.observer = None
+        self._observing.close()
         try:
             self._finish()
         finally:
@@ -64,8 +63,14 @@ class Recorder:
         self._finish()
         self._from_rest = from_rest
 
-    def was_driven(self, inputs: np.ndarray, states: np.ndarray, seconds: float) -> None:
-        """Inputs (batch, time, inputs) and the states that they gave."""
+    def was_driven(self, inputs: np.ndarray, states: np.ndarray | None, seconds: float) -> None:
+        """Inputs (batch, time, inputs) and the states that they gave.
+
+        Where nobody saw the states, what follows is a sequence of its own that does not begin at rest.
+        """
+        if states is None:
+            self.was_reset(from_rest=False)
+            return
         steps = inputs.shape[1]
         if not steps:
             return

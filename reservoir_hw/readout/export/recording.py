@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -43,9 +43,10 @@ class _Watch:
     def was_reset(self, *, from_rest: bool) -> None:
         """Of no interest."""
 
-    def was_driven(self, inputs: np.ndarray, states: np.ndarray, seconds: float) -> None:
+    def was_driven(self, inputs: np.ndarray, states: np.ndarray | None, seconds: float) -> None:
         """Keep them."""
-        self._kept.append(states.copy())
+        if states is not None:
+            self._kept.append(states.copy())
 
 
 @contextmanager
@@ -54,7 +55,5 @@ def _watched(reservoirs: Sequence[Reservoir]) -> Iterator[list[np.ndarray]]:
     kept: list[np.ndarray] = []
     with ExitStack() as stack:
         for reservoir in {id(one): one for one in reservoirs}.values():
-            before: Any = reservoir.observer
-            reservoir.observer = _Watch(kept)
-            stack.callback(setattr, reservoir, "observer", before)
+            stack.enter_context(reservoir.observed_by(_Watch(kept)))
         yield kept

@@ -186,10 +186,9 @@ def test_a_noisy_device_behind_a_socket(tmp_path: Path, record_property: Any) ->
                     outputs = readout.predict(np.asarray(device.run(played)))
                     errors.append(task.evaluate(outputs[:, 200:]).metrics["nrmse"])
                 seen = Seen()
-                device.observer = seen
                 with EdgeRunner(tmp_path / "model.rhw", device) as runner:
-                    edge = runner.run(played)
-                    device.observer = None
+                    with device.observed_by(seen):
+                        edge = runner.run(played)
                     (probe,) = runner.verify_probe()
     expected = readout.predict(seen.states[0])
     assert np.abs(edge - expected).max() <= bound(expected)

@@ -125,8 +125,6 @@ def test_what_does_not_begin_at_rest_says_so_and_is_not_replayed(tmp_path: Path)
             toy.run(whole := drive(1, 20))
             toy.restore(snapshot)
             toy.run(drive(1, 20))
-            with pytest.raises(ConfigurationError, match="being recorded already"), Recorder(toy, tmp_path / "second"):
-                pass
     store = StateStore.open(tmp_path / "trace")
     assert [d.facts["from_rest"] for d in store.datasets.values()] == [False, True, False]
     with open_reservoir({"kind": "replay", "trace": str(tmp_path / "trace")}) as replay:
@@ -134,6 +132,19 @@ def test_what_does_not_begin_at_rest_says_so_and_is_not_replayed(tmp_path: Path)
         replay.reset(1)
         with pytest.raises(InputRangeError, match="data set 000, 002 does not begin at rest"):
             replay.run(middle)
+
+
+def test_several_recorders_see_the_same_drives(tmp_path: Path) -> None:
+    with SnapshotToy() as toy, Recorder(toy, tmp_path / "first"):
+        toy.run(drive(1, 5))
+        with Recorder(toy, tmp_path / "second"):
+            toy.run(later := drive(1, 6))
+        toy.run(drive(1, 7))
+    first, second = (StateStore.open(tmp_path / name).dataset("000") for name in ("first", "second"))
+    assert first.steps == 18
+    assert np.array_equal(second.inputs[:], later)
+    assert np.array_equal(second.states[:], first.states[:, 5:11])
+    assert [d.facts["from_rest"] for d in (first, second)] == [True, False]
 
 
 def test_a_harvest_with_a_warm_up_is_no_recording_of_its_test(tmp_path: Path) -> None:

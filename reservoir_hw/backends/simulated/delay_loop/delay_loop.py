@@ -210,10 +210,8 @@ class DelayLoop(SimulatedReservoir):
         )
         super().__init__(spec, self._loop, nonidealities=nonidealities, out_of_range=out_of_range)
 
-    def _in_range(self, u: np.ndarray) -> np.ndarray:
-        u = super()._in_range(u)
+    def _check_inputs(self, u: np.ndarray) -> None:
         self._loop.check(u)
-        return u
 
     def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
         states = super()._run(u, out)

@@ -208,13 +208,13 @@ class GatedEsn(SimulatedReservoir):
                 "gate_statistics: with nonidealities.readout the states that are read are not those that the gates "
                 "see; leave readout out"
             )
-        given = self._to_native(u, "inputs")
+        given = to_numpy(u, self.spec.numpy_dtype, "inputs")
         if given.ndim != 3 or given.shape[1] == 0:
             raise ShapeError(f"gate_statistics takes inputs (batch, time, inputs), not {tuple(given.shape)}")
         self.reset(len(given))
         states = to_numpy(self.run(given), self.spec.numpy_dtype, "states")
         counted = self.counters.clipped
-        given = self._in_range(given)
+        given = self.inputs_for_device(given)
         self.counters.clipped = counted
         given = to_numpy(self._converted(given), self.spec.numpy_dtype, "inputs")
         before = np.concatenate([np.zeros_like(states[:, :1]), states[:, :-1]], axis=1)

@@ -57,7 +57,7 @@ class ByGradients(Trainer):
     def check_harvest(self, config: ExperimentConfig) -> None:
         """Always: the training drives the reservoir."""
         raise ConfigurationError(
-            f"kind {config.readout.kind} drives its reservoir itself while it is trained: run the experiment "
+            f"readout {config.readout.kind} drives its reservoir itself while it is trained: run the experiment "
             "(training.gradient.keep_states keeps the states of a linear, low_rank or attention readout in the run "
             "folder)"
         )

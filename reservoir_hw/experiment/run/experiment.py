@@ -163,8 +163,10 @@ class Experiment:
 
     def _check_harvest(self) -> None:
         for point in self.points:
-            with self._naming("readout"):
+            try:
                 _trainer(point).check_harvest(point.config)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"{self._document.origin(('readout',))}: {error}") from None
 
     @contextlib.contextmanager
     def _naming(self, section: str) -> Iterator[None]:

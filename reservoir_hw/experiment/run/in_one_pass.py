@@ -79,7 +79,7 @@ class InOnePass(Trainer):
         store = _harvested(run)
         if store is not None and not task.closed_loop:
             run.say(f"training and testing on {store.path}")
-            readout, outputs = _train(point, task, _stored(run, store))
+            readout, outputs = trained(point, task, _stored(run, store))
             _keep(run, readout, outputs, device_of(store))
             return
         run.say("opening")
@@ -91,7 +91,7 @@ class InOnePass(Trainer):
                 else:
                     bursts = plan_of(point, task, max_batch=reservoir.spec.max_batch)
                     states = driven(reservoir, bursts, run.add, repetitions=point.config.training.repetitions)
-                readout, outputs = _train(point, task, states)
+                readout, outputs = trained(point, task, states)
                 if task.closed_loop:
                     run.say("forecasting")
                     horizon = task.test.targets.shape[1]
@@ -167,8 +167,8 @@ def _recorded(run: PointRun, reservoir: Reservoir) -> contextlib.AbstractContext
     return Recorder(reservoir, run.files.record, chunk_steps=run.point.config.run.chunk_steps)
 
 
-def _train(point: Point, task: Task, states: Iterable[tuple[DriveChunk, np.ndarray]]) -> tuple[Readout, np.ndarray]:
-    """A readout trained on the chunks of the training, and its outputs for those of the test."""
+def trained(point: Point, task: Task, states: Iterable[tuple[DriveChunk, np.ndarray]]) -> tuple[Readout, np.ndarray]:
+    """A readout, trained on the chunks of the training, and its outputs for those of the test."""
     config = _readout(point.config)
     readout = config.build()
     readout.repetitions_ = point.config.training.repetitions

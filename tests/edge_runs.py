@@ -14,7 +14,7 @@ from reservoir_hw import Experiment
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.experiment.deploy.trained import trained_row
-from reservoir_hw.experiment.run import language
+from reservoir_hw.experiment.run.by_gradients import opened_model
 from reservoir_hw.readout.training import load_weights
 from reservoir_hw.tasks.text.task import Text
 
@@ -70,7 +70,7 @@ def model_of(run: Path, reservoir: Path | None = None) -> Iterator[tuple[Any, li
     """A trained language model in torch, around its open devices."""
     row = trained_row(run, reservoir=reservoir)
     task = cast(Text, row.point.config.task.build())
-    with language.opened(row.point, task, language.Place(run, 0, None)) as (model, devices):
+    with opened_model(row.point, task) as (model, devices):
         load_weights(model, row.weights)
         model.eval()
         yield model, devices
@@ -91,7 +91,7 @@ class Seen:
     def was_reset(self, *, from_rest: bool) -> None:
         del from_rest
 
-    def was_driven(self, inputs: np.ndarray, states: np.ndarray, seconds: float) -> None:
+    def was_driven(self, inputs: np.ndarray, states: np.ndarray | None, seconds: float) -> None:
         del inputs, seconds
         self.states.append(states.copy())
 

@@ -28,6 +28,10 @@ class LayeredReservoirConfig(ReservoirConfig):
     def configurations(self, width: int, layers: int) -> list[ReservoirConfig]:
         """One for each of `layers` layers of this width."""
 
+    def for_layers(self, width: int, layers: int) -> list[ReservoirConfig]:
+        """`configurations`."""
+        return self.configurations(width, layers)
+
     def build(self) -> Reservoir:
         """Raises `ConfigurationError`: these are several."""
         raise ConfigurationError(

@@ -21,7 +21,8 @@ def check(
 ) -> None:
     """Validate a file and estimate what a run would cost. Opens no device."""
     from reservoir_hw.core.reservoir_config import parse_reservoir
-    from reservoir_hw.experiment.run.experiment import Experiment, load_document
+    from reservoir_hw.experiment.configuration.document import load_document
+    from reservoir_hw.experiment.run.experiment import Experiment
     from reservoir_hw.experiment.sweeps.sweep import Sweep, describe
 
     document = load_document(file, reservoir=reservoir, set=set_ or [])

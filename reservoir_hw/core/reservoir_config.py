@@ -72,6 +72,11 @@ class ReservoirConfig(Config):
             )
         return self
 
+    def for_layers(self, width: int, layers: int) -> list[ReservoirConfig]:
+        """One for each of `layers` layers of a model that drive it with `width` channels, or one that all share."""
+        del width, layers
+        return [self]
+
     def required_inputs(self) -> int:
         """`inputs`, or an error where neither the file nor a task gave it."""
         if self.inputs is None and self.input_mask is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,11 @@ class Source(ABC):
     def streams(self, kind: Streams) -> tuple[np.ndarray, np.ndarray | None]:
         """States (sets, streams, nodes) at the ends of input streams, and the noise of each node (nodes,) if known."""
         raise NotSupported("it gives no responses to many input streams")
+
+    def planned_steps(self, names: Collection[str]) -> int:
+        """Steps that the measures `names` will drive; 0 for what was driven already."""
+        del names
+        return 0
 
     # ---- the measures ---------------------------------------------------------------------------
 

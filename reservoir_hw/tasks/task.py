@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from reservoir_hw.core.errors import InputRangeError, ShapeError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from reservoir_hw.core.tokenizer import Tokenizer
 
 OutputScale = Literal["scores", "probabilities"]
 
@@ -73,6 +75,26 @@ class Table:
     note: str = ""
 
 
+class Tokens(Protocol):
+    """A text in numbers, which language models learn from: three parts, each (time,), below `vocabulary`."""
+
+    tokenizer: Tokenizer
+    vocabulary: int
+    tokens_train: np.ndarray
+    tokens_validation: np.ndarray
+    tokens_test: np.ndarray
+
+    def encode(self, text: str) -> np.ndarray:
+        """Tokens (time,) of a text, such as a prompt. Raises `InputRangeError` for what has no token."""
+        ...
+
+    def judged(
+        self, cross_entropy: float, accuracy: float, arrays: Mapping[str, np.ndarray] | None = None
+    ) -> Evaluation:
+        """The metrics of a model with this mean cross-entropy (nats per token) and accuracy."""
+        ...
+
+
 class Task(ABC):
     """A train and a test split and the measures of success.
 
@@ -94,6 +116,11 @@ class Task(ABC):
     def outputs(self) -> int:
         """Number of output channels."""
         return self.train.targets.shape[2]
+
+    @property
+    def tokens(self) -> Tokens | None:
+        """What language models learn from; None for a task that is no text."""
+        return None
 
     @abstractmethod
     def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:

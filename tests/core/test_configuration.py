@@ -11,8 +11,8 @@ import pytest
 from reservoir_hw import open_reservoir
 from reservoir_hw.core.configuration import Config, Document, parse_scalar, validate
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import grid, parse_experiment
-from reservoir_hw.experiment.run.experiment import load_document
 
 EXPERIMENT = """\
 title: test

@@ -18,8 +18,7 @@ from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.experiment.configuration.gradient import GradientConfig
 from reservoir_hw.experiment.configuration.search import Dimension, SweepConfig
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
-from reservoir_hw.readout.linear.configuration import ReadoutConfig
-from reservoir_hw.readout.models.configuration import ModelConfig
+from reservoir_hw.readout.configuration import ReadoutConfig
 from reservoir_hw.tasks.task import TaskConfig
 
 # Which plug-in group stands behind a section with `kind:`.
@@ -88,7 +87,7 @@ class ExperimentConfig(Config):
     title: str = ""
     task: TaskConfig
     reservoir: ReservoirConfig
-    readout: ReadoutConfig | ModelConfig
+    readout: ReadoutConfig
     training: TrainingConfig = TrainingConfig()
     run: RunConfig = RunConfig()
     baselines: list[BaselineConfig] = Field(default=[])
@@ -113,8 +112,8 @@ class Point:
             for key, value in self.values.items()
             if key.partition(".")[0] != "task" and key != "reservoir.nodes" and not key.endswith("seed")
         ]
-        readout = self.config.readout
-        model = [readout.label] if isinstance(readout, ModelConfig) and "readout" not in self.values else []
+        label = self.config.readout.label
+        model = [label] if label and "readout" not in self.values else []
         return " ".join([self.config.reservoir.label, *model, *shown])
 
     @property

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from reservoir_hw.backends.layered import LayeredReservoirConfig
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, MissingExtra, ShapeError
 from reservoir_hw.core.reservoir_config import ReservoirConfig, parse_reservoir, reservoir_section
@@ -65,11 +64,8 @@ def _configurations(paths: Sequence[str | Path], slots: Sequence[Slot]) -> list[
         if "kind" not in document.data and "reservoir" not in document.data:
             raise ConfigurationError(f"{path}:1: a reservoir file has `kind:` at its top")
         config = parse_reservoir(reservoir_section(document))
-        if isinstance(config, LayeredReservoirConfig):
-            width = slots[len(found)].inputs if len(found) < len(slots) else 1
-            found += config.configurations(width, len(slots) - len(found))
-        else:
-            found.append(config)
+        width = slots[len(found)].inputs if len(found) < len(slots) else 1
+        found += config.for_layers(width, len(slots) - len(found))
     return [
         config.for_inputs(slot.inputs) for config, slot in zip(found, slots, strict=False)
     ] + found[len(slots) :]  # fmt: skip

@@ -12,11 +12,10 @@ import numpy as np
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.experiment.configuration.experiment import Point
 from reservoir_hw.experiment.states.closed_loop import forecast
-from reservoir_hw.experiment.states.drive import OnSteps, driven, judge
+from reservoir_hw.experiment.states.drive import OnSteps, driven, predict_into
 from reservoir_hw.experiment.states.plan import plan
-from reservoir_hw.readout.linear.configuration import Readout
-from reservoir_hw.tasks.task import Evaluation, Task
-from reservoir_hw.tasks.text.task import Text
+from reservoir_hw.readout.configuration import Readout
+from reservoir_hw.tasks.task import Evaluation, Task, Tokens
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.edge.manifest import Crossing
@@ -71,10 +70,10 @@ def series_metrics(
             splits=("train", "test") if config.training.continuous else ("test",),
         )
         outputs = [np.zeros(task.test.targets.shape, np.float32) for _ in both]
-        for leg, states in driven(reservoir, bursts, on_steps, repetitions=config.training.repetitions):
-            if leg.split == "test":
+        for chunk, states in driven(reservoir, bursts, on_steps, repetitions=config.training.repetitions):
+            if chunk.split == "test":
                 for one, target in zip(both, outputs, strict=True):
-                    judge(one, leg, states, target)
+                    predict_into(one, chunk, states, target)
     return _pairs(*(task.evaluate(found, "scores") for found in outputs))
 
 
@@ -82,7 +81,7 @@ def text_metrics(
     model: TokenModel,
     reference: Plan,
     quantised: Sequence[Compute],
-    task: Text,
+    task: Tokens,
     options: TrainingOptions,
     on_steps: OnSteps,
 ) -> Metrics:

@@ -8,9 +8,8 @@ from pathlib import Path
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir, parse_reservoir
+from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import parse_experiment
-from reservoir_hw.experiment.run.experiment import load_document
-from reservoir_hw.experiment.run.language import input_channels
 
 
 def reservoir_of(
@@ -24,7 +23,7 @@ def reservoir_of(
     document = load_document(path, set=list(set))
     if "task" in document.data:
         experiment = parse_experiment(document)
-        channels = input_channels(experiment, experiment.task.build())
+        channels = experiment.readout.input_channels(experiment.task.build())
         if inputs is not None and inputs != channels:
             raise ConfigurationError(f"{path}: its task has {channels} input channels, not {inputs}")
         config = experiment.reservoir.for_inputs(channels)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.backends.zeromq import ZmqReservoir
 from reservoir_hw.core.errors import DeviceError, ReservoirError, StateLost
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.seeds import generator
@@ -112,8 +111,9 @@ def look_at(
     contract = {"identity", "spec", "reset", "input_mask", "counters", "latency"}
     settings = {name: value for name, value in known.items() if name not in contract}
     info = DeviceInfo(kind, spec, settings, reservoir.reset_duration_s)
-    if isinstance(reservoir, ZmqReservoir):
-        info.server = reservoir.status()
+    # What lies behind a server can say more of it.
+    status = getattr(reservoir, "status", None)
+    info.server = None if status is None else status()
     if not drive:
         info.not_driven = "it was not driven (--no-drive)"
         return info

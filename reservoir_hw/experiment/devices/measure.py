@@ -8,24 +8,23 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import safetensors.numpy
 
 from reservoir_hw.backends.replay import ReplayConfig
 from reservoir_hw.core import provenance
-from reservoir_hw.core.errors import ConfigurationError, DeviceError, MissingExtra, ReservoirError, StateLost
+from reservoir_hw.core.errors import ConfigurationError, DeviceError, ReservoirError, StateLost
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir, parse_reservoir
 from reservoir_hw.core.store import StateStore
+from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import parse_experiment
-from reservoir_hw.experiment.run.experiment import Progress, load_document
 from reservoir_hw.experiment.run.folder import new_run_folder, write_bytes, write_json
-from reservoir_hw.experiment.run.language import input_channels
-from reservoir_hw.experiment.run.outcome import ending
+from reservoir_hw.experiment.run.progress import Progress, StepCounter
 from reservoir_hw.experiment.run.report import write_report
-from reservoir_hw.experiment.run.result import Result
+from reservoir_hw.experiment.run.result import how_it_ended
 from reservoir_hw.measures import (
     MEASURES,
     Interval,
@@ -94,12 +93,7 @@ class MeasureResult:
         confidence = next((f"{result.interval.confidence:.0%}" for result in self.rows), "")
         note = "metrics.json says for each interval how it was found; measures.safetensors holds what the figures show."
         tables = [Table(self.title, ["measure", "value", f"{confidence} interval".strip(), "remark"], rows, note)]
-        for result in self.rows:
-            if isinstance(result, MemoryCapacity):
-                tables.append(_memory_table(result))
-            elif isinstance(result, ProcessingCapacity):
-                tables.append(_processing_table(result))
-        return tables
+        return [*tables, *(_TABLES[name](self.measured[name]) for name in self.measured if name in _TABLES)]
 
     def figures(self) -> dict[str, Figure]:
         """A figure for each measure. Needs the `report` extra."""
@@ -158,7 +152,7 @@ def measure(
     names = _names(only)
     driving: dict[str, Any] = {"steps": steps, "repeats": repeats, "input_range": input_range, "seed": seed}
     settings = {**driving, "washout": washout, "max_delay": max_delay, "only": names}
-    counter = _Counter(progress)
+    counter = StepCounter(progress)
     with _opened(source, reservoir, set, washout, max_delay, driving, counter.add) as (name, opened, device, resolved):
         result = MeasureResult(
             title=f"Measures of {name}",
@@ -166,8 +160,8 @@ def measure(
             provenance={**provenance.collect(resolved), "measure": settings, "rows": device()},
         )
         result.save()
-        live = isinstance(opened, Live)
-        counter.total = opened.planned_steps(names) if live else len(names)
+        driven = opened.planned_steps(names)
+        counter.total = driven or len(names)
         try:
             for measured in names:
                 counter.say(MEASURES[measured])
@@ -178,20 +172,21 @@ def measure(
                 except ReservoirError as error:
                     result.reasons[measured] = str(error)
                 result.save()
-                counter.add(0 if live else 1)
+                counter.add(0 if driven else 1)
             if not result.measured:
                 raise ConfigurationError(_nothing_measured(name, result.reasons))
             result.provenance["rows"] = device()
             result.status = "complete"
             counter.say("writing the report")
-            _report(result)
+            write_report(result)
             result.save()
         except BaseException as error:
-            result.status, result.problem = ending(error)
+            result.status, result.problem = how_it_ended(error)
             # The error itself goes on to the caller; a full disk must not hide it.
             with contextlib.suppress(Exception):
                 result.save()
-                _report(result)
+                if result.measured:
+                    write_report(result)
             raise
     return result
 
@@ -240,7 +235,7 @@ def _built(
     if "task" in document.data:
         experiment = parse_experiment(document)
         _refuse_replay(path, experiment.reservoir)
-        inputs = input_channels(experiment, experiment.task.build())
+        inputs = experiment.readout.input_channels(experiment.task.build())
         config = experiment.reservoir.for_inputs(inputs)
     else:
         config = parse_reservoir(document)
@@ -297,15 +292,6 @@ def _names(only: Iterable[str] | None) -> list[str]:
     return [name for name in MEASURES if name in wanted]
 
 
-def _report(result: MeasureResult) -> None:
-    if result.measured:
-        try:
-            # The report needs of a result what both kinds have.
-            write_report(cast("Result", result))
-        except MissingExtra as error:
-            result.notes.append(str(error))
-
-
 def _memory_table(result: MemoryCapacity) -> Table:
     recall = result.recall[:, :_SHOWN_DELAYS]
     rows = [
@@ -323,6 +309,13 @@ def _processing_table(result: ProcessingCapacity) -> Table:
         for degree, (capacity, interval) in enumerate(zip(result.by_degree, result.degree_intervals, strict=True), 1)
     ]
     return Table("Processing capacity by degree", ["degree", "capacity", "interval"], rows, f"At most {result.rank}.")
+
+
+# Of measures that one number does not tell.
+_TABLES: dict[str, Callable[[Any], Table]] = {
+    "memory_capacity": _memory_table,
+    "processing_capacity": _processing_table,
+}
 
 
 def _number(value: float) -> str:
@@ -346,22 +339,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-class _Counter:
-    """Adds up the steps that are driven for one progress report."""
-
-    def __init__(self, progress: Progress | None) -> None:
-        self._progress = progress
-        self.total, self._done, self._what = 0, 0, ""
-
-    def say(self, what: str) -> None:
-        """What is being done from now on."""
-        self._what = what
-        self.add(0)
-
-    def add(self, steps: int) -> None:
-        """So many steps were driven."""
-        self._done += steps
-        if self._progress is not None:
-            self._progress(self._what, self._done, self.total)

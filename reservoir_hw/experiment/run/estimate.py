@@ -7,9 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from reservoir_hw.experiment.configuration.experiment import Point
-from reservoir_hw.experiment.run import language
-from reservoir_hw.experiment.states.plan import plan_of, steps_needed
-from reservoir_hw.readout.models.configuration import ModelConfig
+from reservoir_hw.experiment.run.trainers import trainer_of
 from reservoir_hw.tasks.task import Task
 
 
@@ -49,51 +47,21 @@ def estimate(points: Sequence[tuple[Point, Task]], *, kept: bool = False) -> Est
 
     `kept` is for a harvest: only states that are kept count as bytes, and no forecast is made.
     """
-    steps = chunks = learning = 0
-    sizes: list[int] = []
-    periods: list[float] = []
-    for point, task in points:
-        reservoir = point.config.reservoir
-        period = getattr(reservoir, "step_period_s", None)
-        if isinstance(point.config.readout, ModelConfig):
-            model = language.cost(point, task)
-            steps, learning = steps + model.device_steps, learning + model.training_steps
-            sizes += [] if model.state_bytes is None else [model.state_bytes]
-            periods += [] if period is None else [model.device_steps * period / 3600]
-            continue
-        legs = [leg for burst in plan_of(point, task) for leg in burst.legs]
-        here = sum(leg.steps for leg in legs) if kept else steps_needed(point, task)
-        here += _steps_for_rest(point, task)
-        steps, chunks = steps + here, chunks + len(legs)
-        nodes = getattr(reservoir, "nodes", None)
-        if nodes is not None:
-            written = sum(leg.steps for leg in legs if leg.place is not None) if kept else here
-            sizes.append(written * nodes * (8 if getattr(reservoir, "dtype", "float32") == "float64" else 4))
-        if period is not None:
-            periods.append(here * period / 3600)
+    costs = [trainer_of(point.config.readout).cost(point, task, harvest=kept) for point, task in points]
+    sizes = [cost.state_bytes for cost in costs if cost.state_bytes is not None]
+    periods = [getattr(point.config.reservoir, "step_period_s", None) for point, _ in points]
+    hours = [
+        cost.device_steps * period / 3600 for cost, period in zip(costs, periods, strict=True) if period is not None
+    ]
     return Estimate(
         runs=len(points),
-        device_steps=steps,
-        chunks=chunks,
+        device_steps=sum(cost.device_steps for cost in costs),
+        chunks=sum(cost.chunks for cost in costs),
         state_bytes=sum(sizes) if len(sizes) == len(points) else None,
-        hours=sum(periods) if len(periods) == len(points) else None,
+        hours=sum(hours) if len(hours) == len(points) else None,
         kept=kept,
-        training_steps=learning,
+        training_steps=sum(cost.training_steps for cost in costs),
     )
-
-
-def _steps_for_rest(point: Point, task: Task) -> int:
-    """Steps of replays, and of the washout or waveform of each reset, as far as the configuration tells them."""
-    reservoir = point.config.reservoir
-    replayed = getattr(reservoir, "memory_steps", 0) if getattr(reservoir, "continuity", "") == "replayed" else 0
-    policy = getattr(reservoir, "reset", None)
-    rest = getattr(policy, "steps", 0) or len(getattr(policy, "values", ()))
-    total = 0
-    for burst in plan_of(point, task):
-        calls = len(burst.legs)
-        resets = calls if replayed else 1
-        total += burst.batch * ((calls - 1) * replayed + resets * rest)
-    return total
 
 
 def _bytes(number: float) -> str:

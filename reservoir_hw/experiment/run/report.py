@@ -6,11 +6,33 @@ import base64
 import io
 import json
 from importlib.resources import files
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
-from reservoir_hw.core.errors import MissingExtra
 from reservoir_hw.experiment.run.folder import write_bytes, write_text
-from reservoir_hw.experiment.run.result import Result
+from reservoir_hw.tasks.task import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Reported(Protocol):
+    """What a report needs of a result: of a run, of measures, or of a sweep."""
+
+    title: str
+    status: str
+    problem: str
+    folder: Path
+    provenance: dict[str, Any]
+    notes: list[str]
+
+    def tables(self) -> list[Table]:
+        """Tables for the page."""
+        ...
+
+    def figures(self) -> dict[str, Figure]:
+        """Figures by file stem."""
+        ...
 
 
 def have_report_extra() -> bool:
@@ -20,13 +42,11 @@ def have_report_extra() -> bool:
     return all(find_spec(name) for name in ("matplotlib", "jinja2"))
 
 
-def write_report(result: Result) -> None:
-    """Write figures/*.png and report.html.
-
-    Raises `MissingExtra` where the `report` extra is not installed.
-    """
+def write_report(result: Reported) -> None:
+    """Write figures/*.png and report.html; where the `report` extra is not installed, only a note that says so."""
     if not have_report_extra():
-        raise MissingExtra("figures and the report need matplotlib and jinja2: pip install 'reservoir-hw[report]'")
+        result.notes.append("figures and the report need matplotlib and jinja2: pip install 'reservoir-hw[report]'")
+        return
     from jinja2 import Environment
 
     pictures: list[dict[str, str]] = []

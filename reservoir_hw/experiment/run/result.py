@@ -66,6 +66,16 @@ class Result:
         write_json(self.folder / "provenance.json", {**self.provenance, "status": self.status})
 
 
+def how_it_ended(error: BaseException) -> tuple[str, str]:
+    """Status, "interrupted" or "failed", and problem of what this error ended."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", "interrupted by Ctrl-C"
+    # What SIGTERM becomes where it is waited for.
+    if isinstance(error, SystemExit):
+        return "interrupted", "terminated"
+    return "failed", f"{type(error).__name__}: {error}"
+
+
 def _plain_table(rows: list[Row]) -> Table:
     names = list(dict.fromkeys(name for row in rows for name in row.evaluation.metrics))
     points = list(dict.fromkeys(key for row in rows for key in row.point))

@@ -1,4 +1,4 @@
-"""Driving a reservoir through a plan, and what its states are for: learning and judging, in bounded memory."""
+"""Driving a reservoir through a plan, and what its states are for: learning and testing, in bounded memory."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from reservoir_hw.core.errors import NotSupported
-from reservoir_hw.experiment.states.plan import Burst, Leg
-from reservoir_hw.readout import Chunk
-from reservoir_hw.readout.linear.configuration import OnlineReadout, Readout
 from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.experiment.states.plan import Burst, DriveChunk
+from reservoir_hw.readout import Chunk
+from reservoir_hw.readout.configuration import PrequentialReadout, Readout
 from reservoir_hw.tasks.task import Split, Task
 
 OnSteps: TypeAlias = Callable[[int], None]
@@ -19,8 +19,8 @@ OnSteps: TypeAlias = Callable[[int], None]
 
 def driven(
     reservoir: Reservoir, bursts: Sequence[Burst], on_steps: OnSteps, *, repetitions: int = 1
-) -> Iterator[tuple[Leg, np.ndarray]]:
-    """Every leg with its states (batch, time, nodes), as they come.
+) -> Iterator[tuple[DriveChunk, np.ndarray]]:
+    """Every chunk with its states (batch, time, nodes), as they come.
 
     Of several repetitions the mean is given, once all are there: a burst is then held in memory.
     """
@@ -28,16 +28,18 @@ def driven(
         sums: list[np.ndarray] = []
         for burst in bursts[first : first + repetitions]:
             reservoir.reset(burst.batch)
-            for number, (leg, states) in enumerate(zip(burst.legs, states_of(reservoir, burst.legs), strict=True)):
-                on_steps(leg.steps)
+            for number, (chunk, states) in enumerate(
+                zip(burst.chunks, states_of(reservoir, burst.chunks), strict=True)
+            ):
+                on_steps(chunk.steps)
                 if repetitions == 1:
-                    yield leg, states
-                elif leg.repetition == 0:
-                    sums.append(np.zeros(0) if leg.place is None else states.astype(np.float64))
-                elif leg.place is not None:
+                    yield chunk, states
+                elif chunk.repetition == 0:
+                    sums.append(np.zeros(0) if chunk.place is None else states.astype(np.float64))
+                elif chunk.place is not None:
                     sums[number] += states
-        for leg, total in zip(bursts[first].legs, sums, strict=False):
-            yield leg, mean_of(total, repetitions, reservoir.spec.dtype)
+        for chunk, total in zip(bursts[first].chunks, sums, strict=False):
+            yield chunk, mean_of(total, repetitions, reservoir.spec.dtype)
 
 
 def mean_of(total: np.ndarray, repetitions: int, dtype: str) -> np.ndarray:
@@ -45,53 +47,61 @@ def mean_of(total: np.ndarray, repetitions: int, dtype: str) -> np.ndarray:
     return (total / repetitions).astype(dtype)
 
 
-def states_of(reservoir: Reservoir, legs: Sequence[Leg]) -> Iterator[Any]:
-    """The states of consecutive legs, the reservoir being where the first one starts."""
-    chunks = [leg.inputs for leg in legs]
+def states_of(reservoir: Reservoir, chunks: Sequence[DriveChunk]) -> Iterator[Any]:
+    """The states of consecutive chunks, the reservoir being where the first one starts."""
+    inputs = [chunk.inputs for chunk in chunks]
     try:
-        stream = reservoir.stream(iter(chunks))
+        stream = reservoir.stream(iter(inputs))
     except NotSupported:
         # A device that cannot be fed in chunks takes all of it in one run.
-        whole = np.asarray(reservoir.run(np.concatenate(chunks, axis=1)))
-        ends = np.cumsum([chunk.shape[1] for chunk in chunks])
+        whole = np.asarray(reservoir.run(np.concatenate(inputs, axis=1)))
+        ends = np.cumsum([one.shape[1] for one in inputs])
         stream = iter(np.split(whole, ends[:-1], axis=1))
     yield from stream
 
 
-def learn(readout: Readout, task: Task, leg: Leg, states: np.ndarray) -> None:
-    """Hand the states of a training leg to the readout, with the targets that belong to them."""
-    for chunk, _ in _pieces(task.train, leg, states, inputs=readout.input_connection):
-        readout.partial_fit(chunk.states, chunk.targets, chunk.inputs, new_sequence=chunk.new_sequence)
+def learn(readout: Readout, task: Task, chunk: DriveChunk, states: np.ndarray) -> None:
+    """Hand the states of a training chunk to the readout, with the targets that belong to them."""
+    for piece, _ in _pieces(task.train, chunk, states, inputs=readout.input_connection):
+        readout.partial_fit(piece.states, piece.targets, piece.inputs, new_sequence=piece.new_sequence)
 
 
-def judge(readout: Readout, leg: Leg, states: np.ndarray, outputs: np.ndarray) -> None:
-    """Put the readout's answers to a test leg where they belong in `outputs` (batch, time, outputs)."""
-    if leg.place is not None:
-        answers = readout.predict(states, leg.inputs if readout.input_connection else None)
-        outputs[leg.place.rows, leg.place.start : leg.place.stop] = answers
+def predict_into(readout: Readout, chunk: DriveChunk, states: np.ndarray, outputs: np.ndarray) -> None:
+    """Put the readout's answers to a test chunk where they belong in `outputs` (batch, time, outputs)."""
+    if chunk.place is not None:
+        answers = readout.predict(states, chunk.inputs if readout.input_connection else None)
+        outputs[chunk.place.rows, chunk.place.start : chunk.place.stop] = answers
 
 
-def follow(
-    readout: OnlineReadout, task: Task, leg: Leg, states: np.ndarray, outputs: np.ndarray, *, continues: bool = False
+def predict_then_update_into(
+    readout: PrequentialReadout,
+    task: Task,
+    chunk: DriveChunk,
+    states: np.ndarray,
+    outputs: np.ndarray,
+    *,
+    continues: bool = False,
 ) -> None:
-    """As `judge`, but the readout learns the target of each step as soon as it has answered.
+    """As `predict_into`, but the readout learns the target of each step as soon as it has answered.
 
     `continues`: the test goes on with the sequences of the training, so that no washout begins with it.
     """
-    for chunk, (rows, times) in _pieces(task.test, leg, states, inputs=readout.input_connection):
+    for piece, (rows, times) in _pieces(task.test, chunk, states, inputs=readout.input_connection):
         answers = readout.follow(
-            chunk.states, chunk.targets, chunk.inputs, new_sequence=chunk.new_sequence and not continues
+            piece.states, piece.targets, piece.inputs, new_sequence=piece.new_sequence and not continues
         )
         outputs[rows, times] = answers
 
 
-def _pieces(split: Split, leg: Leg, states: np.ndarray, *, inputs: bool) -> Iterator[tuple[Chunk, tuple[slice, slice]]]:
-    """What of a leg can be learned from, without padding, and where in the split it lies (sequences, steps)."""
-    place = leg.place
+def _pieces(
+    split: Split, chunk: DriveChunk, states: np.ndarray, *, inputs: bool
+) -> Iterator[tuple[Chunk, tuple[slice, slice]]]:
+    """What of a chunk can be learned from, without padding, and where in the split it lies (sequences, steps)."""
+    place = chunk.place
     if place is None:
         return
     targets = split.targets[place.rows, place.start : place.stop]
-    given = leg.inputs if inputs else None
+    given = chunk.inputs if inputs else None
     if split.lengths is None:
         times = slice(place.start, place.stop)
         yield Chunk(states, targets, given, new_sequence=place.start == 0), (place.rows, times)

@@ -20,13 +20,13 @@ import numpy as np
 from reservoir_hw.core import provenance
 from reservoir_hw.core.current_folder import look_in_current_folder
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy
-from reservoir_hw.experiment.configuration.experiment import Point
-from reservoir_hw.experiment.states.drive import OnSteps, mean_of, states_of
-from reservoir_hw.experiment.states.plan import Burst, Leg, plan_of
 from reservoir_hw.core.hostlock import HostLock
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import Dataset, Place, StateStore, is_damage, plain_path
+from reservoir_hw.experiment.configuration.experiment import Point
+from reservoir_hw.experiment.states.drive import OnSteps, mean_of, states_of
+from reservoir_hw.experiment.states.plan import Burst, DriveChunk, plan_of
 from reservoir_hw.tasks.task import Task
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ def layout(bursts: Sequence[Burst], spec: ReservoirSpec, task: Task) -> dict[str
     datasets: dict[str, dict[str, Any]] = {}
     digests = {"train": _digest(task.train.inputs), "test": _digest(task.test.inputs)}
     for burst in bursts:
-        for number, leg in enumerate(burst.legs):
+        for number, leg in enumerate(burst.chunks):
             if leg.place is None:
                 continue
             split = task.train if leg.split == "train" else task.test
@@ -136,7 +136,7 @@ def check(store: StateStore, bursts: Sequence[Burst], say: Callable[[str], None]
     Raises `ConfigurationError`, which names the file and says what to do, where something cannot be read.
     """
     datasets = store.datasets
-    counted = [leg for burst in bursts for leg in burst.legs if leg.place is not None][: store.committed]
+    counted = [leg for burst in bursts for leg in burst.chunks if leg.place is not None][: store.committed]
     said = time.monotonic()
     for number, leg in enumerate(counted, 1):
         if time.monotonic() - said >= 1:
@@ -171,9 +171,11 @@ def harvest(reservoir: Reservoir, bursts: Sequence[Burst], store: StateStore, on
     are written anew. The last two leave a seam, which `store.segments` tells. What counts is not read: see `check`.
     """
     store.remove_leftovers()
-    for name in {leg.dataset for burst in bursts for leg in burst.legs if leg.place is not None} - set(store.datasets):
+    for name in {leg.dataset for burst in bursts for leg in burst.chunks if leg.place is not None} - set(
+        store.datasets
+    ):
         store.dataset(name)
-    kept = [(b, i) for b, burst in enumerate(bursts) for i, leg in enumerate(burst.legs) if leg.place is not None]
+    kept = [(b, i) for b, burst in enumerate(bursts) for i, leg in enumerate(burst.chunks) if leg.place is not None]
     done, (b, i), seam = _take_up(reservoir, bursts, kept, store)
     on_steps(_steps_before(bursts, b, i))
     segment: dict[str, Any] = {
@@ -196,7 +198,7 @@ def harvest(reservoir: Reservoir, bursts: Sequence[Burst], store: StateStore, on
         if store.segments[:-1]:
             _erase_rest(bursts, kept[done:], datasets)
         for number in range(b, len(bursts)):
-            legs = bursts[number].legs[i:]
+            legs = bursts[number].chunks[i:]
             if i == 0:
                 reservoir.reset(bursts[number].batch)
             i = 0
@@ -221,11 +223,11 @@ def harvest(reservoir: Reservoir, bursts: Sequence[Burst], store: StateStore, on
 
 def stored(
     store: StateStore, bursts: Sequence[Burst], on_steps: OnSteps, *, repetitions: int = 1
-) -> Iterator[tuple[Leg, np.ndarray]]:
+) -> Iterator[tuple[DriveChunk, np.ndarray]]:
     """Every leg whose states were kept, with those states or their mean over the repetitions, in bounded memory."""
     datasets = store.datasets
 
-    def read(leg: Leg) -> np.ndarray:
+    def read(leg: DriveChunk) -> np.ndarray:
         assert leg.place is not None
         try:
             return datasets[leg.dataset].read_states(leg.place)
@@ -238,7 +240,7 @@ def stored(
             ) from error
 
     for burst in bursts[::repetitions]:
-        for leg in burst.legs:
+        for leg in burst.chunks:
             if leg.place is None:
                 continue
             states = read(replace(leg, repetition=0))
@@ -256,7 +258,9 @@ def device_of(store: StateStore) -> dict[str, Any]:
     return {**store.facts["provenance"]["reservoir"], "states": store.path, "segments": store.segments}
 
 
-def _timed(reservoir: Reservoir, legs: Sequence[Leg]) -> Iterator[tuple[Leg, np.ndarray, tuple[float, float]]]:
+def _timed(
+    reservoir: Reservoir, legs: Sequence[DriveChunk]
+) -> Iterator[tuple[DriveChunk, np.ndarray, tuple[float, float]]]:
     """Legs with their states and when they were driven.
 
     A device that can be frozen is stopped after each: its snapshot must be of that step.
@@ -284,7 +288,7 @@ def _take_up(
     if done == 0:
         return 0, (0, 0), None
     b, i = kept[done - 1]
-    at = {"dataset": bursts[b].legs[i].dataset, "place": done}
+    at = {"dataset": bursts[b].chunks[i].dataset, "place": done}
     snapshot, seam = None, None
     if spec.snapshot:
         try:
@@ -303,7 +307,7 @@ def _take_up(
         # a repetition a replay takes, depend on all that came before.
         for burst in bursts[: kept[done][0]]:
             reservoir.reset(burst.batch)
-            for leg in burst.legs:
+            for leg in burst.chunks:
                 reservoir.run(leg.inputs)
     if kept[done][0] != b:
         # The next one begins with a reset; the snapshot, if there is one, has told the noise where it is.
@@ -312,7 +316,7 @@ def _take_up(
         return done, (b, i + 1), None
     if spec.memory_steps and spec.continuity != "free_running" and not spec.snapshot:
         reservoir.reset(bursts[b].batch)
-        past = np.concatenate([leg.inputs for leg in bursts[b].legs[: i + 1]], axis=1)[:, -spec.memory_steps :]
+        past = np.concatenate([leg.inputs for leg in bursts[b].chunks[: i + 1]], axis=1)[:, -spec.memory_steps :]
         reservoir.run(past)
         return done, (b, i + 1), {"kind": "driven again", "steps": past.shape[1], **at}
     begin = next(number for number, (burst, _) in enumerate(kept) if burst == b)
@@ -324,15 +328,15 @@ def _erase_rest(bursts: Sequence[Burst], ahead: Sequence[tuple[int, int]], datas
 
     Whoever reads the store meanwhile would take the rest of another drive for this one's.
     """
-    legs = [bursts[b].legs[i] for b, i in ahead if b == ahead[0][0]]
+    legs = [bursts[b].chunks[i] for b, i in ahead if b == ahead[0][0]]
     for leg in legs:
         if leg.place is not None and datasets[leg.dataset].is_written(leg.place):
             datasets[leg.dataset].erase(leg.place)
 
 
 def _steps_before(bursts: Sequence[Burst], b: int, i: int) -> int:
-    begun = bursts[b].legs[:i] if i else ()
-    return sum(leg.steps for burst in bursts[:b] for leg in burst.legs) + sum(leg.steps for leg in begun)
+    begun = bursts[b].chunks[:i] if i else ()
+    return sum(leg.steps for burst in bursts[:b] for leg in burst.chunks) + sum(leg.steps for leg in begun)
 
 
 def _read_back(reservoir: Reservoir) -> dict[str, Any]:
@@ -368,7 +372,7 @@ def _checked(store: StateStore, point: Point, task: Task) -> StateStore:
                     f"{store.path} is damaged: {array.basename} of {name} are {array.shape} in chunks of "
                     f"{array.chunks}, not {shape} in chunks of {chunks}"
                 )
-    places = sum(leg.place is not None for burst in bursts for leg in burst.legs)
+    places = sum(leg.place is not None for burst in bursts for leg in burst.chunks)
     if store.committed > places or (store.complete and store.committed < places):
         raise ConfigurationError(
             f"{store.path} is damaged: its journal counts {store.committed} chunks of {places}, "

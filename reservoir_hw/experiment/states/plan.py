@@ -9,15 +9,15 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.experiment.configuration.experiment import Point, TrainingConfig
 from reservoir_hw.core.store import Place
+from reservoir_hw.experiment.configuration.experiment import Point, TrainingConfig
 from reservoir_hw.tasks.task import Split, Task
 
 SplitName: TypeAlias = Literal["train", "test"]
 
 
 @dataclass(frozen=True)
-class Leg:
+class DriveChunk:
     """Inputs that are driven at once, (batch, time, inputs).
 
     Its states are those of `place` in a split; without a place they only bring the reservoir where it should be.
@@ -41,18 +41,18 @@ class Leg:
 
 @dataclass(frozen=True)
 class Burst:
-    """Legs that follow each other without a gap, from a reset on."""
+    """Chunks that follow each other without a gap, from a reset on."""
 
-    legs: tuple[Leg, ...]
+    chunks: tuple[DriveChunk, ...]
 
     @property
     def batch(self) -> int:
         """Sequences side by side."""
-        return self.legs[0].inputs.shape[0]
+        return self.chunks[0].inputs.shape[0]
 
     def repeated(self, number: int) -> Burst:
         """The same once more, as another repetition."""
-        return Burst(tuple(replace(leg, repetition=number) for leg in self.legs))
+        return Burst(tuple(replace(chunk, repetition=number) for chunk in self.chunks))
 
 
 def plan(
@@ -83,19 +83,19 @@ def plan(
     for names in parts:
         split = task.train if names[0] == "train" else task.test
         sequences, length = split.inputs.shape[:2]
-        size, chunk = min(sequences, max_batch or sequences), chunk_steps
+        size, longest = min(sequences, max_batch or sequences), chunk_steps
         if split.lengths is not None:
-            size, chunk = min(size, max(1, chunk_steps // length)), max(chunk_steps, length)
+            size, longest = min(size, max(1, chunk_steps // length)), max(chunk_steps, length)
         if training.guard_steps is None:
             groups = [slice(first, min(first + size, sequences)) for first in range(0, sequences, size)]
-            bursts += [Burst(tuple(_legs(task, training, names, rows, chunk))) for rows in groups]
+            bursts += [Burst(tuple(_chunks(task, training, names, rows, longest))) for rows in groups]
         else:
-            guard = Leg(np.zeros((1, training.guard_steps, task.inputs), split.inputs.dtype))
-            legs: list[Leg] = []
+            guard = DriveChunk(np.zeros((1, training.guard_steps, task.inputs), split.inputs.dtype))
+            chunks: list[DriveChunk] = []
             for row in range(sequences):
-                legs += [guard] * (row > 0 and training.guard_steps > 0)
-                legs += _legs(task, training, names, slice(row, row + 1), chunk)
-            bursts.append(Burst(tuple(legs)))
+                chunks += [guard] * (row > 0 and training.guard_steps > 0)
+                chunks += _chunks(task, training, names, slice(row, row + 1), longest)
+            bursts.append(Burst(tuple(chunks)))
     return [burst.repeated(number) for burst in bursts for number in range(training.repetitions)]
 
 
@@ -123,28 +123,28 @@ def steps_needed(point: Point, task: Task) -> int:
 
 def steps_of(bursts: Sequence[Burst]) -> int:
     """Device steps of a plan."""
-    return sum(leg.steps for burst in bursts for leg in burst.legs)
+    return sum(chunk.steps for burst in bursts for chunk in burst.chunks)
 
 
-def _legs(
+def _chunks(
     task: Task, training: TrainingConfig, names: tuple[SplitName, ...], rows: slice, chunk_steps: int
-) -> Iterator[Leg]:
+) -> Iterator[DriveChunk]:
     """One group of sequences through one split, or through both."""
     if "train" in names:
         inputs = task.train.inputs[rows]
         for _ in range(training.settle_passes):
-            yield from (Leg(inputs[:, part]) for part in _slices(inputs.shape[1], chunk_steps))
+            yield from (DriveChunk(inputs[:, part]) for part in _slices(inputs.shape[1], chunk_steps))
         yield from _kept("train", task.train, rows, chunk_steps)
     if "test" in names:
         if "train" not in names:
             warmup = _warmup(task, training, rows)
-            yield from (Leg(warmup[:, part]) for part in _slices(warmup.shape[1], chunk_steps))
+            yield from (DriveChunk(warmup[:, part]) for part in _slices(warmup.shape[1], chunk_steps))
         yield from _kept("test", task.test, rows, chunk_steps)
 
 
-def _kept(name: SplitName, split: Split, rows: slice, chunk_steps: int) -> Iterator[Leg]:
+def _kept(name: SplitName, split: Split, rows: slice, chunk_steps: int) -> Iterator[DriveChunk]:
     for part in _slices(split.inputs.shape[1], chunk_steps):
-        yield Leg(split.inputs[rows, part], name, Place(rows, part.start, part.stop))
+        yield DriveChunk(split.inputs[rows, part], name, Place(rows, part.start, part.stop))
 
 
 def _warmup(task: Task, training: TrainingConfig, rows: slice) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reservoir_hw.core.figure_style import new_figure, plain, whole_numbers
-from reservoir_hw.experiment.sweeps.result import SweepResult, Trial, short_names
+from reservoir_hw.experiment.sweeps.trials import Trial, Trials, short_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ _COLUMNS = 3
 _LOGARITHMIC = 20
 
 
-def figures(result: SweepResult) -> dict[str, Figure]:
+def figures(result: Trials) -> dict[str, Figure]:
     """Figures by file stem; none without a complete trial."""
     if not result.complete:
         return {}
@@ -30,7 +30,7 @@ def figures(result: SweepResult) -> dict[str, Figure]:
     return found
 
 
-def _history(result: SweepResult) -> Figure:
+def _history(result: Trials) -> Figure:
     """The objective of every trial, and the best so far."""
     figure = new_figure(8.0, 4.0)
     axes = figure.subplots()
@@ -59,7 +59,7 @@ def _history(result: SweepResult) -> Figure:
     return figure
 
 
-def _values(result: SweepResult) -> Figure:
+def _values(result: Trials) -> Figure:
     """Each key against the objective; later trials are darker."""
     names = short_names(result.space)
     columns = min(_COLUMNS, len(names))
@@ -100,7 +100,7 @@ def _values(result: SweepResult) -> Figure:
     return figure
 
 
-def _importance(result: SweepResult) -> Figure:
+def _importance(result: Trials) -> Figure:
     names = short_names(result.space)
     shares = sorted(result.importances.items(), key=lambda item: item[1])
     figure = new_figure(7.0, 1.3 + 0.35 * len(shares))
@@ -124,7 +124,7 @@ def _dots(axes: Axes, at: np.ndarray, found: np.ndarray, **look: Any) -> None:
             look.pop("label", None)
 
 
-def _objective_axis(axes: Axes, result: SweepResult, *, named: bool = True) -> None:
+def _objective_axis(axes: Axes, result: Trials, *, named: bool = True) -> None:
     """From the best to the worst; a few trials that went far astray stay outside, so that the rest can be seen."""
     _, found = _points(result.complete)
     found = found if result.direction == "minimize" else -found

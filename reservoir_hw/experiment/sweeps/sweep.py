@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from filelock import FileLock
@@ -24,17 +24,19 @@ from reservoir_hw.core.errors import (
     ReservoirError,
     StateLost,
 )
+from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig
 from reservoir_hw.experiment.configuration.search import SweepConfig
 from reservoir_hw.experiment.run.estimate import Estimate
-from reservoir_hw.experiment.run.experiment import Experiment, Progress, load_document
+from reservoir_hw.experiment.run.experiment import Experiment
 from reservoir_hw.experiment.run.folder import write_yaml
-from reservoir_hw.experiment.run.outcome import ending
+from reservoir_hw.experiment.run.progress import Progress
 from reservoir_hw.experiment.run.report import write_report
-from reservoir_hw.experiment.run.result import Result
+from reservoir_hw.experiment.run.result import how_it_ended
 from reservoir_hw.experiment.sweeps.identity import identity_of
-from reservoir_hw.experiment.sweeps.result import SweepResult, Trial, short_names
+from reservoir_hw.experiment.sweeps.result import SweepResult
 from reservoir_hw.experiment.sweeps.space import search_space, with_values
+from reservoir_hw.experiment.sweeps.trials import Trial, short_names
 from reservoir_hw.experiment.sweeps.worker import Worker
 from reservoir_hw.tasks.task import Row, Task
 
@@ -172,7 +174,7 @@ class Sweep:
                     f"none of the {len(result.rows)} trials came to its end: {result.rows[-1].problem}"
                 )
         except BaseException as error:
-            result.status, result.problem = ending(error)
+            result.status, result.problem = how_it_ended(error)
             # The error itself goes on to the caller; a full disk or a lost database must not hide it.
             with contextlib.suppress(Exception):
                 self._finish(study, result)
@@ -291,10 +293,7 @@ class Sweep:
             if best is not None:
                 result.provenance["rows"] = [{"reservoir": {"identity": device}} for device in best.devices]
                 self._write_best(best, result)
-                try:
-                    write_report(cast("Result", result))
-                except MissingExtra as error:
-                    result.notes.append(str(error))
+                write_report(result)
             result.save()
 
     def _write_best(self, best: Trial, result: SweepResult) -> None:

@@ -9,6 +9,8 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from reservoir_hw.core.configuration import Config
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.tasks.task import Task
 
 
 class Baseline(Protocol):
@@ -35,6 +37,15 @@ class BaselineConfig(Config):
     @abstractmethod
     def build(self) -> Baseline:
         """Make the baseline, untrained."""
+
+    def check_task(self, task: Task) -> None:
+        """Raise `ConfigurationError` where this baseline cannot be run on this task."""
+        for what, there in (
+            ("in a closed loop", task.closed_loop),
+            ("with sequences of different lengths", not task.closed_loop and task.train.lengths is not None),
+        ):
+            if there:
+                raise ConfigurationError(f"baselines cannot be run {what}; remove them")
 
     @property
     def label(self) -> str:

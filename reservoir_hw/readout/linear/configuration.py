@@ -1,75 +1,17 @@
-"""Readouts as an experiment file names them."""
+"""Linear readouts as an experiment file names them."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.readout.configuration import Readout, StateReadoutConfig
 
 
-class Readout(Protocol):
-    """What an experiment asks of a readout. States are (batch, time, nodes), targets (batch, time, outputs)."""
-
-    input_connection: bool
-    repetitions_: int
-
-    @property
-    def report_(self) -> dict[str, Any]:
-        """What to know about the last fit, for the provenance."""
-        ...
-
-    def partial_fit(self, states: Any, targets: Any, inputs: Any = None, *, new_sequence: bool = False) -> Any:
-        """Learn from one more chunk, of the same sequences or of new ones; `inputs` come if `input_connection`."""
-
-    def solve(self) -> Any:
-        """Finish learning."""
-
-    def predict(self, states: Any, inputs: Any = None) -> np.ndarray:
-        """Outputs (batch, time, outputs)."""
-        ...
-
-    def save(self, path: str | Path) -> None:
-        """Write the trained weights to a safetensors file."""
-
-
-class OnlineReadout(Readout, Protocol):
-    """A readout that can go on learning while it answers."""
-
-    def follow(self, states: Any, targets: Any, inputs: Any = None, *, new_sequence: bool = False) -> np.ndarray:
-        """Outputs (batch, time, outputs), each computed before the target of its step was learned."""
-        ...
-
-
-class ReadoutConfig(Config):
-    """What every kind of readout can be told. A kind adds `kind: Literal["..."]` and its own fields."""
-
-    kind: Any
-
-    @abstractmethod
-    def build(self) -> Readout:
-        """Make the readout, untrained. Heavy imports belong in here."""
-
-    @property
-    def keeps_learning(self) -> bool:
-        """Whether what `build` makes is an `OnlineReadout` that shall go on learning in the test."""
-        return False
-
-    def check_outputs(self, outputs: int) -> None:
-        """Raise `ConfigurationError` if these settings cannot serve a task with so many outputs."""
-        del outputs
-
-    def check_targets(self, targets: np.ndarray) -> None:
-        """Raise `ConfigurationError` if these settings cannot learn targets (batch, time, outputs), NaN if unknown."""
-        del targets
-
-
-class RidgeConfig(ReadoutConfig):
+class RidgeConfig(StateReadoutConfig):
     """Ridge regression, learned in one pass over the states."""
 
     kind: Literal["ridge"]
@@ -104,7 +46,7 @@ class RidgeConfig(ReadoutConfig):
         return RidgeReadout(**self.model_dump(exclude={"kind"}))
 
 
-class OnlineConfig(ReadoutConfig):
+class OnlineConfig(StateReadoutConfig):
     """What the readouts that learn with every step can be told."""
 
     standardise: bool = Field(default=True, description="the rule acts on standardised states")

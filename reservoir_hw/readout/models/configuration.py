@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from reservoir_hw.backends.layered import LayeredReservoirConfig
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import AnyReservoirConfig, ReservoirConfig
+from reservoir_hw.readout.configuration import ReadoutConfig
+from reservoir_hw.tasks.task import Task, Tokens
 
 if TYPE_CHECKING:
     from torch import nn
@@ -37,13 +38,14 @@ class InputMap(Config):
         return self
 
 
-class ModelConfig(Config):
+class ModelConfig(ReadoutConfig):
     """A language model around reservoirs, trained by gradients on the tokens of a text (`training.gradient`).
 
     A kind adds `kind: Literal["..."]` and its own fields.
     """
 
-    kind: Any
+    trained = "by gradients"
+
     seed: NonNegativeInt = Field(default=0, description="of the weights before the training")
     reservoir_gradient: Literal["stop", "through", "twin"] = Field(
         default="stop", description="whether gradients pass the reservoir: not, as it is a differentiable simulation, "
@@ -60,6 +62,11 @@ class ModelConfig(Config):
         """A short name for tables and figures."""
 
     @property
+    def reads_states_alone(self) -> bool:
+        """Whether `readout` of the model reads the states of one reservoir, and nothing else."""
+        return False
+
+    @property
     @abstractmethod
     def harvests(self) -> bool:
         """Whether nothing before the readout is trained, so that the states can be computed beforehand."""
@@ -73,6 +80,16 @@ class ModelConfig(Config):
     def inputs(self, vocabulary: int) -> int:
         """Channels that a reservoir is driven with."""
 
+    def tokens_of(self, task: Task) -> Tokens:
+        """What of a task the model learns from. Raises `ConfigurationError` for a task without tokens."""
+        if task.tokens is None:
+            raise ConfigurationError(f"readout {self.kind} learns from the tokens of a text, and this task has none")
+        return task.tokens
+
+    def input_channels(self, task: Task) -> int:
+        """`inputs` for the vocabulary of the task."""
+        return self.inputs(self.tokens_of(task).vocabulary)
+
     @abstractmethod
     def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer]) -> TokenModel:
         """The model around these layers, `layers_of_reservoirs` of them."""
@@ -82,12 +99,11 @@ class ModelConfig(Config):
 
         Raises `ConfigurationError` where the section `reservoir` does not fit.
         """
-        width, layers = self.inputs(vocabulary), self.layers_of_reservoirs
-        if isinstance(reservoir, LayeredReservoirConfig):
-            if self.twin is not None:
-                raise ConfigurationError("a twin stands for one device, and there is a reservoir for each layer")
-            return [_with_inputs(config, width) for config in reservoir.configurations(width, layers)]
-        return [_with_inputs(reservoir, width)]
+        width = self.inputs(vocabulary)
+        configs = reservoir.for_layers(width, self.layers_of_reservoirs)
+        if self.twin is not None and len(configs) > 1:
+            raise ConfigurationError("a twin stands for one device, and there is a reservoir for each layer")
+        return [_with_inputs(config, width) for config in configs]
 
     def twins(self, vocabulary: int) -> list[ReservoirConfig]:
         """The twin to open, or nothing."""
@@ -171,6 +187,11 @@ class ReservoirModelConfig(ModelConfig):
     embedding: Annotated[OneHotConfig | RandomEmbeddingConfig, Field(discriminator="kind")] = Field(
         default=RandomEmbeddingConfig(kind="random"), description="what each token drives the reservoir with"
     )
+
+    @property
+    def reads_states_alone(self) -> bool:
+        """Always."""
+        return True
 
     @property
     def harvests(self) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.core.tokenizer import BpeTokenizer, CharTokenizer, Tokenizer, WordTokenizer
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, checked_outputs
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, Tokens, checked_outputs
 from reservoir_hw.tasks.text import report
 from reservoir_hw.tasks.text.corpus import cut, read_text
 
@@ -104,6 +104,11 @@ class Text(Task):
     def encode(self, text: str) -> np.ndarray:
         """Tokens (time,) of a text, such as a prompt. Raises `InputRangeError` for what has no token."""
         return self.tokenizer.encode(text.lower() if self.lower else text)
+
+    @property
+    def tokens(self) -> Tokens:
+        """This text."""
+        return self
 
     @property
     def inputs(self) -> int:

@@ -18,7 +18,7 @@ from served import ipc_address, served
 from reservoir_hw import open_reservoir
 from reservoir_hw.core.errors import ConfigurationError, DeviceError, ReservoirError
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.experiment.deploy import export
+from reservoir_hw.experiment.deploy import header
 from reservoir_hw.experiment.deploy.export import export_run
 from reservoir_hw.experiment.deploy.trained import trained_row
 from reservoir_hw.experiment.devices.from_file import reservoir_of
@@ -281,7 +281,7 @@ def test_c_of_counts_that_float32_does_not_hold(narma: Path, tmp_path: Path, mon
         return {**recorded, "states_0": recorded["states_0"].astype(np.float64) + 1e6}
 
     monkeypatch.setattr(recording, "record_series", far)
-    monkeypatch.setattr(export, "_load_readout", lambda row: readout)
+    monkeypatch.setattr(RidgeReadout, "load", lambda path: readout)
     with pytest.raises(ConfigurationError, match=r"differs from this readout by .*300 recorded steps.*larger alpha"):
         export_run(narma, tmp_path / "model.h", target="c")
     assert not (tmp_path / "model.h").exists()
@@ -296,9 +296,9 @@ def test_each_output_of_a_header_is_compared() -> None:
     readout = RidgeReadout(1.0).fit(states, states[..., :2])
     readout.weights_, readout.bias_ = np.array([[1.0, 0, 0], [0, -1e7, 1e7]]), np.zeros(2)
     with pytest.raises(ConfigurationError, match=r"up to .* 400 recorded steps \(output 1, whose standard deviation"):
-        export._single_note(readout, {"states_0": states})
+        header.single_note(readout, {"states_0": states})
     readout.weights_ = np.array([[1.0, 0, 0], [0, -1.0, 2.0]])
-    assert "float32 changes an output by at most" in export._single_note(readout, {"states_0": states})
+    assert "float32 changes an output by at most" in header.single_note(readout, {"states_0": states})
 
 
 def test_counts_of_a_device_without_a_declared_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,13 +337,13 @@ def test_the_header_in_numpy(connected: bool) -> None:
     given = u if connected else None
     readout = RidgeReadout(input_connection=connected).fit(x, x[..., :2] * u[..., :1] + u[..., :2], given)
     exact = readout.predict(x, given)
-    assert np.allclose(export._header_outputs(readout, x, given, np.float64), exact, rtol=0, atol=1e-13)
-    single = export._header_outputs(readout, x, given, np.float32)
+    assert np.allclose(header.header_outputs(readout, x, given, np.float64), exact, rtol=0, atol=1e-13)
+    single = header.header_outputs(readout, x, given, np.float32)
     assert single.dtype == np.float32
     assert 0 < np.abs(single - exact).max() < 1e-5
     low_rank = LowRankReadout(11, 5, 2)
     logits = low_rank(torch.from_numpy(x.astype(np.float32))).detach().numpy()
-    assert np.abs(export._header_outputs(low_rank, x, None, np.float32) - logits).max() < 1e-5
+    assert np.abs(header.header_outputs(low_rank, x, None, np.float32) - logits).max() < 1e-5
 
 
 def _without_time(graph: bytes) -> onnx.ModelProto:

@@ -25,7 +25,7 @@ from reservoir_hw.core.errors import ConfigurationError, DeviceFault, InputRange
 from reservoir_hw.core.reservoir_config import open_reservoir
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.experiment.devices.from_file import reservoir_of
-from reservoir_hw.experiment.run import language
+from reservoir_hw.experiment.run.by_gradients import opened_model
 from reservoir_hw.experiment.sweeps.sweep import sweep
 from reservoir_hw.readout.training import NotFinite, load_tokenizer, load_weights
 
@@ -102,7 +102,7 @@ def test_the_kept_weights_and_tokenizer_make_the_same_model(file: Path) -> None:
     result = experiment.run()
     point, task = experiment.points[0], next(iter(experiment._tasks.values()))
     tokens = task.tokens_test  # type: ignore[attr-defined]
-    with language.opened(point, task, language.Place(result.folder, 0, None)) as (model, _):  # type: ignore[arg-type]
+    with opened_model(point, task) as (model, _):  # type: ignore[arg-type]
         facts = load_weights(model, result.folder / "readout/000.safetensors")
         windows = torch.from_numpy(tokens[: len(tokens) // 9 * 9].astype(np.int64))
         read = torch.stack([windows[start : start + 9] for start in range(0, len(tokens) - 8, 8)])
@@ -117,7 +117,6 @@ def test_the_kept_weights_and_tokenizer_make_the_same_model(file: Path) -> None:
 def test_precomputed_states_give_what_driving_in_every_step_does(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     computed = run(file).rows[0].evaluation
     shards = run(file, training__gradient__shards=3, training__gradient__shard_epochs=1).rows[0].evaluation
-    monkeypatch.setattr(language.ModelConfig, "harvests", False, raising=False)
     from reservoir_hw.readout.models.configuration import ReservoirModelConfig
 
     monkeypatch.setattr(ReservoirModelConfig, "harvests", False)

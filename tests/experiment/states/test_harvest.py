@@ -26,6 +26,7 @@ from reservoir_hw.core.durable_store import DurableStore
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, MissingExtra
 from reservoir_hw.core.store import Dataset, Place, StateStore
 from reservoir_hw.experiment.configuration.experiment import TrainingConfig
+from reservoir_hw.experiment.run.in_one_pass import trained
 from reservoir_hw.experiment.states.drive import driven
 from reservoir_hw.experiment.states.harvest import harvest, harvest_lock, layout, stored
 from reservoir_hw.experiment.states.plan import Burst, plan
@@ -582,7 +583,7 @@ def test_several_groups_that_are_tested_with_their_training_are_all_learned_from
                     "readout": {"kind": "ridge", "washout": 10},
                 }
             )
-            readout, outputs = experiment._train(experiment.points[0], task, driven(toy, bursts, quiet))
+            readout, outputs = trained(experiment.points[0], task, driven(toy, bursts, quiet))
             samples.append(readout.report_["samples"])
             errors.append(task.evaluate(outputs).metrics["error"])
     assert samples == [3 * 190] * 4
@@ -876,9 +877,9 @@ def test_packed_and_separate_sequences_agree() -> None:
 def test_a_continuous_test_goes_on_where_the_training_ended(tmp_path: Path) -> None:
     task = Sequences(1, 100)
     training = TrainingConfig(continuous=True, settle_passes=1)
-    legs = [leg for burst in plan(task, training, chunk_steps=30) for leg in burst.legs]
+    chunks = [chunk for burst in plan(task, training, chunk_steps=30) for chunk in burst.chunks]
     assert len(plan(task, training, chunk_steps=30)) == 1
-    joined = np.concatenate([leg.inputs for leg in legs], axis=1)
+    joined = np.concatenate([chunk.inputs for chunk in chunks], axis=1)
     np.testing.assert_array_equal(
         joined, np.concatenate([task.train.inputs, task.train.inputs, task.test.inputs], axis=1)
     )

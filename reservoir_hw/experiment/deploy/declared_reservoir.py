@@ -1,4 +1,4 @@
-"""A device that a model was trained on and that is not there."""
+"""The declaration of a device that a model was trained on, without the device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
 
 
-class AbsentReservoir(Reservoir):
+class DeclaredReservoir(Reservoir):
     """A device that is not there: it has a declaration, and cannot be driven."""
 
     def __init__(self, spec: ReservoirSpec) -> None:

@@ -18,7 +18,7 @@ Target = Literal["segments", "whole", "c"]
 
 
 @dataclass
-class Exported:
+class ExportResult:
     """What was written, and where. `manifest` is that of a bundle, None for a C header."""
 
     path: Path

@@ -1,0 +1,129 @@
+"""Export of a readout that was trained on the states of a series."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import build_reservoir
+from reservoir_hw.core.spec import ReservoirSpec
+from reservoir_hw.experiment.deploy.export_result import ExportResult
+from reservoir_hw.experiment.deploy.header import ranges_of, used_ranges, write_header
+from reservoir_hw.experiment.deploy.job import RECORDED_STEPS, ExportJob, carried_at_rest, check_devices, facts_of
+from reservoir_hw.experiment.deploy.quantised import Metrics, QuantisedReadout, series_metrics, session_computes
+from reservoir_hw.experiment.deploy.simulated_networks import simulated_networks
+from reservoir_hw.readout.configuration import StateReadoutConfig
+from reservoir_hw.tasks.task import Task
+
+if TYPE_CHECKING:
+    from reservoir_hw.readout.export.plan import Values
+
+
+def export_readout(work: ExportJob, *, offline: bool) -> ExportResult:
+    """Export a readout; unless offline, its device is opened and driven."""
+    row, config = work.row, work.row.point.config
+    settings = cast(StateReadoutConfig, config.readout)
+    readout: Any = settings.load(row.weights)
+    repetitions = config.training.repetitions
+    notes = []
+    if settings.keeps_learning:
+        notes.append("The readout went on learning in the test; what is exported has its last weights and stays so.")
+    metrics: Metrics = {}
+    if offline:
+        (spec,) = row.reservoirs
+        exported = _write_readout(work, readout, spec, None, None, {}, repetitions)
+    else:
+        task = config.task.build()
+        work.say("opening")
+        with build_reservoir(config.reservoir.for_inputs(task.inputs)) as device:
+            check_devices(row, [device])
+            recorded = _recorded_series(work, device, task)
+            ranges = ranges_of(device.spec, recorded, task)
+            if work.precision == "int8":
+                quantised = _quantised_readout(work, readout, device.spec, ranges)
+                add = work.say("driving the test", len(task.test.inputs) * task.test.inputs.shape[1] * repetitions)
+                metrics = series_metrics(row.point, task, device, readout, quantised, add)
+            exported = _write_readout(work, readout, device.spec, device, recorded, metrics, repetitions, ranges)
+    exported.notes += notes
+    exported.metrics = metrics
+    return exported
+
+
+def _recorded_series(work: ExportJob, device: Reservoir, task: Task) -> Values:
+    from reservoir_hw.readout.export.recording import record_series
+
+    inputs = task.test.inputs[:1, :RECORDED_STEPS]
+    work.say(f"recording {inputs.shape[1]} steps")
+    return record_series(device, inputs)
+
+
+def _write_readout(
+    work: ExportJob,
+    readout: Any,
+    spec: ReservoirSpec,
+    device: Reservoir | None,
+    recorded: Values | None,
+    metrics: Metrics,
+    repetitions: int,
+    ranges: dict[str, tuple[float, float]] | None = None,
+) -> ExportResult:
+    if work.target == "c":
+        limits = ranges if ranges is not None else ranges_of(spec, None, None)
+        return write_header(work, readout, [spec], limits, recorded)
+    from reservoir_hw.readout.export.exporter import write_plan
+    from reservoir_hw.readout.export.models import plan_of_readout
+    from reservoir_hw.readout.export.whole import whole_plan
+
+    devices = [] if device is None else [device]
+    if work.target == "whole":
+        _refuse_repetitions(repetitions)
+        plan = whole_plan(readout, simulated_networks(devices), work.precision, reservoir=device)
+        recorded = carried_at_rest(plan, recorded)
+    else:
+        plan = plan_of_readout(readout, spec, work.precision, recorded=recorded)
+    work.say("writing")
+    manifest = write_plan(
+        plan,
+        work.path,
+        devices=devices,
+        precision=work.precision,
+        recorded=recorded,
+        probe=device is not None,
+        repetitions=repetitions,
+        metrics=metrics,
+        facts=facts_of(work.row),
+    )
+    return work.written(manifest)
+
+
+def _quantised_readout(
+    work: ExportJob, readout: Any, spec: ReservoirSpec, ranges: dict[str, tuple[float, float]]
+) -> QuantisedReadout:
+    """The readout in int8 as it will be exported."""
+    if work.target == "c":
+        from reservoir_hw.readout.export.c_header import int8_readout
+
+        coded = int8_readout(readout, **used_ranges(readout, ranges))
+        return QuantisedReadout(readout.input_connection, lambda states, inputs: coded.predict(states, inputs)[0])
+    from reservoir_hw.readout.export.models import plan_of_readout
+
+    (compute,) = session_computes(plan_of_readout(readout, spec, "int8"))
+
+    def outputs(states: np.ndarray, inputs: np.ndarray | None) -> np.ndarray:
+        given = {"states_0": states.astype(spec.dtype)}
+        if inputs is not None:
+            given["inputs"] = inputs.astype(spec.dtype)
+        return compute(given)["outputs"]
+
+    return QuantisedReadout(readout.input_connection, outputs)
+
+
+def _refuse_repetitions(repetitions: int) -> None:
+    if repetitions > 1:
+        raise ConfigurationError(
+            f"training.repetitions is {repetitions}, and a network without noise has nothing to average: run the "
+            "experiment with 1, or export the segments"
+        )

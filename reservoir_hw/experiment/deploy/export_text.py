@@ -1,0 +1,147 @@
+"""Export of a language model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import build_reservoir
+from reservoir_hw.core.tokenizer import Tokenizer, load_tokenizer
+from reservoir_hw.experiment.deploy.declared_reservoir import DeclaredReservoir
+from reservoir_hw.experiment.deploy.export_result import ExportResult
+from reservoir_hw.experiment.deploy.header import ranges_of, used_ranges, write_header
+from reservoir_hw.experiment.deploy.job import RECORDED_STEPS, ExportJob, carried_at_rest, check_devices, facts_of
+from reservoir_hw.experiment.deploy.quantised import Metrics, session_computes, text_metrics
+from reservoir_hw.experiment.deploy.simulated_networks import simulated_networks
+from reservoir_hw.experiment.deploy.trained import TrainedRow
+from reservoir_hw.experiment.run.by_gradients import model_of, opened_model
+from reservoir_hw.experiment.run.text_plan import gradient_of
+from reservoir_hw.tasks.task import Tokens
+
+if TYPE_CHECKING:
+    from reservoir_hw.readout.export.plan import Values
+    from reservoir_hw.readout.models.token_model import TokenModel
+
+# Tokens of the test that are shown as a prompt.
+_PROMPT = 12
+
+
+def export_model(work: ExportJob, *, offline: bool) -> ExportResult:
+    """Export a model; unless offline, its devices are opened and driven."""
+    row, config = work.row, work.row.point.config
+    tokenizer = load_tokenizer(row.tokenizer)
+    with ExitStack() as stack:
+        if offline:
+            task, devices = None, None
+            model = stack.enter_context(_model_without_devices(row, tokenizer))
+        else:
+            task = model_of(config).tokens_of(config.task.build())
+            if task.vocabulary != tokenizer.vocabulary:
+                raise ConfigurationError(
+                    f"the text has {task.vocabulary} different tokens now, and had {tokenizer.vocabulary} when the "
+                    "model was trained: put back the text of the run, or export offline"
+                )
+            work.say("opening")
+            model, devices = stack.enter_context(opened_model(row.point, task))
+            check_devices(row, devices)
+        _load_weights(model, row)
+        return _write_model(work, model, devices, task, tokenizer)
+
+
+def _write_model(
+    work: ExportJob, model: TokenModel, devices: Sequence[Reservoir] | None, task: Tokens | None, tokenizer: Tokenizer
+) -> ExportResult:
+    if work.target == "c":
+        return _write_model_header(work, model, devices, task)
+    from reservoir_hw.readout.export.exporter import write_plan
+    from reservoir_hw.readout.export.models import plan_of
+    from reservoir_hw.readout.export.whole import whole_plan
+
+    recorded = None if task is None else _recorded_text(work, model, task)
+    metrics: Metrics = {}
+    if work.precision == "int8" and task is not None:
+        metrics = _text_metrics(work, model, task, session_computes(plan_of(model, (), "int8")))
+    if work.target == "whole":
+        networks = simulated_networks([layer.reservoir for layer in model.reservoir_layers])
+        plan = whole_plan(model, networks, work.precision)
+        recorded = carried_at_rest(plan, recorded)
+    else:
+        plan = plan_of(model, (), work.precision)
+    work.say("writing")
+    manifest = write_plan(
+        plan,
+        work.path,
+        devices=devices or [],
+        precision=work.precision,
+        recorded=recorded,
+        probe=devices is not None,
+        tokenizer=tokenizer,
+        metrics=metrics,
+        facts=facts_of(work.row),
+    )
+    exported = work.written(manifest)
+    exported.metrics = metrics
+    if task is not None:
+        exported.prompt = tokenizer.decode(task.tokens_test[:_PROMPT]).split("\n")[0] or exported.prompt
+    return exported
+
+
+def _write_model_header(
+    work: ExportJob, model: TokenModel, devices: Sequence[Reservoir] | None, task: Tokens | None
+) -> ExportResult:
+    if not model_of(work.row.point.config).reads_states_alone:
+        raise ConfigurationError(
+            f"target c is for linear and low-rank readouts of one reservoir, not for a {type(model).__name__}: "
+            "export its segments"
+        )
+    (layer,) = model.reservoir_layers
+    spec = layer.spec
+    recorded = None if task is None else _recorded_text(work, model, task)
+    ranges = ranges_of(spec, recorded, None)
+    metrics: Metrics = {}
+    if work.precision == "int8" and task is not None:
+        from reservoir_hw.readout.export.c_header import int8_readout
+        from reservoir_hw.readout.export.models import plan_of
+
+        coded = int8_readout(model.readout, **used_ranges(model.readout, ranges))
+        drive = plan_of(model).references[0]
+        metrics = _text_metrics(
+            work, model, task, [drive, lambda given: {"outputs": coded.predict(given["states_0"])[0]}]
+        )
+    exported = write_header(work, model.readout, [device.spec for device in devices or []] or [spec], ranges, recorded)
+    exported.metrics = metrics
+    return exported
+
+
+def _text_metrics(work: ExportJob, model: TokenModel, task: Tokens, quantised: Sequence[Any]) -> Metrics:
+    from reservoir_hw.readout.export.models import plan_of
+
+    add = work.say("judging int8 on the test", len(task.tokens_test))
+    return text_metrics(model, plan_of(model), quantised, task, gradient_of(work.row.point.config).options, add)
+
+
+def _recorded_text(work: ExportJob, model: TokenModel, task: Tokens) -> Values:
+    from reservoir_hw.readout.export.recording import record_text
+
+    tokens = task.tokens_test[None, :RECORDED_STEPS]
+    work.say(f"recording {tokens.shape[1]} tokens")
+    return record_text(model, tokens)
+
+
+def _load_weights(model: TokenModel, row: TrainedRow) -> None:
+    from reservoir_hw.readout.training import load_weights
+
+    load_weights(model, row.weights)
+
+
+@contextmanager
+def _model_without_devices(row: TrainedRow, tokenizer: Tokenizer) -> Iterator[TokenModel]:
+    """The model around what the devices declared when it was trained."""
+    settings = model_of(row.point.config)
+    with ExitStack() as stack:
+        absent = [stack.enter_context(DeclaredReservoir(spec)) for spec in row.reservoirs]
+        twins = [stack.enter_context(build_reservoir(twin)) for twin in settings.twins(tokenizer.vocabulary)]
+        yield settings.build(tokenizer.vocabulary, absent, twins)

@@ -1,0 +1,129 @@
+"""A trained readout as a C header, and what float32 costs it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.spec import ReservoirSpec
+from reservoir_hw.experiment.deploy.export_result import ExportResult
+from reservoir_hw.experiment.deploy.job import ExportJob
+from reservoir_hw.experiment.run.folder import write_text
+from reservoir_hw.tasks.task import Task
+
+if TYPE_CHECKING:
+    from reservoir_hw.readout.export.plan import Values
+
+# Of the standard deviation of the outputs: what computing in float32 may change in a header.
+_SINGLE = 1e-3
+
+
+def ranges_of(spec: ReservoirSpec, recorded: Values | None, task: Task | None) -> dict[str, tuple[float, float]]:
+    """What states and inputs lie within: as declared, else as they were seen."""
+    found = {}
+    if spec.state_range is not None:
+        found["state_range"] = spec.state_range
+    elif recorded is not None:
+        found["state_range"] = _extent(recorded["states_0"])
+    if spec.input_range is not None:
+        found["input_range"] = spec.input_range
+    elif task is not None:
+        found["input_range"] = _extent(task.train.inputs)
+    return found
+
+
+def _extent(values: np.ndarray) -> tuple[float, float]:
+    return float(values.min()), float(values.max())
+
+
+def used_ranges(readout: Any, ranges: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
+    """Those that the header needs."""
+    names = ("state_range", "input_range") if getattr(readout, "input_connection", False) else ("state_range",)
+    return {name: ranges[name] for name in names if name in ranges}
+
+
+def single_note(readout: Any, recorded: Values) -> str:
+    """What float32 changes on recorded states, in words: the formula of the header in both precisions.
+
+    Raises `ConfigurationError` where it is more than `_SINGLE` of the standard deviation of an output.
+    """
+    states, inputs = recorded["states_0"], recorded.get("inputs")
+    if not getattr(readout, "input_connection", False):
+        inputs = None
+    exact = header_outputs(readout, states, inputs, np.float64)
+    # Overflow is an error of its own, found below.
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = header_outputs(readout, states, inputs, np.float32)
+        errors = np.abs(found - exact)
+    steps = tuple(range(exact.ndim - 1))
+    error, spread = errors.max(axis=steps), exact.std(axis=steps)
+    # An output that hardly moves is as near as float32 comes to it after some roundings.
+    allowed = np.maximum(_SINGLE * spread, 8 * np.finfo(np.float32).eps * np.abs(exact).max(axis=steps))
+    # The output that loses most; NaN loses all.
+    lost = np.nan_to_num(error / np.maximum(allowed, np.finfo(np.float64).tiny), nan=np.inf)
+    worst = int(lost.argmax())
+    measured = (
+        f"{error[worst]:.2g} on {math.prod(exact.shape[:-1])} recorded steps (output {worst}, whose standard deviation "
+        f"is {spread[worst]:.2g})"
+    )
+    if lost[worst] > 1:
+        raise ConfigurationError(
+            f"a header that computes in float32 differs from this readout by up to {measured}: more than "
+            f"{_SINGLE:g} of it. Large states and weights that cancel are lost in float32: train again on states that "
+            "are scaled to about 1 and have no large mean, or with a larger alpha; nothing was written"
+        )
+    return f"float32 changes an output by at most {measured}."
+
+
+def header_outputs(readout: Any, states: np.ndarray, inputs: np.ndarray | None, dtype: Any) -> np.ndarray:
+    """What the fp32 header computes, in its order of sums, in a dtype."""
+    from reservoir_hw.readout.export.c_header import _matrices
+
+    def dot(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
+        weights = weights.astype(dtype)
+        sums = np.zeros((4, *values.shape[:-1], len(weights)), dtype)
+        in_fours = weights.shape[1] // 4 * 4
+        for feature in range(weights.shape[1]):
+            sums[feature % 4 if feature < in_fours else 0] += values[..., feature, None] * weights[:, feature]
+        return (sums[0] + sums[1]) + (sums[2] + sums[3])
+
+    first, second, bias, widths = _matrices(readout)
+    found = dot(first[:, : widths.nodes], states.astype(dtype))
+    outputs = bias.astype(dtype) + (found if second is None else dot(second, found))
+    return outputs if inputs is None else outputs + dot(first[:, widths.nodes :], inputs.astype(dtype))
+
+
+def write_header(
+    work: ExportJob,
+    readout: Any,
+    specs: Sequence[ReservoirSpec],
+    ranges: Mapping[str, tuple[float, float]],
+    recorded: Values | None,
+) -> ExportResult:
+    """Write the header of a readout, with what was trained where in its comment."""
+    from reservoir_hw.readout.export.c_header import c_header
+
+    name = re.sub(r"\W", "_", work.path.stem, flags=re.ASCII) or "readout"
+    if name[0].isdigit():
+        name = f"readout_{name}"
+    provenance = {
+        "trained in the run of": str(work.row.provenance.get("time", "")),
+        "model": work.row.label,
+        **{f"device {number}": spec.identity.fingerprint for number, spec in enumerate(specs)},
+    }
+    used = used_ranges(readout, ranges) if work.precision == "int8" else {}
+    notes = [f"{key.replace('_', ' ')} {low:g} to {high:g}" for key, (low, high) in used.items()]
+    if work.precision == "fp32" and recorded is not None:
+        notes.append(single_note(readout, recorded))
+    text = c_header(readout, name=name, precision=work.precision, provenance=provenance, **used)
+    work.path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(work.path, text)
+    size = work.path.stat().st_size
+    exported = ExportResult(work.path, work.row.label, work.target, work.precision, size)
+    exported.notes += notes
+    return exported

@@ -1,0 +1,110 @@
+"""One export at work: what is exported, where to, and what every kind of model needs for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.experiment.deploy.export_result import ExportResult, Precision, Target
+from reservoir_hw.experiment.deploy.trained import TrainedRow
+from reservoir_hw.experiment.run.progress import Progress
+
+if TYPE_CHECKING:
+    from reservoir_hw.readout.edge.manifest import Manifest
+    from reservoir_hw.readout.export.plan import Plan, Values
+
+RECORDED_STEPS = 300
+"""Of the task's test, on which the exported graphs are compared with the model."""
+
+REPLAYED = "(replayed)"
+"""What a replay puts behind the model of the device that it stands for."""
+
+
+@dataclass
+class ExportJob:
+    """Which row is exported, where to and how."""
+
+    row: TrainedRow
+    path: Path
+    precision: Precision
+    target: Target
+    progress: Progress
+
+    def say(self, what: str, steps: int = 0) -> Callable[[int], None]:
+        """Begin something that takes so many steps; the result is told of them."""
+        done = 0
+
+        def add(more: int) -> None:
+            nonlocal done
+            done += more
+            self.progress(what, done, max(steps, done))
+
+        self.progress(what, 0, steps)
+        return add
+
+    def written(self, manifest: Manifest) -> ExportResult:
+        """What was made of a bundle."""
+        from reservoir_hw.readout.edge.bundle import Bundle
+
+        with Bundle.open(self.path) as bundle:
+            parameters = [
+                sum(array.size for array in bundle.weights_of(number).values())
+                for number in range(len(manifest.segments))
+            ]
+            size = sum(bundle.sizes.values())
+        return ExportResult(self.path, self.row.label, self.target, self.precision, size, manifest, parameters)
+
+
+def check_devices(row: TrainedRow, devices: Sequence[Reservoir]) -> None:
+    """Raise `ConfigurationError` unless these are the devices of the training, and can be driven with anything."""
+    wanted = row.reservoirs
+    if len(devices) != len(wanted):
+        raise ConfigurationError(f"the model was trained on {len(wanted)} reservoirs, and {len(devices)} are given")
+    for number, (device, spec) in enumerate(zip(devices, wanted, strict=True)):
+        here, there = device.spec.identity, spec.identity
+        if here.model.endswith(REPLAYED):
+            raise ConfigurationError(
+                f"reservoir {number}, {here.model}, is a recording: it answers nothing but what was recorded, and an "
+                "export drives more; name the recorded device (--reservoir FILE), or export without one (--offline)"
+            )
+        if here.fingerprint != there.fingerprint:
+            raise ConfigurationError(
+                f"reservoir {number} is {here.vendor} {here.model} {here.serial}".rstrip()
+                + f", fingerprint {here.fingerprint[:12]}, and row {row.number} of {row.folder} was trained on "
+                + f"{there.vendor} {there.model} {there.serial}".rstrip()
+                + f", {there.fingerprint[:12]}: open that one (--reservoir), export without a device (--offline), or "
+                "run the experiment on this one"
+            )
+
+
+def carried_at_rest(plan: Plan, recorded: Values | None) -> Values | None:
+    """The recorded input of a whole model, from rest."""
+    if recorded is None:
+        return None
+    inputs = recorded[plan.input.name]
+    return {
+        plan.input.name: inputs,
+        **{one.reads: np.zeros((len(inputs), *one.shape), one.dtype) for one in plan.carried},
+    }
+
+
+def facts_of(row: TrainedRow) -> dict[str, Any]:
+    """What the bundle says about the run."""
+    config = row.point.config
+    return {
+        "run": {
+            "title": config.title,
+            "label": row.label,
+            "row": row.number,
+            "time": row.provenance.get("time"),
+            "configuration_sha256": row.provenance.get("configuration_sha256"),
+            "task": config.task.kind,
+            "readout": config.readout.kind,
+        }
+    }

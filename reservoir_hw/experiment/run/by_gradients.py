@@ -1,0 +1,176 @@
+"""Language models: their reservoirs are opened, they are trained by gradients on a text, judged, and kept."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError, NotSupported, StateLost
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import build_reservoir
+from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
+from reservoir_hw.experiment.run.point_run import PointRun, device_records
+from reservoir_hw.experiment.run.text_judging import curves, judged, sample_of
+from reservoir_hw.experiment.run.text_plan import check_gradient, check_training, cost, gradient_of, prompt_of
+from reservoir_hw.experiment.run.text_training import train_on_harvested_states, train_on_tokens
+from reservoir_hw.experiment.run.trainer import Cost, Trainer
+from reservoir_hw.experiment.states.record import Recorder
+from reservoir_hw.readout.models.configuration import ModelConfig
+from reservoir_hw.tasks.task import Evaluation, Task, Tokens
+
+if TYPE_CHECKING:
+    from reservoir_hw.readout.models.token_model import TokenModel
+
+VALIDATION = "validation_cross_entropy"
+"""The metric by which settings are chosen, so that the test stays unseen."""
+
+
+class ByGradients(Trainer):
+    """Trains a model on windows of a text; what is in its training folder already is gone on with."""
+
+    resumes = True
+
+    def check(self, section: str, config: ExperimentConfig, task: Task) -> None:
+        """A text, reservoirs and gradients that fit the model, and a prompt that can be encoded."""
+        model = model_of(config)
+        if task.tokens is None:
+            if section == "readout":
+                raise ConfigurationError(
+                    f"kind {model.kind} learns from the tokens of a text, and the task {config.task.kind} has none; "
+                    "take task kind text, or a readout such as ridge"
+                )
+            return
+        tokens = task.tokens
+        if section == "reservoir":
+            model.reservoirs(config.reservoir, tokens.vocabulary)
+        elif section == "readout":
+            check_gradient(model, config.reservoir, tokens)
+        elif section == "training":
+            check_training(config.training, model, tokens, getattr(config.reservoir, "nodes", None))
+        elif section == "run" and config.run.generate is not None:
+            prompt_of(config.run.generate, tokens)
+
+    def check_harvest(self, config: ExperimentConfig) -> None:
+        """Always: the training drives the reservoir."""
+        raise ConfigurationError(
+            f"readout {config.readout.kind} drives its reservoir itself while it is trained: run the experiment "
+            "(training.gradient.keep_states keeps the states of a linear, low_rank or attention readout in the run "
+            "folder)"
+        )
+
+    def metrics(self, config: ExperimentConfig, task: Task) -> list[str]:
+        """Those of the text, of its validation part, and the number of trained weights."""
+        tokens = model_of(config).tokens_of(task)
+        validated = [VALIDATION] if len(tokens.tokens_validation) else []
+        return [*tokens.judged(0.0, 0.0).metrics, *validated, "parameters"]
+
+    def cost(self, point: Point, task: Task, *, harvest: bool = False) -> Cost:
+        """From the windows of the text."""
+        del harvest
+        model = model_of(point.config)
+        return cost(point.config, model, model.tokens_of(task))
+
+    def run(self, run: PointRun) -> None:
+        """Open all reservoirs of the model, train, and keep weights, tokenizer and sample."""
+        run.say("opening")
+        tokens = model_of(run.point.config).tokens_of(run.task)
+        with opened_model(run.point, tokens, run.files.record) as (model, devices):
+            with run.on(devices):
+                evaluation, record, notes = _trained(model, devices, tokens, run)
+            run.keep(evaluation, record, notes)
+
+
+def model_of(config: ExperimentConfig) -> ModelConfig:
+    """The readout of an experiment that is trained by gradients."""
+    return cast(ModelConfig, config.readout)
+
+
+@contextlib.contextmanager
+def opened_model(point: Point, task: Tokens, record: str | None = None) -> Iterator[tuple[TokenModel, list[Reservoir]]]:
+    """The untrained model of a point around its open reservoirs; `record` is a path for what they are driven with."""
+    model = model_of(point.config)
+    width = model.inputs(task.vocabulary)
+    with contextlib.ExitStack() as stack:
+        devices: list[Reservoir] = []
+        wanted = model.reservoirs(point.config.reservoir, task.vocabulary)
+        for number, one in enumerate(wanted):
+            device = stack.enter_context(build_reservoir(one))
+            if device.spec.inputs != width:
+                raise ConfigurationError(
+                    f"the model drives its reservoir with {width} channels, but the device takes {device.spec.inputs}: "
+                    "change the width of the model, or let `input_mask:` spread its channels"
+                )
+            if record is not None:
+                path = record if len(wanted) == 1 else f"{record}/{number:03d}"
+                stack.enter_context(Recorder(device, path, chunk_steps=point.config.run.chunk_steps))
+            devices.append(device)
+        twins = [stack.enter_context(build_reservoir(twin)) for twin in model.twins(task.vocabulary)]
+        yield model.build(task.vocabulary, devices, twins), devices
+
+
+def _trained(
+    model: TokenModel, devices: Sequence[Reservoir], task: Tokens, run: PointRun
+) -> tuple[Evaluation, dict[str, Any], list[str]]:
+    """Train, judge and save a model: its evaluation, its record for the provenance, and remarks for the user."""
+    from reservoir_hw.readout.training.weights_file import save_weights
+
+    config, files = run.point.config, run.files
+    settings, gradient = model_of(config), gradient_of(config)
+    files.training.mkdir(parents=True, exist_ok=True)
+    train = train_on_harvested_states if settings.harvests else train_on_tokens
+    result, drive = train(model, gradient, task, run)
+    # Where only the readout was trained, it alone is on the accelerator.
+    model.to(next(model.readout.parameters()).device)
+    run.say("testing")
+    cross_entropy, accuracy = judged(model, task.tokens_test, gradient.options, run.add)
+    evaluation = task.judged(cross_entropy, accuracy, curves(result, gradient.options))
+    if len(result.validation_losses):
+        best = result.best_loss if gradient.keep == "best" else None
+        evaluation.metrics[VALIDATION] = float(result.validation_losses[-1, 1] if best is None else best)
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    evaluation.metrics["parameters"] = float(trained)
+    save_weights(
+        model,
+        files.path_of(files.weights),
+        readout=settings.model_dump(mode="json", serialize_as_any=True),
+        vocabulary=task.vocabulary,
+        tokenizer=Path(files.tokenizer).name,
+        reservoirs=[device.spec.identity.fingerprint for device in devices],
+    )
+    task.tokenizer.save(files.path_of(files.tokenizer))
+    record: dict[str, Any] = {
+        "readout": {"file": files.weights, "tokenizer": files.tokenizer, "kind": settings.kind, "trained": trained},
+        "training": {
+            "folder": str(files.training.relative_to(files.folder)),
+            "steps": result.steps,
+            "stopped_early": result.stopped_early,
+            "best_step": result.best_step,
+            "tokens_per_s": result.tokens_per_s,
+            "drive": drive,
+        },
+        "saturations": [layer.saturations for layer in model.reservoir_layers],
+    }
+    notes = _notes_on_saturation(run.point, record["saturations"])
+    if config.run.generate is not None:
+        run.say("writing a sample")
+        try:
+            text = sample_of(model, config.run.generate, task)
+        except (StateLost, NotSupported) as error:
+            notes.append(f"{run.point.label} writes no sample: {error}")
+        else:
+            files.path_of(files.sample).write_text(text + "\n", encoding="utf-8")
+            evaluation.arrays["sample"] = np.array(text)
+    return evaluation, {**device_records(devices), **record}, notes
+
+
+def _notes_on_saturation(point: Point, saturations: Sequence[int]) -> list[str]:
+    if not any(saturations):
+        return []
+    layers = ", ".join(f"{count:,}" for count in saturations)
+    return [
+        f"{point.label}: the input map clipped {layers} values into the range of the device (readout.input_map.scale)"
+    ]

@@ -1,0 +1,223 @@
+"""Readouts that learn in one pass over states, which a device gives now or gave to a harvest."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import build_reservoir
+from reservoir_hw.core.store import StateStore
+from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
+from reservoir_hw.experiment.run.point_run import PointRun, device_records
+from reservoir_hw.experiment.run.progress import StepCounter
+from reservoir_hw.experiment.run.trainer import Cost, Trainer
+from reservoir_hw.experiment.states.closed_loop import forecast
+from reservoir_hw.experiment.states.drive import driven, learn, predict_into, predict_then_update_into
+from reservoir_hw.experiment.states.harvest import (
+    check,
+    device_of,
+    find_states,
+    harvest,
+    harvest_lock,
+    harvest_plan,
+    open_store,
+    store_path,
+    stored,
+)
+from reservoir_hw.experiment.states.plan import DriveChunk, plan_of, steps_needed
+from reservoir_hw.experiment.states.record import Recorder
+from reservoir_hw.readout.configuration import PrequentialReadout, Readout, StateReadoutConfig
+from reservoir_hw.tasks.task import Task
+
+
+class InOnePass(Trainer):
+    """Drives the plan of a point, or reads its harvest, and hands the states to the readout as they come."""
+
+    resumes = False
+
+    def check(self, section: str, config: ExperimentConfig, task: Task) -> None:
+        """The number of inputs, what the readout says of the task, and no settings of gradients."""
+        readout = _readout(config)
+        if section == "reservoir":
+            config.reservoir.for_inputs(readout.input_channels(task))
+        elif section == "readout":
+            readout.check_task(task)
+        elif section == "training" and config.training.gradient is not None:
+            raise ConfigurationError(
+                f"gradient: readout {readout.kind} is not trained by gradients; remove it, or take one of the "
+                "readouts linear, low_rank, attention and laerc"
+            )
+
+    def check_harvest(self, config: ExperimentConfig) -> None:
+        """Always possible."""
+        del config
+
+    def metrics(self, config: ExperimentConfig, task: Task) -> list[str]:
+        """Those of the task."""
+        del config
+        return list(task.evaluate(np.nan_to_num(task.test.targets)).metrics)
+
+    def cost(self, point: Point, task: Task, *, harvest: bool = False) -> Cost:
+        """From the plan. Of a harvest only states that are kept count as bytes, and no forecast is made."""
+        reservoir = point.config.reservoir
+        chunks = [chunk for burst in plan_of(point, task) for chunk in burst.chunks]
+        needed = steps_needed(point, task)
+        steps = (sum(chunk.steps for chunk in chunks) if harvest else needed) + _steps_for_rest(point, task)
+        nodes = getattr(reservoir, "nodes", None)
+        written = sum(chunk.steps for chunk in chunks if chunk.place is not None) if harvest else steps
+        width = 8 if getattr(reservoir, "dtype", "float32") == "float64" else 4
+        return Cost(steps, needed, None if nodes is None else written * nodes * width, len(chunks))
+
+    def run(self, run: PointRun) -> None:
+        """Take the states of a harvest if it is whole; else, and for a forecast, open the device."""
+        point, task = run.point, run.task
+        store = _harvested(run)
+        if store is not None and not task.closed_loop:
+            run.say(f"training and testing on {store.path}")
+            readout, outputs = trained(point, task, _stored(run, store))
+            _keep(run, readout, outputs, device_of(store))
+            return
+        run.say("opening")
+        with opened(point, task) as reservoir:
+            with run.on([reservoir]), _recorded(run, reservoir):
+                run.say("training and testing")
+                if store is not None:
+                    states = _stored(run, store)
+                else:
+                    bursts = plan_of(point, task, max_batch=reservoir.spec.max_batch)
+                    states = driven(reservoir, bursts, run.add, repetitions=point.config.training.repetitions)
+                readout, outputs = trained(point, task, states)
+                if task.closed_loop:
+                    run.say("forecasting")
+                    horizon = task.test.targets.shape[1]
+                    outputs = forecast(reservoir, readout, task.test.inputs, horizon, run.add)
+            _keep(run, readout, outputs, device_records([reservoir])["reservoir"])
+
+
+@contextlib.contextmanager
+def opened(point: Point, task: Task) -> Iterator[Reservoir]:
+    """The reservoir of a point, open for the inputs of its task."""
+    with build_reservoir(point.config.reservoir.for_inputs(task.inputs)) as reservoir:
+        if reservoir.spec.inputs != task.inputs:
+            raise ConfigurationError(
+                f"the task has {task.inputs} input channels, but the device takes {reservoir.spec.inputs}"
+            )
+        yield reservoir
+
+
+def harvest_point(point: Point, task: Task, steps: int, counter: StepCounter) -> StateStore:
+    """The point's store, filled: what an earlier harvest has is kept. `steps` are those of the whole plan."""
+    name, path = point.config.reservoir.label, store_path(point, task)
+    with harvest_lock(point, task):
+        store = find_states(point, task)
+        if store is not None and store.complete:
+            counter.add(steps)
+            return store
+        if store is not None and store.committed:
+            # Before the device: on what is damaged nothing can be built.
+            counter.say(f"{name}: checking what is there")
+            check(store, harvest_plan(point, task, store), counter.say)
+        counter.say(f"{name}: opening")
+        with opened(point, task) as reservoir:
+            store = open_store(point, task, reservoir)
+            there = f" ({store.committed} chunks are there already)" if store.committed else ""
+            counter.say(f"{name}: harvesting into {path}{there}")
+            harvest(reservoir, harvest_plan(point, task, store), store, counter.add)
+            return store
+
+
+def _readout(config: ExperimentConfig) -> StateReadoutConfig:
+    return cast(StateReadoutConfig, config.readout)
+
+
+def _harvested(run: PointRun) -> StateStore | None:
+    """The states of an earlier harvest, if they are whole; whoever reads the result is told."""
+    settings = run.point.config.run
+    if settings.states is None or settings.record is not None:
+        return None
+    store = find_states(run.point, run.task)
+    if store is None:
+        return None
+    if not store.complete:
+        run.result.notes.append(
+            f"{store.path} is an unfinished harvest of this experiment and was not used: "
+            "`reservoir-hw harvest` goes on with it"
+        )
+        return None
+    run.result.notes.append(
+        f"states were read from {store.path}, harvested {store.facts['provenance']['time']}; the device was "
+        "not driven (run.states=null drives it)"
+    )
+    return store
+
+
+def _stored(run: PointRun, store: StateStore) -> Iterator[tuple[DriveChunk, np.ndarray]]:
+    bursts = harvest_plan(run.point, run.task, store)
+    return stored(store, bursts, run.add, repetitions=run.point.config.training.repetitions)
+
+
+def _recorded(run: PointRun, reservoir: Reservoir) -> contextlib.AbstractContextManager[Any]:
+    if run.files.record is None:
+        return contextlib.nullcontext()
+    return Recorder(reservoir, run.files.record, chunk_steps=run.point.config.run.chunk_steps)
+
+
+def trained(point: Point, task: Task, states: Iterable[tuple[DriveChunk, np.ndarray]]) -> tuple[Readout, np.ndarray]:
+    """A readout, trained on the chunks of the training, and its outputs for those of the test."""
+    config = _readout(point.config)
+    readout = config.build()
+    readout.repetitions_ = point.config.training.repetitions
+    outputs = np.zeros(task.test.targets.shape, dtype=np.float32)
+    left = len(task.train.inputs) * task.train.inputs.shape[1]
+    waiting: list[tuple[DriveChunk, np.ndarray]] = []
+
+    def test(chunk: DriveChunk, answer: np.ndarray) -> None:
+        if config.keeps_learning:
+            # Groups of sequences are tested after all of them have trained: what came last is not theirs.
+            alone = chunk.place is not None and chunk.place.rows == slice(0, len(task.train.inputs))
+            whole = task.train.lengths is None and task.test.lengths is None
+            continues = point.config.training.continuous and alone and whole
+            learner = cast(PrequentialReadout, readout)
+            predict_then_update_into(learner, task, chunk, answer, outputs, continues=continues)
+        else:
+            predict_into(readout, chunk, answer, outputs)
+
+    for chunk, answer in states:
+        if chunk.split == "train":
+            learn(readout, task, chunk, answer)
+            left -= chunk.steps if chunk.place is not None else 0
+            if left == 0:
+                readout.solve()
+        elif left:
+            # Groups of sequences that are tested in one go with their training: more training is to come.
+            waiting.append((chunk, answer))
+        else:
+            test(chunk, answer)
+    for chunk, answer in waiting:
+        test(chunk, answer)
+    return readout, outputs
+
+
+def _keep(run: PointRun, readout: Readout, outputs: np.ndarray, device: dict[str, Any]) -> None:
+    evaluation = run.task.evaluate(outputs, "scores")
+    readout.save(run.files.path_of(run.files.weights))
+    run.keep(evaluation, {"reservoir": device, "readout": {"file": run.files.weights, **readout.report_}})
+
+
+def _steps_for_rest(point: Point, task: Task) -> int:
+    """Steps of replays, and of the washout or waveform of each reset, as far as the configuration tells them."""
+    reservoir = point.config.reservoir
+    replayed = getattr(reservoir, "memory_steps", 0) if getattr(reservoir, "continuity", "") == "replayed" else 0
+    policy = getattr(reservoir, "reset", None)
+    rest = getattr(policy, "steps", 0) or len(getattr(policy, "values", ()))
+    total = 0
+    for burst in plan_of(point, task):
+        calls = len(burst.chunks)
+        resets = calls if replayed else 1
+        total += burst.batch * ((calls - 1) * replayed + resets * rest)
+    return total

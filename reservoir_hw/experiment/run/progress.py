@@ -1,0 +1,27 @@
+"""How far a run has come, for whoever waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Progress = Callable[[str, int, int], None]
+"""Called with (what is being done, steps done, steps in all)."""
+
+
+class StepCounter:
+    """Adds up steps for one progress report."""
+
+    def __init__(self, progress: Progress | None, total: int = 0) -> None:
+        self._progress = progress
+        self.total, self._done, self._what = total, 0, ""
+
+    def say(self, what: str) -> None:
+        """What is being done from now on."""
+        self._what = what
+        self.add(0)
+
+    def add(self, steps: int) -> None:
+        """So many steps were done."""
+        self._done += steps
+        if self._progress is not None:
+            self._progress(self._what, self._done, self.total)

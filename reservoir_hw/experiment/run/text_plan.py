@@ -1,0 +1,160 @@
+"""What the training of a language model takes, and what does not fit; nothing is opened."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError
+from reservoir_hw.core.reservoir_config import ReservoirConfig
+from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, SampleConfig, TrainingConfig
+from reservoir_hw.experiment.configuration.gradient import GradientConfig
+from reservoir_hw.experiment.run.trainer import Cost
+from reservoir_hw.readout.models.configuration import ModelConfig
+from reservoir_hw.readout.training.options import TrainingOptions
+from reservoir_hw.tasks.task import Tokens
+
+# States of one shard.
+_SHARD_BYTES = 1 << 30
+
+# Tokens that a sample continues where no prompt is given.
+_PROMPT = 32
+
+
+def cost(config: ExperimentConfig, model: ModelConfig, task: Tokens) -> Cost:
+    """What training, validation, test and sample will take."""
+    gradient = gradient_of(config)
+    options = gradient.options
+    training, test = windows_in(task.tokens_train, options), windows_in(task.tokens_test, options)
+    held_out = held_out_of(task, options)
+    validation = 0 if held_out is None else windows_in(held_out, options)
+    steps = options.steps_for(training)
+    seen = steps * options.windows_per_step
+    nodes = getattr(config.reservoir, "nodes", None)
+    kept = None
+    if model.harvests:
+        per_window = 1 if options.predict == "last" else options.context
+        shards = shards_for(gradient, training, per_window, nodes)
+        visits = 1
+        if shards > 1 and not gradient.keep_states:
+            visits = math.ceil((options.epochs or seen / training) / options.shard_epochs)
+        driven = training * visits + validation + test
+        tokens = driven * options.context + seen * per_window
+        kept = None if nodes is None else (training + validation) * per_window * nodes * 4
+    else:
+        evaluations = math.ceil(steps / (options.evaluation_steps or steps))
+        driven = seen + evaluations * validation + test
+        tokens = (seen + test) * options.context
+        kept = 0
+    written = 0
+    if config.run.generate is not None:
+        written = len(prompt_of(config.run.generate, task)) + config.run.generate.tokens
+    device_steps = (driven * options.context + written) * model.layers_of_reservoirs
+    return Cost(device_steps, tokens, kept, training_steps=steps)
+
+
+def check_gradient(model: ModelConfig, reservoir: ReservoirConfig, task: Tokens) -> None:
+    """Raise `ConfigurationError` where no gradient can pass, as far as the configuration tells."""
+    twins = model.twins(task.vocabulary)
+    through = model.reservoirs(reservoir, task.vocabulary) if model.reservoir_gradient == "through" else []
+    for what, configs in (("the twin", twins), ("the reservoir", through)):
+        for config in configs:
+            # What has no such key is a device, or knows when it is opened; on a GPU torch computes anyway.
+            if not getattr(config, "gradients", True) and getattr(config, "device", "cpu") == "cpu":
+                raise ConfigurationError(
+                    f"reservoir_gradient is {model.reservoir_gradient}, but no gradient passes {what} of kind "
+                    f"{config.kind}: give it gradients: true, or take another policy"
+                )
+
+
+def _check_shards(gradient: GradientConfig, model: ModelConfig, task: Tokens, nodes: int | None) -> None:
+    """Raise `ConfigurationError` where the shards do not get the epochs that are asked for."""
+    options = gradient.options
+    if not model.harvests or options.epochs is None or len(task.tokens_train) <= options.context:
+        return
+    windows = windows_in(task.tokens_train, options)
+    count = shards_for(gradient, windows, 1 if options.predict == "last" else options.context, nodes)
+    if count > windows:
+        raise ConfigurationError(f"gradient.shards: {windows} windows of the text cannot make {count} shards")
+    if count > 1 and options.epochs % options.shard_epochs:
+        raise ConfigurationError(
+            f"gradient.epochs {options.epochs} must be a multiple of gradient.shard_epochs {options.shard_epochs}, the "
+            f"epochs on one of the {count} shards before the next"
+        )
+
+
+def check_training(training: TrainingConfig, model: ModelConfig, task: Tokens, nodes: int | None) -> None:
+    """Raise `ConfigurationError` where section `training` does not fit the model or the text."""
+    if training.gradient is None:
+        raise ConfigurationError(
+            f"gradient is missing: readout {model.kind} is trained by gradients, so say how long, for instance "
+            "gradient: {epochs: 5, context: 32}"
+        )
+    ignored = [
+        name
+        for name, field in TrainingConfig.model_fields.items()
+        if name != "gradient" and getattr(training, name) != field.default
+    ]
+    if ignored:
+        raise ConfigurationError(f"{', '.join(ignored)}: not for readout {model.kind}, which needs `gradient` alone")
+    options = training.gradient.options
+    if not model.harvests:
+        for name in ("shards", "keep_states"):
+            if getattr(training.gradient, name):
+                raise ConfigurationError(
+                    f"gradient.{name} is for states that are computed beforehand, and readout {model.kind} drives its "
+                    "reservoirs in every step, as what it trains lies before them: leave it out"
+                )
+    _check_shards(training.gradient, model, task, nodes)
+    for part, tokens in (
+        ("training", task.tokens_train),
+        ("validation", held_out_of(task, options)),
+        ("test", task.tokens_test),
+    ):
+        if tokens is not None and len(tokens) <= options.context:
+            raise ConfigurationError(
+                f"gradient.context: a window takes {options.context + 1} tokens, and the {part} part of the text has "
+                f"{len(tokens)}; give more text, another share (task.{part}), or a smaller context"
+            )
+
+
+def gradient_of(config: ExperimentConfig) -> GradientConfig:
+    """The section `training.gradient`, which `check_training` asks for."""
+    return cast(GradientConfig, config.training.gradient)
+
+
+def windows_in(tokens: np.ndarray, options: TrainingOptions) -> int:
+    """How many windows of the context these tokens make."""
+    return (len(tokens) - options.context - 1) // (options.stride or options.context) + 1
+
+
+def held_out_of(task: Tokens, options: TrainingOptions) -> np.ndarray | None:
+    """The part of the validation text that is evaluated, or None if there is none."""
+    tokens = task.tokens_validation
+    if not len(tokens):
+        return None
+    if options.evaluation_windows is None:
+        return tokens
+    return tokens[: (options.evaluation_windows - 1) * (options.stride or options.context) + options.context + 1]
+
+
+def shards_for(gradient: GradientConfig, windows: int, per_window: int, nodes: int | None) -> int:
+    """Parts into which precomputed states are divided; each window has `per_window` states of so many nodes."""
+    if gradient.shards is not None:
+        return gradient.shards
+    return max(1, min(windows, math.ceil(windows * per_window * (nodes or 0) * 4 / _SHARD_BYTES)))
+
+
+def prompt_of(sample: SampleConfig, task: Tokens) -> np.ndarray:
+    """The tokens that a sample continues. Raises `ConfigurationError` where there are none, or unknown ones."""
+    if sample.prompt is None:
+        return task.tokens_test[:_PROMPT]
+    try:
+        prompt = task.encode(sample.prompt)
+    except InputRangeError as error:
+        raise ConfigurationError(f"generate.prompt: {error}") from error
+    if not len(prompt):
+        raise ConfigurationError("generate.prompt is empty; null takes the beginning of the test")
+    return prompt

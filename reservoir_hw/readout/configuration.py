@@ -1,0 +1,111 @@
+"""What every readout says about itself in an experiment file: the classical ones, and language models."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol, Self
+
+import numpy as np
+
+from reservoir_hw.core.configuration import Config
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.tasks.task import Task
+
+
+class ReadoutConfig(Config):
+    """The base of all readouts. A kind adds `kind: Literal["..."]` and its own fields.
+
+    Derive from `StateReadoutConfig` for a readout that learns from states, from `readout.models.configuration.
+    ModelConfig` for a language model.
+    """
+
+    kind: Any
+    trained: ClassVar[Literal["in one pass", "by gradients"]]
+    """How an experiment trains it: in one pass over the states of the task's series, or by gradients on its tokens."""
+
+    @property
+    def label(self) -> str:
+        """A short name for tables and figures, empty where the name of the reservoir says enough."""
+        return ""
+
+    def input_channels(self, task: Task) -> int:
+        """Channels that the reservoir is driven with."""
+        return task.inputs
+
+
+class Readout(Protocol):
+    """What an experiment asks of a readout. States are (batch, time, nodes), targets (batch, time, outputs)."""
+
+    input_connection: bool
+    repetitions_: int
+
+    @property
+    def report_(self) -> dict[str, Any]:
+        """What to know about the last fit, for the provenance."""
+        ...
+
+    def partial_fit(self, states: Any, targets: Any, inputs: Any = None, *, new_sequence: bool = False) -> Any:
+        """Learn from one more chunk, of the same sequences or of new ones; `inputs` come if `input_connection`."""
+
+    def solve(self) -> Any:
+        """Finish learning."""
+
+    def predict(self, states: Any, inputs: Any = None) -> np.ndarray:
+        """Outputs (batch, time, outputs)."""
+        ...
+
+    def save(self, path: str | Path) -> None:
+        """Write the trained weights to a safetensors file."""
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """The trained readout from a file that `save` wrote."""
+        ...
+
+
+class PrequentialReadout(Readout, Protocol):
+    """A readout that can go on learning while it answers."""
+
+    def follow(self, states: Any, targets: Any, inputs: Any = None, *, new_sequence: bool = False) -> np.ndarray:
+        """Outputs (batch, time, outputs), each computed before the target of its step was learned."""
+        ...
+
+
+class StateReadoutConfig(ReadoutConfig):
+    """A readout that learns in one pass over the states of a task's series."""
+
+    trained = "in one pass"
+
+    @abstractmethod
+    def build(self) -> Readout:
+        """Make the readout, untrained. Heavy imports belong in here."""
+
+    def load(self, path: str | Path) -> Readout:
+        """The trained readout from a file that it saved itself."""
+        return type(self.build()).load(path)
+
+    @property
+    def keeps_learning(self) -> bool:
+        """Whether what `build` makes is a `PrequentialReadout` that shall go on learning in the test."""
+        return False
+
+    def check_outputs(self, outputs: int) -> None:
+        """Raise `ConfigurationError` if these settings cannot serve a task with so many outputs."""
+        del outputs
+
+    def check_targets(self, targets: np.ndarray) -> None:
+        """Raise `ConfigurationError` if these settings cannot learn targets (batch, time, outputs), NaN if unknown."""
+        del targets
+
+    def check_task(self, task: Task) -> None:
+        """Raise `ConfigurationError` if these settings cannot serve this task."""
+        self.check_outputs(task.outputs)
+        self.check_targets(task.train.targets)
+        if not self.keeps_learning:
+            return
+        if task.closed_loop:
+            raise ConfigurationError(
+                "keep_learning: a forecast in closed loop has no targets to learn from; set it to false"
+            )
+        self.check_targets(task.test.targets)

@@ -112,7 +112,7 @@ def metrics_on(task: Task) -> list[str]:
     """Names of the metrics of a language model."""
     assert isinstance(task, Text)
     validated = [VALIDATION] if len(task.tokens_validation) else []
-    return [*task.judged(0.0, 0.0).metrics, *validated, "parameters"]
+    return [*task.evaluation_of(0.0, 0.0).metrics, *validated, "parameters"]
 
 
 def check(section: str, config: ExperimentConfig, model: ModelConfig, task: Task) -> None:
@@ -312,7 +312,7 @@ def train_model(
     model.to(next(model.readout.parameters()).device)
     watch.say("testing")
     cross_entropy, accuracy = _judged(model, task.tokens_test, gradient.options, watch.add)
-    evaluation = task.judged(cross_entropy, accuracy, _curves(result, gradient.options))
+    evaluation = task.evaluation_of(cross_entropy, accuracy, _curves(result, gradient.options))
     if len(result.validation_losses):
         best = result.best_loss if gradient.keep == "best" else None
         evaluation.metrics[VALIDATION] = float(result.validation_losses[-1, 1] if best is None else best)

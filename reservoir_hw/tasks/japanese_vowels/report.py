@@ -9,7 +9,7 @@ import numpy as np
 
 from reservoir_hw.core.figure_style import new_figure
 from reservoir_hw.tasks import classification
-from reservoir_hw.tasks.series import Models
+from reservoir_hw.tasks.report import Models
 from reservoir_hw.tasks.task import Table
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from reservoir_hw.tasks.prediction import report as prediction_report
-from reservoir_hw.tasks.series import mean_and_spread
+from reservoir_hw.tasks.report import mean_and_spread
 from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:

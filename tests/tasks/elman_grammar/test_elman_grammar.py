@@ -299,22 +299,6 @@ def test_same_arguments_same_data() -> None:
     assert first == FIRST_SENTENCES
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"dataset": 5}, "dataset is 5"),
-        ({"dataset": -1}, "dataset is -1"),
-        ({"seed": -1}, "seed is -1"),
-        ({"sentences": 10}, "sentences is 10"),
-        ({"complex_share": 0.0}, "complex_share is 0.0"),
-        ({"complex_share": float("nan")}, "complex_share is nan"),
-    ],
-)
-def test_arguments_out_of_range(arguments: dict[str, float], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        ElmanGrammar(**arguments)  # pyright: ignore[reportArgumentType]
-
-
 def test_true_probabilities_are_judged_perfect() -> None:
     one = task()
     assert one.probabilities is not None

@@ -71,8 +71,10 @@ class Trace(Task):
         sequence, channel = config.sequence, config.channel
         self.delays = tuple(config.delays)
         store = StateStore.open(trace)
-        named = config.dataset is not None
-        found = store.dataset(config.dataset) if named else next(iter(store.datasets.values()), None)
+        if config.dataset is None:
+            found = next(iter(store.datasets.values()), None)
+        else:
+            found = store.dataset(config.dataset)
         if found is None:
             raise ConfigurationError(f"{trace} holds no states yet")
         if sequence >= found.sequences:

@@ -93,6 +93,7 @@ class Seen:
 
     def was_driven(self, inputs: np.ndarray, states: np.ndarray | None, seconds: float) -> None:
         del inputs, seconds
+        assert states is not None
         self.states.append(states.copy())
 
 

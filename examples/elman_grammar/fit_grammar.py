@@ -25,7 +25,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from reservoir_hw.tasks.elman_grammar.grammar import DISTANCES, Productions, Skeleton, conditioned, skeletons
-from reservoir_hw.tasks.elman_grammar.report import PAPER_SHARES
+from reservoir_hw.tasks.elman_grammar.published import VERB_SHARES
 
 MEAN_LENGTH = 6.37
 COMPLEX_SHARE = 0.75
@@ -80,7 +80,7 @@ def misfit(logits: np.ndarray) -> np.ndarray:
     """What least squares makes small."""
     ours = corpus_figures(productions_of(logits))
     length = LENGTH_WEIGHT * (ours.length - MEAN_LENGTH)
-    return np.concatenate([ours.shares - PAPER_SHARES, [length, ours.settled - SETTLED], RIDGE * np.asarray(logits)])
+    return np.concatenate([ours.shares - VERB_SHARES, [length, ours.settled - SETTLED], RIDGE * np.asarray(logits)])
 
 
 def main() -> None:
@@ -94,7 +94,7 @@ def main() -> None:
     ours = corpus_figures(Productions())
     print("\nVerbs by distance from their noun, with the module's probabilities, %")
     print("  distance   ours  paper  difference")
-    for distance, share, paper in zip(DISTANCES, ours.shares, PAPER_SHARES, strict=True):
+    for distance, share, paper in zip(DISTANCES, ours.shares, VERB_SHARES, strict=True):
         print(f"  {distance:8d}  {share:5.2f}  {paper:5.2f}  {share - paper:+5.2f}")
     print(f"\nMean length: {ours.length:.3f} tokens (paper {MEAN_LENGTH})")
     print(f"Number settled by the two words before: {ours.settled:.1f} % (paper: about {SETTLED:.0f} %)")

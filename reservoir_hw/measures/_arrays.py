@@ -34,6 +34,12 @@ def checked(values: Any, axes: tuple[str, ...], name: str = "states") -> np.ndar
     return array.astype(np.float64)
 
 
+def precision(dtype: Any) -> np.floating:
+    """Relative precision of numbers as they were recorded, in their own dtype; that of float64 for whole numbers."""
+    dtype = np.dtype(dtype)
+    return np.finfo(dtype if dtype.kind == "f" else np.float64).eps
+
+
 def after_washout(array: np.ndarray, washout: int, axis: int) -> np.ndarray:
     """`array` without its first `washout` steps; raises `ConfigurationError` where nothing would be left."""
     steps = array.shape[axis]

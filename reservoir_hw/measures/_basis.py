@@ -8,7 +8,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ShapeError
 from reservoir_hw.measures._arrays import moving_nodes
-from reservoir_hw.measures._recording import Rows
+from reservoir_hw.measures._blocks import Rows
 
 # Singular values below this, relative to the largest, are lost in the rounding of a Gram matrix.
 _HIDDEN = 1e-8

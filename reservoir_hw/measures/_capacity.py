@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from reservoir_hw.measures._basis import StateBasis
-from reservoir_hw.measures._recording import Block, Recording
+from reservoir_hw.measures._blocks import Block, Recording
 from reservoir_hw.measures._statistics import chi2_quantile
 
 # Targets that are made and projected at once.

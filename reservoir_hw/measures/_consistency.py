@@ -9,7 +9,7 @@ import numpy as np
 
 from reservoir_hw.measures._arrays import deviations, refuse_still
 from reservoir_hw.measures._measured import Measured
-from reservoir_hw.measures._shared import repeated, share_interval, shared_power
+from reservoir_hw.measures._repeats import checked_repeats, share_interval, shared_power
 from reservoir_hw.measures._statistics import bounded, check_confidence, remark
 
 
@@ -44,7 +44,7 @@ def consistency(states: Any, *, washout: int = 0, confidence: float = 0.95) -> C
     that leaves nothing.
     """
     check_confidence(confidence)
-    x = repeated(states, washout)
+    x = checked_repeats(states, washout)
     moved = deviations(x, axis=1)
     spread = moved.std(axis=1, keepdims=True)
     moving = (spread > 0).all(axis=(0, 1))

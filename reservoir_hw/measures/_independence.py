@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from reservoir_hw.measures._recording import Recording
+from reservoir_hw.measures._blocks import Recording
 
 _LAGS = 100
 

@@ -25,3 +25,8 @@ class Measured:
     value: float
     interval: Interval
     note: str = ""
+
+    @property
+    def has_figure(self) -> bool:
+        """Whether there is anything to be drawn of it."""
+        return True

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
-from reservoir_hw.measures._arrays import checked
+from reservoir_hw.measures._arrays import checked, precision
 from reservoir_hw.measures._measured import Interval, Measured
 from reservoir_hw.measures._statistics import bounded, check_confidence, t_interval
 
@@ -80,8 +80,7 @@ def _rank(states: Any, noise: Any, threshold: float | None, confidence: float, k
         raise ShapeError("a rank needs at least 2 streams; as many as nodes are usual")
     singular = np.linalg.svd(x, compute_uv=False)
     if threshold is None:
-        precision = np.finfo(given.dtype).eps if given.dtype.kind == "f" else np.finfo(np.float64).eps
-        threshold = float(max(streams, nodes) * precision * singular.max())
+        threshold = float(max(streams, nodes) * precision(given.dtype) * singular.max())
         if noise is not None:
             level = float(checked(np.atleast_1d(noise), ("nodes",), "noise").max())
             if level < 0:

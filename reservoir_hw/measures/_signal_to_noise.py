@@ -9,7 +9,7 @@ import numpy as np
 
 from reservoir_hw.measures._arrays import deviations, refuse_still
 from reservoir_hw.measures._measured import Interval, Measured
-from reservoir_hw.measures._shared import repeated, share_interval, shared_power
+from reservoir_hw.measures._repeats import checked_repeats, share_interval, shared_power
 from reservoir_hw.measures._statistics import check_confidence, remark
 
 
@@ -25,6 +25,11 @@ class SignalToNoise(Measured):
     signal: np.ndarray
     noise: np.ndarray
 
+    @property
+    def has_figure(self) -> bool:
+        """Whether a node has a finite ratio."""
+        return bool(np.isfinite(self.nodes).any())
+
 
 def signal_to_noise(states: Any, *, washout: int = 0, confidence: float = 0.95) -> SignalToNoise:
     """Signal-to-noise ratio from responses to the same drive: `states` (repeats, time, nodes).
@@ -38,7 +43,7 @@ def signal_to_noise(states: Any, *, washout: int = 0, confidence: float = 0.95) 
     Raises as `consistency` does.
     """
     check_confidence(confidence)
-    x = repeated(states, washout)
+    x = checked_repeats(states, washout)
     steps = x.shape[1]
     moved = deviations(x, axis=1)
     moving = (moved != 0).any(axis=(0, 1))

@@ -11,13 +11,13 @@ import numpy as np
 
 from reservoir_hw.core.errors import NotSupported
 from reservoir_hw.measures._consistency import Consistency, consistency
-from reservoir_hw.measures._dimension import EffectiveDimension, effective_dimension
 from reservoir_hw.measures._drift import Drift, drift
-from reservoir_hw.measures._echo_index import EchoStateIndex, echo_state_index
-from reservoir_hw.measures._lyapunov import LyapunovExponent
-from reservoir_hw.measures._memory import MemoryCapacity, memory_capacity
+from reservoir_hw.measures._echo_state_index import EchoStateIndex, echo_state_index
+from reservoir_hw.measures._effective_dimension import EffectiveDimension, effective_dimension
+from reservoir_hw.measures._lyapunov_exponent import LyapunovExponent
+from reservoir_hw.measures._memory_capacity import MemoryCapacity, memory_capacity
 from reservoir_hw.measures._polynomials import Distribution
-from reservoir_hw.measures._processing import ProcessingCapacity, information_processing_capacity
+from reservoir_hw.measures._processing_capacity import ProcessingCapacity, information_processing_capacity
 from reservoir_hw.measures._rank import Rank, Streams, generalisation_rank, kernel_rank
 from reservoir_hw.measures._signal_to_noise import SignalToNoise, signal_to_noise
 

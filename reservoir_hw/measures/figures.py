@@ -9,13 +9,13 @@ import numpy as np
 
 from reservoir_hw.core.figure_style import colours, new_figure, plain, whole_numbers
 from reservoir_hw.measures._consistency import Consistency
-from reservoir_hw.measures._dimension import EffectiveDimension
 from reservoir_hw.measures._drift import Drift
-from reservoir_hw.measures._echo_index import EchoStateIndex
-from reservoir_hw.measures._lyapunov import LyapunovExponent
+from reservoir_hw.measures._echo_state_index import EchoStateIndex
+from reservoir_hw.measures._effective_dimension import EffectiveDimension
+from reservoir_hw.measures._lyapunov_exponent import LyapunovExponent
 from reservoir_hw.measures._measured import Measured
-from reservoir_hw.measures._memory import MemoryCapacity
-from reservoir_hw.measures._processing import ProcessingCapacity
+from reservoir_hw.measures._memory_capacity import MemoryCapacity
+from reservoir_hw.measures._processing_capacity import ProcessingCapacity
 from reservoir_hw.measures._rank import Rank
 from reservoir_hw.measures._signal_to_noise import SignalToNoise
 
@@ -29,7 +29,7 @@ _NAMED = 4
 
 def figures(results: Mapping[str, Measured]) -> dict[str, Figure]:
     """A figure for each result, under its name; one without anything to draw has none."""
-    return {name: _DRAW[type(result)](result) for name, result in results.items() if _has_picture(result)}
+    return {name: _DRAW[type(result)](result) for name, result in results.items() if result.has_figure}
 
 
 def memory_figure(result: MemoryCapacity) -> Figure:
@@ -262,9 +262,3 @@ _DRAW: Mapping[type[Measured], Callable[[Any], Figure]] = {
     EffectiveDimension: dimension_figure,
     Drift: drift_figure,
 }
-
-
-def _has_picture(result: Measured) -> bool:
-    if isinstance(result, LyapunovExponent):
-        return len(result.log_distance) > 0
-    return not isinstance(result, SignalToNoise) or bool(np.isfinite(result.nodes).any())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, new_figure, plain
-from reservoir_hw.tasks.series import Models, models
+from reservoir_hw.tasks.report import Models, by_model
 from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def error_metrics(name: str, errors: int, trials: int) -> dict[str, float]:
     return {name: errors / trials, f"{name}/low": low, f"{name}/high": high}
 
 
-def counts(errors: int, trials: int) -> dict[str, np.ndarray]:
+def error_counts(errors: int, trials: int) -> dict[str, np.ndarray]:
     """The arrays that `table` and `figure` pool."""
     return {"errors": np.array(errors), "trials": np.array(trials)}
 
@@ -112,7 +112,7 @@ def curves(rows: Sequence[Row], parameter: str, trials: str, guessing: float) ->
     values = sorted({row.point[key] for row in rows})
     drawn = new_figure(7.5, 4.4)
     axes = drawn.subplots()
-    found = models([replace(row, point={k: v for k, v in row.point.items() if k != key}) for row in rows])
+    found = by_model([replace(row, point={k: v for k, v in row.point.items() if k != key}) for row in rows])
     at = {id(row.evaluation): row.point[key] for row in rows}
     for (name, runs), colour in zip(found.items(), colours(len(found)), strict=True):
         groups = {value: [run for run in runs if at[id(run.evaluation)] == value] for value in values}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field, PositiveFloat
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.tasks.configuration import ClosedLoop
-from reservoir_hw.tasks.prediction.task import Prediction
-from reservoir_hw.tasks.series import at_least
+from reservoir_hw.tasks.prediction.task import ForecastConfig, Prediction
 
 CLASSIC = {"sigma": 10.0, "rho": 28.0, "beta": 8 / 3}
 
@@ -62,6 +62,21 @@ def lorenz_series(
     return series
 
 
+class LorenzConfig(ForecastConfig):
+    """Say how the Lorenz system goes on, some steps ahead or in a closed loop."""
+
+    kind: Literal["lorenz"]
+    time_step: PositiveFloat = Field(default=0.02, description="units of time from one step to the next")
+    sigma: PositiveFloat = CLASSIC["sigma"]
+    rho: PositiveFloat = CLASSIC["rho"]
+    beta: PositiveFloat = CLASSIC["beta"]
+    train_steps: Annotated[int, Field(ge=2)] = 5000
+
+    def build(self) -> Lorenz:
+        """A `Lorenz` with these settings."""
+        return Lorenz(self)
+
+
 class Lorenz(Prediction):
     """Say how the Lorenz system goes on (`lorenz_series` has the equations, `Prediction` the metrics).
 
@@ -71,36 +86,22 @@ class Lorenz(Prediction):
 
     With the classic parameters a Lyapunov time is 1/0.9056 = 1.104 units of time, 55 steps of the default length.
 
-    Raises `ConfigurationError` for arguments out of range, and for parameters with which the system diverges or comes
-    to rest.
+    Takes a configuration, or the fields of `LorenzConfig` as keywords. Raises `ConfigurationError` for settings out of
+    range, and for parameters with which the system diverges or comes to rest.
     """
 
     title = "Lorenz"
     channel_names = ("x", "y", "z")
     portrait = ((0, 0), (2, 0))
 
-    def __init__(
-        self,
-        dataset: int = 0,
-        seed: int = 0,
-        time_step: float = 0.02,
-        sigma: float = CLASSIC["sigma"],
-        rho: float = CLASSIC["rho"],
-        beta: float = CLASSIC["beta"],
-        ahead_steps: int = 1,
-        train_steps: int = 5000,
-        test_steps: int = 2000,
-        closed_loop: ClosedLoop | None = None,
-    ) -> None:
-        at_least(dataset=(dataset, 0), seed=(seed, 0))
+    def __init__(self, config: LorenzConfig | None = None, /, **settings: Any) -> None:
+        config = LorenzConfig.of(config, settings)
+        sigma, rho, beta = config.sigma, config.rho, config.beta
         parameters = {"sigma": sigma, "rho": rho, "beta": beta}
-        for name, value in {"time_step": time_step, **parameters}.items():
-            if not 0 < value < math.inf:
-                raise ConfigurationError(f"{name} is {value}; it must be a number > 0.")
-        steps = self.steps_needed(ahead_steps, train_steps, test_steps, closed_loop)
+        time_step, train_steps = config.time_step, config.train_steps
         before = math.ceil(_TRANSIENT / time_step)
-        start = generator(seed, f"lorenz/{dataset}").normal([0.0, 0.0, rho - 1])
-        series = lorenz_series(start, before + steps, time_step, **parameters)[before:]
+        start = generator(config.seed, f"lorenz/{config.dataset}").normal([0.0, 0.0, rho - 1])
+        series = lorenz_series(start, before + config.series_steps, time_step, **parameters)[before:]
         spread = series[:train_steps].std(axis=0)
         if not (np.abs(series) < _DIVERGED).all() or spread.min() < 1e-6:
             raise ConfigurationError(
@@ -109,4 +110,4 @@ class Lorenz(Prediction):
             )
         if all(math.isclose(value, CLASSIC[name], rel_tol=1e-3) for name, value in parameters.items()):
             self.lyapunov_per_step = LYAPUNOV_EXPONENT * time_step
-        self.split((series - series[:train_steps].mean(axis=0)) / spread, ahead_steps, train_steps, closed_loop)
+        self.split((series - series[:train_steps].mean(axis=0)) / spread, config, config.closed_loop)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import Field, PositiveFloat
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.tasks.configuration import ClosedLoop
-from reservoir_hw.tasks.prediction.task import Prediction
-from reservoir_hw.tasks.series import at_least
+from reservoir_hw.tasks.prediction.task import ForecastConfig, Prediction
 from reservoir_hw.tasks.task import Evaluation, OutputScale
-
-Scaling = Literal["standardise", "squash", "none"]
 
 _INNER_STEP = 0.1
 _TRANSIENT_DELAYS = 60
@@ -74,6 +71,24 @@ def _hermite(at: float, h: float) -> tuple[float, float, float, float]:
     return (1 + 2 * at) * rest**2, h * at * rest**2, at**2 * (3 - 2 * at), -h * at**2 * rest
 
 
+class MackeyGlassConfig(ForecastConfig):
+    """Say how the Mackey–Glass system goes on, some steps ahead or in a closed loop."""
+
+    kind: Literal["mackey_glass"]
+    tau: PositiveFloat = Field(default=17.0, description="delay; chaotic from about 16.8 on")
+    beta: PositiveFloat = 0.2
+    gamma: PositiveFloat = 0.1
+    power: PositiveFloat = 10.0
+    time_step: PositiveFloat = Field(default=1.0, description="units of time from one step to the next")
+    scaling: Literal["standardise", "squash", "none"] = Field(
+        default="standardise", description="squash: tanh(x - 1), as Jaeger & Haas 2004"
+    )
+
+    def build(self) -> MackeyGlass:
+        """A `MackeyGlass` with these settings."""
+        return MackeyGlass(self)
+
+
 class MackeyGlass(Prediction):
     """Say how the Mackey–Glass system goes on (`mackey_glass_series` has the equation, `Prediction` the metrics).
 
@@ -91,37 +106,29 @@ class MackeyGlass(Prediction):
     In a closed loop there is also `nrmse/84`, where `forecast_steps` reach that far: the root over the starts of the
     mean squared error 84 units of time after the start, relative to the standard deviation (Jaeger & Haas 2004).
 
-    Raises `ConfigurationError` for arguments out of range, and for parameters with which the system comes to rest.
+    Takes a configuration, or the fields of `MackeyGlassConfig` as keywords. Raises `ConfigurationError` for settings
+    out of range, and for parameters with which the system comes to rest.
     """
 
     title = "Mackey–Glass"
     channel_names = ("x",)
 
-    def __init__(
-        self,
-        dataset: int = 0,
-        seed: int = 0,
-        tau: float = 17.0,
-        beta: float = 0.2,
-        gamma: float = 0.1,
-        power: float = 10.0,
-        time_step: float = 1.0,
-        scaling: Scaling = "standardise",
-        ahead_steps: int = 1,
-        train_steps: int = 3000,
-        test_steps: int = 2000,
-        closed_loop: ClosedLoop | None = None,
-    ) -> None:
-        at_least(dataset=(dataset, 0), seed=(seed, 0))
-        parameters = {"tau": tau, "beta": beta, "gamma": gamma, "power": power}
-        for name, value in {"time_step": time_step, **parameters}.items():
-            if not 0 < value < math.inf:
-                raise ConfigurationError(f"{name} is {value}; it must be a number > 0.")
-        steps = self.steps_needed(ahead_steps, train_steps, test_steps, closed_loop)
+    def __init__(self, config: MackeyGlassConfig | None = None, /, **settings: Any) -> None:
+        config = MackeyGlassConfig.of(config, settings)
+        tau, beta, gamma, power = config.tau, config.beta, config.gamma, config.power
+        time_step, train_steps = config.time_step, config.train_steps
         before = math.ceil(_TRANSIENT_DELAYS * tau / time_step)
-        history = float(generator(seed, f"mackey_glass/{dataset}").uniform(0.5, 1.5))
+        history = float(generator(config.seed, f"mackey_glass/{config.dataset}").uniform(0.5, 1.5))
         try:
-            x = mackey_glass_series(before + steps, time_step, history=history, **parameters)[before:]
+            x = mackey_glass_series(
+                before + config.series_steps,
+                time_step,
+                history=history,
+                tau=tau,
+                beta=beta,
+                gamma=gamma,
+                power=power,
+            )[before:]
         except OverflowError:
             raise ConfigurationError(f"power {power:g} is too large for what x becomes; the usual one is 10.") from None
         if x[:train_steps].std() < 1e-6:
@@ -129,13 +136,13 @@ class MackeyGlass(Prediction):
                 f"with tau {tau:g}, beta {beta:g}, gamma {gamma:g} and power {power:g} the system comes to rest; the "
                 "usual parameters are 17, 0.2, 0.1 and 10."
             )
-        if scaling == "standardise":
+        if config.scaling == "standardise":
             x = (x - x[:train_steps].mean()) / x[:train_steps].std()
-        elif scaling == "squash":
+        elif config.scaling == "squash":
             x = np.tanh(x - 1)
         self._jaeger_row = round(_JAEGER_STEP / time_step) - 1
         self.portrait = ((0, 0), (0, max(1, round(tau / time_step))))
-        self.split(x[:, None], ahead_steps, train_steps, closed_loop)
+        self.split(x[:, None], config, config.closed_loop)
 
     def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
         """As `Prediction.evaluate`, with `nrmse/84` in a closed loop; it is left out where a forecast has diverged."""

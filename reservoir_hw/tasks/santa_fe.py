@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+from pydantic import Field, NonNegativeInt, model_validator
 
-from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.tasks import datasets
-from reservoir_hw.tasks.prediction.task import Prediction
+from reservoir_hw.tasks.prediction.task import Prediction, PredictionConfig
 
 STEPS = 10_093
 
@@ -22,6 +23,27 @@ def laser_series() -> np.ndarray:
     return np.load(io.BytesIO(datasets.contents("santa_fe_laser")), allow_pickle=False)[:, 0].astype(np.float64)
 
 
+class SantaFeConfig(PredictionConfig):
+    """Say what the intensity of a chaotic laser will be (Santa Fe competition, data set A)."""
+
+    kind: Literal["santa_fe"]
+    first_step: NonNegativeInt = Field(default=0, description="of the 10,093 steps of the series")
+    test_steps: Annotated[int, Field(ge=2)] = 1000
+
+    @model_validator(mode="after")
+    def _within_the_series(self) -> Self:
+        if self.first_step + self.series_steps > STEPS:
+            raise ValueError(
+                f"first_step {self.first_step}, train_steps {self.train_steps}, test_steps {self.test_steps} and "
+                f"ahead_steps {self.ahead_steps} do not lie within the {STEPS} steps of the series"
+            )
+        return self
+
+    def build(self) -> SantaFe:
+        """A `SantaFe` with these settings."""
+        return SantaFe(self)
+
+
 class SantaFe(Prediction):
     """Say what the intensity of a chaotic laser will be (`laser_series` is the data, `Prediction` has the metrics).
 
@@ -30,20 +52,14 @@ class SantaFe(Prediction):
     breakdowns are what is hard to predict, and few: an error depends on which piece of the series the test is.
     Train and test are consecutive, from `first_step` on.
 
-    Raises `ConfigurationError` for arguments out of range, and as `laser_series`.
+    Takes a configuration, or the fields of `SantaFeConfig` as keywords. Raises `ConfigurationError` for settings out
+    of range, and as `laser_series`.
     """
 
     title = "Santa Fe laser"
 
-    def __init__(
-        self, first_step: int = 0, ahead_steps: int = 1, train_steps: int = 3000, test_steps: int = 1000
-    ) -> None:
-        needed = self.steps_needed(ahead_steps, train_steps, test_steps, None)
-        if first_step < 0 or first_step + needed > STEPS:
-            raise ConfigurationError(
-                f"first_step {first_step}, train_steps {train_steps}, test_steps {test_steps} and ahead_steps "
-                f"{ahead_steps} do not lie within the {STEPS} steps of the series."
-            )
-        series = laser_series()[first_step : first_step + needed]
-        known = series[:train_steps]
-        self.split(((series - known.mean()) / known.std())[:, None], ahead_steps, train_steps, None)
+    def __init__(self, config: SantaFeConfig | None = None, /, **settings: Any) -> None:
+        config = SantaFeConfig.of(config, settings)
+        series = laser_series()[config.first_step :][: config.series_steps]
+        known = series[: config.train_steps]
+        self.split(((series - known.mean()) / known.std())[:, None], config)

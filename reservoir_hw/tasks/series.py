@@ -1,25 +1,10 @@
-"""What the tasks on series of numbers share: splits, checked arguments, the error beside the variance."""
+"""What the tasks on series of numbers share: a split of one sequence, and the error beside the variance."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-
 import numpy as np
 
-from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.tasks.task import Row, Split
-
-Models = Mapping[str, Sequence[Row]]
-"""Runs by the name of the model."""
-
-_REPETITIONS = ("dataset", "seed", "first_step")
-
-
-def at_least(**limits: tuple[int, int]) -> None:
-    """Check `name=(value, least)`; raise `ConfigurationError` for the first that is smaller."""
-    for name, (value, least) in limits.items():
-        if value < least:
-            raise ConfigurationError(f"{name} is {value}; it must be at least {least}.")
+from reservoir_hw.tasks.task import Split
 
 
 def one_sequence(inputs: np.ndarray, targets: np.ndarray) -> Split:
@@ -35,24 +20,3 @@ def nmse(outputs: np.ndarray, targets: np.ndarray) -> float:
     """
     targets = targets.astype(np.float64)
     return float(np.mean((outputs - targets) ** 2) / targets.var(axis=(0, 1)).mean())
-
-
-def models(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The rows by model, each named after its label and what else of the task varies.
-
-    Rows that differ in which data they had (`task.dataset`, `task.seed`, `task.first_step`) are repetitions, and stay
-    together.
-    """
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        varied = {key.removeprefix("task."): value for key, value in row.point.items() if key.startswith("task.")}
-        name = ", ".join([row.label, *(f"{k} {v}" for k, v in varied.items() if k not in _REPETITIONS)])
-        found.setdefault(name, []).append(row)
-    return found
-
-
-def mean_and_spread(values: Iterable[float], digits: int = 3) -> str:
-    """The mean and, of more than one value, ± the standard deviation over them."""
-    found = np.fromiter(values, dtype=float)
-    spread = f" ± {found.std(ddof=1):.{digits}f}" if len(found) > 1 else ""
-    return f"{found.mean():.{digits}f}{spread}"

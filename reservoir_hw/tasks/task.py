@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
 
 import numpy as np
 
-from reservoir_hw.core.configuration import Config
+from reservoir_hw.core.configuration import Config, Document, validate
 from reservoir_hw.core.errors import InputRangeError, ShapeError
 
 if TYPE_CHECKING:
@@ -141,37 +141,50 @@ class Task(ABC):
 
 
 class TaskConfig(Config):
-    """What every kind of task can be told. A kind adds `kind: Literal["..."]` and its own fields."""
+    """What every kind of task can be told. A kind adds `kind: Literal["..."]` and its own fields.
+
+    The fields are the only declaration of a task's settings. They check an experiment file, and the keywords that a
+    task takes in Python.
+    """
 
     kind: Any
+
+    @classmethod
+    def of(cls, config: Self | None, settings: Mapping[str, Any]) -> Self:
+        """`config`, or the defaults, with `settings` for some of the fields.
+
+        Raises `ConfigurationError` that names each setting that is unknown or out of range.
+        """
+        if config is not None and not settings:
+            return config
+        (kind,) = get_args(cls.model_fields["kind"].annotation)
+        given = {"kind": kind, **dict(config or ()), **settings}
+        plain = {name: value.model_dump() if isinstance(value, Config) else value for name, value in given.items()}
+        return validate(cls, Document.from_mapping(plain, ""))
 
     @abstractmethod
     def build(self) -> Task:
         """Make the data. Heavy imports belong in here."""
 
 
-def checked_outputs(outputs: np.ndarray, split: Split) -> np.ndarray:
-    """The outputs in float64, with 0 where the split is padded.
+def checked_outputs(outputs: np.ndarray, split: Split, *, finite: bool = True) -> np.ndarray:
+    """A copy of the outputs in float64, with 0 where the split is padded.
 
-    Raises `ShapeError` where their shape is not that of the targets, `InputRangeError` for NaN or infinity.
+    Raises `ShapeError` where their shape is not that of the targets, and `InputRangeError` for NaN or infinity, unless
+    `finite` is False.
     """
-    outputs = shaped_outputs(outputs, split)
-    outputs[~split.valid] = 0.0
-    broken = outputs.size - np.count_nonzero(np.isfinite(outputs))
-    if broken:
-        raise InputRangeError(
-            f"{broken} of {outputs.size} outputs are not finite, so they cannot be judged. Check the "
-            "states that the readout was given and its regularisation."
-        )
-    return outputs
-
-
-def shaped_outputs(outputs: np.ndarray, split: Split) -> np.ndarray:
-    """The outputs in float64, as a copy; raises `ShapeError` where their shape is not that of the targets."""
     outputs = np.asarray(outputs)
     expected = split.targets.shape
     if outputs.shape != expected:
         raise ShapeError(
             f"outputs have shape {outputs.shape}; the test split needs (batch, time, outputs) = {expected}."
         )
-    return outputs.astype(np.float64)
+    outputs = outputs.astype(np.float64)
+    outputs[~split.valid] = 0.0
+    broken = outputs.size - np.count_nonzero(np.isfinite(outputs))
+    if finite and broken:
+        raise InputRangeError(
+            f"{broken} of {outputs.size} outputs are not finite, so they cannot be judged. Check the "
+            "states that the readout was given and its regularisation."
+        )
+    return outputs

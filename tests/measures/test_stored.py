@@ -12,8 +12,8 @@ import zarr
 from measures.known import random
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.measures import Recorded, Stored, drift, effective_dimension, memory_capacity
-from reservoir_hw.measures._recording import Rows
+from reservoir_hw.measures import Recorded, StatesOnDisk, drift, effective_dimension, memory_capacity
+from reservoir_hw.measures._blocks import Rows
 
 CHUNKS = [(7, 30), (3, 100), (20, 1000), (1, 64)]
 
@@ -81,14 +81,14 @@ def test_repeated_drives_ends_and_long_sequences(chunks: tuple[int, int]) -> Non
     assert source.kernel_rank().value == Recorded((u, x)).kernel_rank().value
     stored.reads.clear()
     alone = Recorded((u[:1], stored._array[:1]))
-    assert Recorded((u[:9], Stored(stored, range(9)))).drift().value == pytest.approx(alone.drift().value)
+    assert Recorded((u[:9], StatesOnDisk(stored, range(9)))).drift().value == pytest.approx(alone.drift().value)
     assert max(stored.reads.values()) == 1
 
 
 def test_some_sequences_and_steps(tmp_path: Path) -> None:
     _, x = recorded()
     array: Any = zarr.create_array(str(tmp_path / "x"), data=x, chunks=(8, 50, 3))
-    some = Stored(array, [1, 2, 9, 17], 160)
+    some = StatesOnDisk(array, [1, 2, 9, 17], 160)
     assert np.shape(some) == (4, 160, 3)
     for place, number in enumerate([1, 2, 9, 17]):
         np.testing.assert_array_equal(some[place, 20:1000], x[number, 20:160])
@@ -101,4 +101,4 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     array: Any = zarr.create_array(str(tmp_path / "x"), data=x, chunks=(8, 50, 3))
     (tmp_path / "x" / "c" / "1" / "0" / "0").write_bytes(b"no states")
     with pytest.raises(ConfigurationError, match=r"sequences 8 to 15, steps .*Is the file damaged"):
-        effective_dimension(Stored(array))
+        effective_dimension(StatesOnDisk(array))

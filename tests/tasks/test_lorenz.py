@@ -9,8 +9,8 @@ from scipy.integrate import solve_ivp
 
 from reservoir_hw import Experiment
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
-from reservoir_hw.tasks.configuration import ClosedLoop
 from reservoir_hw.tasks.lorenz import Lorenz, lorenz_series
+from reservoir_hw.tasks.prediction.task import ClosedLoop
 from reservoir_hw.tasks.task import Row
 
 LOOP = ClosedLoop(starts=4, warmup_steps=30, forecast_steps=50)
@@ -142,36 +142,6 @@ def test_wrong_shape() -> None:
     one = Lorenz(train_steps=500, closed_loop=LOOP)
     with pytest.raises(ShapeError, match=r"needs \(batch, time, outputs\) = \(4, 50, 3\)"):
         one.evaluate(np.zeros((4, 30, 3)))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"dataset": -1}, "dataset is -1"),
-        ({"seed": -1}, "seed is -1"),
-        ({"time_step": 0.0}, "time_step is 0.0"),
-        ({"sigma": -1.0}, "sigma is -1.0"),
-        ({"rho": math.inf}, "rho is inf"),
-        ({"ahead_steps": 0}, "ahead_steps is 0"),
-        ({"train_steps": 1}, "train_steps is 1"),
-        ({"test_steps": 1}, "test_steps is 1"),
-    ],
-)
-def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        Lorenz(**arguments)
-    (key, value), *_ = arguments.items()
-    with pytest.raises(ConfigurationError, match=f"task.{key}"):
-        experiment(**{key: value})
-
-
-def test_one_step_ahead_in_a_closed_loop() -> None:
-    with pytest.raises(ConfigurationError, match="ahead_steps is 2; in a closed loop"):
-        Lorenz(ahead_steps=2, closed_loop=LOOP)
-    with pytest.raises(ConfigurationError, match="ahead_steps must be 1"):
-        experiment(ahead_steps=2, closed_loop={})
-    with pytest.raises(ConfigurationError, match=r"task.closed_loop.starts"):
-        experiment(closed_loop={"starts": 0})
 
 
 def test_a_system_without_chaos() -> None:

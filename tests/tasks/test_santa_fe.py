@@ -3,10 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
 from reservoir_hw import Experiment
-from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.tasks.santa_fe import STEPS, SantaFe, laser_series
 
 
@@ -26,19 +24,6 @@ def test_splits(shared_data: None) -> None:
     np.testing.assert_allclose(inputs, (series[:800] - mean) / spread, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(targets, (series[2:] - mean) / spread, rtol=1e-5, atol=1e-6)
     assert SantaFe(first_step=STEPS - 4001).test.inputs.shape == (1, 1000, 1)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"first_step": -1}, "first_step -1"),
-        ({"first_step": 7000}, "do not lie within the 10093 steps"),
-        ({"ahead_steps": 0}, "ahead_steps is 0"),
-    ],
-)
-def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        SantaFe(**arguments)
 
 
 def test_in_an_experiment(shared_data: None, tmp_path: Any) -> None:

@@ -116,7 +116,7 @@ def text_metrics(
         counted = following >= 0
         count += int(counted.sum())
         sums += [_scored(logits[counted], following[counted]) for logits in (before, after)]
-    return _pairs(*(task.judged(float(loss), float(hits)) for loss, hits in sums / count))
+    return _pairs(*(task.evaluation_of(float(loss), float(hits)) for loss, hits in sums / count))
 
 
 def session_computes(plan: Plan) -> list[Compute]:

@@ -34,7 +34,7 @@ from reservoir_hw.measures import (
     ProcessingCapacity,
     Recorded,
     Source,
-    Stored,
+    StatesOnDisk,
 )
 from reservoir_hw.tasks.task import Table
 
@@ -270,7 +270,7 @@ def _recorded(store: StateStore, washout: int | None, max_delay: int | None) -> 
         written = np.where(missing.any(axis=1), missing.argmax(axis=1), dataset.steps)
         whole = np.flatnonzero(written == written.max(initial=0))
         if dataset.steps and written.max(initial=0):
-            pairs.append((inputs[whole, : written.max()], Stored(dataset.states, whole, int(written.max()))))
+            pairs.append((inputs[whole, : written.max()], StatesOnDisk(dataset.states, whole, int(written.max()))))
     if not pairs:
         raise ConfigurationError(f"{store.path} holds no states yet")
     longest = max(inputs.shape[1] for inputs, _ in pairs)

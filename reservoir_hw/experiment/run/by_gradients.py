@@ -66,7 +66,7 @@ class ByGradients(Trainer):
         """Those of the text, of its validation part, and the number of trained weights."""
         tokens = model_of(config).tokens_of(task)
         validated = [VALIDATION] if len(tokens.tokens_validation) else []
-        return [*tokens.judged(0.0, 0.0).metrics, *validated, "parameters"]
+        return [*tokens.evaluation_of(0.0, 0.0).metrics, *validated, "parameters"]
 
     def cost(self, point: Point, task: Task, *, harvest: bool = False) -> Cost:
         """From the windows of the text."""
@@ -127,7 +127,7 @@ def _trained(
     model.to(next(model.readout.parameters()).device)
     run.say("testing")
     cross_entropy, accuracy = judged(model, task.tokens_test, gradient.options, run.add)
-    evaluation = task.judged(cross_entropy, accuracy, curves(result, gradient.options))
+    evaluation = task.evaluation_of(cross_entropy, accuracy, curves(result, gradient.options))
     if len(result.validation_losses):
         best = result.best_loss if gradient.keep == "best" else None
         evaluation.metrics[VALIDATION] = float(result.validation_losses[-1, 1] if best is None else best)

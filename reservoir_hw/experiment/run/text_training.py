@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.experiment.configuration.gradient import GradientConfig
 from reservoir_hw.experiment.run.point_run import PointRun
 from reservoir_hw.experiment.run.text_plan import held_out_of, shards_for, windows_in

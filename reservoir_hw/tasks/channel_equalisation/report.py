@@ -12,7 +12,7 @@ import numpy as np
 from reservoir_hw.core import registry
 from reservoir_hw.core.figure_style import colours, new_figure, plain
 from reservoir_hw.tasks.classification import wilson_interval
-from reservoir_hw.tasks.series import mean_and_spread
+from reservoir_hw.tasks.report import mean_and_spread
 from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def tables(rows: Sequence[Row], snr_db: float) -> list[Table]:
                     f"{pooled.errors:,}",
                     f"{pooled.rate:.2e}",
                     f"{low:.2e} to {high:.2e}",
-                    mean_and_spread((run.evaluation.metrics["nmse"] for run in pooled.runs), digits=4),
+                    mean_and_spread((run.evaluation.metrics["nmse"] for run in pooled.runs), ".4f"),
                 ]
             )
     header = ["model", "SNR (dB)", "runs", "symbols", "errors", "symbol error rate", "95 % interval", "NMSE"]

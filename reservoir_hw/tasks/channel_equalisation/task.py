@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveInt
 
-from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks.channel_equalisation import report
 from reservoir_hw.tasks.classification import error_metrics
-from reservoir_hw.tasks.series import at_least, nmse, one_sequence
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Table, Task, checked_outputs
+from reservoir_hw.tasks.series import nmse, one_sequence
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Table, Task, TaskConfig, checked_outputs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,6 +60,24 @@ def signal_variance() -> float:
     return float(square - mean**2)
 
 
+class ChannelEqualisationConfig(TaskConfig):
+    """Recover the symbols sent through a nonlinear radio channel (Jaeger & Haas 2004)."""
+
+    kind: Literal["channel_equalisation"]
+    snr_db: Annotated[float, Field(ge=-100, le=300)] = Field(default=32.0, description="signal-to-noise ratio")
+    dataset: NonNegativeInt = Field(default=0, description="number of the repetition")
+    seed: NonNegativeInt = 0
+    target_delay: NonNegativeInt = Field(
+        default=2, description="steps by which the wanted symbol d(n - delay) lies behind the input u(n)"
+    )
+    train_steps: PositiveInt = 3000
+    test_steps: Annotated[int, Field(ge=100)] = 100_000
+
+    def build(self) -> ChannelEqualisation:
+        """A `ChannelEqualisation` with these settings."""
+        return ChannelEqualisation(self)
+
+
 class ChannelEqualisation(Task):
     """Say from a received radio signal which of four symbols was sent (`channel` has the equations).
 
@@ -83,36 +101,21 @@ class ChannelEqualisation(Task):
       another training sequence would have done;
     - `nmse`, the mean squared error over the variance of the symbols.
 
-    Raises `ConfigurationError` for arguments out of range.
+    Takes a configuration, or the fields of `ChannelEqualisationConfig` as keywords. Raises `ConfigurationError` for
+    settings out of range.
     """
 
-    def __init__(
-        self,
-        snr_db: float = 32.0,
-        dataset: int = 0,
-        seed: int = 0,
-        target_delay: int = 2,
-        train_steps: int = 3000,
-        test_steps: int = 100_000,
-    ) -> None:
-        if not math.isfinite(snr_db):
-            raise ConfigurationError(f"snr_db is {snr_db}; it must be a finite number.")
-        at_least(
-            dataset=(dataset, 0),
-            seed=(seed, 0),
-            target_delay=(target_delay, 0),
-            train_steps=(train_steps, 1),
-            test_steps=(test_steps, 100),
-        )
-        self.snr_db = snr_db
-        steps = train_steps + test_steps
-        before = max(target_delay, len(TAPS) - 1 - AHEAD)
-        random = generator(seed, f"channel_equalisation/{dataset}/symbols")
+    def __init__(self, config: ChannelEqualisationConfig | None = None, /, **settings: Any) -> None:
+        config = ChannelEqualisationConfig.of(config, settings)
+        self.snr_db, train_steps = config.snr_db, config.train_steps
+        steps = train_steps + config.test_steps
+        before = max(config.target_delay, len(TAPS) - 1 - AHEAD)
+        random = generator(config.seed, f"channel_equalisation/{config.dataset}/symbols")
         sent = random.integers(len(LEVELS), size=before + steps + AHEAD, dtype=np.uint8)
         received = channel(LEVELS[sent[before - (len(TAPS) - 1 - AHEAD) :]])
-        noise = generator(seed, f"channel_equalisation/{dataset}/noise").standard_normal(steps)
-        inputs = received + noise * math.sqrt(signal_variance() * 10 ** (-snr_db / 10))
-        wanted = sent[before - target_delay :][:steps]
+        noise = generator(config.seed, f"channel_equalisation/{config.dataset}/noise").standard_normal(steps)
+        inputs = received + noise * math.sqrt(signal_variance() * 10 ** (-config.snr_db / 10))
+        wanted = sent[before - config.target_delay :][:steps]
         self.train = one_sequence(inputs[:train_steps], LEVELS[wanted[:train_steps]])
         self.test = one_sequence(inputs[train_steps:], LEVELS[wanted[train_steps:]])
         self._sent = wanted[train_steps:]

@@ -19,7 +19,7 @@ TEST_SHARE = 10
 
 
 @dataclass(frozen=True)
-class Text:
+class Sentences:
     """Sentences one after the other.
 
     `symbols` (words,): token numbers. `distances` (words,): for each verb the words between it and its
@@ -30,16 +30,18 @@ class Text:
     distances: np.ndarray
     following: np.ndarray
 
-    def then(self, other: Text) -> Text:
-        """This text followed by another."""
-        return Text(
+    def then(self, other: Sentences) -> Sentences:
+        """These followed by others."""
+        return Sentences(
             np.concatenate([self.symbols, other.symbols]),
             np.concatenate([self.distances, other.distances]),
             np.concatenate([self.following, other.following]),
         )
 
 
-def draw(spoken: Language, sentences: int, seed: int, dataset: int, probe: Sequence[str]) -> tuple[Text, Text, Text]:
+def draw(
+    spoken: Language, sentences: int, seed: int, dataset: int, probe: Sequence[str]
+) -> tuple[Sentences, Sentences, Sentences]:
     """Nine tenths of `sentences` for training, one tenth for testing, and the sentence `probe`.
 
     Which sentences may be used for testing is settled before any is drawn. The 6.5 million sentences of
@@ -69,14 +71,14 @@ def draw(spoken: Language, sentences: int, seed: int, dataset: int, probe: Seque
         for side, chosen in ((True, for_test), (False, ~for_test)):
             found[side].append((schema[chosen], words[chosen]))
     train, test = (
-        _text(
+        _sentences_of(
             spoken,
             np.concatenate([schema for schema, _ in found[side]])[: wanted[side]],
             np.concatenate([words for _, words in found[side]])[: wanted[side]],
         )
         for side in (False, True)
     )
-    return train, test, _text(spoken, probe_schema, probe_words)
+    return train, test, _sentences_of(spoken, probe_schema, probe_words)
 
 
 def _type_numbers(spoken: Language, schema: np.ndarray, words: np.ndarray) -> np.ndarray:
@@ -111,10 +113,10 @@ def _parse(spoken: Language, sentence: Sequence[str]) -> tuple[np.ndarray, np.nd
     return schema, np.pad(symbols - CLASS_START[classes], (0, padding))[np.newaxis]
 
 
-def _text(spoken: Language, schema: np.ndarray, words: np.ndarray) -> Text:
+def _sentences_of(spoken: Language, schema: np.ndarray, words: np.ndarray) -> Sentences:
     classes = spoken.classes[schema]
     used = classes >= 0
-    return Text(
+    return Sentences(
         (CLASS_START[classes] + words)[used],
         spoken.distances[schema][used],
         spoken.state[schema][used],

@@ -9,31 +9,12 @@ import numpy as np
 
 from reservoir_hw.core.figure_style import colours, new_figure, plain
 from reservoir_hw.tasks.elman_grammar.grammar import DISTANCES, VOCABULARY
+from reservoir_hw.tasks.elman_grammar.published import AGREEMENT_ERROR, AUC, VERB_SHARES
+from reservoir_hw.tasks.report import by_label, mean_and_spread, metric_values
 from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-PAPER_SHARES = (28.03, 38.15, 14.47, 9.93, 5.66, 2.34, 1.42)
-"""Table 4: per cent of the verbs at each of `DISTANCES` from their noun."""
-
-PAPER_AGREEMENT_ERROR = {
-    "bigram": (0.00, 0.53, 0.00, 0.48, 0.51, 0.51, 0.54),
-    "trigram": (0.00, 0.00, 0.00, 0.23, 0.47, 0.50, 0.42),
-    "ESN(50)": (0.02, 0.00, 0.02, 0.47, 0.53, 0.48, 0.47),
-    "ESN(300)": (0.04, 0.00, 0.00, 0.29, 0.40, 0.46, 0.61),
-    "ESN(1000)": (0.03, 0.00, 0.00, 0.08, 0.26, 0.43, 0.36),
-}
-"""Table 4: verb agreement error at each of `DISTANCES`."""
-
-PAPER_AUC = {
-    "bigram": (0.93, 0.84, 0.81, 0.78),
-    "trigram": (0.93, 0.96, 0.96, 0.93),
-    "ESN(50)": (0.95, 0.91, 0.90, 0.80),
-    "ESN(300)": (0.96, 0.94, 0.94, 0.86),
-    "ESN(1000)": (0.95, 0.96, 0.97, 0.89),
-}
-"""Table 2: AUC of the classes below. The table calls its last row SRN(1000); the text says it is the ESN."""
 
 _AUC_CLASSES = {
     "nouns": "nouns",
@@ -56,7 +37,7 @@ def tables(rows: Sequence[Row]) -> list[Table]:
 
     Empty for rows without verb agreement, as those of a corpus from a file are.
     """
-    labels = _by_label(rows)
+    labels = by_label(row for row in rows if "agreement" in row.evaluation.metrics)
     if not labels:
         return []
     return [_distance_table(labels), _class_table(labels), _overall_table(labels)]
@@ -64,7 +45,7 @@ def tables(rows: Sequence[Row]) -> list[Table]:
 
 def figures(rows: Sequence[Row]) -> dict[str, Figure]:
     """Figures by file stem, over the same rows as `tables`."""
-    labels = _by_label(rows)
+    labels = by_label(row for row in rows if "agreement" in row.evaluation.metrics)
     if not labels:
         return {}
     return {
@@ -74,23 +55,8 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
     }
 
 
-def _by_label(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    labels: dict[str, list[Row]] = {}
-    for row in rows:
-        if "agreement" in row.evaluation.metrics:
-            labels.setdefault(row.label, []).append(row)
-    return labels
-
-
-def _values(rows: Sequence[Row], metric: str) -> np.ndarray:
-    """The metric in those of the rows that have it."""
-    found = (row.evaluation.metrics.get(metric, np.nan) for row in rows)
-    values = np.fromiter(found, dtype=float)
-    return values[np.isfinite(values)]
-
-
 def _mean(rows: Sequence[Row], metric: str) -> float:
-    values = _values(rows, metric)
+    values = metric_values(rows, metric)
     return float(values.mean()) if len(values) else float("nan")
 
 
@@ -114,11 +80,11 @@ def _distance_table(labels: dict[str, list[Row]]) -> Table:
         cells = [
             _beside(
                 _mean(rows, f"agreement_error/{distance}"),
-                PAPER_AGREEMENT_ERROR[label][place] if label in PAPER_AGREEMENT_ERROR else None,
+                AGREEMENT_ERROR[label][place] if label in AGREEMENT_ERROR else None,
             )
             for label, rows in labels.items()
         ]
-        verbs = f"{shares[place]:.1f} ({PAPER_SHARES[place]:.1f})"
+        verbs = f"{shares[place]:.1f} ({VERB_SHARES[place]:.1f})"
         body.append([str(distance), verbs, *cells])
     return Table(
         "Verb agreement error by distance from the noun",
@@ -131,7 +97,7 @@ def _distance_table(labels: dict[str, list[Row]]) -> Table:
 def _class_table(labels: dict[str, list[Row]]) -> Table:
     body = []
     for label, rows in labels.items():
-        paper = PAPER_AUC.get(label, (None,) * len(_AUC_CLASSES))
+        paper = AUC.get(label, (None,) * len(_AUC_CLASSES))
         ours = [_mean(rows, f"auc/{name}") for name in _AUC_CLASSES]
         body.append([label, *map(_beside, ours, paper)])
     return Table(
@@ -143,14 +109,10 @@ def _class_table(labels: dict[str, list[Row]]) -> Table:
 
 
 def _overall_table(labels: dict[str, list[Row]]) -> Table:
-    body = []
-    for label, rows in labels.items():
-        cells = []
-        for metric in _OVERALL:
-            values = _values(rows, metric)
-            spread = f" ± {values.std(ddof=1):.3f}" if len(values) > 1 else ""
-            cells.append(f"{values.mean():.3f}{spread}" if len(values) else "–")
-        body.append([label, str(len(rows)), *cells])
+    body = [
+        [label, str(len(rows)), *(mean_and_spread(metric_values(rows, metric)) for metric in _OVERALL)]
+        for label, rows in labels.items()
+    ]
     return Table(
         "Overall",
         ["model", "runs", *_OVERALL.values()],
@@ -173,10 +135,10 @@ def _distance_figure(labels: dict[str, list[Row]]) -> Figure:
         axes.bar(x, error, 0.9 * width, color=colour, label=label)
         bars = np.sqrt(error * (1 - error) / verbs)
         axes.errorbar(x, error, bars, fmt="none", ecolor="0.35", elinewidth=1)
-        if label in PAPER_AGREEMENT_ERROR:
+        if label in AGREEMENT_ERROR:
             axes.plot(
                 x,
-                PAPER_AGREEMENT_ERROR[label],
+                AGREEMENT_ERROR[label],
                 "D",
                 markersize=4.5,
                 markerfacecolor="white",

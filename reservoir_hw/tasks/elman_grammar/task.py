@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field, NonNegativeInt
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.tasks.elman_grammar import report
 from reservoir_hw.tasks.elman_grammar.corpus import draw, read
 from reservoir_hw.tasks.elman_grammar.grammar import VOCABULARY, language
 from reservoir_hw.tasks.elman_grammar.metrics import SHIFT, as_activation, corpus_evaluation, grammar_evaluation
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, checked_outputs
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, TaskConfig, checked_outputs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,9 +22,26 @@ if TYPE_CHECKING:
 PROBE = ("boy", "who", "walks", "sees", "cats", ".")
 """The sentence of Fig. 2. It follows the test sentences, is in no training set, and enters no metric."""
 
-DATASETS = 5
-
 _LARGEST = 2**28
+
+
+class ElmanGrammarConfig(TaskConfig):
+    """Next-word prediction in Elman's grammar (Tong et al. 2007), or in a corpus of your own."""
+
+    kind: Literal["elman_grammar"]
+    dataset: Annotated[int, Field(ge=0, le=4)] = Field(default=0, description="which of the five sets")
+    seed: NonNegativeInt = 2007
+    sentences: Annotated[int, Field(ge=20)] = Field(default=10_000, description="of which every tenth is for the test")
+    complex_share: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=0.75, description="share of sentences with a relative clause"
+    )
+    corpus: str | None = Field(
+        default=None, description="a text file with one sentence per line instead of generated sentences"
+    )
+
+    def build(self) -> ElmanGrammar:
+        """An `ElmanGrammar` with these settings."""
+        return ElmanGrammar(self)
 
 
 class ElmanGrammar(Task):
@@ -35,7 +53,7 @@ class ElmanGrammar(Task):
 
     `dataset` (0 to 4) and `seed` choose one of the paper's five sets of `sentences` sentences, of which
     `complex_share` have a relative clause. A tenth are test sentences, and no test sentence occurs in
-    training; `_elman_corpus.draw` says how. The same arguments give the same data on every machine.
+    training; `corpus.draw` says how. The same arguments give the same data on every machine.
 
     `evaluate` returns these metrics of section 4.1:
 
@@ -59,39 +77,22 @@ class ElmanGrammar(Task):
     with z-scores (0.03 and 0.07); larger ones do not tell the two apart. Where both means are equal, as
     with equal counts of an n-gram model, half an error is counted.
 
-    With `corpus`, a file with one sentence per line, the words come from there (`_elman_corpus.read`
+    With `corpus`, a file with one sentence per line, the words come from there (`corpus.read`
     says how it is divided; `sentences` and `complex_share` do not apply) and the metrics are
     `cross_entropy_bits` per word, `perplexity` and `accuracy`.
 
-    Raises `ConfigurationError` for arguments out of range and for a corpus that cannot be used.
+    Takes a configuration, or the fields of `ElmanGrammarConfig` as keywords. Raises `ConfigurationError` for settings
+    out of range and for a corpus that cannot be used.
     """
 
-    def __init__(
-        self,
-        dataset: int = 0,
-        seed: int = 2007,
-        sentences: int = 10_000,
-        complex_share: float = 0.75,
-        corpus: str | Path | None = None,
-    ) -> None:
-        if not 0 <= dataset < DATASETS:
-            raise ConfigurationError(
-                f"dataset is {dataset}; there are five, 0 to {DATASETS - 1}. For other sentences change seed."
-            )
-        if seed < 0:
-            raise ConfigurationError(f"seed is {seed}; it must not be negative.")
-        if corpus is not None:
-            train, test, self.vocabulary = read(Path(corpus), seed, dataset)
+    def __init__(self, config: ElmanGrammarConfig | None = None, /, **settings: Any) -> None:
+        config = ElmanGrammarConfig.of(config, settings)
+        if config.corpus is not None:
+            train, test, self.vocabulary = read(Path(config.corpus), config.seed, config.dataset)
             self.probabilities: np.ndarray | None = None
         else:
-            if sentences < 20:
-                raise ConfigurationError(
-                    f"sentences is {sentences}; at least 20 are needed for a test of two sentences."
-                )
-            if not 0 < complex_share <= 1:
-                raise ConfigurationError(f"complex_share is {complex_share}; it lies above 0 and at most at 1.")
-            spoken = language(complex_share)
-            training, testing, probe = draw(spoken, sentences, seed, dataset, PROBE)
+            spoken = language(config.complex_share)
+            training, testing, probe = draw(spoken, config.sentences, config.seed, config.dataset, PROBE)
             self._judged = len(testing.symbols) - 1
             testing = testing.then(probe)
             train, test, self.vocabulary = training.symbols, testing.symbols, VOCABULARY

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.tasks import classification, datasets
 from reservoir_hw.tasks.japanese_vowels import report
-from reservoir_hw.tasks.series import models
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, checked_outputs
+from reservoir_hw.tasks.report import by_model
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, TaskConfig, checked_outputs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,6 +35,16 @@ def utterances(text: str) -> list[np.ndarray]:
     if not found or any(block.ndim != 2 or block.shape[1] != COEFFICIENTS for block in found):
         raise ConfigurationError(f"this is no file of the Japanese vowels: every line holds {COEFFICIENTS} numbers")
     return found
+
+
+class JapaneseVowelsConfig(TaskConfig):
+    """Say which of nine men is speaking (Kudo, Toyama & Shimbo 1999)."""
+
+    kind: Literal["japanese_vowels"]
+
+    def build(self) -> JapaneseVowels:
+        """A `JapaneseVowels`."""
+        return JapaneseVowels()
 
 
 class JapaneseVowels(Task):
@@ -81,16 +91,16 @@ class JapaneseVowels(Task):
                 **classification.error_metrics("error_rate", errors, len(speakers)),
                 "error_rate/step": float(wrong_steps.mean()),
             },
-            {**classification.counts(errors, len(speakers)), "confusion": confusion},
+            {**classification.error_counts(errors, len(speakers)), "confusion": confusion},
         )
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Error rates by model, with published ones below."""
-        return [report.table(models(rows))]
+        return [report.table(by_model(rows))]
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """Error rates, and who was taken for whom."""
-        return report.figures(models(rows))
+        return report.figures(by_model(rows))
 
 
 def _split(name: str) -> Split:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, new_figure, plain, whole_numbers
-from reservoir_hw.tasks.series import Models, mean_and_spread
+from reservoir_hw.tasks.report import Models, mean_and_spread
 from reservoir_hw.tasks.task import Table
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def table(models: Models) -> Table:
             f"{np.mean([m[f'r2/{delay}'] for m in metrics]):.3f}" if f"r2/{delay}" in metrics[0] else "–"
             for delay in shown
         ]
-        body.append([name, str(len(runs)), mean_and_spread((m["recalled"] for m in metrics), digits=2), *cells])
+        body.append([name, str(len(runs)), mean_and_spread((m["recalled"] for m in metrics), ".2f"), *cells])
     header = ["model", "runs", "sum of r²", *(f"k = {delay}" for delay in shown)]
     return Table("Recall of u(t - k)", header, body, "r² is the squared correlation of output and target.")
 

@@ -3,18 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks.memory_recall import report
-from reservoir_hw.tasks.series import at_least, models, one_sequence
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Table, Task, checked_outputs
+from reservoir_hw.tasks.report import by_model
+from reservoir_hw.tasks.series import one_sequence
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Table, Task, TaskConfig, checked_outputs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+class MemoryRecallConfig(TaskConfig):
+    """Give back the inputs of earlier steps."""
+
+    kind: Literal["memory_recall"]
+    delays: Annotated[list[NonNegativeInt], Field(min_length=1)] = Field(
+        default=list(range(21)), description="the steps back that are asked for, one output for each"
+    )
+    dataset: NonNegativeInt = Field(default=0, description="number of the repetition")
+    seed: NonNegativeInt = 0
+    train_steps: PositiveInt = 4000
+    test_steps: Annotated[int, Field(ge=3)] = 4000
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if len(set(self.delays)) < len(self.delays):
+            raise ValueError(f"delays are {self.delays}; they must be different whole numbers")
+        return self
+
+    def build(self) -> MemoryRecall:
+        """A `MemoryRecall` with these settings."""
+        return MemoryRecall(self)
 
 
 class MemoryRecall(Task):
@@ -29,23 +53,16 @@ class MemoryRecall(Task):
     these delays and with its bias: where there is nothing to remember, r² is about 1 / `test_steps` and not 0, and an
     overfitted readout lowers it.
 
-    Raises `ConfigurationError` for arguments out of range.
+    Takes a configuration, or the fields of `MemoryRecallConfig` as keywords. Raises `ConfigurationError` for settings
+    out of range.
     """
 
-    def __init__(
-        self,
-        delays: Sequence[int] = tuple(range(21)),
-        dataset: int = 0,
-        seed: int = 0,
-        train_steps: int = 4000,
-        test_steps: int = 4000,
-    ) -> None:
-        at_least(dataset=(dataset, 0), seed=(seed, 0), train_steps=(train_steps, 1), test_steps=(test_steps, 3))
-        self.delays = tuple(delays)
-        if not self.delays or min(self.delays) < 0 or len(set(self.delays)) < len(self.delays):
-            raise ConfigurationError(f"delays are {list(self.delays)}; they must be different whole numbers from 0 on.")
-        before, steps = max(self.delays), train_steps + test_steps
-        u = generator(seed, f"memory_recall/{dataset}").uniform(-1, 1, before + steps)
+    def __init__(self, config: MemoryRecallConfig | None = None, /, **settings: Any) -> None:
+        config = MemoryRecallConfig.of(config, settings)
+        self.delays = tuple(config.delays)
+        train_steps = config.train_steps
+        before, steps = max(self.delays), train_steps + config.test_steps
+        u = generator(config.seed, f"memory_recall/{config.dataset}").uniform(-1, 1, before + steps)
         inputs = u[before:]
         targets = np.stack([u[before - delay :][:steps] for delay in self.delays], axis=1)
         self.train = one_sequence(inputs[:train_steps], targets[:train_steps])
@@ -70,8 +87,8 @@ class MemoryRecall(Task):
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """r² by delay, and their sum, as means over the runs."""
-        return [report.table(models(rows))]
+        return [report.table(by_model(rows))]
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """r² against delay, one curve for each model."""
-        return {"recall": report.figure(models(rows))}
+        return {"recall": report.figure(by_model(rows))}

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from reservoir_hw.tasks.narma.published import ORDER_10
 from reservoir_hw.tasks.prediction import report as prediction_report
-from reservoir_hw.tasks.series import mean_and_spread
+from reservoir_hw.tasks.report import mean_and_spread
 from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-PUBLISHED = (
-    ("linear shift register (Appeltant et al. 2011)", "0.4", "0.16"),
-    ("optoelectronic loop, 50 nodes (Paquot et al. 2012)", "", "0.168 ± 0.015"),
-)
-"""For order 10: what, NRMSE, NMSE. The loop's figure is that of the experiment and of its simulation."""
 
 Models = dict[tuple[str, int], list[Row]]
 
@@ -34,7 +29,7 @@ def tables(rows: Sequence[Row], order: int) -> list[Table]:
         for (label, of_order), runs in models.items()
     ]
     if any(of_order == 10 for _, of_order in models):
-        body += [[f"published: {what}", "10", "", *errors] for what, *errors in PUBLISHED]
+        body += [[f"published: {what}", "10", "", *errors] for what, *errors in ORDER_10]
     note = "Mean ± standard deviation over the runs."
     redrawn = sum(int(row.evaluation.arrays["redrawn"]) for row in rows)
     if redrawn:

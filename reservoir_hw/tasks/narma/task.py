@@ -5,24 +5,22 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks.narma import report
 from reservoir_hw.tasks.prediction.report import PIECE
-from reservoir_hw.tasks.series import at_least, nmse, one_sequence
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Table, Task, checked_outputs
+from reservoir_hw.tasks.series import nmse, one_sequence
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Table, Task, TaskConfig, checked_outputs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 log = logging.getLogger(__name__)
-
-ORDERS = (3, 20)
-"""Smallest and largest order. In the literature, order 2 is an equation of another form."""
 
 # No sequence of 8 million steps that stayed finite ever went above 1.3.
 _DIVERGED = 2.0
@@ -56,6 +54,25 @@ def narma_series(inputs: np.ndarray, order: int = 10) -> np.ndarray:
     return np.array(y[order:])
 
 
+class NarmaConfig(TaskConfig):
+    """Emulate the nonlinear system NARMA10 (Atiya & Parlos 2000), or one of another order."""
+
+    kind: Literal["narma"]
+    # In the literature, order 2 is an equation of another form; above 20 the system saturates.
+    order: Annotated[int, Field(ge=3, le=20)] = Field(default=10, description="steps of memory")
+    dataset: NonNegativeInt = Field(default=0, description="number of the repetition")
+    seed: NonNegativeInt = 0
+    washout_steps: NonNegativeInt = Field(
+        default=100, description="steps from rest that belong to no split; a reservoir's own are `readout.washout`"
+    )
+    train_steps: PositiveInt = 2000
+    test_steps: Annotated[int, Field(ge=2)] = 2000
+
+    def build(self) -> Narma:
+        """A `Narma` with these settings."""
+        return Narma(self)
+
+
 class Narma(Task):
     """Emulate a nonlinear system with a memory of `order` steps: NARMA10 by default (`narma_series`).
 
@@ -72,34 +89,17 @@ class Narma(Task):
 
     `evaluate` gives `nmse`, the mean squared error over the variance of the test targets, and its root `nrmse`.
 
-    Raises `ConfigurationError` for arguments out of range, and if one sequence after the other diverges.
+    Takes a configuration, or the fields of `NarmaConfig` as keywords. Raises `ConfigurationError` for settings out of
+    range, and if one sequence after the other diverges.
     """
 
-    def __init__(
-        self,
-        order: int = 10,
-        dataset: int = 0,
-        seed: int = 0,
-        washout_steps: int = 100,
-        train_steps: int = 2000,
-        test_steps: int = 2000,
-    ) -> None:
-        if not ORDERS[0] <= order <= ORDERS[1]:
-            raise ConfigurationError(
-                f"order is {order}; it lies between {ORDERS[0]} and {ORDERS[1]}. Order 2 of the literature is another "
-                "equation, and above 20 the system saturates."
-            )
-        at_least(
-            dataset=(dataset, 0),
-            seed=(seed, 0),
-            washout_steps=(washout_steps, 0),
-            train_steps=(train_steps, 1),
-            test_steps=(test_steps, 2),
-        )
-        self.order = order
-        steps = washout_steps + train_steps + test_steps
-        inputs, targets = self._draw(seed, dataset, steps)
-        train, test = slice(washout_steps, steps - test_steps), slice(steps - test_steps, steps)
+    def __init__(self, config: NarmaConfig | None = None, /, **settings: Any) -> None:
+        config = NarmaConfig.of(config, settings)
+        self.order = config.order
+        steps = config.washout_steps + config.train_steps + config.test_steps
+        inputs, targets = self._draw(config.seed, config.dataset, steps)
+        train = slice(config.washout_steps, steps - config.test_steps)
+        test = slice(steps - config.test_steps, steps)
         self.train, self.test = (one_sequence(inputs[part], targets[part]) for part in (train, test))
 
     def _draw(self, seed: int, dataset: int, steps: int) -> tuple[np.ndarray, np.ndarray]:

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks import classification
 from reservoir_hw.tasks.parity.report import outputs_figure
-from reservoir_hw.tasks.series import at_least, models, nmse, one_sequence
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Table, Task, checked_outputs
+from reservoir_hw.tasks.report import by_model
+from reservoir_hw.tasks.series import nmse, one_sequence
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Table, Task, TaskConfig, checked_outputs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+class ParityConfig(TaskConfig):
+    """Say whether an odd number of the last bits is set; of two bits, their exclusive or."""
+
+    kind: Literal["parity"]
+    bits: PositiveInt = 2
+    delay: NonNegativeInt = Field(default=0, description="steps from the last of the bits to the answer")
+    dataset: NonNegativeInt = Field(default=0, description="number of the repetition")
+    seed: NonNegativeInt = 0
+    train_steps: PositiveInt = 2000
+    test_steps: Annotated[int, Field(ge=2)] = 5000
+
+    def build(self) -> Parity:
+        """A `Parity` with these settings."""
+        return Parity(self)
 
 
 class Parity(Task):
@@ -31,28 +49,15 @@ class Parity(Task):
     `error_rate/low` and `/high` (Wilson 1927; of the chance in the test alone), and `nmse`, the mean squared error over
     the variance of the targets. Guessing gives 0.5 and 1. `dataset` numbers repetitions.
 
-    Raises `ConfigurationError` for arguments out of range.
+    Takes a configuration, or the fields of `ParityConfig` as keywords. Raises `ConfigurationError` for settings out of
+    range.
     """
 
-    def __init__(
-        self,
-        bits: int = 2,
-        delay: int = 0,
-        dataset: int = 0,
-        seed: int = 0,
-        train_steps: int = 2000,
-        test_steps: int = 5000,
-    ) -> None:
-        at_least(
-            bits=(bits, 1),
-            delay=(delay, 0),
-            dataset=(dataset, 0),
-            seed=(seed, 0),
-            train_steps=(train_steps, 1),
-            test_steps=(test_steps, 2),
-        )
-        before, steps = delay + bits - 1, train_steps + test_steps
-        drawn = generator(seed, f"parity/{dataset}").integers(2, size=before + steps, dtype=np.int8)
+    def __init__(self, config: ParityConfig | None = None, /, **settings: Any) -> None:
+        config = ParityConfig.of(config, settings)
+        bits, delay, train_steps = config.bits, config.delay, config.train_steps
+        before, steps = delay + bits - 1, train_steps + config.test_steps
+        drawn = generator(config.seed, f"parity/{config.dataset}").integers(2, size=before + steps, dtype=np.int8)
         odd = np.bitwise_xor.reduce([drawn[before - delay - bit :][:steps] for bit in range(bits)])
         inputs, targets = 2 * drawn[before:] - 1, 2 * odd - 1
         self.train = one_sequence(inputs[:train_steps], targets[:train_steps])
@@ -75,16 +80,16 @@ class Parity(Task):
                 **classification.error_metrics("error_rate", errors, odd.size),
                 "nmse": nmse(outputs, self.test.targets),
             },
-            {**classification.counts(errors, odd.size), "outputs/0": outputs[~odd], "outputs/1": outputs[odd]},
+            {**classification.error_counts(errors, odd.size), "outputs/0": outputs[~odd], "outputs/1": outputs[odd]},
         )
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Error rates by model, data sets pooled."""
-        return [classification.table(models(rows), "Parity", "answers", ["nmse"])]
+        return [classification.table(by_model(rows), "Parity", "answers", ["nmse"])]
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """Error rates, against `bits` or `delay` where one of them varies, and the outputs by the right answer."""
-        found = models(rows)
+        found = by_model(rows)
         varied = [name for name in ("bits", "delay") if all(f"task.{name}" in row.point for row in rows)]
         if varied:
             rates = classification.curves(rows, varied[0], "answers", 0.5)

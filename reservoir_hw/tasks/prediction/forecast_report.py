@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, new_figure, plain
-from reservoir_hw.tasks.series import Models
+from reservoir_hw.tasks.report import Models
 from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, new_figure, plain
-from reservoir_hw.tasks.series import Models
-from reservoir_hw.tasks.task import Row, Table
+from reservoir_hw.tasks.report import Models, mean_and_spread, metric_values
+from reservoir_hw.tasks.task import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,14 +23,15 @@ _LOGARITHMIC = 20
 
 def table(models: Models, title: str) -> Table:
     """NRMSE and NMSE by model, over the runs."""
-    body = [[name, str(len(runs)), *(_spread(runs, m) for m in ("nrmse", "nmse"))] for name, runs in models.items()]
+    body = [
+        [
+            name,
+            str(len(runs)),
+            *(mean_and_spread(metric_values(runs, m), ".3g", ".2g") for m in ("nrmse", "nmse")),
+        ]
+        for name, runs in models.items()
+    ]
     return Table(title, ["model", "runs", "NRMSE", "NMSE"], body, "Mean ± standard deviation over the runs.")
-
-
-def _spread(runs: Sequence[Row], metric: str) -> str:
-    values = [run.evaluation.metrics[metric] for run in runs]
-    spread = f" ± {np.std(values, ddof=1):.2g}" if len(values) > 1 else ""
-    return f"{np.mean(values):.3g}{spread}"
 
 
 def figures(models: Models) -> dict[str, Figure]:

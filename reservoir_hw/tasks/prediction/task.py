@@ -4,27 +4,70 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Self
 
 import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.tasks.configuration import ClosedLoop
+from reservoir_hw.core.configuration import Config
 from reservoir_hw.tasks.prediction import forecast_report, report
-from reservoir_hw.tasks.series import at_least, models, nmse, one_sequence
-from reservoir_hw.tasks.task import (
-    Evaluation,
-    OutputScale,
-    Row,
-    Split,
-    Table,
-    Task,
-    checked_outputs,
-    shaped_outputs,
-)
+from reservoir_hw.tasks.report import by_model
+from reservoir_hw.tasks.series import nmse, one_sequence
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, TaskConfig, checked_outputs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+class ClosedLoop(Config):
+    """The reservoir goes on alone, fed with the readout's answers: from where, how long, and judged how.
+
+    Pieces of `warmup_steps` and `forecast_steps` follow the training data one after the other.
+    """
+
+    starts: PositiveInt = Field(default=20, description="forecasts, each on a piece of the series of its own")
+    warmup_steps: PositiveInt = Field(default=200, description="true steps driven before each start")
+    forecast_steps: Annotated[int, Field(ge=2)] = Field(default=1000, description="steps that the reservoir goes alone")
+    threshold: PositiveFloat = Field(
+        default=0.4, description="error, in standard deviations of the series, up to which a forecast is valid"
+    )
+
+
+class PredictionConfig(TaskConfig):
+    """Settings of every task that asks how a series goes on."""
+
+    ahead_steps: PositiveInt = Field(default=1, description="the target is u(t + ahead_steps)")
+    train_steps: Annotated[int, Field(ge=2)] = 3000
+    test_steps: Annotated[int, Field(ge=2)] = Field(default=2000, description="in an open loop")
+
+    @property
+    def series_steps(self) -> int:
+        """How long the series must be."""
+        return self.train_steps + self.test_steps + self.ahead_steps
+
+
+class ForecastConfig(PredictionConfig):
+    """Settings of a task that makes its series, as long as it takes, and so has a closed loop too."""
+
+    dataset: NonNegativeInt = Field(default=0, description="number of the repetition")
+    seed: NonNegativeInt = 0
+    closed_loop: ClosedLoop | None = Field(
+        default=None, description="forecast from the readout's own answers; {} takes the defaults"
+    )
+
+    @model_validator(mode="after")
+    def _one_step_in_a_closed_loop(self) -> Self:
+        if self.closed_loop is not None and self.ahead_steps != 1:
+            raise ValueError("in a closed loop every answer is the next input, so ahead_steps must be 1")
+        return self
+
+    @property
+    def series_steps(self) -> int:
+        """How long the series must be."""
+        loop = self.closed_loop
+        if loop is None:
+            return super().series_steps
+        return self.train_steps + 1 + loop.starts * (loop.warmup_steps + loop.forecast_steps)
 
 
 class Prediction(Task):
@@ -58,21 +101,10 @@ class Prediction(Task):
     portrait: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 1))
     """Which (channel, delay in steps) are drawn against each other as the attractor."""
 
-    @staticmethod
-    def steps_needed(ahead_steps: int, train_steps: int, test_steps: int, closed_loop: ClosedLoop | None) -> int:
-        """How long the series must be; raises `ConfigurationError` for arguments out of range."""
-        at_least(ahead_steps=(ahead_steps, 1), train_steps=(train_steps, 2), test_steps=(test_steps, 2))
-        if closed_loop is None:
-            return train_steps + test_steps + ahead_steps
-        if ahead_steps != 1:
-            raise ConfigurationError(
-                f"ahead_steps is {ahead_steps}; in a closed loop every answer is the next input, so it must be 1."
-            )
-        return train_steps + 1 + closed_loop.starts * (closed_loop.warmup_steps + closed_loop.forecast_steps)
-
-    def split(self, series: np.ndarray, ahead_steps: int, train_steps: int, loop: ClosedLoop | None) -> None:
-        """Make the splits of (time, channels), which is as long as `steps_needed` says."""
-        inputs, targets = series[:-ahead_steps], series[ahead_steps:]
+    def split(self, series: np.ndarray, config: PredictionConfig, loop: ClosedLoop | None = None) -> None:
+        """Make the splits of (time, channels), which is as long as `config.series_steps` says."""
+        train_steps = config.train_steps
+        inputs, targets = series[: -config.ahead_steps], series[config.ahead_steps :]
         self.train = one_sequence(inputs[:train_steps], targets[:train_steps])
         self.closed_loop = loop is not None
         self._loop = loop
@@ -93,7 +125,7 @@ class Prediction(Task):
         """
         del scale
         if self._loop is not None:
-            return self._judge_forecast(shaped_outputs(outputs, self.test), self._loop)
+            return self._judge_forecast(checked_outputs(outputs, self.test, finite=False), self._loop)
         outputs = checked_outputs(outputs, self.test)
         error = nmse(outputs, self.test.targets)
         piece = slice(report.PIECE)
@@ -123,14 +155,14 @@ class Prediction(Task):
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Errors by model, or valid prediction times over all starts."""
         if self._loop is None:
-            return [report.table(models(rows), self.title)]
-        return [forecast_report.table(models(rows), self.title)]
+            return [report.table(by_model(rows), self.title)]
+        return [forecast_report.table(by_model(rows), self.title)]
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """Outputs beside the true series and their errors; in a closed loop also the attractor."""
         if self._loop is None:
-            return report.figures(models(rows))
-        return forecast_report.figures(models(rows), self.channel_names, self.portrait)
+            return report.figures(by_model(rows))
+        return forecast_report.figures(by_model(rows), self.channel_names, self.portrait)
 
 
 def _quartiles(name: str, values: np.ndarray) -> dict[str, float]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from reservoir_hw.core.figure_style import colours, new_figure, plain
 from reservoir_hw.tasks import classification
-from reservoir_hw.tasks.series import Models
+from reservoir_hw.tasks.report import Models
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveInt
 
-from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks import classification
-from reservoir_hw.tasks.series import at_least, models, nmse, one_sequence
+from reservoir_hw.tasks.report import by_model
+from reservoir_hw.tasks.series import nmse, one_sequence
 from reservoir_hw.tasks.sine_square import report
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Table, Task, checked_outputs
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Table, Task, TaskConfig, checked_outputs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,6 +27,21 @@ def waves(kinds: np.ndarray, period_steps: int = 12) -> np.ndarray:
     phase = np.arange(period_steps)
     sine, square = np.sin(2 * np.pi * phase / period_steps), np.where(phase < period_steps / 2, 1.0, -1.0)
     return np.stack([sine, square])[kinds].reshape(-1)
+
+
+class SineSquareConfig(TaskConfig):
+    """Say at every step whether the input is a sine or a square wave (Paquot et al. 2012)."""
+
+    kind: Literal["sine_square"]
+    period_steps: Annotated[int, Field(ge=4, multiple_of=2)] = 12
+    dataset: NonNegativeInt = Field(default=0, description="number of the repetition")
+    seed: NonNegativeInt = 0
+    train_periods: PositiveInt = 100
+    test_periods: Annotated[int, Field(ge=8)] = 400
+
+    def build(self) -> SineSquare:
+        """A `SineSquare` with these settings."""
+        return SineSquare(self)
 
 
 class SineSquare(Task):
@@ -45,24 +61,17 @@ class SineSquare(Task):
 
     Guessing gives 0.5, 0.5 and 1. `dataset` numbers repetitions.
 
-    Raises `ConfigurationError` for arguments out of range.
+    Takes a configuration, or the fields of `SineSquareConfig` as keywords. Raises `ConfigurationError` for settings
+    out of range.
     """
 
-    def __init__(
-        self,
-        period_steps: int = 12,
-        dataset: int = 0,
-        seed: int = 0,
-        train_periods: int = 100,
-        test_periods: int = 400,
-    ) -> None:
-        at_least(dataset=(dataset, 0), seed=(seed, 0), train_periods=(train_periods, 1), test_periods=(test_periods, 8))
-        if period_steps < 4 or period_steps % 2:
-            raise ConfigurationError(f"period_steps is {period_steps}; it must be an even number, at least 4.")
-        self.period_steps = period_steps
-        kinds = generator(seed, f"sine_square/{dataset}").integers(2, size=train_periods + test_periods)
-        inputs, targets = waves(kinds, period_steps), np.repeat(kinds, period_steps)
-        trained = train_periods * period_steps
+    def __init__(self, config: SineSquareConfig | None = None, /, **settings: Any) -> None:
+        config = SineSquareConfig.of(config, settings)
+        self.period_steps = config.period_steps
+        periods = config.train_periods + config.test_periods
+        kinds = generator(config.seed, f"sine_square/{config.dataset}").integers(2, size=periods)
+        inputs, targets = waves(kinds, self.period_steps), np.repeat(kinds, self.period_steps)
+        trained = config.train_periods * self.period_steps
         self.train = one_sequence(inputs[:trained], targets[:trained])
         self.test = one_sequence(inputs[trained:], targets[trained:])
 
@@ -88,7 +97,7 @@ class SineSquare(Task):
                 "nmse": nmse(outputs, self.test.targets),
             },
             {
-                **classification.counts(errors, wrong.size),
+                **classification.error_counts(errors, wrong.size),
                 "piece/inputs": self.test.inputs[0, piece, 0],
                 "piece/targets": self.test.targets[0, piece, 0],
                 "piece/outputs": outputs[0, piece, 0],
@@ -99,8 +108,8 @@ class SineSquare(Task):
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Error rates by model, data sets pooled."""
         further = ["error_rate/period", "nmse"]
-        return [classification.table(models(rows), "Sine or square wave", "steps", further)]
+        return [classification.table(by_model(rows), "Sine or square wave", "steps", further)]
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """Waves with the answers below, error rates, and at which step of a period the errors are."""
-        return report.figures(models(rows))
+        return report.figures(by_model(rows))

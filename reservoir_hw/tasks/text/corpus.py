@@ -13,7 +13,7 @@ from reservoir_hw.tasks.datasets import FOLDER_VARIABLE, unpacked
 _SPACE = re.compile(r"\s")
 
 
-def read_text(corpus: str | Sequence[str], limit: int | None = None) -> str:
+def read_text(paths: Sequence[str], limit: int | None = None) -> str:
     """The first `limit` characters of these files, one after the other.
 
     A path is looked for as it stands, then in the folder of `RESERVOIR_HW_DATA`; with .gz or .xz at its end it is
@@ -21,9 +21,6 @@ def read_text(corpus: str | Sequence[str], limit: int | None = None) -> str:
 
     Raises `ConfigurationError` for files that are not there, damaged, empty, or not text in UTF-8.
     """
-    paths = [corpus] if isinstance(corpus, str) else list(corpus)
-    if not paths:
-        raise ConfigurationError("corpus names no file; give the path of a text, or a list of paths")
     text = ""
     for path in paths:
         if limit is None or len(text) < limit:

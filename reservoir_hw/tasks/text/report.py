@@ -6,9 +6,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from reservoir_hw.core.figure_style import colours, new_figure, plain
+from reservoir_hw.tasks.report import by_label, mean_and_spread, metric_values
 from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ _SAMPLE_WIDTH = 90
 
 def tables(rows: Sequence[Row], level: str) -> list[Table]:
     """Metrics on the test part, rows of one label averaged, and the first sample of each."""
-    labels = _by_label(rows)
+    labels = by_label(rows)
     shown = {name: title for name, title in _COLUMNS.items() if any(name in row.evaluation.metrics for row in rows)}
     repeated = any(len(same) > 1 for same in labels.values())
     body = [
@@ -54,36 +53,21 @@ def tables(rows: Sequence[Row], level: str) -> list[Table]:
 
 def figures(rows: Sequence[Row]) -> dict[str, Figure]:
     """Figures by file stem: of the training, and of the test loss where several models were trained."""
-    trained = _by_label([row for row in rows if "training/step" in row.evaluation.arrays])
+    trained = by_label([row for row in rows if "training/step" in row.evaluation.arrays])
     found: dict[str, Figure] = {}
     if trained:
         found["training"] = _training_figure(trained)
     if len(trained) > 1:
-        others = _by_label([row for row in rows if "parameters" not in row.evaluation.metrics])
+        others = by_label([row for row in rows if "parameters" not in row.evaluation.metrics])
         found["loss_by_weights"] = _weights_figure(trained, others)
     return found
 
 
-def _by_label(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    labels: dict[str, list[Row]] = {}
-    for row in rows:
-        labels.setdefault(row.label, []).append(row)
-    return labels
-
-
-def _values(rows: Sequence[Row], name: str) -> np.ndarray:
-    return np.array([row.evaluation.metrics[name] for row in rows if name in row.evaluation.metrics])
-
-
 def _cell(rows: Sequence[Row], name: str) -> str:
-    values = _values(rows, name)
-    if not len(values):
-        return "–"
-    if name == "parameters":
+    values = metric_values(rows, name)
+    if name == "parameters" and len(values):
         return f"{values.mean():,.0f}"
-    digits = 2 if name == "perplexity" else 4
-    spread = f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
-    return f"{values.mean():.{digits}f}{spread}"
+    return mean_and_spread(values, ".2f" if name == "perplexity" else ".4f")
 
 
 def _note(rows: Sequence[Row]) -> str:
@@ -139,10 +123,17 @@ def _weights_figure(trained: dict[str, list[Row]], others: dict[str, list[Row]])
     axes = figure.subplots()
     for (label, rows), colour in zip(trained.items(), colours(len(trained)), strict=True):
         axes.plot(
-            _values(rows, "parameters"), _values(rows, "cross_entropy"), "o", color=colour, markersize=7, label=label
+            metric_values(rows, "parameters"),
+            metric_values(rows, "cross_entropy"),
+            "o",
+            color=colour,
+            markersize=7,
+            label=label,
         )
     for (label, rows), style in zip(others.items(), [":", "--", "-.", "-"] * len(others), strict=False):
-        axes.axhline(_values(rows, "cross_entropy").mean(), color="0.5", linewidth=1, linestyle=style, label=label)
+        axes.axhline(
+            metric_values(rows, "cross_entropy").mean(), color="0.5", linewidth=1, linestyle=style, label=label
+        )
     axes.set_xscale("log")
     axes.set_xlabel("trained weights")
     axes.set_ylabel("cross-entropy of the test (nats per token)")

@@ -5,13 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
+from pydantic import Field, PositiveInt, model_validator
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.core.tokenizer import BpeTokenizer, CharTokenizer, Tokenizer, WordTokenizer
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, Tokens, checked_outputs
+from reservoir_hw.tasks.task import (
+    Evaluation,
+    OutputScale,
+    Row,
+    Split,
+    Table,
+    Task,
+    TaskConfig,
+    Tokens,
+    checked_outputs,
+)
 from reservoir_hw.tasks.text import report
 from reservoir_hw.tasks.text.corpus import cut, read_text
 
@@ -28,6 +39,38 @@ _LARGEST = 1 << 27
 
 # A probability below this is taken for it, so that one impossible guess does not make the loss infinite.
 _FLOOR = {"scores": 1e-4, "probabilities": 1e-12}
+
+
+class TextConfig(TaskConfig):
+    """Say how a text goes on: characters, words or byte pairs."""
+
+    kind: Literal["text"]
+    corpus: str | Annotated[list[str], Field(min_length=1)] = Field(
+        description="path of a text (also .gz, .xz), or several; looked for in the folder of RESERVOIR_HW_DATA too"
+    )
+    level: Level = Field(default="char", description="what a token is; bpe: GPT-2's")
+    lower: bool = Field(default=False, description="turn the text to lower case")
+    limit: PositiveInt | None = Field(default=None, description="characters that are read, from the start")
+    most: PositiveInt | None = Field(default=None, description="level word: so many of the most frequent words")
+    unknown: Literal["error", "token"] = Field(
+        default="error", description="what the training part does not have: refuse it, or give it a token of its own"
+    )
+    validation: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.05, description="share of the text")
+    test: Annotated[float, Field(gt=0, lt=1)] = Field(default=0.05, description="share of the text, its end")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.validation + self.test >= 1:
+            raise ValueError(f"validation {self.validation:g} and test {self.test:g} leave nothing for training")
+        if self.most is not None and self.level != "word":
+            raise ValueError(f"most belongs to level word, not to {self.level}")
+        if self.most is not None and self.unknown == "error":
+            raise ValueError("most leaves words without a token: it needs unknown: token")
+        return self
+
+    def build(self) -> Text:
+        """A `Text` with these settings."""
+        return Text(self)
 
 
 class Text(Task):
@@ -47,49 +90,26 @@ class Text(Task):
     - `bits_per_character` (`level` char), `perplexity`, its exponential, and `accuracy`, the share of tokens that the
       largest output hits.
 
-    Parameters
-    ----------
-    corpus
-        Path of a text in UTF-8 (also .gz, .xz), or several; looked for in the folder of `RESERVOIR_HW_DATA` too.
-    level
-        What a token is: a character, a word or punctuation mark, or one of GPT-2's byte pairs.
-    lower
-        Turn the text to lower case.
-    limit
-        Characters that are read, from the start.
-    most
-        `level` word: the vocabulary is that many of the most frequent words.
-    unknown
-        "error" refuses a text whose validation or test part has a token that the training part does not; "token"
-        gives all of them one token of their own, which is part of the vocabulary in any case.
-    validation, test
-        Shares of the text.
+    Takes a configuration, or the fields of `TextConfig` as keywords. With `unknown: token`, all tokens that the
+    training part does not have share one token of their own, which is part of the vocabulary in any case.
 
     Raises
     ------
     ConfigurationError
-        A file is missing, damaged, empty or no text; a part is too short.
+        A setting is out of range; a file is missing, damaged, empty or no text; a part is too short.
     InputRangeError
         A token is not in the vocabulary.
     """
 
-    def __init__(
-        self,
-        corpus: str | Sequence[str],
-        level: Level = "char",
-        lower: bool = False,
-        limit: int | None = None,
-        most: int | None = None,
-        unknown: Literal["error", "token"] = "error",
-        validation: float = 0.05,
-        test: float = 0.05,
-    ) -> None:
-        self.level: Level = level
-        self.corpus = corpus if isinstance(corpus, str) else ", ".join(corpus)
-        self.lower = lower
-        text = read_text(corpus, limit)
-        train, held_out, last = cut(text, (validation, test), between_words=level != "char")
-        self.tokenizer = _tokenizer(train.lower() if lower else train, level, lower, most, unknown)
+    def __init__(self, config: TextConfig | None = None, /, **settings: Any) -> None:
+        config = TextConfig.of(config, settings)
+        self.level = config.level
+        self.lower = config.lower
+        files = [config.corpus] if isinstance(config.corpus, str) else config.corpus
+        self.corpus = ", ".join(files)
+        text = read_text(files, config.limit)
+        train, held_out, last = cut(text, (config.validation, config.test), between_words=config.level != "char")
+        self.tokenizer = _tokenizer(train.lower() if config.lower else train, config)
         self.vocabulary = self.tokenizer.vocabulary
         self.tokens_train = self._encoded("training", train)
         self.tokens_validation = self._encoded("validation", held_out)
@@ -98,7 +118,7 @@ class Text(Task):
             if len(tokens) < 2:
                 raise ConfigurationError(
                     f"corpus: the {part} part of {self.corpus} has {len(tokens)} tokens; give more text, or another "
-                    f"share for the test than {test:g}"
+                    f"share for the test than {config.test:g}"
                 )
 
     def encode(self, text: str) -> np.ndarray:
@@ -135,9 +155,9 @@ class Text(Task):
         following = self.tokens_test[1:].astype(np.int64)
         level = np.maximum(checked_outputs(outputs, self.test)[0], _FLOOR[scale])
         chosen = level[np.arange(len(following)), following] / level.sum(axis=1)
-        return self.judged(float(-np.log(chosen).mean()), float((level.argmax(axis=1) == following).mean()))
+        return self.evaluation_of(float(-np.log(chosen).mean()), float((level.argmax(axis=1) == following).mean()))
 
-    def judged(
+    def evaluation_of(
         self, cross_entropy: float, accuracy: float, arrays: Mapping[str, np.ndarray] | None = None
     ) -> Evaluation:
         """The metrics of a model with this mean cross-entropy (nats per token) and accuracy."""
@@ -184,12 +204,12 @@ class Text(Task):
         return vectors
 
 
-def _tokenizer(text: str, level: Level, lower: bool, most: int | None, unknown: str) -> Tokenizer:
-    if level == "bpe":
+def _tokenizer(text: str, config: TextConfig) -> Tokenizer:
+    if config.level == "bpe":
         return BpeTokenizer.gpt2()
     if not text:
         raise ConfigurationError("corpus: nothing is left for training; make the shares of validation and test smaller")
-    stand_in = UNKNOWN[level] if unknown == "token" else None
-    if level == "word":
-        return WordTokenizer.from_text(text, most=most, lowercase=lower, unknown=stand_in)
-    return CharTokenizer.from_text(text, lowercase=lower, unknown=stand_in)
+    stand_in = UNKNOWN[config.level] if config.unknown == "token" else None
+    if config.level == "word":
+        return WordTokenizer.from_text(text, most=config.most, lowercase=config.lower, unknown=stand_in)
+    return CharTokenizer.from_text(text, lowercase=config.lower, unknown=stand_in)

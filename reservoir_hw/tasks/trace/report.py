@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, new_figure, plain, whole_numbers
-from reservoir_hw.tasks.series import Models, mean_and_spread
+from reservoir_hw.tasks.report import Models, mean_and_spread
 from reservoir_hw.tasks.task import Table
 
 if TYPE_CHECKING:

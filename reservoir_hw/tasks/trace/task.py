@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.store import Dataset, StateStore
-from reservoir_hw.tasks.series import at_least, models
+from reservoir_hw.tasks.report import by_model
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, TaskConfig, checked_outputs
 from reservoir_hw.tasks.trace import report
 
@@ -32,12 +32,20 @@ class TraceConfig(TaskConfig):
     train_steps: PositiveInt
     test_steps: PositiveInt | None = Field(default=None, description="by default all that follow")
 
-    def build(self) -> Task:
-        """A `TraceTask` with these settings."""
-        return TraceTask(**{name: getattr(self, name) for name in type(self).model_fields if name != "kind"})
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if len(set(self.delays)) < len(self.delays):
+            raise ValueError(f"delays are {self.delays}; they must be different whole numbers")
+        if self.train_steps < max(self.delays):
+            raise ValueError(f"train_steps is {self.train_steps}; it must be at least {max(self.delays)}")
+        return self
+
+    def build(self) -> Trace:
+        """A `Trace` with these settings."""
+        return Trace(self)
 
 
-class TraceTask(Task):
+class Trace(Task):
     """Give back the inputs of a trace, u(t - k) for each k of `delays`; a negative k asks for what comes.
 
     Inputs are those of one recorded sequence from its first step on, (1, time, inputs) in the dtype of the trace;
@@ -53,25 +61,20 @@ class TraceTask(Task):
     - `nrmse/k`, the root mean squared error over the standard deviation of the target, which an offset or a wrong
       scale worsens and the other two do not.
 
-    Raises `ConfigurationError` for a part that was not recorded.
+    Takes a configuration, or the fields of `TraceConfig` as keywords. Raises `ConfigurationError` for settings out of
+    range, and for a part that was not recorded.
     """
 
-    def __init__(
-        self,
-        trace: str,
-        train_steps: int,
-        test_steps: int | None = None,
-        delays: Sequence[int] = (0, 1, 2, 3, 4, 5),
-        dataset: str | None = None,
-        sequence: int = 0,
-        channel: int = 0,
-    ) -> None:
-        self.delays = tuple(delays)
-        if not self.delays or len(set(self.delays)) < len(self.delays):
-            raise ConfigurationError(f"delays are {list(self.delays)}; they must be different whole numbers.")
-        at_least(train_steps=(train_steps, max(1, *self.delays)), sequence=(sequence, 0), channel=(channel, 0))
+    def __init__(self, config: TraceConfig | None = None, /, **settings: Any) -> None:
+        config = TraceConfig.of(config, settings)
+        trace, train_steps, test_steps = config.trace, config.train_steps, config.test_steps
+        sequence, channel = config.sequence, config.channel
+        self.delays = tuple(config.delays)
         store = StateStore.open(trace)
-        found = store.dataset(dataset) if dataset is not None else next(iter(store.datasets.values()), None)
+        if config.dataset is None:
+            found = next(iter(store.datasets.values()), None)
+        else:
+            found = store.dataset(config.dataset)
         if found is None:
             raise ConfigurationError(f"{trace} holds no states yet")
         if sequence >= found.sequences:
@@ -120,11 +123,11 @@ class TraceTask(Task):
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """r², NRMSE and correlation by delay."""
-        return [report.table(models(rows))]
+        return [report.table(by_model(rows))]
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """r² by delay for each model, and outputs beside targets."""
-        return report.figures(models(rows))
+        return report.figures(by_model(rows))
 
 
 def _inputs(dataset: Dataset, sequence: int, trace: str) -> np.ndarray:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reservoir_hw import Experiment
-from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.core.errors import InputRangeError, ShapeError
 from reservoir_hw.tasks.narma.task import Narma, narma_series
 from reservoir_hw.tasks.task import Row
 
@@ -94,26 +94,6 @@ def test_a_sequence_that_diverges_is_drawn_again(caplog: pytest.LogCaptureFixtur
     assert one.test.targets.max() < 2
     (table,) = one.tables([row_of(one, one.test.targets)])
     assert "drawn again" in table.note
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"order": 2}, "order is 2"),
-        ({"order": 21}, "above 20 the system saturates"),
-        ({"dataset": -1}, "dataset is -1"),
-        ({"seed": -1}, "seed is -1"),
-        ({"washout_steps": -1}, "washout_steps is -1"),
-        ({"train_steps": 0}, "train_steps is 0"),
-        ({"test_steps": 1}, "test_steps is 1"),
-    ],
-)
-def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        Narma(**arguments)
-    (key, value), *_ = arguments.items()
-    with pytest.raises(ConfigurationError, match=f"task.{key}"):
-        experiment(**{f"task.{key}": value})
 
 
 def test_metrics() -> None:

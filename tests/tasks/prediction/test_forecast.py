@@ -13,8 +13,8 @@ from reservoir_hw.core.errors import ConfigurationError, InputRangeError, NotSup
 from reservoir_hw.experiment.states.closed_loop import forecast
 from reservoir_hw.readout.configuration import Readout
 from reservoir_hw.readout.linear.ridge import RidgeReadout
-from reservoir_hw.tasks.configuration import ClosedLoop
 from reservoir_hw.tasks.lorenz import Lorenz
+from reservoir_hw.tasks.prediction.task import ClosedLoop
 
 WARMUP = np.random.default_rng(0).uniform(-1, 1, (3, 12, 2))
 MATRIX = np.array([[0.3, -0.6], [0.5, 0.2]])

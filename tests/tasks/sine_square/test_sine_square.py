@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from reservoir_hw import Experiment
-from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.tasks.sine_square.task import SineSquare, waves
 
 
@@ -41,20 +40,6 @@ def test_metrics() -> None:
     assert judged.metrics["error_rate"] == pytest.approx(12 / 1200)
     assert judged.metrics["error_rate/period"] == pytest.approx(0.01)
     assert judged.arrays["by_phase"][:8].tolist() == [0.02] * 5 + [0.01] * 2 + [0]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"period_steps": 7}, "period_steps is 7"),
-        ({"period_steps": 2}, "period_steps is 2"),
-        ({"train_periods": 0}, "train_periods is 0"),
-        ({"test_periods": 7}, "test_periods is 7"),
-    ],
-)
-def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        SineSquare(**arguments)
 
 
 def test_in_an_experiment(tmp_path: Any) -> None:

@@ -15,7 +15,7 @@ from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.tasks.task import Row
-from reservoir_hw.tasks.trace.task import TraceTask
+from reservoir_hw.tasks.trace.task import Trace
 
 STEPS = 300
 U = generator(1, "trace").uniform(-1, 1, (2, STEPS, 2)).astype(np.float32)
@@ -38,7 +38,7 @@ def made(path: Path, memory: int = 3, dtype: Any = "float32") -> str:
 
 
 def test_splits(tmp_path: Path) -> None:
-    task = TraceTask(made(tmp_path / "t"), 100, 150, delays=[0, 4, -2], sequence=1, channel=1)
+    task = Trace(trace=made(tmp_path / "t"), train_steps=100, test_steps=150, delays=[0, 4, -2], sequence=1, channel=1)
     np.testing.assert_array_equal(task.train.inputs, U[1:, :100])
     np.testing.assert_array_equal(task.test.inputs, U[1:, 100:250])
     u = U[1, :, 1]
@@ -46,16 +46,16 @@ def test_splits(tmp_path: Path) -> None:
     np.testing.assert_array_equal(task.train.targets[0, 4:, 1], u[:96])
     assert np.isnan(task.train.targets[0, :4, 1]).all()
     assert (task.inputs, task.outputs) == (2, 3)
-    assert TraceTask(task_path := made(tmp_path / "u"), 100, delays=[-10]).test.inputs.shape[1] == 190
-    assert TraceTask(task_path, 100).test.inputs.shape[1] == 200
+    assert Trace(trace=(task_path := made(tmp_path / "u")), train_steps=100, delays=[-10]).test.inputs.shape[1] == 190
+    assert Trace(trace=task_path, train_steps=100).test.inputs.shape[1] == 200
 
 
 def test_inputs_keep_the_dtype_of_the_trace(tmp_path: Path) -> None:
-    assert TraceTask(made(tmp_path / "t", dtype="float64"), 100).train.inputs.dtype == np.float64
+    assert Trace(trace=made(tmp_path / "t", dtype="float64"), train_steps=100).train.inputs.dtype == np.float64
 
 
 def test_metrics(tmp_path: Path) -> None:
-    task = TraceTask(made(tmp_path / "t"), 100, delays=[0, 3, -1])
+    task = Trace(trace=made(tmp_path / "t"), train_steps=100, delays=[0, 3, -1])
     outputs = task.test.targets.astype(np.float64)
     outputs[..., 1] *= -0.5
     outputs[..., 2] = 0.3
@@ -70,7 +70,7 @@ def test_metrics(tmp_path: Path) -> None:
 
 
 def test_tables_and_figures(tmp_path: Path) -> None:
-    task = TraceTask(made(tmp_path / "t"), 100, delays=[0, 3, -1])
+    task = Trace(trace=made(tmp_path / "t"), train_steps=100, delays=[0, 3, -1])
     outputs = task.test.targets + generator(1, "noise").standard_normal(task.test.targets.shape)
     rows = [Row(label, {}, task.evaluate(outputs)) for label in ("one", "two")]
     (table,) = task.tables(rows)
@@ -84,9 +84,6 @@ def test_tables_and_figures(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("over", "message"),
     [
-        ({"delays": []}, "different whole numbers"),
-        ({"delays": [1, 1]}, "different whole numbers"),
-        ({"train_steps": 3}, "train_steps is 3; it must be at least 5"),
         ({"train_steps": 299}, "has 300 steps"),
         ({"test_steps": 201}, "has 300 steps"),
         ({"delays": [-50], "test_steps": 151}, "of which the last 50 are only predicted"),
@@ -98,14 +95,14 @@ def test_tables_and_figures(tmp_path: Path) -> None:
 )
 def test_what_was_not_recorded_is_refused(tmp_path: Path, over: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        TraceTask(**{"trace": made(tmp_path / "t"), "train_steps": 100, **over})
+        Trace(**{"trace": made(tmp_path / "t"), "train_steps": 100, **over})
 
 
 def test_lost_inputs_are_no_shorter_recording(tmp_path: Path) -> None:
     path = made(tmp_path / "t")
     (tmp_path / "t/000/inputs/c/0/2/0").unlink()
     with pytest.raises(ConfigurationError, match="inputs of 000, steps 200 to 299 of sequence 1: they were written"):
-        TraceTask(path, 100, sequence=1)
+        Trace(trace=path, train_steps=100, sequence=1)
 
 
 def run(tmp_path: Path, **over: Any) -> dict[str, float]:

@@ -10,7 +10,8 @@ import numpy as np
 
 from reservoir_hw.core.arrays import all_finite
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
-from reservoir_hw.measures._stored import BLOCK, opened, sharing, windows
+from reservoir_hw.measures._arrays import precision
+from reservoir_hw.measures._states_on_disk import BLOCK, opened, sharing, windows
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +50,7 @@ class Rows:
     @property
     def precision(self) -> float:
         """Relative precision of the states as they were recorded."""
-        dtype = np.dtype(self.states.dtype)
-        return float(np.finfo(dtype if dtype.kind == "f" else np.float64).eps)
+        return float(precision(self.states.dtype))
 
     def blocks(self) -> Iterator[Block]:
         """All rows, a few thousand at a time at most, in float64.

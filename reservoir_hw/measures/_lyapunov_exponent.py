@@ -11,7 +11,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.measures._arrays import checked
+from reservoir_hw.measures._arrays import checked, precision
 from reservoir_hw.measures._measured import Interval, Measured
 from reservoir_hw.measures._statistics import batch_means, check_confidence, remark, t_interval
 
@@ -39,6 +39,11 @@ class LyapunovExponent(Measured):
     last: int
     floor: float
     trials: np.ndarray
+
+    @property
+    def has_figure(self) -> bool:
+        """Whether the responses differed at all."""
+        return len(self.log_distance) > 0
 
 
 def lyapunov_from_transition(
@@ -80,8 +85,7 @@ def lyapunov_from_transition(
         raise ShapeError(f"there are inputs for {len(u)} trials and states for {len(x)}")
     if not 0 <= settle < u.shape[1]:
         raise ConfigurationError(f"settle is {settle}, but the inputs have {u.shape[1]} steps")
-    precision = np.finfo(given.dtype if given.dtype.kind == "f" else np.float64).eps
-    relative = float(precision**0.5) if size is None else size
+    relative = float(precision(given.dtype) ** 0.5) if size is None else size
     if not relative > 0:
         raise ConfigurationError(f"size is {size}; it must be more than 0")
     direction = generator(seed, "measures/lyapunov").standard_normal(x.shape)
@@ -144,8 +148,7 @@ def lyapunov_from_replicas(
     if pairs < 1:
         raise ShapeError("an exponent from replicas needs responses after at least 2 different pasts")
     distance = np.linalg.norm(x[:, 0 : 2 * pairs : 2] - x[:, 1 : 2 * pairs : 2], axis=3)
-    precision = np.finfo(given.dtype if given.dtype.kind == "f" else np.float64).eps
-    finest = float(precision) * math.sqrt(np.mean((x**2).sum(axis=3)))
+    finest = float(precision(given.dtype)) * math.sqrt(np.mean((x**2).sum(axis=3)))
     if floor is None:
         tail = np.median(distance[:, :, -max(1, x.shape[2] // 4) :], axis=2)
         floor = math.sqrt(np.mean(tail**2))

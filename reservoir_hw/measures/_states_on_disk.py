@@ -13,7 +13,7 @@ BLOCK = 4096
 """Steps that are read at once where nothing else decides."""
 
 
-class Stored:
+class StatesOnDisk:
     """Some sequences, and the first steps, of states (sequences, time, nodes) that lie on disk in chunks.
 
     A chunk is unpacked as a whole, with all sequences that share it. So what is read is a tile of whole chunks, and
@@ -70,13 +70,13 @@ class Stored:
 
 
 def opened(states: Any) -> Any:
-    """`states` to read from: arrays as they are, what lies in chunks as `Stored`."""
-    return Stored(states) if hasattr(states, "chunks") else states
+    """`states` to read from: arrays as they are, what lies in chunks as `StatesOnDisk`."""
+    return StatesOnDisk(states) if hasattr(states, "chunks") else states
 
 
 def windows(states: Any, start: int, stop: int) -> Iterator[slice]:
     """The steps from `start` to `stop` in pieces, in which sequences are best read in turn."""
-    size = states.tile_steps if isinstance(states, Stored) else BLOCK
+    size = getattr(states, "tile_steps", BLOCK)
     while start < stop:
         end = min(stop, start - start % size + size)
         yield slice(start, end)
@@ -85,4 +85,4 @@ def windows(states: Any, start: int, stop: int) -> Iterator[slice]:
 
 def sharing(states: Any) -> int:
     """How many consecutive sequences are best read together."""
-    return states.sharing if isinstance(states, Stored) else 1
+    return getattr(states, "sharing", 1)

@@ -9,10 +9,10 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.measures._basis import StateBasis
+from reservoir_hw.measures._blocks import Recording
 from reservoir_hw.measures._capacity import Targets, capacities
 from reservoir_hw.measures._independence import correlation_note
 from reservoir_hw.measures._measured import Measured
-from reservoir_hw.measures._recording import Recording
 from reservoir_hw.measures._statistics import batch_means, bounded, check_confidence, remark
 
 # Capacity at the longest delay from which on longer ones are worth trying.

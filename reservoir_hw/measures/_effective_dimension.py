@@ -9,8 +9,8 @@ import numpy as np
 
 from reservoir_hw.core.errors import ShapeError
 from reservoir_hw.measures._arrays import moving_nodes
+from reservoir_hw.measures._blocks import Rows
 from reservoir_hw.measures._measured import Measured
-from reservoir_hw.measures._recording import Rows
 from reservoir_hw.measures._statistics import BATCHES, bounded, check_confidence, t_interval
 
 

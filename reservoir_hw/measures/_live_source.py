@@ -11,7 +11,7 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.measures._lyapunov import LyapunovExponent, lyapunov_from_replicas, lyapunov_from_transition
+from reservoir_hw.measures._lyapunov_exponent import LyapunovExponent, lyapunov_from_replicas, lyapunov_from_transition
 from reservoir_hw.measures._rank import Streams
 from reservoir_hw.measures._source import Source
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from reservoir_hw.core.errors import NotSupported, ShapeError
 from reservoir_hw.measures._drift import Drift, drift
-from reservoir_hw.measures._echo_index import EchoStateIndex, echo_state_index
-from reservoir_hw.measures._lyapunov import LyapunovExponent, lyapunov_from_replicas
+from reservoir_hw.measures._echo_state_index import EchoStateIndex, echo_state_index
+from reservoir_hw.measures._lyapunov_exponent import LyapunovExponent, lyapunov_from_replicas
 from reservoir_hw.measures._rank import Streams
 from reservoir_hw.measures._source import Source
-from reservoir_hw.measures._stored import opened, windows
+from reservoir_hw.measures._states_on_disk import opened, windows
 
 # Without knowing the noise, responses that differ by less than this share of their spread pass for the same.
 _TOLERANCE = 0.2
@@ -24,7 +24,7 @@ _MOST = 20_000_000
 
 
 @dataclass(frozen=True)
-class _Sequence:
+class _SequenceStates:
     """One sequence among the recordings: states (time, nodes), of which only slices are read."""
 
     states: Any
@@ -39,10 +39,10 @@ class _Sequence:
 
 
 @dataclass(frozen=True)
-class _Repeats:
+class _RepeatedDrive:
     """Sequences with the same inputs from step `start` on."""
 
-    sequences: list[_Sequence]
+    sequences: list[_SequenceStates]
     start: int
 
     @property
@@ -85,7 +85,7 @@ class Recorded(Source):
         ((self.channels, self.nodes),) = widths
         self.washout, self.max_delay = washout, max_delay
         self._largest = max(pairs, key=lambda pair: pair[0].shape[0] * pair[0].shape[1])
-        self._groups = _repeated(pairs)
+        self._groups = _repeated_drives(pairs)
 
     def recording(self) -> tuple[Any, Any]:
         """The largest recording."""
@@ -122,9 +122,9 @@ class Recorded(Source):
         repeated = max(self._groups, key=lambda group: len(group.sequences))
         if len(repeated.sequences) > 2:
             return drift(repeated.read(), washout=self.washout)
-        return drift(_Sequence(self._largest[1], 0), washout=self.washout)
+        return drift(_SequenceStates(self._largest[1], 0), washout=self.washout)
 
-    def _most_repeated(self) -> _Repeats:
+    def _most_repeated(self) -> _RepeatedDrive:
         most = max(self._groups, key=lambda group: len(group.sequences))
         if len(most.sequences) < 2:
             raise NotSupported("it has no repeated drives: no two of its sequences had the same inputs")
@@ -144,20 +144,20 @@ def _three_axes(inputs: Any, states: Any) -> tuple[np.ndarray, Any]:
     return inputs, states
 
 
-def _repeated(pairs: list[tuple[np.ndarray, Any]]) -> list[_Repeats]:
+def _repeated_drives(pairs: list[tuple[np.ndarray, Any]]) -> list[_RepeatedDrive]:
     """All sequences, those together that were driven alike at the end."""
-    alike: dict[tuple[int, bytes], list[tuple[np.ndarray, _Sequence]]] = {}
+    alike: dict[tuple[int, bytes], list[tuple[np.ndarray, _SequenceStates]]] = {}
     for inputs, states in pairs:
         for number, u in enumerate(inputs):
             tail = u[-(-3 * len(u) // 4) :]
             # A pause at the end (padding, an input that was switched off) is no drive that was repeated.
             varies = (tail[len(tail) // 2 :] != tail[-1]).any()
             key = len(u), tail.tobytes() if varies else f"{id(inputs)}, {number}".encode()
-            alike.setdefault(key, []).append((u, _Sequence(states, number)))
+            alike.setdefault(key, []).append((u, _SequenceStates(states, number)))
     groups = []
     for members in alike.values():
         first = members[0][0]
         different = np.any([(u != first).any(axis=1) for u, _ in members], axis=0)
         start = int(np.flatnonzero(different)[-1]) + 1 if different.any() else 0
-        groups.append(_Repeats([sequence for _, sequence in members], start))
+        groups.append(_RepeatedDrive([sequence for _, sequence in members], start))
     return groups

@@ -26,7 +26,7 @@ _NODES = 100
 _SPAN = 6
 
 
-def repeated(states: Any, washout: int) -> np.ndarray:
+def checked_repeats(states: Any, washout: int) -> np.ndarray:
     """States of repeated drives (repeats, time, nodes) in float64, without the washout; at least two repeats."""
     array = checked(states, ("repeats", "time", "nodes"))
     if len(array) < 2:

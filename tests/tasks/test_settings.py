@@ -1,0 +1,125 @@
+"""The settings of the tasks: declared and checked in one place, for files and for Python."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reservoir_hw import Experiment, tasks
+from reservoir_hw.core import registry
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.tasks import ClosedLoop, Lorenz, MemoryRecall, Narma, NarmaConfig, Task
+
+NEEDED: dict[str, dict[str, Any]] = {"text": {"corpus": "nowhere.txt"}, "trace": {"trace": "t", "train_steps": 100}}
+
+
+def class_of(kind: str) -> type[Task]:
+    """The task as Python users know it: named as its kind."""
+    return getattr(tasks, kind.title().replace("_", ""))
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("channel_equalisation", {"snr_db": math.nan}),
+        ("channel_equalisation", {"snr_db": math.inf}),
+        ("channel_equalisation", {"target_delay": -1}),
+        ("channel_equalisation", {"test_steps": 99}),
+        ("elman_grammar", {"dataset": 5}),
+        ("elman_grammar", {"dataset": -1}),
+        ("elman_grammar", {"seed": -1}),
+        ("elman_grammar", {"sentences": 19}),
+        ("elman_grammar", {"complex_share": 0.0}),
+        ("elman_grammar", {"complex_share": 1.1}),
+        ("lorenz", {"dataset": -1}),
+        ("lorenz", {"time_step": 0.0}),
+        ("lorenz", {"sigma": -1.0}),
+        ("lorenz", {"rho": math.inf}),
+        ("lorenz", {"ahead_steps": 0}),
+        ("lorenz", {"train_steps": 1}),
+        ("lorenz", {"test_steps": 1}),
+        ("mackey_glass", {"tau": 0.0}),
+        ("mackey_glass", {"gamma": -0.1}),
+        ("mackey_glass", {"time_step": math.inf}),
+        ("mackey_glass", {"scaling": "half"}),
+        ("memory_recall", {"delays": []}),
+        ("memory_recall", {"delays": [1, 1]}),
+        ("memory_recall", {"delays": [-1]}),
+        ("memory_recall", {"train_steps": 0}),
+        ("memory_recall", {"seed": -1}),
+        ("narma", {"order": 2}),
+        ("narma", {"order": 21}),
+        ("narma", {"order": "10"}),
+        ("narma", {"dataset": -1}),
+        ("narma", {"washout_steps": -1}),
+        ("narma", {"train_steps": 0}),
+        ("narma", {"test_steps": 1}),
+        ("parity", {"bits": 0}),
+        ("parity", {"delay": -1}),
+        ("parity", {"test_steps": 1}),
+        ("santa_fe", {"first_step": -1}),
+        ("santa_fe", {"first_step": 7000}),
+        ("sine_square", {"period_steps": 7}),
+        ("sine_square", {"period_steps": 2}),
+        ("sine_square", {"train_periods": 0}),
+        ("sine_square", {"test_periods": 7}),
+        ("text", {"corpus": []}),
+        ("text", {"validation": 0.5, "test": 0.5}),
+        ("trace", {"delays": []}),
+        ("trace", {"delays": [1, 1]}),
+        ("trace", {"train_steps": 3}),
+    ],
+)
+def test_settings_out_of_range(kind: str, settings: dict[str, Any]) -> None:
+    settings = {**NEEDED.get(kind, {}), **settings}
+    (*_, key) = settings
+    with pytest.raises(ConfigurationError, match=key) as in_python:
+        class_of(kind)(**settings)
+    document = {"task": {"kind": kind, **settings}, "reservoir": {"kind": "esn"}, "readout": {"kind": "ridge"}}
+    with pytest.raises(ConfigurationError, match=r"\btask\b") as in_a_file:
+        Experiment(document)
+    reason = str(in_python.value).rpartition(": ")[2]
+    assert reason in str(in_a_file.value)
+
+
+def test_messages_name_all_that_is_wrong() -> None:
+    with pytest.raises(ConfigurationError, match=r"order = 2: input should be greater than or equal to 3") as caught:
+        Narma(order=2, sed=3)
+    assert "unknown key 'sed'; did you mean 'seed'?" in str(caught.value)
+
+
+def test_one_step_ahead_in_a_closed_loop() -> None:
+    with pytest.raises(ConfigurationError, match="ahead_steps must be 1"):
+        Lorenz(ahead_steps=2, closed_loop=ClosedLoop())
+    with pytest.raises(ConfigurationError, match=r"closed_loop.starts"):
+        Lorenz(closed_loop={"starts": 0})
+
+
+def test_configurations_and_keywords_give_the_same_task() -> None:
+    config = NarmaConfig(kind="narma", order=5, train_steps=50, test_steps=20)
+    same = Narma(order=np.int64(5), train_steps=50, test_steps=20)
+    for task in (config.build(), Narma(config), Narma(config, seed=0)):
+        np.testing.assert_array_equal(task.train.inputs, same.train.inputs)
+        np.testing.assert_array_equal(task.test.targets, same.test.targets)
+    assert Narma(config, order=7).order == 7
+    assert MemoryRecall(delays=(0, 3), train_steps=5, test_steps=5).outputs == 2
+
+
+def test_every_kind_has_its_class_and_configuration() -> None:
+    for kind in registry.BUILT_IN["tasks"]:
+        config = registry.find("tasks", kind).load()
+        assert config is getattr(tasks, f"{class_of(kind).__name__}Config")
+    assert set(tasks.__all__) == {name for name in tasks.__all__ if getattr(tasks, name)}
+
+
+@pytest.mark.parametrize("package", ["tasks", "measures"])
+def test_importing_the_package_imports_nothing_of_it(package: str) -> None:
+    code = f"import sys, reservoir_hw.{package}; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert f"reservoir_hw.{package}" in found
+    assert not [module for module in found if module.startswith(f"reservoir_hw.{package}.")]

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo install test test-slow lint format bench structure clean
+.PHONY: help demo install check test test-slow lint format bench structure clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -24,6 +24,12 @@ demo: $(VENV)/.demo  ## Reproduce the first results of Tong et al. 2007 (three m
 	$(BIN)/reservoir-hw run examples/elman_grammar/paper.yaml
 
 install: $(VENV)/.dev  ## Install everything that tests and benchmarks need
+
+check: $(VENV)/.dev  ## ruff, import-linter, tests of the core and the contract: a minute
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q -m 'not slow' tests/core tests/test_package.py
 
 test: $(VENV)/.dev  ## Tests, under ten minutes
 	$(BIN)/python -m pytest -n 2 -m 'not slow'

@@ -88,7 +88,7 @@ class Tokens(Protocol):
         """Tokens (time,) of a text, such as a prompt. Raises `InputRangeError` for what has no token."""
         ...
 
-    def judged(
+    def evaluation_of(
         self, cross_entropy: float, accuracy: float, arrays: Mapping[str, np.ndarray] | None = None
     ) -> Evaluation:
         """The metrics of a model with this mean cross-entropy (nats per token) and accuracy."""

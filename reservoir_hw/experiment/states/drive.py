@@ -79,7 +79,7 @@ def follow(
     `continues`: the test goes on with the sequences of the training, so that no washout begins with it.
     """
     for chunk, (rows, times) in _pieces(task.test, leg, states, inputs=readout.input_connection):
-        answers = readout.follow(
+        answers = readout.predict_then_update(
             chunk.states, chunk.targets, chunk.inputs, new_sequence=chunk.new_sequence and not continues
         )
         outputs[rows, times] = answers

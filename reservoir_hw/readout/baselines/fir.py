@@ -55,8 +55,8 @@ class FirBaseline:
     scale: Literal["scores", "probabilities"] = "scores"
 
     def __init__(self, taps: int = 13, alpha: float = 1e-6) -> None:
-        given = Document.from_mapping({"kind": "fir", "taps": taps, "alpha": alpha}, "FirBaseline")
-        declared = validate(FirConfig, given)
+        given = {"kind": "fir", "taps": taps, "alpha": alpha}
+        declared = validate(FirConfig, Document(given, {(): "FirBaseline"}))
         self.taps = declared.taps
         self._readout = RidgeReadout(declared.alpha, washout=self.taps - 1)
         self._last: np.ndarray | None = None

@@ -53,7 +53,7 @@ class NGram:
     def __init__(self, order: Literal[2, 3], smoothing: float = 1.0) -> None:
         if order not in (2, 3):
             raise ConfigurationError(f"order is {order!r}; a bigram has order 2, a trigram order 3.")
-        given = Document.from_mapping({"kind": "n-gram", "smoothing": smoothing}, "NGram")
+        given = Document({"kind": "n-gram", "smoothing": smoothing}, {(): "NGram"})
         self.order = order
         self.smoothing = validate(NGramConfig, given).smoothing
         self._bigram: np.ndarray | None = None

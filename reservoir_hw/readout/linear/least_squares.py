@@ -54,8 +54,7 @@ class LeastSquaresReadout(ABC):
     """States, inputs and targets above this are refused."""
 
     def __init__(self, declaration: type[LinearConfig], **parameters: Any) -> None:
-        given = Document.from_mapping({"kind": self.kind, **parameters}, type(self).__name__)
-        declared = validate(declaration, given)
+        declared = validate(declaration, Document({"kind": self.kind, **parameters}, {(): type(self).__name__}))
         for name in parameters:
             value = getattr(declared, name)
             setattr(self, name, np.array(value, np.float64) if isinstance(value, list) else value)

@@ -186,7 +186,7 @@ class OnlineReadout(LeastSquaresReadout):
         scale, held = self._scale, self._held
         if scale is None and not self.standardise:
             scale = FeatureScale.none(widths.features)
-        self._precision = max(self._precision, columns.precision.max())
+        self._precision = max(self._precision, *columns.precisions)
         weights, steps = rule.weights.copy(), rule.steps
         answers = np.zeros((columns.batch, columns.steps, widths.outputs))
         start = drop

@@ -191,7 +191,7 @@ class RidgeReadout(LeastSquaresReadout):
     def reset(self) -> Self:
         """Forget the rows learned from; weights that were solved for stay until the next `solve`."""
         self._accumulator: Accumulator | None = None
-        self._precision = np.zeros(0)
+        self._precisions = np.zeros(1 + self.input_connection)
         return super().reset()
 
     @property
@@ -249,9 +249,8 @@ class RidgeReadout(LeastSquaresReadout):
         if self._accumulator is None:
             width = widths.features + widths.outputs
             self._accumulator = Accumulator(_SOLVERS[self.solver], width, self._number_of_folds)
-            self._precision = np.zeros(widths.features)
             self._widths = widths
-        np.maximum(self._precision, columns.precision, out=self._precision)
+        self._precisions = np.maximum(self._precisions, columns.precisions)
         for lane, start, stop, fold in self._position.advance(columns, drop, new_sequence=chunk.new_sequence):
             self._accumulator.add(columns.rows(lane, start, stop), fold)
 
@@ -261,7 +260,8 @@ class RidgeReadout(LeastSquaresReadout):
             raise self._no_rows()
         parts = accumulator.statistics()
         self._check_folds(parts)
-        shift, precision = accumulator.shift, self._precision
+        shift = accumulator.shift
+        precision = np.repeat(self._precisions, [widths.nodes, widths.inputs][: len(self._precisions)])
 
         def design_of(rows: Statistics) -> Design:
             return Design.of(

@@ -80,10 +80,9 @@ class Columns:
         return all(array.dtype == np.float32 for array in self.features)
 
     @property
-    def precision(self) -> npt.NDArray[np.float64]:
-        """Machine epsilon of the numbers that each feature came in: (features,)."""
-        each = [np.finfo(array.dtype).eps if array.dtype.kind == "f" else EPSILON for array in self.features]
-        return np.repeat(np.array(each, np.float64), [array.shape[2] for array in self.features])
+    def precisions(self) -> list[float]:
+        """Machine epsilon of the numbers that the states, and the inputs if there are any, came in."""
+        return [float(np.finfo(array.dtype).eps) if array.dtype.kind == "f" else EPSILON for array in self.features]
 
     def rows(self, lane: int, start: int, stop: int) -> list[npt.NDArray]:
         """States, inputs (if any) and targets of some steps of one sequence, each (steps, ·)."""

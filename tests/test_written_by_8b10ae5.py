@@ -159,7 +159,7 @@ def test_an_old_readout_predicts_and_learns_on_as_it_did(name: str, kind: Any) -
     readout = kind.load(f"readouts/{name}.safetensors")
     np.testing.assert_allclose(readout.predict(answers["states"]), answers[name], rtol=1e-10, atol=1e-12)
     if name != "ridge":
-        followed = readout.follow(answers["states"], answers["targets"])
+        followed = readout.predict_then_update(answers["states"], answers["targets"])
         np.testing.assert_allclose(followed, answers[f"{name} follows"], rtol=1e-9, atol=1e-11)
 
 

@@ -27,10 +27,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "attention": "reservoir_hw.readout.models.configuration:AttentionModelConfig",
         "laerc": "reservoir_hw.readout.models.configuration:LaercConfig",
         "linear": "reservoir_hw.readout.models.configuration:LinearModelConfig",
-        "lms": "reservoir_hw.readout.linear.configuration:LmsConfig",
+        "lms": "reservoir_hw.readout.linear.online:LmsConfig",
         "low_rank": "reservoir_hw.readout.models.configuration:LowRankModelConfig",
-        "ridge": "reservoir_hw.readout.linear.configuration:RidgeConfig",
-        "rls": "reservoir_hw.readout.linear.configuration:RlsConfig",
+        "ridge": "reservoir_hw.readout.linear.ridge:RidgeConfig",
+        "rls": "reservoir_hw.readout.linear.online:RlsConfig",
     },
     "tasks": {
         "channel_equalisation": "reservoir_hw.tasks.channel_equalisation.task:ChannelEqualisationConfig",
@@ -47,9 +47,9 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "trace": "reservoir_hw.tasks.trace.task:TraceConfig",
     },
     "baselines": {
-        "bigram": "reservoir_hw.readout.baselines.configuration:BigramConfig",
-        "fir": "reservoir_hw.readout.baselines.configuration:FirConfig",
-        "trigram": "reservoir_hw.readout.baselines.configuration:TrigramConfig",
+        "bigram": "reservoir_hw.readout.baselines.ngram:BigramConfig",
+        "fir": "reservoir_hw.readout.baselines.fir:FirConfig",
+        "trigram": "reservoir_hw.readout.baselines.ngram:TrigramConfig",
     },
     "instruments": {},
 }

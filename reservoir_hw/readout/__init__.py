@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from reservoir_hw.networks.language_weights import EsnArrays, dense_esn_weights, sparse_esn_weights
     from reservoir_hw.readout.edge.runner import EdgeRunner
     from reservoir_hw.readout.export.exporter import export_model
-    from reservoir_hw.readout.linear.chunks import Chunk
-    from reservoir_hw.readout.linear.conditioning import IllConditionedWarning, NotSolved
+    from reservoir_hw.readout.linear.errors import IllConditionedWarning, NotSolved
     from reservoir_hw.readout.linear.online import LMSReadout, RLSReadout
     from reservoir_hw.readout.linear.ridge import RidgeReadout
+    from reservoir_hw.readout.linear.training_chunks import Chunk
     from reservoir_hw.readout.models.attention import AttentionReadout
     from reservoir_hw.readout.models.embeddings import OneHot, given_embedding, random_embedding
     from reservoir_hw.readout.models.esn_language_model import EsnLM, dense_esn_lm, sparse_esn_lm
@@ -77,19 +77,19 @@ __all__ = [
 
 _HOME = {
     "AttentionReadout": ".models.attention",
-    "Chunk": ".linear.chunks",
+    "Chunk": ".linear.training_chunks",
     "DrivenCandidate": ".models.gated",
     "EdgeRunner": ".edge.runner",
     "EsnArrays": "reservoir_hw.networks.language_weights",
     "EsnLM": ".models.esn_language_model",
     "GatedRecurrence": ".models.gated",
-    "IllConditionedWarning": ".linear.conditioning",
+    "IllConditionedWarning": ".linear.errors",
     "LAERC": ".models.laerc",
     "LMSReadout": ".linear.online",
     "LinearReadout": ".models.softmax",
     "LowRankReadout": ".models.softmax",
     "MatrixCandidate": ".models.gated",
-    "NotSolved": ".linear.conditioning",
+    "NotSolved": ".linear.errors",
     "OneHot": ".models.embeddings",
     "RLSReadout": ".linear.online",
     "ReservoirLM": ".models.language_model",

@@ -67,7 +67,9 @@ class Readout(Protocol):
 class PrequentialReadout(Readout, Protocol):
     """A readout that can go on learning while it answers."""
 
-    def follow(self, states: Any, targets: Any, inputs: Any = None, *, new_sequence: bool = False) -> np.ndarray:
+    def predict_then_update(
+        self, states: Any, targets: Any, inputs: Any = None, *, new_sequence: bool = False
+    ) -> np.ndarray:
         """Outputs (batch, time, outputs), each computed before the target of its step was learned."""
         ...
 

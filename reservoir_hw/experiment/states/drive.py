@@ -87,7 +87,7 @@ def predict_then_update_into(
     `continues`: the test goes on with the sequences of the training, so that no washout begins with it.
     """
     for piece, (rows, times) in _pieces(task.test, chunk, states, inputs=readout.input_connection):
-        answers = readout.follow(
+        answers = readout.predict_then_update(
             piece.states, piece.targets, piece.inputs, new_sequence=piece.new_sequence and not continues
         )
         outputs[rows, times] = answers

@@ -7,13 +7,33 @@ from typing import Literal, Self
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
+from pydantic import Field, NonNegativeFloat, PositiveInt
 
+from reservoir_hw.core.configuration import Document, validate
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
-from reservoir_hw.readout.linear.conditioning import NotSolved
+from reservoir_hw.readout.baselines.configuration import Baseline, BaselineConfig
+from reservoir_hw.readout.linear.errors import NotSolved
 from reservoir_hw.readout.linear.ridge import RidgeReadout
 
 # Numbers in one chunk of registers: bounds the memory, which `taps` copies of the inputs would need.
 _CHUNK = 1 << 20
+
+
+class FirConfig(BaselineConfig):
+    """Linear regression on the last inputs: a shift register without any reservoir."""
+
+    kind: Literal["fir"]
+    taps: PositiveInt = Field(default=13, description="how many inputs the register holds, the present one included")
+    alpha: NonNegativeFloat = Field(default=1e-6, description="the penalty, on standardised inputs")
+
+    @property
+    def label(self) -> str:
+        """fir(taps)."""
+        return f"fir({self.taps})"
+
+    def build(self) -> Baseline:
+        """A `FirBaseline` with these settings."""
+        return FirBaseline(self.taps, self.alpha)
 
 
 class FirBaseline:
@@ -35,10 +55,10 @@ class FirBaseline:
     scale: Literal["scores", "probabilities"] = "scores"
 
     def __init__(self, taps: int = 13, alpha: float = 1e-6) -> None:
-        if taps < 1:
-            raise ConfigurationError(f"taps is {taps}; a filter has at least 1.")
-        self.taps = taps
-        self._readout = RidgeReadout(alpha, washout=taps - 1)
+        given = {"kind": "fir", "taps": taps, "alpha": alpha}
+        declared = validate(FirConfig, Document(given, {(): "FirBaseline"}))
+        self.taps = declared.taps
+        self._readout = RidgeReadout(declared.alpha, washout=self.taps - 1)
         self._last: np.ndarray | None = None
 
     def fit(self, inputs: np.ndarray, targets: np.ndarray, symbols: np.ndarray | None = None) -> Self:

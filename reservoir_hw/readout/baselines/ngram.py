@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
+from pydantic import Field, PositiveFloat
 
+from reservoir_hw.core.configuration import Document, validate
 from reservoir_hw.core.errors import ConfigurationError, NotOpen, ShapeError
+from reservoir_hw.readout.baselines.configuration import Baseline, BaselineConfig
+
+
+class NGramConfig(BaselineConfig):
+    """The next symbol given those before it (symbolic tasks). `NGram` checks its arguments by it, too."""
+
+    order: ClassVar[Literal[2, 3]]
+    smoothing: PositiveFloat = Field(
+        default=1.0,
+        description="added to every count, so that a context which training never showed has probabilities",
+    )
+
+    def build(self) -> Baseline:
+        """An `NGramBaseline` of this order."""
+        return NGramBaseline(self.order, self.smoothing)
+
+
+class BigramConfig(NGramConfig):
+    """The next symbol given the present one (symbolic tasks)."""
+
+    kind: Literal["bigram"]
+    order = 2
+
+
+class TrigramConfig(NGramConfig):
+    """The next symbol given the present and the last one (symbolic tasks)."""
+
+    kind: Literal["trigram"]
+    order = 3
 
 
 class NGram:
@@ -22,13 +53,9 @@ class NGram:
     def __init__(self, order: Literal[2, 3], smoothing: float = 1.0) -> None:
         if order not in (2, 3):
             raise ConfigurationError(f"order is {order!r}; a bigram has order 2, a trigram order 3.")
-        if not (np.isfinite(smoothing) and smoothing > 0):
-            raise ConfigurationError(
-                f"smoothing is {smoothing!r}; it must be above 0, or a context that training never showed "
-                "has no probabilities. The paper uses 1."
-            )
+        given = Document({"kind": "n-gram", "smoothing": smoothing}, {(): "NGram"})
         self.order = order
-        self.smoothing = float(smoothing)
+        self.smoothing = validate(NGramConfig, given).smoothing
         self._bigram: np.ndarray | None = None
         self._trigram: np.ndarray | None = None
 

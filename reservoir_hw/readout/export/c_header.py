@@ -21,9 +21,9 @@ import numpy.typing as npt
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.core.provenance import versions
 from reservoir_hw.readout.export._c_int8 import SMALLEST_PEAK, Coding, Int8Matrix, Int8Readout
-from reservoir_hw.readout.linear.chunks import Widths
 from reservoir_hw.readout.linear.online import OnlineReadout
 from reservoir_hw.readout.linear.ridge import RidgeReadout
+from reservoir_hw.readout.linear.training_chunks import Widths
 
 Precision: TypeAlias = Literal["fp32", "int8"]
 Range: TypeAlias = tuple[float, float]
@@ -67,13 +67,8 @@ def linear_map(readout: Any) -> LinearMap:
 
     Raises NotSolved for a readout without weights, ConfigurationError for anything else that is no linear readout.
     """
-    if isinstance(readout, RidgeReadout):
-        readout._require_solution("export")
-        weights, bias, nodes = readout.weights_, readout.bias_, readout._nodes
-    elif isinstance(readout, OnlineReadout):
-        # One reading of both: each takes the solution apart again.
-        by_feature, bias = readout._unfolded("export")
-        weights, nodes = by_feature.T, readout._trained("export")[0].nodes
+    if isinstance(readout, RidgeReadout | OnlineReadout):
+        weights, bias, nodes, _ = readout.linear_form()
     elif _is_softmax(readout, "LinearReadout"):
         weights = _array(readout.weight)
         bias = _bias(readout.bias, weights)

@@ -17,9 +17,9 @@ from reservoir_hw.readout.edge.manifest import Value
 from reservoir_hw.readout.export import layers
 from reservoir_hw.readout.export.graph import Graph, Precision
 from reservoir_hw.readout.export.plan import BOUND, EDGE, Plan, Reference, Values
+from reservoir_hw.readout.linear.feature_scale import FeatureScale
 from reservoir_hw.readout.linear.online import LMSReadout, RLSReadout
 from reservoir_hw.readout.linear.ridge import RidgeReadout
-from reservoir_hw.readout.linear.scale import Scale
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -42,24 +42,20 @@ _SHARE = 0.25
 class LinearPlan(Plan):
     """That of a linear readout, and what its features are like where the device declares no range of its states."""
 
-    scale: Scale | None = None
+    scale: FeatureScale | None = None
 
 
-def training_scale(readout: LinearModel) -> Scale | None:
+def training_scale(readout: LinearModel) -> FeatureScale | None:
     """Mean and standard deviation of each feature in training, where the readout knows them.
 
     RLS and LMS keep those by which they standardise (without a bias 0 and the root mean square).
     """
-    if isinstance(readout, RidgeReadout):
-        return readout.scale_
-    return readout._scale if readout.standardise else None
+    return readout.linear_form().scale
 
 
 def check_linear(readout: LinearModel, reservoir: ReservoirSpec) -> None:
     """Raise `ConfigurationError` for a linear readout of another device, `NotSolved` for one without weights."""
-    if isinstance(readout, RidgeReadout):
-        readout._require_solution("export")
-    features = readout.weights_.shape[1]
+    features = readout.linear_form().weights.shape[1]
     inputs = reservoir.inputs if readout.input_connection else 0
     if features != reservoir.nodes + inputs:
         raise ConfigurationError(
@@ -108,7 +104,7 @@ class LinearPart:
         return {"outputs": self.readout.predict(states.astype(exactness), given).astype(np.float32)}
 
 
-def _cancels(weights: np.ndarray, reservoir: ReservoirSpec, scale: Scale | None) -> bool:
+def _cancels(weights: np.ndarray, reservoir: ReservoirSpec, scale: FeatureScale | None) -> bool:
     """Whether rounding to float32 may move an output by more than the certificate allows; True where nobody knows."""
     lost = np.zeros(len(weights))
     parts = ((slice(reservoir.nodes), reservoir.state_range), (slice(reservoir.nodes, None), reservoir.input_range))
@@ -126,11 +122,13 @@ def _cancels(weights: np.ndarray, reservoir: ReservoirSpec, scale: Scale | None)
     return bool(lost.max() * np.finfo(np.float32).epsneg > BOUND)
 
 
-def _scale_of(readout: LinearModel, recorded: Values) -> Scale | None:
+def _scale_of(readout: LinearModel, recorded: Values) -> FeatureScale | None:
     """What recorded features are like."""
     names = ("states_0", "inputs") if readout.input_connection else ("states_0",)
     features = np.concatenate([np.asarray(recorded[name], np.float64) for name in names], axis=-1)
-    return Scale.of([features], centred=True, precision=float(np.finfo(np.float32).eps)) if features.size else None
+    return (
+        FeatureScale.of([features], centred=True, precision=float(np.finfo(np.float32).eps)) if features.size else None
+    )
 
 
 def described_text(model: Any, name: str) -> dict[str, Any]:

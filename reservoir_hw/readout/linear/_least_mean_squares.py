@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from reservoir_hw.readout.linear._spectrum import Array
+from reservoir_hw.readout.linear._decomposition import Array
 
 # Rows that are learned at once: their errors follow from one another by a triangular system of this size.
 _ROWS = 48

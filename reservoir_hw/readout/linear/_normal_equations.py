@@ -9,7 +9,8 @@ from typing import Self, cast
 
 import numpy as np
 
-from reservoir_hw.readout.linear._spectrum import Array, Design, Spectrum, rounding_level, times
+from reservoir_hw.readout.linear._decomposition import Array, Spectrum, rounding_level, times
+from reservoir_hw.readout.linear._design import Design
 
 
 class NormalEquations:

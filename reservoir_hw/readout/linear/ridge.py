@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import logging
-import math
-import os
 import warnings
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any, Literal, Self, TypeAlias, cast, get_args
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Literal, Self, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from reservoir_hw.core.errors import ConfigurationError, ShapeError
-from reservoir_hw.readout.linear._answers import linear_answers
-from reservoir_hw.readout.linear._normal_equations import NormalEquations
-from reservoir_hw.readout.linear._qr import IncrementalQR
-from reservoir_hw.readout.linear._readout_file import read_readout, write_readout
-from reservoir_hw.readout.linear._regularisation import (
+from reservoir_hw.core.errors import ConfigurationError, NotSupported, ShapeError
+from reservoir_hw.readout.configuration import Readout
+from reservoir_hw.readout.linear._alpha_search import (
     DEFAULT_ALPHAS,
     LOO_BLOCK_ROWS,
     choose_alpha,
@@ -26,22 +21,17 @@ from reservoir_hw.readout.linear._regularisation import (
     kfold_scores,
     loo_scores,
 )
-from reservoir_hw.readout.linear._spectrum import EPSILON, Array, Spectrum
-from reservoir_hw.readout.linear._standardisation import design_of
-from reservoir_hw.readout.linear._statistics import Accumulator, Statistics
-from reservoir_hw.readout.linear.chunks import (
-    Chunk,
-    ChunkSource,
-    Columns,
-    Position,
-    Widths,
-    check_finite,
-    checked,
-    chunk_source,
-    one_shot_error,
-)
-from reservoir_hw.readout.linear.conditioning import IllConditionedWarning, NotSolved
-from reservoir_hw.readout.linear.scale import Scale
+from reservoir_hw.readout.linear._decomposition import EPSILON, Array, Spectrum
+from reservoir_hw.readout.linear._design import Design
+from reservoir_hw.readout.linear._incremental_qr import IncrementalQR
+from reservoir_hw.readout.linear._normal_equations import NormalEquations
+from reservoir_hw.readout.linear._sequence_position import SequencePosition
+from reservoir_hw.readout.linear._sufficient_statistics import Accumulator, Statistics
+from reservoir_hw.readout.linear.configuration import LinearConfig
+from reservoir_hw.readout.linear.errors import IllConditionedWarning, NotSolved
+from reservoir_hw.readout.linear.feature_scale import FeatureScale
+from reservoir_hw.readout.linear.least_squares import LeastSquaresReadout
+from reservoir_hw.readout.linear.training_chunks import Chunk, Widths, checked
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +41,32 @@ Search: TypeAlias = Literal["gcv", "kfold", "loo"]
 _SOLVERS: dict[str, Callable[[int], Statistics]] = {"normal": NormalEquations, "qr": IncrementalQR}
 
 
-class RidgeReadout:
+class RidgeConfig(LinearConfig):
+    """Ridge regression, learned in one pass over the states."""
+
+    kind: Literal["ridge"]
+    alpha: NonNegativeFloat | Annotated[list[NonNegativeFloat], Field(min_length=1)] | Literal["gcv", "kfold"] = Field(
+        default=1e-6, description="the penalty, one for each output, or how to find it"
+    )
+    solver: Solver = Field(default="normal", description="qr is slower and accurate at a tiny alpha")
+    alphas: Annotated[list[PositiveFloat], Field(min_length=1)] | None = Field(
+        default=None, description="grid for the searches"
+    )
+    per_output: bool = Field(default=False, description="the searches choose an alpha for each output")
+    folds: Annotated[int, Field(ge=2)] = 5
+    block_steps: PositiveInt = Field(default=100, description="kfold: consecutive steps that stay together")
+
+    def check_outputs(self, outputs: int) -> None:
+        """A list of alphas needs one for each output."""
+        if isinstance(self.alpha, list) and len(self.alpha) != outputs:
+            raise ConfigurationError(f"alpha has {len(self.alpha)} values, the task has {outputs} outputs")
+
+    def build(self) -> Readout:
+        """A `RidgeReadout` with these settings."""
+        return RidgeReadout(**self._arguments())
+
+
+class RidgeReadout(LeastSquaresReadout):
     """Linear readout y = W x + b that minimises Σ‖y - W x - b‖² + alpha ‖W‖² (Hoerl & Kennard 1970).
 
     With `standardise` the penalty acts on W in units of standardised features, (x - mean) / standard deviation
@@ -62,7 +77,7 @@ class RidgeReadout:
     alpha weighs less on longer data. The bias is never penalised. The features are the nodes, followed by the
     inputs if `input_connection`.
 
-    Two ways to learn:
+    There are two ways to learn:
 
         readout.fit(states, targets)                     # arrays, or chunks that can be read again
 
@@ -113,10 +128,24 @@ class RidgeReadout:
     `rank_`, `condition_` and `report_` take a decomposition. For one given alpha that surely conditions the
     problem well, the weights do without, and the decomposition waits until one of the three is asked for.
 
-    Raises (methods): ConfigurationError, ShapeError, InputRangeError, NotSolved. A chunk that is
-    refused leaves what was learned before untouched.
+    A loaded readout predicts as the saved one does. The rows it learned from are not in the file: `partial_fit` on it
+    starts from nothing. `solve` raises ConfigurationError, too, if no node varies, or if alpha is 0 and the features
+    are linearly dependent. It warns with IllConditionedWarning if alpha > 0 is too small to matter.
+
+    Raises (methods): ConfigurationError, ShapeError, InputRangeError, NotSolved, and with "loo" NotSupported for data
+    that is seen once. A chunk that is refused leaves what was learned before untouched.
     """
 
+    kind = "ridge"
+    # Squares of larger numbers, summed, would leave the range of float64.
+    _largest = 1e150
+
+    alpha: float | Array | Search
+    solver: Solver
+    alphas: Array | None
+    per_output: bool
+    folds: int
+    block_steps: int
     weights_: Array
     bias_: Array
     alpha_: float | Array
@@ -124,7 +153,6 @@ class RidgeReadout:
     scores_: Array | None
     dead_nodes_: npt.NDArray[np.intp]
     dead_inputs_: npt.NDArray[np.intp]
-    n_samples_: int
 
     def __init__(
         self,
@@ -140,87 +168,32 @@ class RidgeReadout:
         folds: int = 5,
         block_steps: int = 100,
     ) -> None:
-        self.alpha: float | Array | Search = _checked_alpha(alpha)
-        if solver not in _SOLVERS:
-            raise ConfigurationError(f'solver must be "normal" or "qr", not {solver!r}')
-        self.solver: Solver = solver
-        self.standardise = bool(standardise)
-        self.bias = bool(bias)
-        self.input_connection = bool(input_connection)
-        self.washout = _whole_number("washout", washout, least=0)
-        self.alphas = _checked_grid(alphas)
-        self.per_output = bool(per_output)
-        self.folds = _whole_number("folds", folds, least=2)
-        self.block_steps = _whole_number("block_steps", block_steps, least=1)
-        self.node_names_: tuple[str, ...] | None = None
-        self.repetitions_ = 1
-        self.scale_: Scale | None = None
-        self.reset()
-
-    # ---- learning
+        # An experiment sees its states once, so its configuration does not know leave-one-out.
+        leave_one_out = isinstance(alpha, str) and alpha == "loo"
+        self.scale_: FeatureScale | None = None
+        super().__init__(
+            RidgeConfig,
+            alpha="gcv" if leave_one_out else alpha,
+            solver=solver,
+            standardise=standardise,
+            bias=bias,
+            input_connection=input_connection,
+            washout=washout,
+            alphas=alphas,
+            per_output=per_output,
+            folds=folds,
+            block_steps=block_steps,
+        )
+        if leave_one_out:
+            self.alpha = "loo"
+        if self.alphas is not None:
+            self.alphas = np.unique(self.alphas)
 
     def reset(self) -> Self:
         """Forget the rows learned from; weights that were solved for stay until the next `solve`."""
-        self._widths: Widths | None = None
         self._accumulator: Accumulator | None = None
-        self._position = self._new_position()
-        self._precision = np.zeros(0)
-        return self
-
-    def partial_fit(
-        self,
-        states: npt.ArrayLike,
-        targets: npt.ArrayLike,
-        inputs: npt.ArrayLike | None = None,
-        *,
-        new_sequence: bool = False,
-    ) -> Self:
-        """Learn from a chunk: (batch, time, nodes) or (time, nodes), targets and inputs likewise.
-
-        A chunk continues the sequences of the previous one, with the same batch, unless `new_sequence`; the
-        first chunk always starts sequences. It is with a new sequence that the washout begins again.
-        Weights appear with `solve`, which may be called at any time; learning can go on afterwards.
-        Steps of the washout may hold anything, NaN included.
-        """
-        if self._search == "loo":
-            raise one_shot_error()
-        self._learn(Chunk(states, targets, inputs, new_sequence))
-        return self
-
-    def fit(
-        self,
-        states: npt.ArrayLike | ChunkSource,
-        targets: npt.ArrayLike | None = None,
-        inputs: npt.ArrayLike | None = None,
-    ) -> Self:
-        """Forget everything, learn from all of this, solve.
-
-        Either arrays as for `partial_fit`, each row of the batch a whole sequence; or, as the only argument,
-        chunks: an iterable of `Chunk` or tuples (states, targets[, inputs[, new_sequence]]), or a function
-        without arguments that returns one. alpha="loo" reads them twice (NotSupported for an iterator).
-        """
-        if targets is not None:
-            source, again = chunk_source([Chunk(states, targets, inputs, True)])  # type: ignore[arg-type]
-        elif inputs is None and not isinstance(states, np.ndarray) and _is_chunk_source(states):
-            source, again = chunk_source(states)  # type: ignore[arg-type]
-        else:
-            raise ConfigurationError("fit needs targets beside the states (or chunks of both as its only argument)")
-        if self._search == "loo" and not again:
-            raise one_shot_error()
-        self.reset()
-        for chunk in source():
-            self._learn(chunk)
-        return self._solve(source)
-
-    def solve(self) -> Self:
-        """Compute the weights from everything learned so far.
-
-        Raises ConfigurationError if there are no rows, if no node varies, or if alpha is 0 and the features
-        are linearly dependent. Warns with IllConditionedWarning if alpha > 0 is too small to matter.
-        """
-        if self._search == "loo":
-            raise one_shot_error()
-        return self._solve(None)
+        self._precisions = np.zeros(1 + self.input_connection)
+        return super().reset()
 
     @property
     def report_(self) -> dict[str, Any]:
@@ -243,100 +216,6 @@ class RidgeReadout:
         condition = self.report_["condition"]
         return float("inf") if condition is None else condition
 
-    # ---- using
-
-    def predict(
-        self,
-        states: npt.ArrayLike,
-        inputs: npt.ArrayLike | None = None,
-        out: npt.NDArray | None = None,
-    ) -> npt.NDArray:
-        """Outputs (..., outputs) for states (..., nodes), whatever the leading axes: batch, time, both, none.
-
-        float32 states (and inputs) give float32, computed in float32; everything else float64. `out` is
-        filled and returned if given; it must have exactly that shape and dtype.
-        """
-        self._require_solution("predict")
-        outputs, features = self.weights_.shape
-        return linear_answers(
-            states,
-            inputs,
-            out,
-            widths=Widths(self._nodes, features - self._nodes, outputs),
-            input_connection=self.input_connection,
-            parameters=self._parameters,
-        )
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write weights, settings and figures as safetensors; an existing file is replaced as a whole."""
-        self._require_solution("save")
-        names = self.node_names_
-        if names is not None and len(names) != self._nodes:
-            raise ConfigurationError(f"node_names_ has {len(names)} names for {self._nodes} nodes")
-        arrays: dict[str, npt.NDArray] = {
-            "weights": self.weights_,
-            "bias": self.bias_,
-            "alpha": np.asarray(self.alpha_, dtype=np.float64),
-            "dead_nodes": self.dead_nodes_.astype(np.int64),
-            "dead_inputs": self.dead_inputs_.astype(np.int64),
-        }
-        if self.scores_ is not None and self.alphas_ is not None:
-            arrays |= {"scores": self.scores_, "alphas": self.alphas_}
-        if self.scale_ is not None:
-            arrays |= {"mean": self.scale_.centre, "deviation": self.scale_.spread}
-        facts = {
-            "settings": self._settings(),
-            "report": self.report_,
-            "nodes": self._nodes,
-            "node_names": None if names is None else list(names),
-            "repetitions": self.repetitions_,
-        }
-        write_readout(path, arrays, facts)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """A readout that predicts as the saved one does; raises ConfigurationError for any other file.
-
-        The rows it learned from are not in the file: `partial_fit` on it starts from nothing.
-        """
-        arrays, facts = read_readout(path)
-        try:
-            readout = cls(**facts["settings"])
-            report = readout._report = facts["report"]
-            readout.weights_, readout.bias_ = arrays["weights"], arrays["bias"]
-            readout.alpha_ = arrays["alpha"] if arrays["alpha"].ndim else float(arrays["alpha"])
-            readout.alphas_, readout.scores_ = arrays.get("alphas"), arrays.get("scores")
-            readout.dead_nodes_ = arrays["dead_nodes"].astype(np.intp)
-            readout.dead_inputs_ = arrays["dead_inputs"].astype(np.intp)
-            readout.n_samples_ = int(report["samples"])
-            readout._nodes = int(facts["nodes"])
-            names = facts["node_names"]
-            readout.node_names_ = None if names is None else tuple(names)
-            readout.repetitions_ = int(facts.get("repetitions", 1))
-            outputs, features = readout.weights_.shape
-            # Older files have none.
-            if "mean" in arrays:
-                readout.scale_ = Scale(arrays["mean"], arrays["deviation"])
-            scale = readout.scale_ or Scale.none(features)
-            consistent = (
-                readout.bias_.shape == (outputs,)
-                and scale.centre.shape == scale.spread.shape == (features,)
-                and 0 < readout._nodes <= features
-                and readout.input_connection == (features > readout._nodes)
-                and readout.rank_ <= features
-                and readout.condition_ >= 1
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ConfigurationError(f"{os.fspath(path)} is not a complete readout: {error!r}") from error
-        if not consistent:
-            raise ConfigurationError(f"{os.fspath(path)} does not fit together: weights, bias and nodes disagree")
-        readout._cast = {}
-        return readout
-
-    def __repr__(self) -> str:
-        given = ", ".join(f"{key}={value!r}" for key, value in self._settings().items() if value is not None)
-        return f"{type(self).__name__}({given})"
-
     # ---- how
 
     @property
@@ -347,57 +226,56 @@ class RidgeReadout:
     def _largest_condition(self) -> float:
         return EPSILON**-0.5 if self.solver == "normal" else 1 / EPSILON
 
+    def _new_position(self) -> SequencePosition:
+        return SequencePosition(self.washout, self._number_of_folds, self.block_steps)
+
     @property
     def _number_of_folds(self) -> int:
         return self.folds if self._search == "kfold" else 1
 
-    def _new_position(self) -> Position:
-        return Position(self.washout, self._number_of_folds, self.block_steps)
+    def _check_one_pass(self) -> None:
+        if self._search == "loo":
+            raise NotSupported(
+                'alpha="loo" reads the data twice, and these chunks can be read only once: call fit() with arrays, a '
+                'list of chunks or a function that returns them; or use alpha="gcv" (one pass, nearly the same choice) '
+                'or "kfold"'
+            )
 
     def _learn(self, chunk: Chunk) -> None:
-        columns = checked(chunk, input_connection=self.input_connection, widths=self._widths)
+        columns, drop = self._checked(chunk)
         widths = columns.widths
         if isinstance(self.alpha, np.ndarray) and self.alpha.shape != (widths.outputs,):
             raise ShapeError(f"alpha has {self.alpha.size} values, targets have {widths.outputs} outputs")
-        check_finite(columns, self._position.check(columns, new_sequence=chunk.new_sequence))
         # From here on nothing can be refused.
         if self._accumulator is None:
             width = widths.features + widths.outputs
             self._accumulator = Accumulator(_SOLVERS[self.solver], width, self._number_of_folds)
-            self._precision = np.zeros(widths.features)
             self._widths = widths
-        self._note_precision(columns)
-        for lane, start, stop, fold in self._position.segments(columns, new_sequence=chunk.new_sequence):
+        self._precisions = np.maximum(self._precisions, columns.precisions)
+        for lane, start, stop, fold in self._position.advance(columns, drop, new_sequence=chunk.new_sequence):
             self._accumulator.add(columns.rows(lane, start, stop), fold)
 
-    def _note_precision(self, columns: Columns) -> None:
-        start = 0
-        for array in (columns.states, columns.inputs):
-            if array is not None:
-                stop = start + array.shape[2]
-                precision = np.finfo(array.dtype).eps if array.dtype.kind == "f" else EPSILON
-                np.maximum(self._precision[start:stop], precision, out=self._precision[start:stop])
-                start = stop
-
-    def _solve(self, source: Callable[[], Iterator[Chunk]] | None) -> Self:
+    def _finish(self, source: Callable[[], Iterator[Chunk]] | None) -> Self:
         accumulator, widths = self._accumulator, self._widths
-        if accumulator is None or widths is None:
-            raise ConfigurationError("there are no rows to learn from: call partial_fit first")
-        if accumulator.rows == 0:
-            raise ConfigurationError(
-                f"there are no rows to learn from: every sequence ended within the washout of {self.washout} steps"
-            )
+        if accumulator is None or widths is None or accumulator.rows == 0:
+            raise self._no_rows()
         parts = accumulator.statistics()
         self._check_folds(parts)
-        design_of_rows = partial(
-            design_of,
-            shift=accumulator.shift,
-            precision=self._precision,
-            standardise=self.standardise,
-            bias=self.bias,
-        )
+        shift = accumulator.shift
+        precision = np.repeat(self._precisions, [widths.nodes, widths.inputs][: len(self._precisions)])
+
+        def design_of(rows: Statistics) -> Design:
+            return Design.of(
+                rows.mean,
+                rows.variance,
+                shift=shift,
+                precision=precision,
+                standardise=self.standardise,
+                bias=self.bias,
+            )
+
         total = parts[0].merged(parts[1:]) if len(parts) > 1 else parts[0]
-        design = design_of_rows(total)
+        design = design_of(total)
         if design.keep.size == 0:
             raise ConfigurationError(
                 f"none of the {design.features} features varies over {total.rows} rows: there is nothing to learn "
@@ -412,10 +290,10 @@ class RidgeReadout:
                 if alpha == "gcv":
                     scores = gcv_scores(spectrum, alphas)
                 elif alpha == "kfold":
-                    scores = kfold_scores(parts, design_of_rows, alphas)
+                    scores = kfold_scores(parts, design_of, alphas)
                 else:
                     assert source is not None
-                    blocks = self._blocks(source, accumulator.shift, widths)
+                    blocks = self._blocks(source, shift, widths)
                     scores = loo_scores(blocks, spectrum, design, alphas)
                 # Below that the estimates hold for exact arithmetic, and not for the weights one would get.
                 usable = spectrum.condition(alphas) <= self._largest_condition
@@ -428,9 +306,9 @@ class RidgeReadout:
             scaled_weights, self._spectrum = direct
         self.alpha_, self.alphas_, self.scores_ = cast(float | Array, alpha), alphas, scores
         self.n_samples_, self._report = total.rows, None
-        self._store(design.scaled(scaled_weights), design.columns, design.centre + accumulator.shift, widths)
+        self._store(design.scaled(scaled_weights), design.columns, design.centre + shift, widths)
         features = widths.features
-        self.scale_ = Scale((total.mean + accumulator.shift)[:features], np.sqrt(total.variance[:features]))
+        self.scale_ = FeatureScale((total.mean + shift)[:features], np.sqrt(total.variance[:features]))
         if direct is None and self.condition_ > self._largest_condition:
             warnings.warn(self.report_["notes"][-1], IllConditionedWarning, stacklevel=3)
         return self
@@ -450,7 +328,8 @@ class RidgeReadout:
         position = self._new_position()
         for chunk in source():
             columns = checked(chunk, input_connection=self.input_connection, widths=widths)
-            for lane, first, last, _ in position.segments(columns, new_sequence=chunk.new_sequence):
+            drop = position.washed_out(columns, new_sequence=chunk.new_sequence)
+            for lane, first, last, _ in position.advance(columns, drop, new_sequence=chunk.new_sequence):
                 for start in range(first, last, LOO_BLOCK_ROWS):
                     rows = columns.rows(lane, start, min(start + LOO_BLOCK_ROWS, last))
                     block = np.concatenate(rows, axis=1, dtype=np.float64) - shift
@@ -520,74 +399,51 @@ class RidgeReadout:
             "notes": notes,
         }
 
-    def _require_solution(self, what: str) -> None:
+    def _require_solution(self, wanted_for: str) -> Widths:
         if not hasattr(self, "weights_"):
-            raise NotSolved(
-                f"{what} needs weights, and this readout has none yet: "
-                + (
-                    "call solve() after partial_fit()"
-                    if self._accumulator
-                    else "call fit(), or partial_fit() and solve()"
-                )
+            remedy = (
+                "call solve() after partial_fit()" if self._accumulator else "call fit(), or partial_fit() and solve()"
             )
+            raise NotSolved(f"{wanted_for} needs weights, and this readout has none yet: {remedy}")
+        outputs, features = self.weights_.shape
+        return Widths(self._nodes, features - self._nodes, outputs)
 
-    def _parameters(self, dtype: np.dtype) -> tuple[npt.NDArray, npt.NDArray]:
-        """Weights (features, outputs) and bias in the dtype of a prediction, converted once."""
+    def _by_feature(self, dtype: np.dtype) -> tuple[npt.NDArray, npt.NDArray]:
+        # Converted once.
         if dtype not in self._cast:
             self._cast[dtype] = (np.ascontiguousarray(self.weights_.T, dtype=dtype), self.bias_.astype(dtype))
         return self._cast[dtype]
 
-    def _settings(self) -> dict[str, Any]:
-        return {
-            "alpha": self.alpha.tolist() if isinstance(self.alpha, np.ndarray) else self.alpha,
-            "solver": self.solver,
-            "standardise": self.standardise,
-            "bias": self.bias,
-            "input_connection": self.input_connection,
-            "washout": self.washout,
-            "alphas": None if self.alphas is None else self.alphas.tolist(),
-            "per_output": self.per_output,
-            "folds": self.folds,
-            "block_steps": self.block_steps,
+    def _training_scale(self) -> FeatureScale | None:
+        return self.scale_
+
+    def _memory(self) -> tuple[dict[str, npt.NDArray], dict[str, Any]]:
+        arrays: dict[str, npt.NDArray] = {
+            "alpha": np.asarray(self.alpha_, dtype=np.float64),
+            "dead_nodes": self.dead_nodes_.astype(np.int64),
+            "dead_inputs": self.dead_inputs_.astype(np.int64),
         }
+        if self.scores_ is not None and self.alphas_ is not None:
+            arrays |= {"scores": self.scores_, "alphas": self.alphas_}
+        if self.scale_ is not None:
+            arrays |= {"mean": self.scale_.centre, "deviation": self.scale_.spread}
+        return arrays, {}
 
-
-def _is_chunk_source(value: object) -> bool:
-    return callable(value) or hasattr(value, "__iter__")
-
-
-def _whole_number(name: str, value: int, *, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise ConfigurationError(f"{name} must be a whole number ≥ {least}, not {value!r}")
-    return int(value)
-
-
-def _checked_alpha(alpha: Any) -> float | Array | Search:
-    if isinstance(alpha, str):
-        if alpha not in get_args(Search):
-            raise ConfigurationError(
-                f'alpha must be a number, an array (outputs,), "gcv", "kfold" or "loo", not {alpha!r}'
-            )
-        return alpha  # type: ignore[return-value]
-    if isinstance(alpha, float) and 0 <= alpha < math.inf:
-        return alpha
-    values = _real_numbers("alpha", alpha)
-    if values.ndim > 1 or values.size == 0 or not np.all(np.isfinite(values) & (values >= 0)):
-        raise ConfigurationError(f"alpha must be ≥ 0 and finite, one number or one per output, not {alpha!r}")
-    return values if values.ndim else float(values)
-
-
-def _checked_grid(alphas: Any) -> Array | None:
-    if alphas is None:
-        return None
-    values = _real_numbers("alphas", alphas)
-    if values.ndim != 1 or values.size == 0 or not np.all(np.isfinite(values) & (values > 0)):
-        raise ConfigurationError(f"alphas must be a list of finite numbers > 0, not {alphas!r}")
-    return np.unique(values)
-
-
-def _real_numbers(name: str, value: Any) -> Array:
-    try:
-        return np.array(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"{name} must be numbers, not {value!r}") from error
+    def _remember(self, arrays: Mapping[str, npt.NDArray], facts: Mapping[str, Any], widths: Widths) -> None:
+        self._report = facts["report"]
+        self.weights_, self.bias_, self._nodes, self._cast = arrays["weights"], arrays["bias"], widths.nodes, {}
+        self.alpha_ = arrays["alpha"] if arrays["alpha"].ndim else float(arrays["alpha"])
+        self.alphas_, self.scores_ = arrays.get("alphas"), arrays.get("scores")
+        self.dead_nodes_ = arrays["dead_nodes"].astype(np.intp)
+        self.dead_inputs_ = arrays["dead_inputs"].astype(np.intp)
+        # Older files have none.
+        if "mean" in arrays:
+            self.scale_ = FeatureScale(arrays["mean"], arrays["deviation"])
+        scale = self.scale_ or FeatureScale.none(widths.features)
+        if (
+            self.bias_.shape != (widths.outputs,)
+            or not scale.centre.shape == scale.spread.shape == (widths.features,)
+            or self.rank_ > widths.features
+            or self.condition_ < 1
+        ):
+            raise ValueError("weights, bias, scale and figures disagree")

@@ -12,7 +12,7 @@ import pytest
 from reservoir_hw import Experiment
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.readout import Chunk, LMSReadout, NotSolved, RidgeReadout, RLSReadout
-from reservoir_hw.readout.linear.configuration import RlsConfig
+from reservoir_hw.readout.linear.online import RlsConfig
 
 KINDS = [RLSReadout, LMSReadout]
 EXAMPLE = Path(__file__).parents[3] / "examples" / "drift" / "experiment.yaml"
@@ -97,11 +97,11 @@ def test_answers_come_before_the_update() -> None:
     states, targets = problem(rows=150)
     readout = RLSReadout(0.5, forgetting=1.0, standardise=False, bias=False)
     expected = textbook_rls(states, targets, 1.0, np.eye(12) / 0.5)
-    assert np.max(np.abs(readout.follow(states, targets) - expected)) < 1e-9
+    assert np.max(np.abs(readout.predict_then_update(states, targets) - expected)) < 1e-9
     # While few rows are there, the penalties are not yet renewed; the first row does not forget the prior.
     readout = RLSReadout(0.5, forgetting=0.9999, standardise=False, bias=False)
     expected = textbook_rls(states, targets, 0.9999, np.eye(12) / 0.5 * 0.9999)
-    assert np.max(np.abs(readout.follow(states, targets) - expected)) < 1e-9
+    assert np.max(np.abs(readout.predict_then_update(states, targets) - expected)) < 1e-9
 
 
 @pytest.mark.parametrize("normalised", [True, False])
@@ -113,7 +113,7 @@ def test_lms_equals_its_equation(normalised: bool) -> None:
         answers.append(x @ W)
         W += rate / (x @ x if normalised else 1.0) * np.outer(x, y - x @ W)
     readout = LMSReadout(rate, normalised=normalised, standardise=False)
-    assert np.max(np.abs(readout.follow(states, targets) - answers)) < 1e-9
+    assert np.max(np.abs(readout.predict_then_update(states, targets) - answers)) < 1e-9
     assert np.max(np.abs(readout.weights_.T - W[:-1])) < 1e-10
     assert np.max(np.abs(readout.bias_ - W[-1])) < 1e-10
 
@@ -136,9 +136,11 @@ MADE = [
 def test_chunks_and_single_steps_make_no_difference(make: Any, batch: int) -> None:
     states, targets = (array.reshape(batch, -1, array.shape[1]) for array in problem(rows=130 * batch))
     whole, chunks, steps = make(), make(), make()
-    expected = whole.follow(states, targets)
+    expected = whole.predict_then_update(states, targets)
     parts = [slice(0, 1), slice(1, 2), slice(2, 21), slice(21, states.shape[1])]
-    in_chunks = np.concatenate([chunks.follow(states[:, part], targets[:, part]) for part in parts], axis=1)
+    in_chunks = np.concatenate(
+        [chunks.predict_then_update(states[:, part], targets[:, part]) for part in parts], axis=1
+    )
     in_steps = np.stack([steps.step(states[:, t], targets[:, t]) for t in range(states.shape[1])], axis=1)
     assert relative(in_chunks, expected) < 1e-8
     assert relative(in_steps, expected) < 1e-8
@@ -152,7 +154,7 @@ def test_a_step_of_all_sequences_is_answered_before_any_of_it_is_learned() -> No
     changed = targets.copy()
     changed[0, 150] += 100.0
     for make in MADE:
-        one, other = make().follow(states, targets), make().follow(states, changed)
+        one, other = make().predict_then_update(states, targets), make().predict_then_update(states, changed)
         assert np.max(np.abs(one[:, :151] - other[:, :151])) < 1e-9
         assert np.max(np.abs(one[:, 151] - other[:, 151])) > 1e-3
 
@@ -180,12 +182,12 @@ def test_the_washout_is_answered_but_not_learned() -> None:
     broken, unknown = states.copy(), targets.copy()
     broken[3], unknown[:10] = np.nan, np.nan
     online = RLSReadout(1.0, washout=10)
-    first = online.follow(broken, unknown)
+    first = online.predict_then_update(broken, unknown)
     assert not first[:10].any()
     expected = RLSReadout(1.0).fit(states[10:], targets[10:])
     assert relative(online.weights_, expected.weights_) < 1e-12
     # A new sequence begins with another washout; a chunk that goes on does not.
-    again = online.follow(states[:20], targets[:20], new_sequence=True)
+    again = online.predict_then_update(states[:20], targets[:20], new_sequence=True)
     assert relative(again[:10], expected.predict(states[:10])) < 1e-12
     assert online.n_samples_ == 700 - 10 + 10
     online.partial_fit(states[:20], targets[:20])
@@ -196,19 +198,27 @@ def test_float32_comes_back_as_float32() -> None:
     states, targets = problem()
     online = RLSReadout(1.0).fit(states, targets)
     single = states.astype(np.float32)
-    assert online.predict(single).dtype == online.follow(single, targets, new_sequence=True).dtype == np.float32
-    assert online.predict(states).dtype == online.follow(states, targets, new_sequence=True).dtype == np.float64
+    assert (
+        online.predict(single).dtype
+        == online.predict_then_update(single, targets, new_sequence=True).dtype
+        == np.float32
+    )
+    assert (
+        online.predict(states).dtype
+        == online.predict_then_update(states, targets, new_sequence=True).dtype
+        == np.float64
+    )
     assert relative(online.predict(states[:, None, :]), online.predict(states)[:, None]) < 1e-15
 
 
 def test_the_first_steps_are_held_back_and_answered_with_nothing() -> None:
     states, targets = problem()
     online = RLSReadout(1.0, standardise_steps=40)
-    assert not online.follow(states[:30], targets[:30]).any()
+    assert not online.predict_then_update(states[:30], targets[:30]).any()
     with pytest.raises(NotSolved, match="held back"):
         online.predict(states)
-    assert not online.follow(states[30:40], targets[30:40]).any()
-    assert online.follow(states[40:41], targets[40:41]).all()
+    assert not online.predict_then_update(states[30:40], targets[30:40]).any()
+    assert online.predict_then_update(states[40:41], targets[40:41]).all()
     # Fewer steps than that are learned when nothing more is to come.
     few = RLSReadout(1.0, standardise_steps=40).fit(states[:30], targets[:30])
     assert (
@@ -220,7 +230,7 @@ def test_a_node_that_comes_alive_late_is_not_blown_up() -> None:
     states, targets = problem(rows=2000)
     states[:500, 4] = 0.25 * (1 + 1e-16 * np.arange(500))
     for readout in (RLSReadout(1e-6), LMSReadout(0.3)):
-        answers = readout.follow(states, targets)
+        answers = readout.predict_then_update(states, targets)
         assert np.abs(answers).max() < 10 * np.abs(targets).max()
         assert np.mean((answers[1500:] - targets[1500:]) ** 2) < 0.2 * targets[1500:].var()
 
@@ -232,7 +242,9 @@ def test_forgetting_follows_a_change() -> None:
     states, targets = problem(rows=3000)
     targets[1500:] = -targets[1500:] + 3 * states[1500:, :1]
     errors = {
-        forgetting: np.mean((RLSReadout(forgetting=forgetting).follow(states, targets)[2500:] - targets[2500:]) ** 2)
+        forgetting: np.mean(
+            (RLSReadout(forgetting=forgetting).predict_then_update(states, targets)[2500:] - targets[2500:]) ** 2
+        )
         for forgetting in (1.0, 0.99)
     }
     assert errors[0.99] < 0.15 < 10 < errors[1.0]
@@ -243,12 +255,12 @@ def test_poor_excitation_blows_nothing_up(forgetting: float) -> None:
     states, targets = problem(rows=600, outputs=1)
     idle = np.repeat(states[:1], 40_000, axis=0)
     readout = RLSReadout(1e-6, forgetting=forgetting)
-    readout.follow(states, targets)
-    readout.follow(idle, np.repeat(targets[:1], len(idle), axis=0))
+    readout.predict_then_update(states, targets)
+    readout.predict_then_update(idle, np.repeat(targets[:1], len(idle), axis=0))
     root = readout._rule.root  # type: ignore[union-attr]
     # The variance of no weight exceeds that under the penalty alone, 1 / (alpha / e), up to a step's forgetting.
     assert np.square(root[:-1]).sum(axis=1).max() < 1.1 * np.e / 1e-6
-    again = readout.follow(states, targets, new_sequence=True)
+    again = readout.predict_then_update(states, targets, new_sequence=True)
     assert np.abs(again).max() < 10 * np.abs(targets).max()
     error = np.mean((again[-100:] - targets[-100:]) ** 2)
     assert error < (0.5 if forgetting > 0.9 else 2.0)
@@ -311,16 +323,16 @@ def test_refused_chunks_leave_no_trace(kind: Any) -> None:
         with pytest.raises(error):
             readout.partial_fit(*chunk)
         with pytest.raises(error):
-            readout.follow(*chunk)
+            readout.predict_then_update(*chunk)
     with pytest.raises(InputRangeError, match="states hold nan at step 7 of this chunk, node 2"):
         readout.partial_fit(bad, targets[300:])
     with pytest.raises(ShapeError, match="a single column is target"):
         readout.step(states[0], targets[0, 0])
-    with pytest.raises(ShapeError, match="follow"):
+    with pytest.raises(ShapeError, match="predict_then_update"):
         readout.step(states[None], targets[None])
     with pytest.raises(ShapeError):
         readout.predict(states[:, :4])
-    after, expected = (r.follow(states[300:], targets[300:]) for r in (readout, untouched))
+    after, expected = (r.predict_then_update(states[300:], targets[300:]) for r in (readout, untouched))
     np.testing.assert_array_equal(after, expected)
 
 
@@ -383,7 +395,7 @@ def test_a_loaded_readout_predicts_and_learns_on(kind: Any, tmp_path: Path) -> N
     loaded = kind.load(tmp_path / "readout.safetensors")
     np.testing.assert_array_equal(loaded.predict(states), readout.predict(states))
     assert (loaded.report_, loaded.node_names_, loaded.repetitions_) == (readout.report_, readout.node_names_, 3)
-    one, other = (r.follow(states[400:], targets[400:], new_sequence=True) for r in (readout, loaded))
+    one, other = (r.predict_then_update(states[400:], targets[400:], new_sequence=True) for r in (readout, loaded))
     np.testing.assert_array_equal(one, other)
     np.testing.assert_array_equal(loaded.weights_, readout.weights_)
     other_kind = KINDS[1 - KINDS.index(kind)]
@@ -427,7 +439,7 @@ def test_the_example_of_a_drifting_device(tmp_path: Path) -> None:
     assert [readout.n_samples_ for readout in saved] == [2900, 2900 + 12_000]
 
 
-def test_learning_on_is_what_follow_does_to_the_same_states(tmp_path: Path) -> None:
+def test_learning_on_is_what_predict_then_update_does_to_the_same_states(tmp_path: Path) -> None:
     experiment = Experiment(
         {
             "task": {"kind": "narma", "train_steps": 500, "test_steps": 300},
@@ -442,7 +454,7 @@ def test_learning_on_is_what_follow_does_to_the_same_states(tmp_path: Path) -> N
     with experiment._opened(experiment.points[0], task) as device:
         states = device.run(np.concatenate([task.train.inputs, task.test.inputs], axis=1))[0]
     targets = np.concatenate([task.train.targets, task.test.targets], axis=1)[0]
-    outputs = RLSReadout(forgetting=0.99).follow(states, targets)[500:]
+    outputs = RLSReadout(forgetting=0.99).predict_then_update(states, targets)[500:]
     assert row.evaluation.metrics["nmse"] == pytest.approx(task.evaluate(outputs[None]).metrics["nmse"], rel=1e-5)
 
 

@@ -592,22 +592,32 @@ def test_a_refused_first_chunk_settles_nothing() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"alpha": -1.0}, "alpha must be ≥ 0"),
-        ({"alpha": np.nan}, "alpha must be ≥ 0"),
-        ({"alpha": "best"}, "gcv"),
-        ({"alpha": None}, "alpha"),
-        ({"alphas": [0.0, 1.0]}, "alphas must be"),
-        ({"alphas": []}, "alphas must be"),
-        ({"solver": "lu"}, "solver must be"),
-        ({"washout": -1}, "washout must be"),
-        ({"washout": 1.5}, "washout must be"),
-        ({"folds": 1}, "folds must be"),
-        ({"block_steps": 0}, "block_steps must be"),
+        ({"alpha": -1.0}, r"RidgeReadout: alpha = -1\.0: input should be greater than or equal to 0"),
+        ({"alpha": np.nan}, "alpha = nan: input should be a finite number"),
+        ({"alpha": "best"}, "alpha = 'best': .* 'gcv'"),
+        ({"alpha": None}, "alpha = None: input should be a valid number"),
+        ({"alpha": []}, "alpha: .* at least 1 item"),
+        ({"alpha": [1.0, -1.0]}, r"alpha\.1 = -1\.0: input should be greater than or equal to 0"),
+        ({"alpha": np.ones((2, 2))}, "alpha: input should be a valid number"),
+        ({"alphas": [0.0, 1.0]}, r"alphas\.0 = 0\.0: input should be greater than 0"),
+        ({"alphas": []}, "alphas: .* at least 1 item"),
+        ({"solver": "lu"}, "solver = 'lu': input should be 'normal' or 'qr'"),
+        ({"washout": -1}, "washout = -1: input should be greater than or equal to 0"),
+        ({"washout": 1.5}, r"washout = 1\.5: input should be a valid integer"),
+        ({"folds": 1}, "folds = 1: input should be greater than or equal to 2"),
+        ({"block_steps": 0}, "block_steps = 0: input should be greater than 0"),
+        ({"folds": 1, "washout": -1}, "2 problems"),
     ],
 )
 def test_wrong_settings(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         RidgeReadout(**options)
+
+
+def test_settings_in_numpy_types() -> None:
+    readout = RidgeReadout(np.array([1, 2]), washout=np.int64(3), bias=np.bool_(False), alphas=np.array([1.0, 0.1]))  # type: ignore[arg-type]
+    assert repr(readout) == repr(RidgeReadout([1.0, 2.0], washout=3, bias=False, alphas=(0.1, 1.0)))
+    assert RidgeReadout(np.float32(0.5)).alpha == RidgeReadout(np.array(0.5)).alpha == 0.5
 
 
 def test_nothing_to_learn_from() -> None:

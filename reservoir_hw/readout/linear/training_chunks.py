@@ -10,10 +10,9 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from reservoir_hw.core.errors import ConfigurationError, InputRangeError, NotSupported, ShapeError
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 
-# Squares of larger numbers, summed, would leave the range of float64.
-LARGEST = 1e150
+EPSILON = float(np.finfo(np.float64).eps)
 
 
 class Chunk(NamedTuple):
@@ -70,75 +69,24 @@ class Columns:
         inputs = 0 if self.inputs is None else self.inputs.shape[2]
         return Widths(self.states.shape[2], inputs, self.targets.shape[2])
 
+    @property
+    def features(self) -> list[npt.NDArray]:
+        """States, and inputs if there are any."""
+        return [self.states] if self.inputs is None else [self.states, self.inputs]
+
+    @property
+    def single(self) -> bool:
+        """Whether all features are float32."""
+        return all(array.dtype == np.float32 for array in self.features)
+
+    @property
+    def precisions(self) -> list[float]:
+        """Machine epsilon of the numbers that the states, and the inputs if there are any, came in."""
+        return [float(np.finfo(array.dtype).eps) if array.dtype.kind == "f" else EPSILON for array in self.features]
+
     def rows(self, lane: int, start: int, stop: int) -> list[npt.NDArray]:
         """States, inputs (if any) and targets of some steps of one sequence, each (steps, ·)."""
-        arrays = (self.states, self.inputs, self.targets)
-        return [array[lane, start:stop] for array in arrays if array is not None]
-
-
-class Segment(NamedTuple):
-    """Steps start..stop of one sequence of a chunk, all in one fold."""
-
-    lane: int
-    start: int
-    stop: int
-    fold: int
-
-
-class Position:
-    """Where in its sequences a stream of chunks is: decides about washout, folds and continuity.
-
-    Blocks of `block_steps` steps (counted after the washout) go to the folds in turn: block k of sequence b
-    of a batch is number first + k · batch + b. A new sequence starts a new block.
-    """
-
-    def __init__(self, washout: int, folds: int, block_steps: int) -> None:
-        self._washout = washout
-        self._folds = folds
-        self._block_steps = block_steps
-        self._batch: int | None = None
-        self._step = 0
-        self._first_block = 0
-
-    def start(self) -> None:
-        """The next chunk starts new sequences."""
-        if self._batch is not None:
-            kept = max(self._step - self._washout, 0)
-            self._first_block += -(-kept // self._block_steps) * self._batch
-        self._batch = None
-        self._step = 0
-
-    def check(self, columns: Columns, *, new_sequence: bool) -> int:
-        """The number of leading steps to drop. Raises ShapeError if the chunk cannot continue the last one."""
-        step = self._step
-        if new_sequence or self._batch is None:
-            step = 0
-        elif columns.batch != self._batch:
-            raise ShapeError(
-                f"this chunk has {columns.batch} sequences, the one it continues has {self._batch}; "
-                "if new sequences start here, say new_sequence=True"
-            )
-        return min(max(self._washout - step, 0), columns.steps)
-
-    def segments(self, columns: Columns, *, new_sequence: bool) -> list[Segment]:
-        """The rows to learn from; moves on by this chunk, which has passed `check`."""
-        drop = self.check(columns, new_sequence=new_sequence)
-        if new_sequence:
-            self.start()
-        self._batch = columns.batch
-        kept_before = max(self._step - self._washout, 0)
-        self._step += columns.steps
-        if self._folds == 1:
-            return [Segment(lane, drop, columns.steps, 0) for lane in range(columns.batch)]
-        segments: list[Segment] = []
-        start = drop
-        while start < columns.steps:
-            block, inside = divmod(kept_before + start - drop, self._block_steps)
-            stop = min(columns.steps, start + self._block_steps - inside)
-            number = self._first_block + block * columns.batch
-            segments += [Segment(lane, start, stop, (number + lane) % self._folds) for lane in range(columns.batch)]
-            start = stop
-        return segments
+        return [array[lane, start:stop] for array in (*self.features, self.targets)]
 
 
 def checked(chunk: Chunk, *, input_connection: bool, widths: Widths | None) -> Columns:
@@ -172,8 +120,8 @@ def checked(chunk: Chunk, *, input_connection: bool, widths: Widths | None) -> C
     return columns
 
 
-def check_finite(columns: Columns, start: int) -> None:
-    """Raise InputRangeError for NaN, inf or absurdly large values at step `start` or later.
+def check_finite(columns: Columns, start: int, largest: float) -> None:
+    """Raise InputRangeError for NaN, inf or float64 values above `largest` at step `start` or later.
 
     Steps of the washout are not looked at: targets are often undefined there.
     """
@@ -181,21 +129,25 @@ def check_finite(columns: Columns, start: int) -> None:
     with np.errstate(all="ignore"):
         for name, array in named.items():
             if array is not None and array.dtype.kind == "f":
-                _check_finite(name, array[:, start:], start)
+                _check_finite(name, array[:, start:], start, largest)
 
 
-def chunk_source(chunks: ChunkSource) -> tuple[Callable[[], Iterator[Chunk]], bool]:
-    """A function that gives the chunks from the beginning, and whether it can do so more than once."""
-    if callable(chunks):
-        make, again = chunks, True
-    else:
-        again = iter(chunks) is not chunks
+def chunk_source(
+    states: npt.ArrayLike | ChunkSource, targets: npt.ArrayLike | None, inputs: npt.ArrayLike | None
+) -> tuple[Callable[[], Iterator[Chunk]], bool]:
+    """What `fit` was given, as a function that gives the chunks from the beginning.
 
-        def make() -> Iterable[Chunk | tuple[Any, ...]]:
-            return chunks
+    Also whether it can do so more than once. Raises ConfigurationError for what are neither arrays nor chunks.
+    """
+    chunks: Any = states
+    if targets is not None:
+        chunks = [Chunk(cast(Any, states), targets, inputs, True)]
+    elif inputs is not None or isinstance(states, np.ndarray) or not (callable(states) or hasattr(states, "__iter__")):
+        raise ConfigurationError("fit needs targets beside the states (or chunks of both as its only argument)")
 
     def each() -> Iterator[Chunk]:
-        for item in make():
+        items: Any = chunks() if callable(chunks) else chunks
+        for item in items:
             if not isinstance(item, tuple) or not 2 <= len(item) <= 4:
                 raise ConfigurationError(
                     "chunks must be tuples (states, targets[, inputs[, new_sequence]]) or Chunk objects, "
@@ -203,7 +155,7 @@ def chunk_source(chunks: ChunkSource) -> tuple[Callable[[], Iterator[Chunk]], bo
                 )
             yield Chunk(*cast(tuple[Any, Any], item))
 
-    return each, again
+    return each, callable(chunks) or iter(chunks) is not chunks
 
 
 def numeric(values: npt.ArrayLike, name: str) -> npt.NDArray:
@@ -244,45 +196,39 @@ def _check_widths(got: Widths, expected: Widths | None) -> None:
             raise ShapeError(f"the chunk has no {name}: its last axis is empty")
 
 
-def _check_finite(name: str, array: npt.NDArray, start: int) -> None:
-    if all(_surely_finite(lane) for lane in array):
+def _check_finite(name: str, array: npt.NDArray, start: int, largest: float) -> None:
+    if all(_surely_within(lane, largest) for lane in array):
         return
     bad = ~np.isfinite(array)
     if array.dtype.itemsize >= 8:
-        bad |= np.abs(array) > LARGEST
+        bad |= np.abs(array) > largest
     if not bad.any():
         return
     step = int(bad.any(axis=(0, 2)).argmax())
     lane, column = (int(i) for i in np.argwhere(bad[:, step])[0])
     axis = {"states": "node", "inputs": "input", "targets": "output"}[name]
     value = array[lane, step, column]
+    if np.isfinite(value):
+        advice = f"Numbers above {largest:g} are too large to be squared and summed: scale them."
+    elif name == "states":
+        advice = "An unstable reservoir or a lost sample?"
+    else:
+        advice = "Check where they come from; steps that are not known may lie in the washout."
     raise InputRangeError(
         f"{name} hold {value} at step {start + step} of this chunk, {axis} {column}"
         + (f", sequence {lane}" if array.shape[0] > 1 else "")
-        + f" ({int(bad.sum())} such values in all). The chunk was not used. "
-        + (
-            "An unstable reservoir or a lost sample?"
-            if name == "states"
-            else "Check where they come from; steps that are not known may lie in the washout."
-        )
+        + f" ({int(bad.sum())} such values in all). The chunk was not used. {advice}"
     )
 
 
-def _surely_finite(lane: npt.NDArray) -> bool:
-    """One pass at the speed of memory: a sum of squares is finite only if every term is."""
+def _surely_within(lane: npt.NDArray, largest: float) -> bool:
+    """One pass at the speed of memory: no number is larger than the root of a sum of squares, and NaN stays NaN."""
     if not lane.flags.c_contiguous or lane.dtype == np.float16:
         return False
     flat = lane.reshape(-1)
-    return math.isfinite(np.dot(flat, flat))
+    squares = np.dot(flat, flat)
+    return math.isfinite(squares) and (lane.dtype.itemsize < 8 or squares <= largest**2)
 
 
 def _shape(array: npt.NDArray) -> str:
     return "(" + ", ".join(map(str, array.shape)) + ")"
-
-
-def one_shot_error() -> NotSupported:
-    """What leave-one-out says to data that can be seen only once."""
-    return NotSupported(
-        'alpha="loo" reads the data twice, and these chunks can be read only once: call fit() with arrays, a list '
-        'of chunks or a function that returns them; or use alpha="gcv" (one pass, nearly the same choice) or "kfold"'
-    )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from reservoir_hw.readout.linear._spectrum import Array
+from reservoir_hw.readout.linear._decomposition import Array
 
 # Rows that are absorbed at once: enough for matrix products, few enough for their triangular systems.
 _ROWS = 48

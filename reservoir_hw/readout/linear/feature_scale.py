@@ -1,4 +1,4 @@
-"""Standardisation for readouts that cannot wait for all the data: by the first steps."""
+"""What features are like, and features brought to one scale by it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Self
 
 import numpy as np
 
-from reservoir_hw.readout.linear._spectrum import Array
+from reservoir_hw.readout.linear._decomposition import Array
 
 
 @dataclass(frozen=True)
-class Scale:
+class FeatureScale:
     """Features x become (x - centre) / spread; all arrays are (features,)."""
 
     centre: Array

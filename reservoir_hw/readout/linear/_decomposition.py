@@ -8,34 +8,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from reservoir_hw.readout.linear.training_chunks import EPSILON
+
 Array: TypeAlias = npt.NDArray[np.float64]
-
-EPSILON = float(np.finfo(np.float64).eps)
-
-
-@dataclass(frozen=True)
-class Design:
-    """How accumulated columns become the features that the penalty acts on: (x - centre) / scale.
-
-    `keep` (kept,) are the feature columns that vary, `centre` (features + outputs,) is in the coordinates of
-    the accumulated statistics, `scale` (kept,), or None for 1. `constants` counts the unpenalised constant columns
-    (the bias).
-    """
-
-    keep: npt.NDArray[np.intp]
-    features: int
-    centre: Array
-    scale: Array | None
-    constants: int
-
-    @property
-    def columns(self) -> npt.NDArray[np.intp] | slice:
-        """`keep` as an index; a slice, which copies nothing, if that is all features."""
-        return slice(self.features) if self.keep.size == self.features else self.keep
-
-    def scaled(self, weights: Array) -> Array:
-        """Weights (kept, ...) of the scaled features as weights of the columns themselves."""
-        return weights if self.scale is None else weights / self.scale.reshape(-1, *(1,) * (weights.ndim - 1))
 
 
 @dataclass(frozen=True)

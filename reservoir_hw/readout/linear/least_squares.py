@@ -1,0 +1,270 @@
+"""What the linear readouts share: parameters, learning chunk by chunk, answers, and their files."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from reservoir_hw.core.configuration import Document, validate
+from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.readout.linear._readout_file import read_readout, write_readout
+from reservoir_hw.readout.linear._sequence_position import SequencePosition
+from reservoir_hw.readout.linear.configuration import LinearConfig
+from reservoir_hw.readout.linear.feature_scale import FeatureScale
+from reservoir_hw.readout.linear.linear_form import LinearForm
+from reservoir_hw.readout.linear.training_chunks import (
+    Chunk,
+    ChunkSource,
+    Columns,
+    Widths,
+    check_finite,
+    checked,
+    chunk_source,
+    numeric,
+)
+
+
+class LeastSquaresReadout(ABC):
+    """Linear readout y = W x + b: what `RidgeReadout`, `RLSReadout` and `LMSReadout` share.
+
+    A derived class gives its constructor's arguments to `__init__`, with the configuration that declares their types
+    and ranges; each becomes an attribute of the same name, lists become arrays.
+
+    Raises (methods): ConfigurationError, ShapeError, InputRangeError, NotSolved. A chunk that is refused leaves what
+    was learned before untouched.
+    """
+
+    kind: ClassVar[str]
+    """The name of this kind of readout in experiment files and in its own files."""
+
+    standardise: bool
+    bias: bool
+    input_connection: bool
+    washout: int
+    n_samples_: int
+    node_names_: tuple[str, ...] | None
+    repetitions_: int
+    _largest: ClassVar[float]
+    """States, inputs and targets above this are refused."""
+
+    def __init__(self, declaration: type[LinearConfig], **parameters: Any) -> None:
+        declared = validate(declaration, Document({"kind": self.kind, **parameters}, {(): type(self).__name__}))
+        for name in parameters:
+            value = getattr(declared, name)
+            setattr(self, name, np.array(value, np.float64) if isinstance(value, list) else value)
+        self.node_names_ = None
+        self.repetitions_ = 1
+        self.reset()
+
+    # ---- learning
+
+    def reset(self) -> Self:
+        """Forget the rows learned from."""
+        self._widths: Widths | None = None
+        self._position = self._new_position()
+        return self
+
+    def partial_fit(
+        self,
+        states: npt.ArrayLike,
+        targets: npt.ArrayLike,
+        inputs: npt.ArrayLike | None = None,
+        *,
+        new_sequence: bool = False,
+    ) -> Self:
+        """Learn from a chunk: (batch, time, nodes) or (time, nodes), targets and inputs likewise.
+
+        A chunk continues the sequences of the previous one, with the same batch, unless `new_sequence`; the
+        first chunk always starts sequences. It is with a new sequence that the washout begins again.
+        Steps of the washout may hold anything, NaN included.
+        `solve` finishes learning. It may be called at any time, and learning can go on afterwards.
+        """
+        self._check_one_pass()
+        self._learn(Chunk(states, targets, inputs, new_sequence))
+        return self
+
+    def fit(
+        self,
+        states: npt.ArrayLike | ChunkSource,
+        targets: npt.ArrayLike | None = None,
+        inputs: npt.ArrayLike | None = None,
+    ) -> Self:
+        """Forget everything, learn from all of this, solve.
+
+        Either arrays as for `partial_fit`, each row of the batch a whole sequence; or, as the only argument,
+        chunks: an iterable of `Chunk` or tuples (states, targets[, inputs[, new_sequence]]), or a function
+        without arguments that returns one.
+        """
+        source, again = chunk_source(states, targets, inputs)
+        if not again:
+            self._check_one_pass()
+        self.reset()
+        for chunk in source():
+            self._learn(chunk)
+        return self._finish(source)
+
+    def solve(self) -> Self:
+        """Finish learning: the weights are those of everything learned so far.
+
+        Raises ConfigurationError if there are no rows to learn from.
+        """
+        self._check_one_pass()
+        return self._finish(None)
+
+    # ---- using
+
+    @property
+    @abstractmethod
+    def report_(self) -> dict[str, Any]:
+        """What to know about the last fit, ready for JSON. Raises NotSolved before there is a solution."""
+
+    def linear_form(self) -> LinearForm:
+        """Weights and bias in units of the raw features, copied. Raises NotSolved before there is a solution."""
+        widths = self._require_solution("export")
+        weights, bias = self._by_feature(np.dtype(np.float64))
+        return LinearForm(weights.T.copy(), bias.copy(), widths.nodes, self._training_scale())
+
+    def predict(
+        self,
+        states: npt.ArrayLike,
+        inputs: npt.ArrayLike | None = None,
+        out: npt.NDArray | None = None,
+    ) -> npt.NDArray:
+        """Outputs (..., outputs) for states (..., nodes), whatever the leading axes: batch, time, both, none.
+
+        float32 states (and inputs) give float32, computed in float32; everything else float64. `out` is
+        filled and returned if given; it must have exactly that shape and dtype. Nothing is learned.
+        """
+        widths = self._require_solution("predict")
+        nodes = widths.nodes
+        x = numeric(states, "states")
+        u = None if inputs is None else numeric(inputs, "inputs")
+        if x.ndim == 0 or x.shape[-1] != nodes:
+            raise ShapeError(f"states must be (..., {nodes}) as in training, got {x.shape}")
+        if (u is not None) != self.input_connection:
+            raise ConfigurationError(
+                "this readout was trained with the inputs: pass them to predict as well"
+                if self.input_connection
+                else "this readout was trained without the inputs: call predict with states only"
+            )
+        if u is not None and u.shape != (*x.shape[:-1], widths.inputs):
+            raise ShapeError(f"inputs must be {(*x.shape[:-1], widths.inputs)} beside states {x.shape}, got {u.shape}")
+        single = x.dtype == np.float32 and (u is None or u.dtype == np.float32)
+        dtype = np.dtype(np.float32 if single else np.float64)
+        shape = (*x.shape[:-1], widths.outputs)
+        if out is not None and (out.shape != shape or out.dtype != dtype):
+            raise ShapeError(f"out must be {shape} {dtype}, got {out.shape} {out.dtype}")
+        weights, bias = self._by_feature(dtype)
+        result = np.matmul(x.astype(dtype, copy=False), weights[:nodes], out=out)
+        if u is not None:
+            result += u.astype(dtype, copy=False) @ weights[nodes:]
+        result += bias
+        return result
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write weights, settings and figures as safetensors; an existing file is replaced as a whole."""
+        nodes = self._require_solution("save").nodes
+        names = self.node_names_
+        if names is not None and len(names) != nodes:
+            raise ConfigurationError(f"node_names_ has {len(names)} names for {nodes} nodes")
+        arrays, facts = self._memory()
+        form = self.linear_form()
+        write_readout(
+            path,
+            {"weights": form.weights, "bias": form.bias, **arrays},
+            {
+                "settings": self._settings(),
+                "report": self.report_,
+                "nodes": nodes,
+                "node_names": None if names is None else list(names),
+                "repetitions": self.repetitions_,
+                **facts,
+            },
+            self.kind,
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """A readout that predicts as the saved one does; raises ConfigurationError for any other file."""
+        arrays, facts = read_readout(path, cls.kind)
+        try:
+            readout = cls(**facts["settings"])
+            outputs, features = arrays["weights"].shape
+            nodes = int(facts["nodes"])
+            if not 0 < nodes <= features or readout.input_connection != (features > nodes):
+                raise ValueError(f"it has {features} features, {nodes} nodes and {readout.input_connection=}")
+            readout.n_samples_ = int(facts["report"]["samples"])
+            names = facts["node_names"]
+            readout.node_names_ = None if names is None else tuple(names)
+            # Older files have none.
+            readout.repetitions_ = int(facts.get("repetitions", 1))
+            readout._remember(arrays, facts, Widths(nodes, features - nodes, outputs))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigurationError(f"{os.fspath(path)} is not a complete {cls.kind} readout: {error!r}") from error
+        return readout
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{key}={value!r}" for key, value in self._settings().items() if value is not None)
+        return f"{type(self).__name__}({given})"
+
+    # ---- what kinds of readouts add
+
+    @abstractmethod
+    def _learn(self, chunk: Chunk) -> Any:
+        """Take in a chunk, or raise and leave everything as it was."""
+
+    @abstractmethod
+    def _finish(self, source: Callable[[], Iterator[Chunk]] | None) -> Self:
+        """Compute the weights; `source` gives all chunks once more, None if they cannot be had."""
+
+    @abstractmethod
+    def _require_solution(self, wanted_for: str) -> Widths:
+        """The widths of the solution. Raises NotSolved where there is none."""
+
+    @abstractmethod
+    def _by_feature(self, dtype: np.dtype) -> tuple[npt.NDArray, npt.NDArray]:
+        """Weights (features, outputs) and bias (outputs,), standardisation folded in."""
+
+    @abstractmethod
+    def _training_scale(self) -> FeatureScale | None:
+        """What the features were like in training, where that is known."""
+
+    @abstractmethod
+    def _memory(self) -> tuple[dict[str, npt.NDArray], dict[str, Any]]:
+        """What the file holds besides what all readouts have: arrays, and facts for JSON."""
+
+    @abstractmethod
+    def _remember(self, arrays: Mapping[str, npt.NDArray], facts: Mapping[str, Any], widths: Widths) -> None:
+        """Take over the solution of a file. Raises KeyError, TypeError or ValueError if it does not fit together."""
+
+    def _check_one_pass(self) -> None:
+        """Raise NotSupported if learning takes all chunks a second time."""
+
+    def _new_position(self) -> SequencePosition:
+        return SequencePosition(self.washout)
+
+    # ---- how
+
+    def _checked(self, chunk: Chunk) -> tuple[Columns, int]:
+        """A chunk that fits what came before, and how many of its steps are washed out."""
+        columns = checked(chunk, input_connection=self.input_connection, widths=self._widths)
+        drop = self._position.washed_out(columns, new_sequence=chunk.new_sequence)
+        check_finite(columns, drop, self._largest)
+        return columns, drop
+
+    def _no_rows(self) -> ConfigurationError:
+        why = f"every sequence ended within the washout of {self.washout} steps"
+        return ConfigurationError(
+            f"there are no rows to learn from: {'call partial_fit first' if self._widths is None else why}"
+        )
+
+    def _settings(self) -> dict[str, Any]:
+        """The constructor's arguments, ready for JSON."""
+        settings = {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in settings.items()}

@@ -219,8 +219,8 @@ def _write_readout(
         limits = ranges if ranges is not None else _ranges(spec, None, None)
         return _write_header(work, readout, [spec], limits, recorded)
     from reservoir_hw.readout.export.exporter import write_plan
-    from reservoir_hw.readout.export.models import plan_of_readout
-    from reservoir_hw.readout.export.whole import whole_plan
+    from reservoir_hw.readout.export.linear_readout import plan_of_readout
+    from reservoir_hw.readout.export.whole_model import whole_plan
 
     if work.target == "whole":
         assert device is not None
@@ -253,7 +253,7 @@ def _quantised_readout(
 
         coded = int8_readout(readout, **_used_ranges(readout, ranges))
         return QuantisedReadout(readout.input_connection, lambda states, inputs: coded.predict(states, inputs)[0])
-    from reservoir_hw.readout.export.models import plan_of_readout
+    from reservoir_hw.readout.export.linear_readout import plan_of_readout
 
     (compute,) = session_computes(plan_of_readout(readout, spec, "int8"))
 
@@ -298,8 +298,8 @@ def _write_model(
     if work.target == "c":
         return _write_model_header(work, model, devices, task)
     from reservoir_hw.readout.export.exporter import write_plan
-    from reservoir_hw.readout.export.models import plan_of
-    from reservoir_hw.readout.export.whole import whole_plan
+    from reservoir_hw.readout.export.segments import plan_of
+    from reservoir_hw.readout.export.whole_model import whole_plan
 
     recorded = None if task is None else _recorded_text(work, model, task)
     metrics: Metrics = {}
@@ -346,7 +346,7 @@ def _write_model_header(
     metrics: Metrics = {}
     if work.precision == "int8" and task is not None:
         from reservoir_hw.readout.export.c_header import int8_readout
-        from reservoir_hw.readout.export.models import plan_of
+        from reservoir_hw.readout.export.segments import plan_of
 
         coded = int8_readout(model.readout, **_used_ranges(model.readout, ranges))
         drive = plan_of(model).references[0]
@@ -359,7 +359,7 @@ def _write_model_header(
 
 
 def _text_metrics(work: _Work, model: TokenModel, task: Text, quantised: Sequence[Any]) -> Metrics:
-    from reservoir_hw.readout.export.models import plan_of
+    from reservoir_hw.readout.export.segments import plan_of
 
     gradient = work.row.point.config.training.gradient
     assert gradient is not None
@@ -506,7 +506,7 @@ def _single_note(readout: Any, recorded: Values) -> str:
 
 def _header_outputs(readout: Any, states: np.ndarray, inputs: np.ndarray | None, dtype: Any) -> np.ndarray:
     """What the fp32 header computes, in its order of sums, in a dtype."""
-    from reservoir_hw.readout.export.c_header import _matrices
+    from reservoir_hw.readout.export.c_header import matrices_of
 
     def dot(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
         weights = weights.astype(dtype)
@@ -516,7 +516,7 @@ def _header_outputs(readout: Any, states: np.ndarray, inputs: np.ndarray | None,
             sums[feature % 4 if feature < in_fours else 0] += values[..., feature, None] * weights[:, feature]
         return (sums[0] + sums[1]) + (sums[2] + sums[3])
 
-    first, second, bias, widths = _matrices(readout)
+    first, second, bias, widths = matrices_of(readout)
     found = dot(first[:, : widths.nodes], states.astype(dtype))
     outputs = bias.astype(dtype) + (found if second is None else dot(second, found))
     return outputs if inputs is None else outputs + dot(first[:, widths.nodes :], inputs.astype(dtype))

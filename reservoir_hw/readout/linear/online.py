@@ -29,6 +29,7 @@ from reservoir_hw.readout.linear.chunks import (
     chunk_source,
 )
 from reservoir_hw.readout.linear.conditioning import NotSolved
+from reservoir_hw.readout.linear.linear_form import LinearForm
 from reservoir_hw.readout.linear.scale import Scale
 
 # Rows that are converted to float64 at once.
@@ -365,6 +366,12 @@ class OnlineReadout(ABC):
 
     def _diverged(self) -> ReservoirError:
         return InputRangeError(f"the weights of this readout exceed {_DIVERGED:g}: scale states and targets")
+
+    def linear_form(self) -> LinearForm:
+        """Weights and bias in units of the raw features, copied. Raises NotSolved before there is a solution."""
+        widths, _, scale = self._trained("export")
+        weights, bias = self._unfolded("export")
+        return LinearForm(weights.T.copy(), bias.copy(), widths.nodes, scale if self.standardise else None)
 
     def _scale_by(self, held: list[tuple[Array, Array]]) -> Scale:
         return Scale.of([rows for rows, _ in held], centred=self.bias, precision=self._precision)

@@ -41,6 +41,7 @@ from reservoir_hw.readout.linear.chunks import (
     one_shot_error,
 )
 from reservoir_hw.readout.linear.conditioning import IllConditionedWarning, NotSolved
+from reservoir_hw.readout.linear.linear_form import LinearForm
 from reservoir_hw.readout.linear.scale import Scale
 
 log = logging.getLogger(__name__)
@@ -519,6 +520,11 @@ class RidgeReadout:
             "alpha": np.asarray(self.alpha_).tolist(),
             "notes": notes,
         }
+
+    def linear_form(self) -> LinearForm:
+        """Weights and bias in units of the raw features, copied. Raises NotSolved before there is a solution."""
+        self._require_solution("export")
+        return LinearForm(self.weights_.copy(), self.bias_.copy(), self._nodes, self.scale_)
 
     def _require_solution(self, what: str) -> None:
         if not hasattr(self, "weights_"):

@@ -73,7 +73,9 @@ def matrices_of(readout: Any) -> Matrices:
         form = readout.linear_form()
         found = Matrices(form.weights, None, form.bias, Widths(form.nodes, form.inputs, len(form.bias)))
     elif hasattr(readout, "matrices") and is_unchanged(readout, "matrices"):
-        first, second, bias = (None if one is None else _array(one) for one in readout.matrices())
+        first, *others = readout.matrices()
+        first = _array(first)
+        second, bias = (None if one is None else _array(one) for one in others)
         last = first if second is None else second
         bias = np.zeros(len(last), last.dtype) if bias is None else bias
         found = Matrices(first, second, bias, Widths(first.shape[1], 0, len(bias)))

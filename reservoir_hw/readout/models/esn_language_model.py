@@ -85,7 +85,7 @@ class EsnLM(TokenModel):
         sparse_input = not isinstance(weights.W_in, np.ndarray)
         if sparse_input and train_input:
             raise ConfigurationError("a sparse W_in would not stay sparse in training: give a dense one to train it")
-        self.activation = activation
+        self.activation: Activation = activation
         if sparse_input:
             self.embedding: nn.Module = SparseEmbedding(weights.W_in)
         else:

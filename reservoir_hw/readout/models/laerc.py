@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Literal, cast
 
 import torch
@@ -188,8 +187,10 @@ class Block(nn.Module):
             f"{name}.reservoir_mlp", factor=float(self.beta.detach().exp()),
         )  # fmt: skip
         both = graph.emit(self.norm_mix, graph.node("Concat", x, r, axis=-1), f"{name}.norm_mix")
-        emit_gate = graph.emit if self.gate_hidden is None else partial(_emit_two_layers, graph)
-        gate = emit_gate(self.gate, both, f"{name}.gate")
+        if self.gate_hidden is None:
+            gate = graph.emit(self.gate, both, f"{name}.gate")
+        else:
+            gate = _emit_two_layers(graph, cast(nn.Sequential, self.gate), both, f"{name}.gate")
         # g r + (1 - g) x
         change = graph.node("Mul", graph.node("Sigmoid", gate), graph.node("Sub", r, x))
         m = graph.node("Add", x, change)

@@ -518,8 +518,8 @@ def test_a_subclass_that_computes_something_else_is_refused() -> None:
 
     with pytest.raises(ConfigurationError, match="this is a Squared: export it as ONNX"):
         c_header(Squared(4, 3))
-    hooked = LowRankReadout(4, 4, 2)
-    hooked.register_forward_hook(lambda module, given, logits: 2 * logits)
+    hooked: Any = LowRankReadout(4, 4, 2)
+    hooked.register_forward_hook(lambda module, given, logits: -logits)
     with pytest.raises(ConfigurationError, match="this is a LowRankReadout: export it as ONNX"):
         c_header(hooked)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from edge_runs import write_text
 
 from reservoir_hw.core import registry
 from reservoir_hw.core.errors import ConfigurationError
@@ -36,28 +39,51 @@ print("all of it for free")
 """
 
 
+COMPARE = """
+import sys
+from pathlib import Path
+import numpy as np, torch
+from edge_runs import model_of
+from reservoir_hw.readout.edge import EdgeRunner
+tokens = np.random.default_rng(0).integers(0, 5, (2, 40))
+with model_of(Path(sys.argv[1])) as (model, devices):
+    with torch.no_grad():
+        logits = model(torch.from_numpy(tokens)).numpy()
+    with EdgeRunner("model.rhw", devices) as runner:
+        assert np.abs(runner.run(tokens) - logits).max() <= 1e-5 * max(1, np.abs(logits).max())
+        prompt = runner.tokenizer.encode("abcd")
+        print(runner.tokenizer.decode(list(model.generate(prompt, 20, temperature=0))))
+"""
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the tiny package was installed by pip."""
     source = tmp_path_factory.mktemp("source") / "plugin"
     shutil.copytree(ROOT / "tests/plugin_package", source)
     page = (ROOT / "docs/extending.md").read_text()
-    example = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)[0]
+    example, module, readout = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     backend = example.split("class DiodesConfig")[0].strip().splitlines()
     assert len([line for line in backend if line.strip()]) <= 15
     (source / "lab_diodes.py").write_text(example)
+    (source / "lab_quadratic_module.py").write_text(module)
+    (source / "lab_quadratic.py").write_text(readout)
     target = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*command, "--target", str(target), str(source)], check=True, capture_output=True)
     (target / "lab.yaml").write_text("kind: diodes\n")
+    (experiment,) = (part for part in re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL) if "corpus" in part)
+    (target / "experiment.yaml").write_text(experiment)
+    write_text(target)
     return target
 
 
 def run_in(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(site), str(ROOT), str(ROOT / "tests")])
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=site,
-        env={**os.environ, "PYTHONPATH": str(site), "RESERVOIR_HW_LOCKS": str(site / "locks")},
+        env={**os.environ, "PYTHONPATH": path, "RESERVOIR_HW_LOCKS": str(site / "locks")},
         capture_output=True,
         text=True,
         check=False,
@@ -74,6 +100,21 @@ def test_the_command_line_lists_and_checks_it(site: Path) -> None:
     assert re.search(r"diodes\s*│\s*lab-diodes\s*│\s*Three leaky capacitors", listed), listed
     checked = run_in(site, "-m", "reservoir_hw.cli", "check", "lab.yaml")
     assert checked.returncode == 0, checked.stderr
+
+
+def test_the_documented_readout_from_training_to_the_edge(site: Path) -> None:
+    def command(*arguments: str) -> dict[str, Any]:
+        done = run_in(site, "-m", "reservoir_hw.cli", *arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    folder = command("run", "experiment.yaml")["folder"]
+    command("export", folder, "-o", "model.rhw")
+    text = ["--prompt", "abcd", "--tokens", "20", "--temperature", "0"]
+    written = command("infer", "model.rhw", "--reservoir", "experiment.yaml", *text)
+    assert written["model"] == "ReservoirLM(QuadraticReadout)"
+    done = run_in(site, "-c", COMPARE, folder)
+    assert done.stdout.strip() == written["text"].strip(), done.stderr
 
 
 def write_dist(folder: Path, name: str, entry_points: str) -> None:

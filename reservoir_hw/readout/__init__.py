@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from reservoir_hw.readout.linear.ridge import RidgeReadout
     from reservoir_hw.readout.linear.training_chunks import Chunk
     from reservoir_hw.readout.models.attention import AttentionReadout
+    from reservoir_hw.readout.models.configuration import ReservoirModelConfig
     from reservoir_hw.readout.models.embeddings import OneHot, given_embedding, random_embedding
     from reservoir_hw.readout.models.esn_language_model import EsnLM, dense_esn_lm, sparse_esn_lm
     from reservoir_hw.readout.models.gated import (
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         TrainedCandidate,
     )
     from reservoir_hw.readout.models.laerc import LAERC
+    from reservoir_hw.readout.models.laerc_published import load_published, published_reservoirs
     from reservoir_hw.readout.models.language_model import ReservoirLM
     from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
     from reservoir_hw.readout.models.softmax import LinearReadout, LowRankReadout, cross_entropy
@@ -60,6 +62,7 @@ __all__ = [
     "RLSReadout",
     "ReservoirLM",
     "ReservoirLayer",
+    "ReservoirModelConfig",
     "RidgeReadout",
     "SequenceClassifier",
     "SettableCandidate",
@@ -70,6 +73,8 @@ __all__ = [
     "dense_esn_weights",
     "export_model",
     "given_embedding",
+    "load_published",
+    "published_reservoirs",
     "random_embedding",
     "sparse_esn_lm",
     "sparse_esn_weights",
@@ -94,6 +99,7 @@ _HOME = {
     "RLSReadout": ".linear.online",
     "ReservoirLM": ".models.language_model",
     "ReservoirLayer": ".models.reservoir_layer",
+    "ReservoirModelConfig": ".models.configuration",
     "RidgeReadout": ".linear.ridge",
     "SequenceClassifier": ".models.gated",
     "SettableCandidate": ".models.gated",
@@ -104,6 +110,8 @@ _HOME = {
     "dense_esn_weights": "reservoir_hw.networks.language_weights",
     "export_model": ".export.exporter",
     "given_embedding": ".models.embeddings",
+    "load_published": ".models.laerc_published",
+    "published_reservoirs": ".models.laerc_published",
     "random_embedding": ".models.embeddings",
     "sparse_esn_lm": ".models.esn_language_model",
     "sparse_esn_weights": "reservoir_hw.networks.language_weights",

@@ -74,8 +74,8 @@ def _write_readout(
         limits = ranges if ranges is not None else ranges_of(spec, None, None)
         return write_header(work, readout, [spec], limits, recorded)
     from reservoir_hw.readout.export.exporter import write_plan
-    from reservoir_hw.readout.export.models import plan_of_readout
-    from reservoir_hw.readout.export.whole import whole_plan
+    from reservoir_hw.readout.export.linear_readout import plan_of_readout
+    from reservoir_hw.readout.export.whole_model import whole_plan
 
     devices = [] if device is None else [device]
     if work.target == "whole":
@@ -108,7 +108,7 @@ def _quantised_readout(
 
         coded = int8_readout(readout, **used_ranges(readout, ranges))
         return QuantisedReadout(readout.input_connection, lambda states, inputs: coded.predict(states, inputs)[0])
-    from reservoir_hw.readout.export.models import plan_of_readout
+    from reservoir_hw.readout.export.linear_readout import plan_of_readout
 
     (compute,) = session_computes(plan_of_readout(readout, spec, "int8"))
 

@@ -57,8 +57,8 @@ def _write_model(
     if work.target == "c":
         return _write_model_header(work, model, devices, task)
     from reservoir_hw.readout.export.exporter import write_plan
-    from reservoir_hw.readout.export.models import plan_of
-    from reservoir_hw.readout.export.whole import whole_plan
+    from reservoir_hw.readout.export.segments import plan_of
+    from reservoir_hw.readout.export.whole_model import whole_plan
 
     recorded = None if task is None else _recorded_text(work, model, task)
     metrics: Metrics = {}
@@ -104,7 +104,7 @@ def _write_model_header(
     metrics: Metrics = {}
     if work.precision == "int8" and task is not None:
         from reservoir_hw.readout.export.c_header import int8_readout
-        from reservoir_hw.readout.export.models import plan_of
+        from reservoir_hw.readout.export.segments import plan_of
 
         coded = int8_readout(model.readout, **used_ranges(model.readout, ranges))
         drive = plan_of(model).references[0]
@@ -117,7 +117,7 @@ def _write_model_header(
 
 
 def _text_metrics(work: ExportJob, model: TokenModel, task: Tokens, quantised: Sequence[Any]) -> Metrics:
-    from reservoir_hw.readout.export.models import plan_of
+    from reservoir_hw.readout.export.segments import plan_of
 
     add = work.say("judging int8 on the test", len(task.tokens_test))
     return text_metrics(model, plan_of(model), quantised, task, gradient_of(work.row.point.config).options, add)

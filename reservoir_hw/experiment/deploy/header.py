@@ -82,7 +82,7 @@ def single_note(readout: Any, recorded: Values) -> str:
 
 def header_outputs(readout: Any, states: np.ndarray, inputs: np.ndarray | None, dtype: Any) -> np.ndarray:
     """What the fp32 header computes, in its order of sums, in a dtype."""
-    from reservoir_hw.readout.export.c_header import _matrices
+    from reservoir_hw.readout.export.c_header import matrices_of
 
     def dot(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
         weights = weights.astype(dtype)
@@ -92,7 +92,7 @@ def header_outputs(readout: Any, states: np.ndarray, inputs: np.ndarray | None, 
             sums[feature % 4 if feature < in_fours else 0] += values[..., feature, None] * weights[:, feature]
         return (sums[0] + sums[1]) + (sums[2] + sums[3])
 
-    first, second, bias, widths = _matrices(readout)
+    first, second, bias, widths = matrices_of(readout)
     found = dot(first[:, : widths.nodes], states.astype(dtype))
     outputs = bias.astype(dtype) + (found if second is None else dot(second, found))
     return outputs if inputs is None else outputs + dot(first[:, widths.nodes :], inputs.astype(dtype))

@@ -9,12 +9,12 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 
 if TYPE_CHECKING:
-    from reservoir_hw.readout.export.whole import SimulatedNetwork
+    from reservoir_hw.readout.export.simulated_network import SimulatedNetwork
 
 
 def simulated_networks(devices: Sequence[Reservoir]) -> list[SimulatedNetwork]:
     """The weights of simulated echo state networks. Raises `ConfigurationError` for anything else."""
-    from reservoir_hw.readout.export.whole import SimulatedNetwork
+    from reservoir_hw.readout.export.simulated_network import SimulatedNetwork
 
     found = []
     for number, device in enumerate(devices):

@@ -17,9 +17,10 @@ from reservoir_hw.core.lazy import lazy_names
 if TYPE_CHECKING:
     from reservoir_hw.readout.export.c_header import c_header
     from reservoir_hw.readout.export.exporter import export_model, write_plan
-    from reservoir_hw.readout.export.module import export_module
     from reservoir_hw.readout.export.recording import record_series, record_text
-    from reservoir_hw.readout.export.whole import SimulatedNetwork, whole_plan
+    from reservoir_hw.readout.export.simulated_network import SimulatedNetwork
+    from reservoir_hw.readout.export.torch_module import export_module
+    from reservoir_hw.readout.export.whole_model import whole_plan
 
 __all__ = [
     "SimulatedNetwork",
@@ -33,13 +34,13 @@ __all__ = [
 ]
 
 _HOME = {
-    "SimulatedNetwork": ".whole",
+    "SimulatedNetwork": ".simulated_network",
     "c_header": ".c_header",
     "export_model": ".exporter",
-    "export_module": ".module",
+    "export_module": ".torch_module",
     "record_series": ".recording",
     "record_text": ".recording",
-    "whole_plan": ".whole",
+    "whole_plan": ".whole_model",
     "write_plan": ".exporter",
 }
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -21,9 +20,7 @@ import numpy.typing as npt
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.core.provenance import versions
 from reservoir_hw.readout.export._c_int8 import SMALLEST_PEAK, Coding, Int8Matrix, Int8Readout
-from reservoir_hw.readout.linear.online import OnlineReadout
-from reservoir_hw.readout.linear.ridge import RidgeReadout
-from reservoir_hw.readout.linear.training_chunks import Widths
+from reservoir_hw.readout.export.unchanged import is_unchanged
 
 Precision: TypeAlias = Literal["fp32", "int8"]
 Range: TypeAlias = tuple[float, float]
@@ -40,50 +37,65 @@ _KEYWORDS = """auto break case char const continue default do double else enum e
     xor xor_eq"""
 
 
-@dataclass(frozen=True)
-class LinearMap:
-    """y = weights · x + bias, where x are `nodes` states, followed by `inputs` inputs.
+class Widths(NamedTuple):
+    """Numbers of channels of a readout."""
 
-    `weights` (outputs, nodes + inputs) and `bias` (outputs,) are in units of raw states, in the dtype that the readout
-    keeps them in: float64, or that of the torch parameters.
-    """
-
-    weights: npt.NDArray
-    bias: npt.NDArray
     nodes: int
-    inputs: int = 0
+    inputs: int
+    outputs: int
+
+    @property
+    def features(self) -> int:
+        """Channels that it reads."""
+        return self.nodes + self.inputs
 
 
-class LowRankMap(NamedTuple):
-    """y = A (B x) + bias: `B` (rank, features), `A` (vocabulary, rank), `bias` (vocabulary,)."""
+class Matrices(NamedTuple):
+    """y = first · x + bias, or y = second (first · x) + bias; x are states, then inputs, in raw units.
 
-    B: npt.NDArray
-    A: npt.NDArray
-    bias: npt.NDArray
-
-
-def linear_map(readout: Any) -> LinearMap:
-    """Weights and bias of a `RidgeReadout`, `RLSReadout`, `LMSReadout` or `LinearReadout`, standardisation folded in.
-
-    Raises NotSolved for a readout without weights, ConfigurationError for anything else that is no linear readout.
+    `first` is (outputs, features), or (rank, features) where there is a `second` (outputs, rank); `bias` is (outputs,).
+    All are in the dtype that the readout keeps them in: float64, or that of the torch parameters.
     """
-    if isinstance(readout, RidgeReadout | OnlineReadout):
-        weights, bias, nodes, _ = readout.linear_form()
-    elif _is_softmax(readout, "LinearReadout"):
-        weights = _array(readout.weight)
-        bias = _bias(readout.bias, weights)
-        nodes = weights.shape[1]
+
+    first: npt.NDArray
+    second: npt.NDArray | None
+    bias: npt.NDArray
+    widths: Widths
+
+
+def matrices_of(readout: Any) -> Matrices:
+    """What a readout states by `linear_form()` or, a torch module, by `matrices()`; all finite in float32.
+
+    Raises `NotSolved` for a readout without weights, `ConfigurationError` for one that states neither, or that
+    computes something else.
+    """
+    if hasattr(readout, "linear_form"):
+        form = readout.linear_form()
+        found = Matrices(form.weights, None, form.bias, Widths(form.nodes, form.inputs, len(form.bias)))
+    elif hasattr(readout, "matrices") and is_unchanged(readout, "matrices"):
+        first, *others = readout.matrices()
+        first = _array(first)
+        second, bias = (None if one is None else _array(one) for one in others)
+        last = first if second is None else second
+        bias = np.zeros(len(last), last.dtype) if bias is None else bias
+        found = Matrices(first, second, bias, Widths(first.shape[1], 0, len(bias)))
     else:
-        raise _not_linear(readout)
-    return LinearMap(np.ascontiguousarray(weights), np.array(bias), nodes, weights.shape[1] - nodes)
-
-
-def low_rank(readout: Any) -> LowRankMap:
-    """The factors of a `LowRankReadout`; raises ConfigurationError for anything else."""
-    if not _is_softmax(readout, "LowRankReadout"):
-        raise _not_linear(readout)
-    second = _array(readout.A.weight)
-    return LowRankMap(_array(readout.B.weight), second, _bias(readout.A.bias, second))
+        raise ConfigurationError(
+            f"a C header needs a linear or low-rank readout (one that states linear_form or matrices), and this is a "
+            f"{type(readout).__name__}: export it as ONNX instead"
+        )
+    for what, array in (("weights", found.first), ("weights", found.second), ("bias", found.bias)):
+        if array is None:
+            continue
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(array.astype(np.float32))
+        if not finite.all():
+            where = tuple(int(i) for i in np.argwhere(~finite)[0])
+            raise ConfigurationError(
+                f"the {what} of this readout at {where} are {array[where]}, no finite float32: train it again on "
+                "scaled, finite states"
+            )
+    return found
 
 
 def c_header(
@@ -126,7 +138,7 @@ def c_header(
     _check_name(name)
     if precision not in get_args(Precision):
         raise ConfigurationError(f'precision must be "fp32" or "int8", not {precision!r}')
-    first, second, bias, widths = _matrices(readout)
+    first, second, bias, widths = matrices_of(readout)
     facts = dict(provenance or {})
     repetitions = getattr(readout, "repetitions_", 1)
     if repetitions > 1:
@@ -152,7 +164,7 @@ def int8_readout(
     `predict(states[, inputs])` of the result gives outputs (..., outputs) and the saturated features (...).
     Raises as `c_header` does.
     """
-    return _quantised(*_matrices(readout), state_range, input_range, calibration)
+    return _quantised(*matrices_of(readout), state_range, input_range, calibration)
 
 
 def as_coded(values: npt.ArrayLike, value_range: Range) -> npt.NDArray[np.float64]:
@@ -169,52 +181,10 @@ def as_coded(values: npt.ArrayLike, value_range: Range) -> npt.NDArray[np.float6
 # ---- what a readout holds
 
 
-def _is_softmax(readout: Any, name: str) -> bool:
-    # By name: where there is no torch, no readout can be one, and nothing is imported to find that out.
-    return any(
-        base.__module__ == "reservoir_hw.readout.models.softmax" and base.__qualname__ == name
-        for base in type(readout).__mro__
-    )
-
-
 def _array(parameter: Any) -> npt.NDArray:
     tensor = parameter.detach().cpu()
     # numpy has no bfloat16.
     return tensor.numpy().copy() if tensor.element_size() >= 4 else tensor.float().numpy()
-
-
-def _bias(parameter: Any, weights: npt.NDArray) -> npt.NDArray:
-    return np.zeros(weights.shape[0], dtype=weights.dtype) if parameter is None else _array(parameter)
-
-
-def _not_linear(readout: Any) -> ConfigurationError:
-    return ConfigurationError(
-        f"a C header needs a RidgeReadout, RLSReadout, LMSReadout, LinearReadout or LowRankReadout, and this is a "
-        f"{type(readout).__name__}: export it as ONNX instead"
-    )
-
-
-def _matrices(readout: Any) -> tuple[npt.NDArray, npt.NDArray | None, npt.NDArray, Widths]:
-    """First and second matrix and bias, all finite in float32, and the widths."""
-    if _is_softmax(readout, "LowRankReadout"):
-        first, second, bias = low_rank(readout)
-        widths = Widths(first.shape[1], 0, len(bias))
-    else:
-        linear = linear_map(readout)
-        first, second, bias = linear.weights, None, linear.bias
-        widths = Widths(linear.nodes, linear.inputs, len(bias))
-    for what, array in (("weights", first), ("weights", second), ("bias", bias)):
-        if array is None:
-            continue
-        with np.errstate(over="ignore"):
-            finite = np.isfinite(array.astype(np.float32))
-        if not finite.all():
-            where = tuple(int(i) for i in np.argwhere(~finite)[0])
-            raise ConfigurationError(
-                f"the {what} of this readout at {where} are {array[where]}, no finite float32: train it again on "
-                "scaled, finite states"
-            )
-    return first, second, bias, widths
 
 
 def _quantised(

@@ -14,7 +14,6 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.readout.edge._sessions import import_onnxruntime
 from reservoir_hw.readout.edge.manifest import Certificate, Certified, Value
-from reservoir_hw.readout.export.parts import LinearPlan
 from reservoir_hw.readout.export.plan import BOUND, EDGE, Plan, Values
 
 SHAPES = ((1, 1), (1, 17), (3, 5))
@@ -167,8 +166,8 @@ def random_inputs(plan: Plan, shape: tuple[int, int], random: np.random.Generato
         spec = plan.reservoirs[crossing.slot]
         value = Value(name=crossing.states, shape=(spec.nodes,), dtype=spec.dtype)
         states = _random(value, shape, random, plan, spec.state_range)
-        if isinstance(plan, LinearPlan) and plan.scale is not None:
-            centre, spread = plan.scale.centre[: spec.nodes], plan.scale.spread[: spec.nodes]
+        if plan.state_scale is not None:
+            centre, spread = plan.state_scale.centre[: spec.nodes], plan.state_scale.spread[: spec.nodes]
             states = (centre + spread * states).astype(value.dtype)
         values[crossing.states] = states
     for carried in plan.carried:

@@ -21,8 +21,8 @@ from reservoir_hw.readout.edge.manifest import WEIGHTS, Manifest, Slot
 from reservoir_hw.readout.edge.probe import record_probe
 from reservoir_hw.readout.export.certificate import certify, compared, random_inputs
 from reservoir_hw.readout.export.graph import Precision
-from reservoir_hw.readout.export.models import plan_of
 from reservoir_hw.readout.export.plan import Plan, Values
+from reservoir_hw.readout.export.segments import plan_of
 
 Metrics = Mapping[str, Mapping[str, float]]
 
@@ -48,8 +48,8 @@ def export_model(
     Parameters
     ----------
     model
-        A linear readout (`RidgeReadout`, `RLSReadout`, `LMSReadout`), or a model around reservoirs (`ReservoirLM`,
-        `LAERC`, `SequenceClassifier`).
+        A linear readout (`RidgeReadout`, `RLSReadout`, `LMSReadout`), or a model that says where its reservoirs are
+        (`ReservoirLM` with any readout, `LAERC`, `SequenceClassifier`, or your own: docs/extending.md).
     path
         `NAME.rhw` is written as one file, any other name as a folder.
     reservoirs

@@ -12,6 +12,7 @@ from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge.manifest import Carried, Crossing, Value
 from reservoir_hw.readout.export.graph import Graph
 from reservoir_hw.readout.export.weights import Weights
+from reservoir_hw.readout.linear.feature_scale import FeatureScale
 
 BOUND = 1e-5
 """Of the error of an output of a graph, relative to the largest of its numbers where that is above 1."""
@@ -48,6 +49,8 @@ class Plan:
     reads_last: bool = False
     target: Literal["segments", "whole"] = "segments"
     vocabulary: int | None = None
+    state_scale: FeatureScale | None = None
+    """What states were like in training, where the device declares no range of them and the readout knows it."""
 
     @classmethod
     def whole(cls, graph: Graph, reference: Reference, carried: list[Carried], **described: Any) -> Plan:

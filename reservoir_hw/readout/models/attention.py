@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -52,6 +55,21 @@ class AttentionReadout(nn.Module):
         contributions = (states @ weights).unflatten(-1, (hidden, hidden))
         offset = states @ self.attention.bias.view(hidden, nodes).T
         return self.out((contributions * h.unsqueeze(-2)).sum(-1) + offset)
+
+    def emit(self, graph: Any, x: str, name: str) -> str:
+        """The same as nodes of a graph (`readout.export`), the nodes summed first as in `forward`."""
+        nodes, hidden = self.nodes, self.hidden
+        h = graph.node("Relu", graph.emit(self.net, x, f"{name}.net"))
+        # Rows i·hidden + k: what h_k contributes to element i of r_o; then one row per element for the biases.
+        weight = self.attention.weight.view(hidden, nodes, hidden).transpose(1, 2)
+        rows = torch.cat([weight.reshape(hidden * hidden, nodes), self.attention.bias.view(hidden, nodes)])
+        products = graph.linear(x, f"{name}.attention", rows, None)
+        sizes = graph.constant([hidden * hidden, hidden], np.int64)
+        squares, offsets = graph.node("Split", products, sizes, axis=-1, outputs=2)
+        matrices = graph.node("Reshape", squares, graph.constant([0, 0, hidden, hidden], np.int64))
+        last = graph.constant([-1], np.int64)
+        summed = graph.node("Squeeze", graph.node("MatMul", matrices, graph.node("Unsqueeze", h, last)), last)
+        return graph.emit(self.out, graph.node("Add", summed, offsets), f"{name}.out")
 
     def attention_weights(self, states: Tensor) -> Tensor:
         """W_att of eq. 3, (..., hidden, nodes), for those who want to look at it."""

@@ -32,6 +32,11 @@ class OneHot(nn.Module):
         vectors = self.one.new_zeros((*tokens.shape, self.num_embeddings))
         return vectors.scatter_(-1, tokens.unsqueeze(-1), self.one.expand(*tokens.shape, 1))
 
+    def emit(self, graph: Any, tokens: str, name: str) -> str:
+        """The same as nodes of a graph (`readout.export`)."""
+        del name
+        return graph.one_hot(tokens, self.num_embeddings)
+
 
 def random_embedding(
     vocabulary: int, width: int, *, seed: int, scaling: float = 1.0, trainable: bool = False
@@ -88,3 +93,8 @@ class SparseEmbedding(nn.Module):
         """Vectors (..., width) of tokens (...)."""
         vectors = self.values.new_zeros((*tokens.shape, self.embedding_dim))
         return vectors.scatter_add_(-1, self.links[tokens], self.values[tokens])
+
+    def emit(self, graph: Any, tokens: str, name: str) -> str:
+        """The same as nodes of a graph (`readout.export`), with a dense matrix."""
+        dense = self.values.new_zeros(self.num_embeddings, self.embedding_dim)
+        return graph.embedding(tokens, name, dense.scatter_add_(-1, self.links, self.values))

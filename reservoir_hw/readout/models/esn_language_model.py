@@ -64,6 +64,8 @@ class EsnLM(TokenModel):
         Widths that do not fit together, an unknown activation, a sparse W_in that shall be trained.
     """
 
+    exported_methods = ("begin", "forward", "features", "advance")
+
     leak: float | Tensor
 
     def __init__(
@@ -83,7 +85,7 @@ class EsnLM(TokenModel):
         sparse_input = not isinstance(weights.W_in, np.ndarray)
         if sparse_input and train_input:
             raise ConfigurationError("a sparse W_in would not stay sparse in training: give a dense one to train it")
-        self.activation = activation
+        self.activation: Activation = activation
         if sparse_input:
             self.embedding: nn.Module = SparseEmbedding(weights.W_in)
         else:
@@ -116,6 +118,33 @@ class EsnLM(TokenModel):
             states = self._driven(driven)
         self._state = states[:, -1].detach()
         return self.dropout(states)
+
+    def cut(self, cutter: Any) -> Any:
+        """One graph, with the recurrence inside."""
+        return cutter.recurrence(self)
+
+    def features_from(self, state: Tensor, tokens: Tensor) -> Tensor:
+        """States (batch, time, nodes) of tokens (batch, time) that go on from a state (batch, nodes).
+
+        The texts that the model is in the middle of are afterwards where they were.
+        """
+        kept = self._batch, self._state
+        try:
+            self.begin(len(tokens))
+            self._state = state
+            return self.advance(tokens)
+        finally:
+            self._batch, self._state = kept
+
+    def dense_recurrence(self) -> np.ndarray:
+        """W (nodes × nodes), float32."""
+        values = self.W_values.detach().float().cpu().numpy()
+        if self.W_columns is None or self.W_rows is None:
+            return values
+        dense = np.zeros((self.nodes, self.nodes), np.float32)
+        rows = np.repeat(np.arange(self.nodes), np.diff(self.W_rows.cpu().numpy()))
+        np.add.at(dense, (rows, self.W_columns.cpu().numpy()), values)
+        return dense
 
     def constants(self) -> dict[str, Any]:
         """What the weights do not tell; see `training.identity`. A leak rate per node is a buffer."""

@@ -11,7 +11,8 @@ Networks for data exhibiting long-term dependencies".
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Self, cast
 
 import numpy as np
@@ -24,6 +25,7 @@ from reservoir_hw.core.validation import whole_number
 from reservoir_hw.readout.linear.ridge import RidgeReadout
 from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer, _ValuesOf
 from reservoir_hw.readout.models.softmax import LinearReadout
+from reservoir_hw.readout.models.stages import Series
 
 
 class Candidate(nn.Module, ABC):
@@ -44,6 +46,13 @@ class Candidate(nn.Module, ABC):
     def respond(self, drive: Tensor, gated: Tensor) -> Tensor:
         """h(t), (batch, nodes), of one of the `drives` and r(t) ⊙ x(t - 1), (batch, nodes)."""
 
+    def cut(self, cutter: Any, gates: GatedRecurrence, series: Series) -> Any:
+        """Say how gates around this candidate are exported (`models.stages`)."""
+        raise ConfigurationError(
+            f"gates around a candidate of type {type(self).__name__} cannot be exported: use DrivenCandidate, "
+            "SettableCandidate, MatrixCandidate or TrainedCandidate"
+        )
+
 
 class SettableCandidate(Candidate):
     """h(t) = one step of a `settable` reservoir from the state r(t) ⊙ x(t - 1): the paper's model, in simulation.
@@ -55,6 +64,8 @@ class SettableCandidate(Candidate):
 
     Raises `ConfigurationError` where the reservoir, or its twin, is not settable.
     """
+
+    exported_methods = ("begin", "drives", "respond")
 
     def __init__(self, layer: ReservoirLayer) -> None:
         super().__init__()
@@ -84,6 +95,10 @@ class SettableCandidate(Candidate):
             measured = _ValuesOf.apply(layer.twin.transition(drive, given), measured)
         return measured.to(gated.dtype)
 
+    def cut(self, cutter: Any, gates: GatedRecurrence, series: Series) -> Any:
+        """Around a device that is asked for one transition from r ⊙ x."""
+        return cutter.gates_around_device(gates, self.layer, series, settable=True)
+
 
 class DrivenCandidate(Candidate):
     """h(t) = the response of a device to the inputs [u(t); r(t) ⊙ x(t - 1)], one crossing per step.
@@ -94,6 +109,8 @@ class DrivenCandidate(Candidate):
 
     Raises `ConfigurationError` where the device has no more inputs than nodes.
     """
+
+    exported_methods = ("begin", "drives", "respond")
 
     def __init__(self, layer: ReservoirLayer) -> None:
         super().__init__()
@@ -113,6 +130,10 @@ class DrivenCandidate(Candidate):
         """One step of the device."""
         return self.layer.advance(torch.cat([drive, gated], 1)[:, None])[:, 0].to(gated.dtype)
 
+    def cut(self, cutter: Any, gates: GatedRecurrence, series: Series) -> Any:
+        """Around a device that is driven with [u; r ⊙ x]."""
+        return cutter.gates_around_device(gates, self.layer, series, settable=False)
+
 
 class MatrixCandidate(Candidate):
     """h(t) = tanh(W_in u + Ŵ (r ⊙ x) + b) with given matrices, not trained: the paper's model at its fastest.
@@ -120,6 +141,8 @@ class MatrixCandidate(Candidate):
     `W_in` is (nodes, inputs), `W` (nodes, nodes), `bias` (nodes,) or None. Those of a simulated `esn` are its
     `weights.W_in`, `weights.recurrent()` (made dense if it is sparse) and `weights.bias`.
     """
+
+    exported_methods = ("begin", "drives", "respond")
 
     W_in: Tensor
     W: Tensor
@@ -147,6 +170,10 @@ class MatrixCandidate(Candidate):
     def respond(self, drive: Tensor, gated: Tensor) -> Tensor:
         """See the class."""
         return torch.tanh(torch.addmm(drive, gated, self.W.T))
+
+    def cut(self, cutter: Any, gates: GatedRecurrence, series: Series) -> Any:
+        """Without a device."""
+        return cutter.gates_around_matrices(gates, self, series)
 
 
 class TrainedCandidate(MatrixCandidate):
@@ -179,6 +206,8 @@ class GatedRecurrence(nn.Module):
     matrices start uniform within ±1 / nodes (section 6.2), the biases at 0. The equation as printed has no bias; the
     paper's counts of parameters have one per gate, `bias=False` leaves it out.
     """
+
+    exported_methods = ("begin", "forward", "advance")
 
     def __init__(self, candidate: Candidate, *, bias: bool = True) -> None:
         super().__init__()
@@ -225,6 +254,26 @@ class GatedRecurrence(nn.Module):
         self._state = x.detach()
         return torch.stack(states, 1)
 
+    @property
+    def label(self) -> str:
+        """What it is, for the name of an exported model."""
+        return f"{type(self).__name__}({type(self.candidate).__name__})"
+
+    @contextmanager
+    def going_on_from(self, x: Tensor) -> Iterator[None]:
+        """The sequences that go on are those in the state x (batch, nodes); afterwards they are what they were."""
+        before = self._state
+        self._state = x
+        try:
+            yield
+        finally:
+            self._state = before
+
+    def cut(self, cutter: Any, series: Series | None = None) -> Any:
+        """As the candidate says; without `series` the states are the output."""
+        own = Series(self.label, self.nodes, lambda states: states, lambda graph, states: states)
+        return self.candidate.cut(cutter, self, own if series is None else series)
+
     def _check_shape(self, u: Tensor) -> None:
         if u.ndim != 3 or u.shape[2] != self.inputs:
             raise ShapeError(
@@ -250,6 +299,8 @@ class SequenceClassifier(nn.Module):
       and prints 19386 for this one too)
     - GRU: a `GatedRecurrence` of 20 nodes around a `TrainedCandidate`: 19386
     """
+
+    exported_methods = ("forward", "features")
 
     def __init__(self, recurrence: GatedRecurrence | ReservoirLayer, classes: int) -> None:
         super().__init__()
@@ -301,6 +352,14 @@ class SequenceClassifier(nn.Module):
             self.readout.weight.copy_(torch.from_numpy(ridge.weights_))
             self.readout.bias.copy_(torch.from_numpy(ridge.bias_))
         return self
+
+    def cut(self, cutter: Any) -> Any:
+        """As the recurrence says, with the logits of each step as the output; that of the last one counts."""
+        series = Series(
+            f"{type(self).__name__}({self.recurrence.label})", self.classes, self._read,
+            lambda graph, states: graph.emit(self.readout, states, "readout"), meaning="logits", reads_last=True,
+        )  # fmt: skip
+        return self.recurrence.cut(cutter, series)
 
     def _read(self, features: Tensor) -> Tensor:
         # A reservoir gives its states in its own dtype.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.validation import number_in, whole_number
 from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
 from reservoir_hw.readout.models.softmax import LinearReadout
+from reservoir_hw.readout.models.stages import Stage
 from reservoir_hw.readout.models.token_model import TokenModel
 
 InputAffine = Literal["none", "frozen", "trained"]
@@ -57,6 +58,8 @@ class LAERC(TokenModel):
     ConfigurationError
         What is given does not fit together.
     """
+
+    exported_methods = ("begin", "forward", "features", "advance")
 
     def __init__(
         self,
@@ -105,9 +108,39 @@ class LAERC(TokenModel):
             x = block(x)
         return self.norm(x)
 
+    def cut(self, cutter: Any) -> Any:
+        """L blocks: L + 1 stages; exp(β) and α are folded into the weights."""
+        blocks = cast(list[Block], list(self.blocks))
+        stages = [self._stage(blocks, number) for number in range(len(blocks) + 1)]
+        layers = [block.reservoir for block in blocks]
+        name = f"LAERC({len(blocks)}×{self.width})"
+        return cutter.chain(name, layers, stages, carried=self.width, vocabulary=self.vocabulary)
+
+    def _stage(self, blocks: Sequence[Block], number: int) -> Stage:
+        """What lies between the reservoirs number - 1 and number."""
+        before = blocks[number - 1] if number else None
+        behind = blocks[number] if number < len(blocks) else None
+
+        def compute(x: Tensor, states: Tensor) -> tuple[Tensor, Tensor | None]:
+            x = self.embedding(x) if before is None else before.mix(x, states)
+            return (self.readout(self.norm(x)), None) if behind is None else (behind.norm_res(x), x)
+
+        def emit(graph: Any, x: str, states: str) -> tuple[str, str | None]:
+            if before is None:
+                x = graph.emit(self.embedding, x, "embedding")
+            else:
+                x = before.emit_mix(graph, x, states, f"blocks.{number - 1}")
+            if behind is None:
+                return graph.tied_projection(graph.emit(self.norm, x, "norm"), "embedding", self.readout.weight), None
+            return graph.emit(behind.norm_res, x, f"blocks.{number}.norm_res"), x
+
+        return Stage(compute, emit)
+
 
 class Block(nn.Module):
     """One block (eq. A2-A16): x (batch, time, D) -> (batch, time, D), going on from the reservoir's state."""
+
+    exported_methods = ("forward", "mix")
 
     def __init__(
         self,
@@ -126,6 +159,7 @@ class Block(nn.Module):
         self.reservoir_mlp = _two_layers(nodes, whole_number("reservoir_hidden", reservoir_hidden), width)
         self.beta = nn.Parameter(torch.zeros(()))
         self.norm_mix = nn.LayerNorm(2 * width)
+        self.gate_hidden = gate_hidden
         if gate_hidden is None:
             self.gate: nn.Module = nn.Linear(2 * width, width)
         else:
@@ -145,6 +179,24 @@ class Block(nn.Module):
         m = torch.lerp(x, r.to(x.dtype), g.to(x.dtype))
         first, activation, second = _layers_of(self.ffn)
         return m + _scaled(second, self.alpha, activation(first(self.norm_ffn(m))))
+
+    def emit_mix(self, graph: Any, x: str, states: str, name: str) -> str:
+        """`mix` as nodes of a graph."""
+        r = _emit_two_layers(
+            graph, self.reservoir_mlp, graph.emit(self.norm_states, states, f"{name}.norm_states"),
+            f"{name}.reservoir_mlp", factor=float(self.beta.detach().exp()),
+        )  # fmt: skip
+        both = graph.emit(self.norm_mix, graph.node("Concat", x, r, axis=-1), f"{name}.norm_mix")
+        if self.gate_hidden is None:
+            gate = graph.emit(self.gate, both, f"{name}.gate")
+        else:
+            gate = _emit_two_layers(graph, cast(nn.Sequential, self.gate), both, f"{name}.gate")
+        # g r + (1 - g) x
+        change = graph.node("Mul", graph.node("Sigmoid", gate), graph.node("Sub", r, x))
+        m = graph.node("Add", x, change)
+        normed = graph.emit(self.norm_ffn, m, f"{name}.norm_ffn")
+        grown = _emit_two_layers(graph, self.ffn, normed, f"{name}.ffn", factor=float(self.alpha.detach()))
+        return graph.node("Add", m, grown)
 
     def _read(self, states: Tensor) -> Tensor:
         """The network behind the reservoir of the normalised states, times its strength exp(β) (A6-A8)."""
@@ -169,6 +221,13 @@ def _layers_of(network: nn.Sequential) -> tuple[nn.Linear, nn.GELU, nn.Linear]:
 
 def _two_layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, outputs))
+
+
+def _emit_two_layers(graph: Any, network: nn.Sequential, x: str, name: str, *, factor: float = 1.0) -> str:
+    """`factor` times what `_two_layers` makes."""
+    first, _, second = _layers_of(network)
+    hidden = graph.gelu(graph.emit(first, x, f"{name}.0"))
+    return graph.linear(hidden, f"{name}.2", second.weight, second.bias, factor=factor)
 
 
 def _input_norm(width: int, reservoir: ReservoirLayer, affine: InputAffine | None) -> nn.LayerNorm:

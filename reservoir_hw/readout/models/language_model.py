@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
+from reservoir_hw.readout.models.stages import Stage
 from reservoir_hw.readout.models.token_model import TokenModel
 
 
@@ -36,6 +37,8 @@ class ReservoirLM(TokenModel):
     ConfigurationError
         Widths that do not fit together, or a trainable embedding that no gradient would ever reach.
     """
+
+    exported_methods = ("begin", "forward", "features", "advance")
 
     def __init__(self, embedding: nn.Module, layer: ReservoirLayer, readout: nn.Module) -> None:
         vocabulary: Any = getattr(embedding, "num_embeddings", None)
@@ -71,6 +74,19 @@ class ReservoirLM(TokenModel):
     def advance(self, tokens: Tensor) -> Tensor:
         """States (batch, time, nodes) of tokens (batch, time), going on from where the reservoir is."""
         return self.layer.advance(self.embedding(tokens))
+
+    def cut(self, cutter: Any) -> Any:
+        """Embedding | reservoir | readout."""
+        first = Stage(
+            lambda tokens, _: (self.embedding(tokens), None),
+            lambda graph, tokens, _: (graph.emit(self.embedding, tokens, "embedding"), None),
+        )
+        last = Stage(
+            lambda _, states: (self.readout(states), None),
+            lambda graph, _, states: (cutter.emit_readout(graph, self.readout, states, self.layer.nodes), None),
+        )
+        name = f"{type(self).__name__}({type(self.readout).__name__})"
+        return cutter.chain(name, [self.layer], [first, last], vocabulary=self.vocabulary)
 
 
 def check_readout(readout: nn.Module, features: int, vocabulary: int) -> None:

@@ -17,6 +17,7 @@ from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeE
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.sharing import Share
 from reservoir_hw.core.spec import ReservoirSpec
+from reservoir_hw.readout.models.stages import Series, Stage
 
 Gradient = Literal["stop", "through", "twin"]
 
@@ -58,6 +59,8 @@ class ReservoirLayer(nn.Module):
     ConfigurationError
         The reservoir, the twin and the policy, or the map and the device's range, do not fit together.
     """
+
+    exported_methods = ("begin", "forward", "advance", "map_inputs")
 
     def __init__(
         self,
@@ -170,6 +173,20 @@ class ReservoirLayer(nn.Module):
             return mapped
         self.saturations += int(((mapped < bounds[0]) | (mapped > bounds[1])).sum())
         return mapped.clamp(*bounds)
+
+    @property
+    def label(self) -> str:
+        """What it is, for the name of an exported model."""
+        return type(self).__name__
+
+    def cut(self, cutter: Any, series: Series) -> Any:
+        """The reservoir | what a model makes of its states."""
+        first = Stage(lambda u, _: (u, None), lambda graph, u, _: (u, None))
+        last = Stage(
+            lambda _, states: (series.compute(states), None),
+            lambda graph, _, states: (series.emit(graph, states), None),
+        )
+        return cutter.chain(series.name, [self], [first, last], series=series)
 
     def constants(self) -> dict[str, Any]:
         """The input map as it was asked for, which no weight tells; see `training.identity`."""

@@ -32,6 +32,14 @@ class LinearReadout(nn.Linear):
         self.features = self.in_features
         self.vocabulary = self.out_features
 
+    def emit(self, graph: Any, x: str, name: str) -> str:
+        """The same as nodes of a graph (`readout.export`)."""
+        return graph.linear(x, name, self.weight, self.bias)
+
+    def matrices(self) -> tuple[Tensor, None, Tensor | None]:
+        """W, None and b: y = W x + b, for a C header."""
+        return self.weight, None, self.bias
+
 
 class LowRankReadout(nn.Module):
     """Logits A (B x) + b (Ueda et al. 2025, section 2.1): (..., features) -> (..., vocabulary).
@@ -57,6 +65,14 @@ class LowRankReadout(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Logits (..., vocabulary) of features (..., features)."""
         return self.A(self.B(features))
+
+    def emit(self, graph: Any, x: str, name: str) -> str:
+        """The same as nodes of a graph (`readout.export`)."""
+        return graph.emit(self.A, graph.emit(self.B, x, f"{name}.B"), f"{name}.A")
+
+    def matrices(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """B, A and b: y = A (B x) + b, for a C header."""
+        return self.B.weight, self.A.weight, self.A.bias
 
 
 def cross_entropy(readout: nn.Module, features: Tensor, targets: Tensor, *, chunk: int | None = None) -> Tensor:

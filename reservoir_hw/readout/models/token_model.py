@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reservoir_hw.core.errors import InputRangeError, ShapeError, StateLost
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError, StateLost
 from reservoir_hw.core.validation import whole_number
 from reservoir_hw.readout.models.evaluating import evaluating
 from reservoir_hw.readout.models.softmax import IGNORED, cross_entropy
@@ -48,6 +48,15 @@ class TokenModel(nn.Module, ABC):
 
         The tokens are not checked here; `features`, `forward`, `loss` and `generate` do.
         """
+
+    def cut(self, cutter: Any) -> Any:
+        """Say how the model is exported: hand its parts to a method of the cutter (`models.stages`).
+
+        A model that can be exported writes it, and names in `exported_methods` what its export stands for.
+        """
+        raise ConfigurationError(
+            f"a {type(self).__name__} cannot be exported: it does not say where its reservoirs are (method cut)"
+        )
 
     @property
     def reservoir_layers(self) -> list[ReservoirLayer]:

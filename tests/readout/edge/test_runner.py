@@ -34,7 +34,7 @@ from reservoir_hw.readout.edge.latency import Histogram
 from reservoir_hw.readout.edge.probe import compare_probe, record_probe
 from reservoir_hw.readout.edge.runner import EdgeRunner
 from reservoir_hw.readout.export.exporter import export_model, write_plan
-from reservoir_hw.readout.export.module import export_module
+from reservoir_hw.readout.export.torch_module import export_module
 
 DEVICE: dict[str, Any] = {"kind": "esn", "nodes": 30, "inputs": 2, "seed": 1}
 

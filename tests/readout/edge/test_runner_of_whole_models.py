@@ -19,7 +19,8 @@ from reservoir_hw.readout.edge.runner import EdgeRunner
 from reservoir_hw.readout.edge.verification import verify
 from reservoir_hw.readout.export.exporter import export_model, write_plan
 from reservoir_hw.readout.export.plan import BOUND
-from reservoir_hw.readout.export.whole import SimulatedNetwork, whole_plan
+from reservoir_hw.readout.export.simulated_network import SimulatedNetwork
+from reservoir_hw.readout.export.whole_model import whole_plan
 
 
 @pytest.fixture

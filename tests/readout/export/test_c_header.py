@@ -27,7 +27,7 @@ from reservoir_hw.readout import (
     RLSReadout,
 )
 from reservoir_hw.readout.export._c_int8 import MOST_FEATURES, Int8Matrix
-from reservoir_hw.readout.export.c_header import as_coded, c_header, int8_readout, linear_map, low_rank
+from reservoir_hw.readout.export.c_header import as_coded, c_header, int8_readout, matrices_of
 from reservoir_hw.tasks.narma.task import Narma
 
 CC, CXX = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"), shutil.which("g++")
@@ -509,10 +509,19 @@ def test_readouts_that_are_refused() -> None:
         c_header(RLSReadout())
     with pytest.raises(ConfigurationError, match="AttentionReadout: export it as ONNX"):
         c_header(AttentionReadout(5, 2, 7))
-    with pytest.raises(ConfigurationError, match="this is a LowRankReadout"):
-        linear_map(LowRankReadout(4, 4, 2))
-    with pytest.raises(ConfigurationError, match="this is a LinearReadout"):
-        low_rank(LinearReadout(4, 4))
+
+
+def test_a_subclass_that_computes_something_else_is_refused() -> None:
+    class Squared(LinearReadout):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return super().forward(input * input)
+
+    with pytest.raises(ConfigurationError, match="this is a Squared: export it as ONNX"):
+        c_header(Squared(4, 3))
+    hooked: Any = LowRankReadout(4, 4, 2)
+    hooked.register_forward_hook(lambda module, given, logits: -logits)
+    with pytest.raises(ConfigurationError, match="this is a LowRankReadout: export it as ONNX"):
+        c_header(hooked)
 
 
 @pytest.mark.parametrize(
@@ -555,14 +564,15 @@ def test_sums_of_32_bits_cannot_overflow() -> None:
         Int8Matrix.of(np.ones((1, MOST_FEATURES + 1)))
 
 
-def test_linear_map_gives_the_readout() -> None:
+def test_the_matrices_are_the_readout() -> None:
     for kind in KINDS[:8]:
         readout, features, nodes = trained(kind)
-        linear = linear_map(readout)
-        assert (linear.nodes, linear.inputs) == (nodes, 13 - nodes)
+        found = matrices_of(readout)
+        assert (found.second, found.widths.nodes, found.widths.inputs) == (None, nodes, 13 - nodes)
         np.testing.assert_allclose(
-            features @ linear.weights.T + linear.bias, answers(readout, features, nodes), rtol=1e-4, atol=1e-5
+            features @ found.first.T + found.bias, answers(readout, features, nodes), rtol=1e-4, atol=1e-5
         )
-    B, A, bias = low_rank(trained("low rank")[0])
+    B, A, bias, _ = matrices_of(trained("low rank")[0])
+    assert A is not None
     assert (B.shape, A.shape, bias.shape) == ((3, 13), (9, 3), (9,))
-    assert linear_map(LinearReadout(3, 2).to(torch.bfloat16)).weights.dtype == np.float32
+    assert matrices_of(LinearReadout(3, 2).to(torch.bfloat16)).first.dtype == np.float32

@@ -17,8 +17,8 @@ from reservoir_hw.readout import ReservoirLayer
 from reservoir_hw.readout.edge.manifest import Crossing
 from reservoir_hw.readout.export.certificate import SHAPES, certify
 from reservoir_hw.readout.export.exporter import built, write_plan
-from reservoir_hw.readout.export.gated import plan_of_gated
 from reservoir_hw.readout.export.plan import BOUND, Plan
+from reservoir_hw.readout.export.segments import plan_of
 from reservoir_hw.readout.models.gated import (
     Candidate,
     DrivenCandidate,
@@ -105,7 +105,7 @@ def stepped(plan: Plan, device: Reservoir, u: np.ndarray) -> tuple[np.ndarray, i
 def test_the_graphs_are_within_the_bound(stack: ExitStack, kind: str, classifies: bool) -> None:
     recurrence = GatedRecurrence(candidate_of(kind, stack), bias=classifies)
     model = moving(SequenceClassifier(recurrence, CLASSES) if classifies else recurrence)
-    plan = plan_of_gated(model)
+    plan = plan_of(model)
     certificate = certify(plan, built(plan, {})[1])
     assert all(part.largest_output > 0.1 for part in certificate.segments)
     assert certificate.segments[0].random_shapes == (
@@ -119,7 +119,7 @@ def test_the_graphs_are_within_the_bound(stack: ExitStack, kind: str, classifies
 @pytest.mark.parametrize("kind", ["driven", "settable", "trained"])
 def test_int8_is_near(stack: ExitStack, kind: str) -> None:
     model = moving(SequenceClassifier(GatedRecurrence(candidate_of(kind, stack)), CLASSES))
-    plan = plan_of_gated(model, "int8")
+    plan = plan_of(model, (), "int8")
     certificate = certify(plan, built(plan, {})[1], bounded=False)
     assert 1e-4 < max(part.largest_error for part in certificate.segments) < 0.1
     assert any(array.dtype == np.int8 for array in plan.weights.arrays.values())
@@ -129,7 +129,7 @@ def test_int8_is_near(stack: ExitStack, kind: str) -> None:
 def test_steps_with_the_device_are_the_model(stack: ExitStack, kind: str) -> None:
     candidate: Any = candidate_of(kind, stack)
     model = moving(SequenceClassifier(GatedRecurrence(candidate), CLASSES))
-    plan = plan_of_gated(model)
+    plan = plan_of(model)
     u = torch.randn(3, 20, INPUTS)
     with torch.no_grad():
         expected = model._read(model.recurrence(u)).numpy()
@@ -149,7 +149,7 @@ def test_the_settable_model_is_equation_6(stack: ExitStack) -> None:
     recurrence = moving(GatedRecurrence(SettableCandidate(ReservoirLayer(esn))))
     u = np.random.default_rng(0).standard_normal((2, 30, INPUTS)).astype(np.float32)
     weights = {"W_in": esn.weights.W_in, "W": np.asarray(esn.weights.recurrent()), "bias": esn.weights.bias}
-    got, _, _ = stepped(plan_of_gated(recurrence), esn, u)
+    got, _, _ = stepped(plan_of(recurrence), esn, u)
     assert np.abs(got - equation_6(recurrence, u.astype(float), weights)).max() < 5e-6
 
 
@@ -160,7 +160,7 @@ def test_the_gru_is_equation_6_in_one_piece_and_in_parts(bias: bool) -> None:
     weights = {name: getattr(candidate, name).detach().double().numpy() for name in ("W_in", "W", "bias")}
     u = np.random.default_rng(0).standard_normal((3, 30, INPUTS)).astype(np.float32)
     expected = equation_6(recurrence, u.astype(float), weights)
-    plan = plan_of_gated(recurrence)
+    plan = plan_of(recurrence)
     (session,) = built(plan, {})[1]
     rest = np.zeros((3, NODES), np.float32)
     whole, last = session.run(["outputs", "next_x"], {"inputs": u, "x": rest})
@@ -173,7 +173,7 @@ def test_the_gru_is_equation_6_in_one_piece_and_in_parts(bias: bool) -> None:
 
 
 def test_the_reset_gate_acts_before_the_recurrent_product() -> None:
-    plan = plan_of_gated(moving(GatedRecurrence(TrainedCandidate(INPUTS, NODES))))
+    plan = plan_of(moving(GatedRecurrence(TrainedCandidate(INPUTS, NODES))))
     files, _ = built(plan, {})
     (gru,) = (
         node for node in onnx.load_from_string(files["graphs/segment_0.onnx"]).graph.node if node.op_type == "GRU"
@@ -186,7 +186,7 @@ def test_comparing_leaves_the_models_state_alone() -> None:
     recurrence = moving(GatedRecurrence(TrainedCandidate(INPUTS, NODES)))
     recurrence(torch.randn(2, 5, INPUTS))
     state = cast(Tensor, recurrence._state).clone()
-    plan = plan_of_gated(recurrence)
+    plan = plan_of(recurrence)
     certify(plan, built(plan, {})[1])
     assert torch.equal(cast(Tensor, recurrence._state), state)
 
@@ -194,7 +194,7 @@ def test_comparing_leaves_the_models_state_alone() -> None:
 def test_a_classifier_of_a_device_without_gates(stack: ExitStack) -> None:
     device = stack.enter_context(open_reservoir({"kind": "gated_esn", "inputs": INPUTS, "nodes": NODES}))
     model = moving(SequenceClassifier(ReservoirLayer(device, scale=0.5, limit=0.6), CLASSES))
-    plan = plan_of_gated(model)
+    plan = plan_of(model)
     first, last = built(plan, {})[1]
     certify(plan, [first, last])
     u = torch.randn(3, 8, INPUTS)
@@ -209,13 +209,13 @@ def test_a_classifier_of_a_device_without_gates(stack: ExitStack) -> None:
 @pytest.mark.parametrize("kind", ["driven", "settable", "trained"])
 def test_the_plan_makes_a_bundle(stack: ExitStack, tmp_path: Path, kind: str) -> None:
     model = moving(SequenceClassifier(GatedRecurrence(candidate_of(kind, stack)), CLASSES))
-    manifest = write_plan(plan_of_gated(model), tmp_path / "bundle", probe=False)
+    manifest = write_plan(plan_of(model), tmp_path / "bundle", probe=False)
     assert [carried.reads for carried in manifest.carried] == ["x"]
 
 
 @pytest.mark.parametrize("kind", ["driven", "settable"])
 def test_what_goes_step_by_step_has_no_repetitions(stack: ExitStack, tmp_path: Path, kind: str) -> None:
-    plan = plan_of_gated(GatedRecurrence(candidate_of(kind, stack)))
+    plan = plan_of(GatedRecurrence(candidate_of(kind, stack)))
     with pytest.raises(ConfigurationError, match="no sequence can be played 3 times and averaged"):
         write_plan(plan, tmp_path / "model.rhw", repetitions=3, probe=False)
     assert not list(tmp_path.iterdir())
@@ -229,4 +229,4 @@ def test_an_unknown_candidate_is_refused() -> None:
             return gated
 
     with pytest.raises(ConfigurationError, match="type Own cannot be exported"):
-        plan_of_gated(GatedRecurrence(Own()))
+        plan_of(GatedRecurrence(Own()))

@@ -35,12 +35,13 @@ from reservoir_hw.readout.edge.bundle import Bundle
 from reservoir_hw.readout.edge.runner import EdgeRunner
 from reservoir_hw.readout.edge.verification import verify
 from reservoir_hw.readout.export.certificate import certify, random_inputs
+from reservoir_hw.readout.export.crossing import mapped_by
 from reservoir_hw.readout.export.exporter import built, export_model
-from reservoir_hw.readout.export.models import plan_of, plan_of_readout
-from reservoir_hw.readout.export.module import export_module
-from reservoir_hw.readout.export.parts import mapped_by, training_scale
+from reservoir_hw.readout.export.linear_readout import plan_of_readout
 from reservoir_hw.readout.export.plan import BOUND
 from reservoir_hw.readout.export.recording import record_series, record_text
+from reservoir_hw.readout.export.segments import plan_of
+from reservoir_hw.readout.export.torch_module import export_module
 from reservoir_hw.readout.linear._readout_file import read_readout, write_readout
 from reservoir_hw.readout.models.laerc import Block
 
@@ -423,7 +424,7 @@ def test_a_declared_range_goes_before_the_training(stack: ExitStack) -> None:
     u = np.random.default_rng(0).uniform(-0.1, 0.1, (1, 300, 8)).astype(np.float32)
     plan = plan_of(RidgeReadout(1e-3).fit(device.run(u), u[..., :2]), [device])
     assert np.abs(random_inputs(plan, (3, 50), np.random.default_rng(0))["states_0"]).max() > 0.9
-    assert training_scale(RLSReadout(standardise=False).fit(device.run(u), u[..., :2])) is None
+    assert RLSReadout(standardise=False).fit(device.run(u), u[..., :2]).linear_form().scale is None
 
 
 def test_the_bound_is_that_of_each_trial(stack: ExitStack) -> None:

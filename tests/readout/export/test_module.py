@@ -17,14 +17,15 @@ from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 from reservoir_hw.readout import ReservoirLayer, ReservoirLM, random_embedding
 from reservoir_hw.readout.edge._sessions import session_of
 from reservoir_hw.readout.edge.manifest import Value
-from reservoir_hw.readout.export import module as module_file
+from reservoir_hw.readout.export import torch_module as module_file
 from reservoir_hw.readout.export.certificate import certify
 from reservoir_hw.readout.export.exporter import built, write_plan
 from reservoir_hw.readout.export.graph import Graph
-from reservoir_hw.readout.export.models import plan_of_language_model
-from reservoir_hw.readout.export.module import _lower, export_module
+from reservoir_hw.readout.export.segments import plan_of
+from reservoir_hw.readout.export.simulated_network import SimulatedNetwork
+from reservoir_hw.readout.export.torch_module import _lower, export_module
 from reservoir_hw.readout.export.weights import Weights
-from reservoir_hw.readout.export.whole import SimulatedNetwork, whole_plan
+from reservoir_hw.readout.export.whole_model import whole_plan
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -267,7 +268,7 @@ def language_model(stack: ExitStack, readout: nn.Module) -> tuple[ReservoirLM, S
 
 def test_a_readout_of_ones_own_in_a_language_model(stack: ExitStack) -> None:
     model, network = language_model(stack, Gated())
-    for plan in (plan_of_language_model(model), whole_plan(model, [network])):
+    for plan in (plan_of(model), whole_plan(model, [network])):
         certify(plan, built(plan, {})[1])
         assert "readout.inner.weight" in plan.weights.arrays
 
@@ -276,13 +277,13 @@ def test_a_readout_of_ones_own_in_a_language_model(stack: ExitStack) -> None:
 def test_a_readout_of_a_language_model_may_not_mix_positions(stack: ExitStack, kind: Any) -> None:
     model, _ = language_model(stack, kind())
     with pytest.raises(ConfigurationError, match=f"type {kind.__name__} mixes the positions"):
-        plan_of_language_model(model)
+        plan_of(model)
 
 
 def test_a_readout_for_short_texts_alone(stack: ExitStack) -> None:
     model, _ = language_model(stack, Positions())
     with pytest.raises(ConfigurationError, match=r"type Positions does not take sequences of 300 steps: .*300.*64"):
-        plan_of_language_model(model)
+        plan_of(model)
 
 
 # ---- from opset 18 to 17

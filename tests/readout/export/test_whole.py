@@ -35,7 +35,8 @@ from reservoir_hw.readout.export.certificate import SHAPES, certify
 from reservoir_hw.readout.export.exporter import built, write_plan
 from reservoir_hw.readout.export.graph import Precision
 from reservoir_hw.readout.export.plan import BOUND, Plan
-from reservoir_hw.readout.export.whole import SimulatedNetwork, whole_plan
+from reservoir_hw.readout.export.simulated_network import SimulatedNetwork
+from reservoir_hw.readout.export.whole_model import whole_plan
 from reservoir_hw.readout.models.gated import (
     DrivenCandidate,
     GatedRecurrence,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import re
 import warnings
@@ -9,12 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.util import find_spec
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx.inliner
+import torch
 from onnx import helper, numpy_helper
+from torch import Tensor, nn
 
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra, ReservoirError
 from reservoir_hw.core.seeds import generator
@@ -22,11 +25,11 @@ from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.readout.edge._sessions import session_of
 from reservoir_hw.readout.edge.manifest import Crossing, DType, Value
 from reservoir_hw.readout.export.graph import OPSET, Graph
+from reservoir_hw.readout.export.layers import LayerGraph
 from reservoir_hw.readout.export.plan import BOUND, Plan, Values
+from reservoir_hw.readout.export.torch_reference import on_cpu
 from reservoir_hw.readout.export.weights import Weights
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+from reservoir_hw.readout.models.evaluating import evaluating
 
 # The lowest that torch writes; its own conversion to lower ones gives up without an error.
 _TORCH_OPSET = 18
@@ -73,7 +76,7 @@ def export_module(
     if reservoir is not None:
         plan_input = Value(name="inputs", shape=(reservoir.inputs,), dtype=reservoir.dtype)
     try:
-        given = outputs(module, example)
+        given = _outputs(module, example)
     except ReservoirError:
         raise
     except RuntimeError as error:
@@ -86,9 +89,7 @@ def export_module(
     graph.give(output, emit_module(graph, graph.read(features), module, example, name))
 
     def reference(values: Values) -> Values:
-        import torch
-
-        return {"outputs": outputs(module, torch.from_numpy(values[features.name]))}
+        return {"outputs": _outputs(module, torch.from_numpy(values[features.name]))}
 
     return Plan(
         model=type(module).__name__,
@@ -101,7 +102,7 @@ def export_module(
         reservoirs=[] if reservoir is None else [reservoir],
         crossings=[] if reservoir is None else [Crossing(slot=0, after=0, drive="inputs", states="states_0")],
         target="whole" if reservoir is None else "segments",
-        whole_sequences=mixes_positions(module, example),
+        whole_sequences=_mixes_positions(module, example),
     )
 
 
@@ -116,37 +117,81 @@ def emit_module(graph: Graph, x: str, module: nn.Module, example: Tensor, name: 
     return output
 
 
-def mixes_positions(module: nn.Module, example: Tensor) -> bool:
+def emit_readout(graph: LayerGraph, states: str, module: nn.Module, name: str = "readout", *, features: int) -> str:
+    """Logits of states (batch, time, features): as the module writes itself (`emit`), or as torch.export reads it.
+
+    Raises `ConfigurationError` for a module that `export_module` refuses, or that mixes positions.
+    """
+    written = graph.emitted(module, states, name)
+    if written is not None:
+        return written
+    example = torch.zeros(1, 1, features)
+    module = _in_single(module, example)
+    _check_positions(module, example)
+    return emit_module(graph, states, module, example, name)
+
+
+def _mixes_positions(module: nn.Module, example: Tensor) -> bool:
     """Whether the module's output at a position depends on others, as far as `_MEMORY` steps away."""
     example = _checked_example(example)
     for steps in (5, _MEMORY):
-        trial = unseen(example, 2, steps)
+        trial = _unseen(example, 2, steps)
         try:
-            whole = outputs(module, trial)
+            whole = _outputs(module, trial)
         except ReservoirError:
             raise
         except RuntimeError as error:
             raise ConfigurationError(
                 f"a module of type {type(module).__name__} does not take sequences of {steps} steps: {_reason(error)}"
             ) from error
-        parts = np.concatenate([outputs(module, trial[:, step : step + 1]) for step in range(steps)], 1)
+        parts = np.concatenate([_outputs(module, trial[:, step : step + 1]) for step in range(steps)], 1)
         if np.abs(whole - parts).max() > BOUND * max(1.0, float(np.abs(whole).max())):
             return True
     return False
 
 
-def check_positions(module: nn.Module, example: Tensor) -> None:
+def _check_positions(module: nn.Module, example: Tensor) -> None:
     """Raise `ConfigurationError` for a module whose output at a position depends on others."""
-    if mixes_positions(module, example):
+    if _mixes_positions(module, example):
         raise ConfigurationError(
             f"a readout of type {type(module).__name__} mixes the positions of a sequence, so that a text token by "
             "token would give other logits than in one piece: use one that treats positions independently"
         )
 
 
-def _checked_example(example: Tensor) -> Tensor:
-    import torch
+def _in_single(module: nn.Module, example: Tensor) -> nn.Module:
+    """The module, or a copy of it that takes single precision, in which the graph computes."""
 
+    def is_single(one: nn.Module) -> bool:
+        try:
+            with evaluating(one), on_cpu(one):
+                return getattr(one(example), "dtype", None) == torch.float32
+        except RuntimeError:
+            return False
+
+    def agree(one: nn.Module, other: nn.Module) -> bool:
+        trial = _unseen(example, 2, 3)
+        answers, expected = _outputs(one, trial), _outputs(other, trial)
+        return bool(np.abs(answers - expected).max() <= BOUND * max(1.0, np.abs(expected).max()))
+
+    if not any(tensor.dtype == torch.float64 for tensor in (*module.parameters(), *module.buffers())):
+        return module
+    try:
+        single = copy.deepcopy(module).float()
+        # One that needs double, or computes in it whatever it is given, stays as it is.
+        if is_single(module) and not (is_single(single) and agree(single, module)):
+            return module
+        return single
+    except Exception as error:
+        if is_single(module):
+            return module
+        raise ConfigurationError(
+            f"a readout of type {type(module).__name__} computes in double and cannot be copied: {error}; make it "
+            "single precision (.float()) before the export"
+        ) from error
+
+
+def _checked_example(example: Tensor) -> Tensor:
     if example.ndim != 3 or example.dtype not in (torch.float32, torch.float64) or not example.shape[2]:
         raise ConfigurationError(
             f"the example of a module's input must be (batch, time, features) of float32 or float64, not "
@@ -155,14 +200,8 @@ def _checked_example(example: Tensor) -> Tensor:
     return example.detach().cpu()
 
 
-def outputs(module: nn.Module, x: Tensor) -> np.ndarray:
+def _outputs(module: nn.Module, x: Tensor) -> np.ndarray:
     """The module's outputs as an array. Raises `ConfigurationError` for other than (batch, time, outputs)."""
-    import torch
-    from torch import Tensor
-
-    from reservoir_hw.readout.export.parts import on_cpu
-    from reservoir_hw.readout.models.evaluating import evaluating
-
     with evaluating(module), on_cpu(module):
         y: Any = module(x)
     kinds = (torch.float32, torch.float64)
@@ -177,17 +216,12 @@ def outputs(module: nn.Module, x: Tensor) -> np.ndarray:
 
 def _converted(module: nn.Module, example: Tensor) -> Any:
     """An ONNX graph of opset 17 with standard operators."""
-    import torch
-
-    from reservoir_hw.readout.export.parts import on_cpu
-    from reservoir_hw.readout.models.evaluating import evaluating
-
     if find_spec("onnxscript") is None:
         raise MissingExtra("exporting a torch module needs onnxscript: pip install 'reservoir-hw[export]'")
     what = f"a module of type {type(module).__name__}"
     axes = {0: torch.export.Dim("batch", min=1), 1: torch.export.Dim("time", min=1)}
     # Axes of length 1 would be taken for fixed ones, and equal ones for the same.
-    given = unseen(example, 2, 3)
+    given = _unseen(example, 2, 3)
     with evaluating(module), on_cpu(module), _quiet():
         try:
             program = torch.export.export(module, (given,), dynamic_shapes=(axes,))
@@ -305,7 +339,7 @@ def _check_parity(
     """Compare with the module at shapes other than the exported one."""
     what = f"the graph of {type(module).__name__}"
     width, dtype = int(example.shape[2]), _DTYPES[str(example.dtype)]
-    given = outputs(module, example)
+    given = _outputs(module, example)
     alone = Graph(0, Weights())
     x = alone.read(Value(name="inputs", shape=(width,), dtype=dtype))
     output = Value(name="outputs", shape=(given.shape[2],), dtype=_DTYPES[given.dtype.name])
@@ -313,8 +347,8 @@ def _check_parity(
     alone.give(output, result)
     session = session_of(alone.build(alone.weights.places(), {}), alone.weights.arrays, what)
     for batch, steps in ((1, 1), (3, 7), (1, 12)):
-        trial = unseen(example, batch, steps)
-        expected = outputs(module, trial)
+        trial = _unseen(example, batch, steps)
+        expected = _outputs(module, trial)
         try:
             got: Any = session.run(["outputs"], {"inputs": trial.numpy()})[0]
         except Exception as error:
@@ -335,10 +369,8 @@ def _check_parity(
             )
 
 
-def unseen(example: Tensor, batch: int, steps: int) -> Tensor:
+def _unseen(example: Tensor, batch: int, steps: int) -> Tensor:
     """Random numbers like the example, of another shape."""
-    import torch
-
     numbers = generator(0, "example").standard_normal((batch, steps, example.shape[2]))
     return torch.from_numpy(numbers).to(example.dtype)
 

@@ -1,0 +1,127 @@
+"""Linear readouts as graphs: all that state themselves as a linear form, whatever found their weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.spec import ReservoirSpec
+from reservoir_hw.readout.edge.manifest import Crossing, Value
+from reservoir_hw.readout.export.graph import Precision
+from reservoir_hw.readout.export.layers import LayerGraph
+from reservoir_hw.readout.export.plan import BOUND, Plan, Values
+from reservoir_hw.readout.export.weights import Weights
+from reservoir_hw.readout.linear.feature_scale import FeatureScale
+from reservoir_hw.readout.linear.linear_form import LinearForm
+
+# Standard deviations from the mean that a feature is taken to reach, and how much of the bound one rounding of all
+# products may take: the sums of products that large and of one sign are rounded as well.
+_REACH = 3.0
+_SHARE = 0.25
+
+
+def plan_of_readout(
+    readout: Any, reservoir: ReservoirSpec, precision: Precision = "fp32", *, recorded: Values | None = None
+) -> Plan:
+    """A linear readout of the states of a device, and of its inputs where it was trained with them (`LinearPart`).
+
+    `readout` has `linear_form()` and `predict(states, inputs)`. Inputs cross as they are, so there is one segment.
+    `recorded` is what the device answered (`record_series`). Raises `ConfigurationError` for a device of another
+    width, `NotSolved` for a readout without weights.
+    """
+    linear = LinearPart(readout, reservoir, precision, recorded)
+    inputs = Value(name="inputs", shape=(reservoir.inputs,), dtype=reservoir.dtype)
+    states = Value(name="states_0", shape=(reservoir.nodes,), dtype=reservoir.dtype)
+    graph = LayerGraph(0, Weights(), precision)
+    linear.emit(graph, graph.read(states), graph.read(inputs) if linear.form.inputs else None)
+    return Plan(
+        state_scale=linear.scale,
+        model=type(readout).__name__,
+        input=inputs,
+        output=linear.output,
+        output_meaning="values",
+        weights=graph.weights,
+        graphs=[graph],
+        references=[lambda values: linear.reference(values["states_0"], values)],
+        reservoirs=[reservoir],
+        crossings=[Crossing(slot=0, after=0, drive="inputs", states="states_0")],
+    )
+
+
+class LinearPart:
+    """W x + b of states, and of inputs where the readout was trained with them: as a graph, and as it is.
+
+    Computed in float64 where sums of features and large weights that cancel would lose too much in float32, as those of
+    a ridge regression with a small penalty do. How large features are, the device's ranges say; where it declares none,
+    the readout's training; else what was `recorded`. Where nothing says it, it is float64, too: what float32 loses on
+    some recorded steps says little of what it loses later. Raises as `plan_of_readout`.
+    """
+
+    def __init__(
+        self, readout: Any, reservoir: ReservoirSpec, precision: Precision, recorded: Values | None = None
+    ) -> None:
+        self.form: LinearForm = readout.linear_form()
+        _check_widths(self.form, reservoir)
+        self.readout = readout
+        self.dtype = reservoir.dtype
+        known = self.form.scale or (None if recorded is None else _scale_of(self.form, recorded))
+        self.scale = known if reservoir.state_range is None else None
+        self.double = precision == "fp32" and _cancels(self.form.weights, reservoir, known)
+
+    @property
+    def output(self) -> Value:
+        """What it gives."""
+        return Value(name="outputs", shape=(len(self.form.bias),))
+
+    def emit(self, graph: LayerGraph, states: str, inputs: str | None) -> None:
+        """Give the output of states and inputs in the device's dtype."""
+        features = [name for name in (states, inputs) if name is not None]
+        if not self.double:
+            features = [graph.from_device(name, self.dtype) for name in features]
+        x = features[0] if inputs is None else graph.node("Concat", *features, axis=-1)
+        linear = graph.linear_in_double if self.double else graph.linear
+        graph.give(self.output, linear(x, "readout", self.form.weights, self.form.bias))
+
+    def reference(self, states: np.ndarray, values: Values) -> Values:
+        """What `emit` gives, by the readout's own code; `values` hold the inputs, where it reads them."""
+        exactness = np.dtype(np.float64 if self.double else self.dtype)
+        given = values["inputs"].astype(exactness) if self.form.inputs else None
+        return {"outputs": self.readout.predict(states.astype(exactness), given).astype(np.float32)}
+
+
+def _check_widths(form: LinearForm, reservoir: ReservoirSpec) -> None:
+    """Raise `ConfigurationError` for the readout of another device."""
+    if form.nodes != reservoir.nodes or form.inputs not in (0, reservoir.inputs):
+        raise ConfigurationError(
+            f"the readout reads {form.nodes + form.inputs} features, the reservoir has {reservoir.nodes} nodes"
+            + (f" and {reservoir.inputs} inputs" if form.inputs else "")
+        )
+
+
+def _cancels(weights: np.ndarray, reservoir: ReservoirSpec, scale: FeatureScale | None) -> bool:
+    """Whether rounding to float32 may move an output by more than the certificate allows; True where nobody knows."""
+    lost = np.zeros(len(weights))
+    parts = ((slice(reservoir.nodes), reservoir.state_range), (slice(reservoir.nodes, None), reservoir.input_range))
+    for part, limits in parts:
+        sizes = np.abs(weights[:, part])
+        if not sizes.size:
+            continue
+        if limits is not None:
+            largest, share = max(map(abs, limits)), 1.0
+        elif scale is not None:
+            largest, share = np.abs(scale.centre[part]) + _REACH * scale.spread[part], _SHARE
+        else:
+            return True
+        lost += (sizes * largest).sum(1) / share
+    return bool(lost.max() * np.finfo(np.float32).epsneg > BOUND)
+
+
+def _scale_of(form: LinearForm, recorded: Values) -> FeatureScale | None:
+    """What recorded features are like."""
+    names = ("states_0", "inputs") if form.inputs else ("states_0",)
+    features = np.concatenate([np.asarray(recorded[name], np.float64) for name in names], axis=-1)
+    return (
+        FeatureScale.of([features], centred=True, precision=float(np.finfo(np.float32).eps)) if features.size else None
+    )

@@ -1,0 +1,40 @@
+"""Where a model is cut: at every crossing of a reservoir."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.readout.export.graph import Precision
+from reservoir_hw.readout.export.linear_readout import plan_of_readout
+from reservoir_hw.readout.export.plan import Plan, Values
+from reservoir_hw.readout.export.unchanged import refuse_changes
+
+
+def plan_of(
+    model: Any,
+    reservoirs: Sequence[Reservoir] = (),
+    precision: Precision = "fp32",
+    *,
+    recorded: Values | None = None,
+) -> Plan:
+    """A model cut at its reservoirs, as it says itself (`cut`, see `models.stages`), or a linear readout.
+
+    `reservoirs` is the open device of a linear readout, and `recorded` what the device answered (`record_series`),
+    which may say how large the states are. Raises `ConfigurationError` for what does not say how it is exported.
+    """
+    if hasattr(model, "cut"):
+        from reservoir_hw.readout.export.cutters import Segments
+
+        refuse_changes(model)
+        return model.cut(Segments(model, precision))
+    if not hasattr(model, "linear_form"):
+        raise ConfigurationError(
+            f"a {type(model).__name__} cannot be exported: it is no linear readout, and does not say where its "
+            "reservoirs are (method cut, docs/extending.md); a torch module of your own goes through export_module"
+        )
+    if len(reservoirs) != 1:
+        raise ConfigurationError(f"a {type(model).__name__} is exported with its reservoir: give it, open")
+    return plan_of_readout(model, reservoirs[0].spec, precision, recorded=recorded)

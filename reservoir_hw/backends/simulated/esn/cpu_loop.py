@@ -19,7 +19,13 @@ from scipy.sparse import csr_array
 
 from reservoir_hw.backends.simulated.kernels import compiled
 from reservoir_hw.backends.simulated.kernels.dense_batch import ROWS, dense_batch, panels_of
-from reservoir_hw.backends.simulated.kernels.pace import Pace, available_threads, end_spinning, numba_threads, share_out
+from reservoir_hw.backends.simulated.kernels.threads import (
+    AdaptiveThreads,
+    available_threads,
+    numba_threads,
+    release_torch_threads,
+    share_out,
+)
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.networks.weights import EsnWeights
@@ -58,7 +64,7 @@ class PreparedWeights:
     gain: Array
     leaky: bool
     threads: int
-    paces: dict[int, Pace] = field(default_factory=dict, repr=False)
+    adaptive: dict[int, AdaptiveThreads] = field(default_factory=dict, repr=False)
 
     @cached_property
     def stacked(self) -> Array:
@@ -100,9 +106,9 @@ class PreparedWeights:
             return self.threads > 1 and self.W.nnz * batch >= _THREADED_SPARSE
         return self.threads > 1 and self.nodes * self.nodes * batch >= THREADED_DENSE
 
-    def pace(self, batch: int) -> Pace:
+    def adaptive_threads(self, batch: int) -> AdaptiveThreads:
         """What is known about the speed of steps of so many sequences."""
-        return self.paces.setdefault(batch, Pace())
+        return self.adaptive.setdefault(batch, AdaptiveThreads())
 
 
 def prepare(
@@ -206,7 +212,7 @@ def _run_dense(
     for b in range(batch):
         if prepared.step_is_threaded(1):
             advance = partial(compiled.dense_parallel, *common, b)
-            prepared.pace(1).drive(advance, steps, prepared.threads)
+            prepared.adaptive_threads(1).drive(advance, steps, prepared.threads)
         else:
             compiled.dense_serial(*common, b, 0, steps)
 
@@ -223,7 +229,7 @@ def _run_sparse(
     for b in range(batch):
         if prepared.step_is_threaded(1):
             advance = partial(compiled.sparse_parallel, *common, b)
-            prepared.pace(1).drive(advance, steps, prepared.threads)
+            prepared.adaptive_threads(1).drive(advance, steps, prepared.threads)
         else:
             compiled.sparse_serial(*common, b, 0, steps)
 
@@ -244,7 +250,7 @@ def _run_dense_batch(
     products_of_all = panels.size * rows * steps
     threads = prepared.threads if products_of_all >= _THREADED_BATCH else 1
     if threads > 1 and products_of_all >= _LONG_BATCH:
-        end_spinning()
+        release_torch_threads()
     share_out(lambda part: dense_batch(*common, *part), _parts(batch, threads), threads)
 
 
@@ -274,7 +280,7 @@ def _run_sparse_batch(
         drive = _time_first(u[:, part])
         here = None if loop is None else loop._replace(additive=_time_first(loop.additive[:, part]))
         advance = partial(compiled.sparse_batch, *fixed, previous, drive, target, *equation, here)
-        prepared.pace(batch).drive(advance, len(drive), threads)
+        prepared.adaptive_threads(batch).drive(advance, len(drive), threads)
         if target is not rows:
             rows[...] = target
         previous = target[-1]

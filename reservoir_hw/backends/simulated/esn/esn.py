@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from reservoir_hw.backends.simulated.engines import NumbaEngine, TorchEngine, check_device
-from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL, Nonidealities
+from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities
 from reservoir_hw.backends.simulated.nonidealities.rounding import rounded, to_float16, to_weight_bits
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir, have_numba
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
@@ -164,7 +164,7 @@ class Esn(SimulatedReservoir):
         device: str = "cpu",
         gradients: bool = False,
         weight_storage: Literal["float16"] | None = None,
-        nonidealities: Nonidealities = IDEAL,
+        nonidealities: Nonidealities = IDEAL_DEVICE,
         out_of_range: OutOfRange = "error",
     ) -> None:
         self.activation: Activation = activation

@@ -27,7 +27,7 @@ from reservoir_hw.backends.simulated.kernels.compiled import (
     numba,
     sparse_rows,
 )
-from reservoir_hw.backends.simulated.kernels.pace import Pace, available_threads
+from reservoir_hw.backends.simulated.kernels.threads import AdaptiveThreads, available_threads
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.networks.gated_weights import GatedWeights
 from reservoir_hw.networks.weights import EsnWeights
@@ -49,7 +49,7 @@ class DenseWeights:
     gates: Array
     candidate: Array
     threads: int
-    pace: Pace = field(default_factory=Pace, repr=False)
+    adaptive: AdaptiveThreads = field(default_factory=AdaptiveThreads, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +164,7 @@ def _run_dense(prepared: DenseWeights, u: Array, state: Array, out: Array, code:
             here = _part(loop, slice(begin, end))
             _dense_parallel(*fixed, u[begin:end], out[begin:end], code, here, threads)
 
-        prepared.pace.drive(advance, len(u), prepared.threads)
+        prepared.adaptive.drive(advance, len(u), prepared.threads)
     else:
         _dense_serial(*fixed, u, out, code, loop)
     state[:] = out[-1]

@@ -13,7 +13,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
 from reservoir_hw.backends.simulated.engines import NumbaEngine, TorchEngine, check_device
 from reservoir_hw.backends.simulated.esn.esn import Distribution, Probability
-from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL, LoopNonidealities, Nonidealities
+from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, LoopNonidealities, Nonidealities
 from reservoir_hw.backends.simulated.nonidealities.rounding import to_weight_bits
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir, have_numba
 from reservoir_hw.core.arrays import to_numpy
@@ -172,7 +172,7 @@ class GatedEsn(SimulatedReservoir):
         dtype: DType = "float32",
         device: str = "cpu",
         gradients: bool = False,
-        nonidealities: Nonidealities = IDEAL,
+        nonidealities: Nonidealities = IDEAL_DEVICE,
         out_of_range: OutOfRange = "error",
     ) -> None:
         self._dtype: DType = dtype
@@ -203,7 +203,7 @@ class GatedEsn(SimulatedReservoir):
         the state to which `reset` and `run` would have brought it. Raises as these do, and `NotSupported` where
         `nonidealities.readout` hides the states.
         """
-        if self._nonidealities.readout != IDEAL.readout:
+        if self._nonidealities.readout != IDEAL_DEVICE.readout:
             raise NotSupported(
                 "gate_statistics: with nonidealities.readout the states that are read are not those that the gates "
                 "see; leave readout out"

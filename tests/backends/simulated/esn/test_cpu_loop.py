@@ -16,10 +16,10 @@ from scipy.sparse import csr_array  # noqa: E402
 
 from reservoir_hw.backends.simulated.esn import cpu_loop as kernels  # noqa: E402
 from reservoir_hw.backends.simulated.esn.cpu_loop import prepare, run  # noqa: E402
-from reservoir_hw.backends.simulated.kernels.pace import share_out  # noqa: E402
+from reservoir_hw.backends.simulated.kernels.threads import share_out  # noqa: E402
 from reservoir_hw.backends.simulated.nonidealities.rounding import rounded, to_float16  # noqa: E402
 from reservoir_hw.core.errors import ConfigurationError, ShapeError  # noqa: E402
-from reservoir_hw.networks.weights import EsnWeights, draw_weights  # noqa: E402
+from reservoir_hw.networks import EsnWeights, draw_weights  # noqa: E402
 
 FUNCTIONS = {"tanh": np.tanh, "relu": lambda x: np.maximum(x, 0), "identity": lambda x: x}
 STORAGE = {"dense": {}, "sparse": {"connectivity": 0.04}}
@@ -168,7 +168,7 @@ def test_torch_goes_on_after_its_threads_were_let_go(monkeypatch):
 LET_GO = """
 import os, time
 import torch
-from reservoir_hw.backends.simulated import pace
+from reservoir_hw.backends.simulated.kernels import threads as kernel_threads
 def threads(expected):
     end = time.monotonic() + 10
     while len(os.listdir("/proc/self/task")) != expected and time.monotonic() < end:
@@ -178,9 +178,9 @@ torch.set_num_threads(2)
 alone = len(os.listdir("/proc/self/task"))
 torch.arange(1_000_000.0).tanh()
 assert threads(alone + 1) == alone + 1
-pace.end_spinning()
+kernel_threads.release_torch_threads()
 assert threads(alone) == alone
-pace.end_spinning()
+kernel_threads.release_torch_threads()
 """
 
 
@@ -215,13 +215,13 @@ def test_torch_has_as_many_threads_as_before():
 RENAMED = """
 import ctypes, pathlib, shutil, sys
 import torch
-from reservoir_hw.backends.simulated import pace
-(torchs,) = pace._openmp()
+from reservoir_hw.backends.simulated.kernels import threads as kernel_threads
+(torchs,) = kernel_threads._openmp()
 renamed = str(shutil.copy(torchs._name, pathlib.Path(sys.argv[1]) / "libgomp-a34b3233.so.1.0.0"))
 ctypes.CDLL(renamed)
-pace._openmp.cache_clear()
-assert {library._name for library in pace._openmp()} == {torchs._name, renamed}
-pace.end_spinning()
+kernel_threads._openmp.cache_clear()
+assert {library._name for library in kernel_threads._openmp()} == {torchs._name, renamed}
+kernel_threads.release_torch_threads()
 assert torch.ones(1_000_000).tanh().sum() > 0
 """
 
@@ -234,7 +234,7 @@ def test_wheels_may_rename_the_library_of_their_threads(tmp_path):
 
 def test_they_are_let_go_before_a_long_batch(monkeypatch):
     called = []
-    monkeypatch.setattr(kernels, "end_spinning", lambda: called.append(1))
+    monkeypatch.setattr(kernels, "release_torch_threads", lambda: called.append(1))
     prepared, u = prepare(network(60, 2)), drive(16, 5, 2, np.float32)
     for threads, least, times in ((2, 10**9, 0), (1, 0, 0), (2, 0, 1)):
         monkeypatch.setattr(kernels, "_THREADED_BATCH", 0)

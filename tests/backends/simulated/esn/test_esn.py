@@ -13,7 +13,7 @@ import torch
 from reservoir_hw import open_reservoir
 from reservoir_hw.backends.simulated.esn.esn import Esn
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, NotSupported
-from reservoir_hw.networks.weights import EsnWeights
+from reservoir_hw.networks import EsnWeights
 
 CONFIG: dict[str, Any] = {
     "kind": "esn", "inputs": 3, "nodes": 60, "leak_rate": [0.2, 0.9], "connections_per_node": 7,

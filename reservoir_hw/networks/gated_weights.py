@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -96,6 +96,10 @@ class GatedWeights:
         """The activations (r_t, z_t) for inputs u_t (..., inputs) and states x_{t-1} (..., nodes), in float64."""
         u, previous = np.asarray(u, np.float64), np.asarray(previous, np.float64)
         return _gate(self.reset, u, previous), _gate(self.update, u, previous)
+
+    def rounded(self, rounding: Callable[[FloatArray], FloatArray]) -> GatedWeights:
+        """With every number of the three parts rounded, as `EsnWeights.rounded` does."""
+        return GatedWeights(**{name: part.rounded(rounding) for name, part in self.parts().items()})
 
     def digest(self) -> str:
         """Hexadecimal sha256 over the digests of the three parts."""

@@ -104,6 +104,15 @@ class EsnWeights:
         """The W of the equation, (nodes × nodes) float64: the stored matrix times its spectral scale."""
         return self.W if self.spectral_scale == 1.0 else self.W * self.spectral_scale
 
+    def rounded(self, rounding: Callable[[FloatArray], FloatArray]) -> EsnWeights:
+        """With every number of W, W_in and bias rounded; dense stays dense, and CSR stays CSR."""
+        W = self.recurrent().copy()
+        if isinstance(W, np.ndarray):
+            W = rounding(W)
+        else:
+            W.data = rounding(W.data)
+        return EsnWeights.from_arrays(W, rounding(self.W_in), rounding(self.bias), self.leak)
+
     def digest(self) -> str:
         """Hexadecimal sha256 over names, types, shapes and bytes of everything that `save` stores."""
         digest = hashlib.sha256(f"{_HEADER['format']} {_HEADER['version']}\n".encode())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from pydantic import Field, NonNegativeInt
 
+from reservoir_hw.backends.simulated.engines import Engine
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities, NonidealitiesField
-from reservoir_hw.backends.simulated.nonidealities.noise import DrawnNonidealities, LoopTerms
+from reservoir_hw.backends.simulated.nonidealities.noise import DrawnNonidealities
 from reservoir_hw.core import arrays
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import OutOfRange, Reservoir
@@ -55,28 +56,6 @@ class SimulatedConfig(ReservoirConfig):
         if self.nonidealities.seed is not None:
             return self.nonidealities
         return self.nonidealities.model_copy(update={"seed": self.seed})
-
-
-class Engine(Protocol):
-    """Computes the equations of a kind and keeps their state."""
-
-    name: str
-
-    def reset(self, batch: int) -> None:
-        """To rest, for so many sequences."""
-
-    def run(self, u: Any, out: Any, loop: LoopTerms | None) -> Any:
-        """(batch, time, inputs) -> (batch, time, nodes); `loop` acts on every new state. `out` may be filled."""
-
-    def get_state(self) -> dict[str, np.ndarray]:
-        """Copies of the state; the first axis of each array is the sequence."""
-        ...
-
-    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Continue from what `get_state` gave."""
-
-    def transition(self, u: Any, states: Any, loop: LoopTerms | None) -> Any:
-        """One step from given states, (batch, inputs), (batch, nodes) -> (batch, nodes), where the kind is settable."""
 
 
 class SimulatedReservoir(Reservoir):

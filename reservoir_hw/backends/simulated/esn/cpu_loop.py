@@ -8,6 +8,7 @@ batch, never on the number of time steps: a run in one piece, in chunks or step 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
@@ -15,10 +16,10 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import issparse
 
 from reservoir_hw.backends.simulated.kernels import compiled
-from reservoir_hw.backends.simulated.kernels.dense_batch import ROWS, dense_batch, panels_of
+from reservoir_hw.backends.simulated.kernels.dense_batch import dense_batch, panels_of
 from reservoir_hw.backends.simulated.kernels.threads import (
     AdaptiveThreads,
     available_threads,
@@ -28,6 +29,7 @@ from reservoir_hw.backends.simulated.kernels.threads import (
 )
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.networks.random_matrices import Matrix
 from reservoir_hw.networks.weights import EsnWeights
 
 Activation = Literal["tanh", "relu", "identity"]
@@ -57,7 +59,7 @@ class PreparedWeights:
     inputs: int
     dtype: np.dtype[Any]
     storage: np.dtype[Any]
-    W: Array | csr_array
+    W: Matrix
     W_in: Array
     bias: Array
     keep: Array
@@ -86,7 +88,6 @@ class PreparedWeights:
     @cached_property
     def csr(self) -> tuple[Array, Array, Array]:
         """The recurrent matrix as `padded_csr` has it."""
-        assert isinstance(self.W, csr_array)
         starts, columns, values = padded_csr(self.W)
         return starts, columns, _bits(values.astype(self.storage))
 
@@ -98,13 +99,12 @@ class PreparedWeights:
     @property
     def sparse(self) -> bool:
         """Whether the recurrent matrix is kept as CSR."""
-        return isinstance(self.W, csr_array)
+        return issparse(self.W)
 
     def step_is_threaded(self, batch: int) -> bool:
         """Whether one step of so many sequences is worth sharing out among threads."""
-        if isinstance(self.W, csr_array):
-            return self.threads > 1 and self.W.nnz * batch >= _THREADED_SPARSE
-        return self.threads > 1 and self.nodes * self.nodes * batch >= THREADED_DENSE
+        work, least = (self.W.nnz, _THREADED_SPARSE) if self.sparse else (self.W.size, THREADED_DENSE)
+        return self.threads > 1 and work * batch >= least
 
     def adaptive_threads(self, batch: int) -> AdaptiveThreads:
         """What is known about the speed of steps of so many sequences."""
@@ -205,16 +205,8 @@ def _run_dense(
     vectors[:, :, nodes + prepared.inputs] = 1
     products = np.empty((batch, matrix.shape[0]), prepared.dtype)
     common = (matrix, vectors, products, u, out, *equation, loop)
-    if batch > 1 and prepared.threads > 1:
-        with numba_threads(min(prepared.threads, batch)):
-            compiled.dense_sequences(*common)
-        return
-    for b in range(batch):
-        if prepared.step_is_threaded(1):
-            advance = partial(compiled.dense_parallel, *common, b)
-            prepared.adaptive_threads(1).drive(advance, steps, prepared.threads)
-        else:
-            compiled.dense_serial(*common, b, 0, steps)
+    kernels = (compiled.dense_serial, compiled.dense_parallel, compiled.dense_sequences)
+    _run_each(prepared, *kernels, common, batch, steps)
 
 
 def _run_sparse(
@@ -222,16 +214,29 @@ def _run_sparse(
 ) -> None:
     batch, steps, _ = u.shape
     common = (*prepared.csr, prepared.input_rows, prepared.bias, state, u, out, *equation, loop)
+    kernels = (compiled.sparse_serial, compiled.sparse_parallel, compiled.sparse_sequences)
+    _run_each(prepared, *kernels, common, batch, steps)
+
+
+def _run_each(
+    prepared: PreparedWeights,
+    serial: Callable[..., None],
+    parallel: Callable[..., None],
+    sequences: Callable[..., None],
+    common: tuple[Any, ...],
+    batch: int,
+    steps: int,
+) -> None:
+    """All steps of a few sequences: side by side on threads, or in turn, each on one thread or its steps on several."""
     if batch > 1 and prepared.threads > 1:
         with numba_threads(min(prepared.threads, batch)):
-            compiled.sparse_sequences(*common)
+            sequences(*common)
         return
     for b in range(batch):
         if prepared.step_is_threaded(1):
-            advance = partial(compiled.sparse_parallel, *common, b)
-            prepared.adaptive_threads(1).drive(advance, steps, prepared.threads)
+            prepared.adaptive_threads(1).drive(partial(parallel, *common, b), steps, prepared.threads)
         else:
-            compiled.sparse_serial(*common, b, 0, steps)
+            serial(*common, b, 0, steps)
 
 
 def _run_dense_batch(
@@ -240,7 +245,7 @@ def _run_dense_batch(
     batch, steps, inputs = u.shape
     panels, nodes = prepared.panels, prepared.nodes
     count, columns, width = panels.shape
-    rows = -(-batch // ROWS) * ROWS
+    rows = -(-batch // compiled.ROWS) * compiled.ROWS
     # Rows of state, input and the 1 of the bias; the rows beyond the batch are multiplied in vain.
     vectors = np.zeros((rows, padded(columns)), prepared.dtype)
     vectors[:batch, :nodes] = state
@@ -256,10 +261,10 @@ def _run_dense_batch(
 
 def _parts(batch: int, threads: int) -> list[tuple[int, int]]:
     """First and last sequences of the parts of a batch, in whole tiles."""
-    tiles = -(-batch // ROWS)
+    tiles = -(-batch // compiled.ROWS)
     # More parts than threads: one that was kept waiting for its core leaves the rest to the others.
     parts = min(tiles, 2 * threads) if threads > 1 else 1
-    cuts = [tiles * part // parts * ROWS for part in range(parts)]
+    cuts = [tiles * part // parts * compiled.ROWS for part in range(parts)]
     return list(pairwise([*cuts, batch]))
 
 

@@ -51,6 +51,14 @@ class DenseWeights:
     threads: int
     adaptive: AdaptiveThreads = field(default_factory=AdaptiveThreads, repr=False)
 
+    def drive(self, u: Array, state: Array, out: Array, code: int, loop: LoopTerms | None) -> None:
+        """Fill `out` with the states and bring `state` up to date; `code` is that of the activation."""
+        if len(u) >= MATRIX_BATCH:
+            _run_batch(self, u, state, out, code, loop)
+            return
+        for sequence in range(len(u)):
+            _run_dense(self, u[sequence], state[sequence], out[sequence], code, _part(loop, sequence))
+
 
 @dataclass(frozen=True, eq=False)
 class SparseWeights:
@@ -61,6 +69,11 @@ class SparseWeights:
     dtype: np.dtype[Any]
     gates: tuple[Array, Array, Array, Array, Array]
     candidate: tuple[Array, Array, Array, Array, Array]
+
+    def drive(self, u: Array, state: Array, out: Array, code: int, loop: LoopTerms | None) -> None:
+        """Fill `out` with the states and bring `state` up to date; `code` is that of the activation."""
+        for sequence in range(len(u)):
+            _run_sparse(self, u[sequence], state[sequence], out[sequence], code, _part(loop, sequence))
 
 
 def prepare(weights: GatedWeights, dtype: DTypeLike = np.float32) -> DenseWeights | SparseWeights:
@@ -113,15 +126,7 @@ def run(
     if not u.shape[1]:
         return out
     code = activation_code("tanh", prepared.dtype)
-    if isinstance(prepared, DenseWeights) and len(u) >= MATRIX_BATCH:
-        _run_batch(prepared, u, state, out, code, loop)
-        return out
-    for sequence in range(len(u)):
-        arguments = (u[sequence], state[sequence], out[sequence], code, _part(loop, sequence))
-        if isinstance(prepared, SparseWeights):
-            _run_sparse(prepared, *arguments)
-        else:
-            _run_dense(prepared, *arguments)
+    prepared.drive(u, state, out, code, loop)
     return out
 
 

@@ -166,7 +166,7 @@ def test_a_diverging_network_is_a_fault_that_keeps_its_states() -> None:
         ({"nodes": None}, "nodes is missing"),
         ({"connectivity": 0.5}, "not both"),
         ({"weights": "w.safetensors"}, "decides about"),
-        ({"connections_per_node": 61}, "connections_per_node 61 is more than the 60 nodes"),
+        ({"connections_per_node": 61}, r"connections_per_node must lie in 1\.\.60 \(the nodes\), it is 61"),
         ({"input_scaling": [1.0, 2.0]}, "one per input"),
         ({"device": "tpu"}, "device"),
         ({"leak_rate": 0}, "leak_rate"),

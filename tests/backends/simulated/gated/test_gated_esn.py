@@ -415,7 +415,7 @@ def test_weights_that_do_not_fit_together_are_refused() -> None:
         ({"nodes": None}, "nodes is missing"),
         ({"connectivity": 0.5, "connections_per_node": 4}, "not both"),
         ({"weights": "w.safetensors"}, r"decides about .*reset_bias.*update_spectral_radius"),
-        ({"connections_per_node": 61}, "connections_per_node 61 is more than the 60 nodes"),
+        ({"connections_per_node": 61}, r"connections_per_node must lie in 1\.\.60 \(the nodes\), it is 61"),
         ({"update_spectral_radius": -1.0}, "update_spectral_radius"),
         ({"reset_input_scaling": [1.0, 2.0]}, "one per input"),
         ({"leak_rate": 0.5}, "leak_rate"),

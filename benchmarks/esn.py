@@ -33,7 +33,7 @@ from scipy.sparse import csr_array
 
 from reservoir_hw.backends.simulated.esn import cpu_loop as kernels
 from reservoir_hw.backends.simulated.nonidealities.rounding import to_float16
-from reservoir_hw.networks.weights import EsnWeights, draw_weights
+from reservoir_hw.networks import EsnWeights, draw_weights
 
 AGREEMENT = 2e-6
 _PAUSE_S = 0.1

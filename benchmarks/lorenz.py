@@ -35,7 +35,7 @@ from reservoirpy.nodes import Ridge as ReservoirpyRidge
 
 from reservoir_hw.backends.simulated.esn.esn import Esn
 from reservoir_hw.experiment.states.closed_loop import forecast
-from reservoir_hw.networks.weights import EsnWeights, draw_weights
+from reservoir_hw.networks import EsnWeights, draw_weights
 from reservoir_hw.readout.linear.ridge import RidgeReadout
 from reservoir_hw.tasks.lorenz import LYAPUNOV_EXPONENT, Lorenz
 from reservoir_hw.tasks.prediction.task import ClosedLoop

@@ -6,7 +6,7 @@ trajectory that begins there leaves. From eq. 11 on the paper bounds the derivat
     ∂τ/∂x = diag(1 - z) diag(1 - h²) W [diag(r) + diag(x ⊙ r ⊙ (1 - r)) W^r] + diag((x - h) ⊙ z ⊙ (1 - z)) W^z + diag(z)
 
 by replacing each factor by the largest value that it could have, in spectral norms. It takes 1 for r(1 - r) and for
-z(1 - z), which are at most 1/4, and 0 for the smallest z; `contractivity` gives the bound as printed,
+z(1 - z), which are at most 1/4, and 0 for the smallest z; `contractivity_bound` gives the bound as printed,
 `lipschitz_bound` the one with the factors' actual limits, which is never larger.
 """
 
@@ -22,7 +22,7 @@ from scipy.sparse.linalg import svds
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.networks.gated_weights import GatedWeights
-from reservoir_hw.networks.weights import spectral_radius
+from reservoir_hw.networks.spectral_radius import spectral_radius
 
 # Below this many rows LAPACK's full decomposition is quick; beyond it the Krylov space holds this many vectors.
 _DENSE_BELOW = 1000
@@ -73,7 +73,7 @@ class Contractivity:
         return self.total > 1.0
 
 
-def contractivity(norm_W: float, norm_Wr: float, norm_Wz: float, z_max: float) -> Contractivity:
+def contractivity_bound(norm_W: float, norm_Wr: float, norm_Wz: float, z_max: float) -> Contractivity:
     """The bound of Lemma 1 and Proposition 1 from the spectral norms of the recurrent matrices.
 
     Parameters

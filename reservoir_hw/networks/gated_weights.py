@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
-from scipy.sparse import csr_array
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.networks.weights import Distribution, EsnWeights, FloatArray, draw_weights
+from reservoir_hw.networks.drawing import draw_weights
+from reservoir_hw.networks.random_matrices import Distribution, FloatArray
+from reservoir_hw.networks.weights import EsnWeights, read_weights_file
 
-_FORMAT = "reservoir_hw.gated_esn_weights"
-_VERSION = "1"
+_HEADER = {"format": "reservoir_hw.gated_esn_weights", "version": "1"}
 
 # The state's matrices are those of a plain network of the same seed; the gates have streams of their own.
 _GATE_STREAMS = {"reset": (1,), "update": (2,)}
@@ -98,26 +97,27 @@ class GatedWeights:
         u, previous = np.asarray(u, np.float64), np.asarray(previous, np.float64)
         return _gate(self.reset, u, previous), _gate(self.update, u, previous)
 
+    def rounded(self, rounding: Callable[[FloatArray], FloatArray]) -> GatedWeights:
+        """With every number of the three parts rounded, as `EsnWeights.rounded` does."""
+        return GatedWeights(**{name: part.rounded(rounding) for name, part in self.parts().items()})
+
     def digest(self) -> str:
         """Hexadecimal sha256 over the digests of the three parts."""
-        digest = hashlib.sha256(f"{_FORMAT} {_VERSION}\n".encode())
+        digest = hashlib.sha256(f"{_HEADER['format']} {_HEADER['version']}\n".encode())
         for name, part in self.parts().items():
             digest.update(f"{name} {part.digest()}\n".encode())
         return digest.hexdigest()
 
     def save(self, path: str | Path) -> None:
         """Write a safetensors file; a CSR matrix is stored as its three arrays."""
-        arrays: dict[str, NDArray[Any]] = {}
-        for name, part in self.parts().items():
-            W = part.W
-            if isinstance(W, csr_array):
-                arrays |= {f"{name}.W.data": W.data, f"{name}.W.indices": W.indices, f"{name}.W.indptr": W.indptr}
-            else:
-                arrays[f"{name}.W"] = W
-            arrays[f"{name}.W_in"] = part.W_in
-            arrays[f"{name}.bias"] = part.bias
-            arrays[f"{name}.spectral_scale"] = np.array(part.spectral_scale)
-        save_file(arrays, path, metadata={"format": _FORMAT, "version": _VERSION})
+        # Every leak is 1, and is not stored.
+        arrays = {
+            f"{name}.{array}": value
+            for name, part in self.parts().items()
+            for array, value in part.stored().items()
+            if array != "leak"
+        }
+        save_file(arrays, path, metadata=_HEADER)
 
     @classmethod
     def load(cls, path: str | Path) -> GatedWeights:
@@ -126,21 +126,11 @@ class GatedWeights:
         Raises `ConfigurationError` where the file is missing, is not a weights file of a known version, or holds
         arrays that do not fit together.
         """
-        try:
-            with safe_open(path, framework="numpy") as file:
-                metadata = file.metadata() or {}
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError, TypeError) as error:
-            raise ConfigurationError(f"{path}: cannot be read as a weights file: {error}") from error
-        if metadata.get("format") != _FORMAT or metadata.get("version") != _VERSION:
-            raise ConfigurationError(
-                f"{path}: not a weights file of a gated_esn, version {_VERSION}: its metadata says "
-                f"format={metadata.get('format')!r}, version={metadata.get('version')!r}"
-            )
-        try:
-            return cls(**{name: _loaded(arrays, name) for name in _PARTS})
-        except (KeyError, ValueError, TypeError) as error:
-            raise ConfigurationError(f"{path}: damaged weights file: {error}") from error
+
+        def build(arrays: Mapping[str, NDArray[Any]]) -> GatedWeights:
+            return cls(**{name: _part(arrays, name) for name in _PARTS})
+
+        return read_weights_file(path, _HEADER, "a gated_esn, version 1", build)
 
 
 _PARTS = tuple(field.name for field in fields(GatedWeights))
@@ -209,11 +199,6 @@ def _gate(weights: EsnWeights, u: FloatArray, previous: FloatArray) -> FloatArra
     return 0.5 + 0.5 * np.tanh(0.5 * (u @ weights.W_in.T + recurrent + weights.bias))
 
 
-def _loaded(arrays: Mapping[str, NDArray[Any]], part: str) -> EsnWeights:
-    W: Any = arrays.get(f"{part}.W")
-    if W is None:
-        nodes = len(arrays[f"{part}.W_in"])
-        stored = (arrays[f"{part}.W.data"], arrays[f"{part}.W.indices"], arrays[f"{part}.W.indptr"])
-        W = csr_array(stored, shape=(nodes, nodes))
-    scale = float(arrays[f"{part}.spectral_scale"][()])
-    return EsnWeights(W, arrays[f"{part}.W_in"], arrays[f"{part}.bias"], np.asarray(1.0), scale)
+def _part(arrays: Mapping[str, NDArray[Any]], part: str) -> EsnWeights:
+    stored = {name.removeprefix(f"{part}."): array for name, array in arrays.items() if name.startswith(f"{part}.")}
+    return EsnWeights.from_stored({**stored, "leak": np.asarray(1.0)})

@@ -9,20 +9,17 @@ They suit the `esn` kind as well as `EsnLM`:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.validation import number_in, whole_number
-
-# A dense array or a scipy sparse one: scipy has no type information that would bear the union.
-Matrix: TypeAlias = Any
-
-# Up to here LAPACK's full spectrum takes seconds.
-_DENSE_SPECTRUM_UP_TO = 1000
+from reservoir_hw.networks.random_matrices import Matrix, scipy_sparse
+from reservoir_hw.networks.spectral_radius import scale_to
+from reservoir_hw.networks.spectral_radius import spectral_radius as radius_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +70,7 @@ def sparse_esn_weights(
     Raises ConfigurationError for values outside their range and for a W whose spectral radius is 0, MissingExtra
     without scipy.
     """
-    sparse = _scipy_sparse()
+    sparse = scipy_sparse()
     nodes, vocabulary = whole_number("nodes", nodes), whole_number("vocabulary", vocabulary)
     connections = whole_number("connections", connections)
     if connections > nodes:
@@ -113,35 +110,9 @@ def dense_esn_weights(
     return EsnArrays(_scaled(W, spectral_radius), W_in * np.float32(scaling), _leak(leak, nodes, seed))
 
 
-def spectral_radius_of(W: Matrix) -> float:
-    """Largest absolute eigenvalue of a square matrix, dense or sparse.
-
-    LAPACK up to 1000 nodes, above it ARPACK (Lehoucq, Sorensen & Yang 1998) with a wide Krylov space and a fixed start.
-    """
-    if W.shape[0] <= _DENSE_SPECTRUM_UP_TO:
-        return float(np.abs(np.linalg.eigvals(W if isinstance(W, np.ndarray) else W.toarray())).max())
-    linalg = _scipy_sparse().linalg
-    start = np.random.Generator(np.random.PCG64(0)).random(W.shape[0]) - 0.5
-    try:
-        values = linalg.eigs(W, k=1, which="LM", ncv=100, tol=1e-2, v0=start, return_eigenvectors=False)
-    except linalg.ArpackError as error:
-        raise ConfigurationError(
-            f"the spectral radius of a matrix of {W.shape[0]} nodes did not converge ({error}): use another seed or "
-            "more connections"
-        ) from error
-    return float(np.abs(values).max())
-
-
 def _scaled(W: Matrix, target: float) -> Matrix:
-    target = number_in("spectral_radius", target, 0.0, float("inf"))
-    radius = spectral_radius_of(W)
-    if not radius > 1e-7 * float(abs(W).max()):
-        raise ConfigurationError(
-            f"the recurrent matrix has the spectral radius {radius:.1e}: no scaling can change that; use more "
-            "connections, more nodes or another seed"
-        )
-    # Nine digits: finer ones are rounding of the eigenvalue solver and would differ between machines.
-    return W * float(f"{target / radius:.8e}")
+    target = number_in("spectral_radius", target, 0.0, np.inf)
+    return W * scale_to(target, radius_of(W, by_graph=False))
 
 
 def _leak(leak: Any, nodes: int, seed: int) -> float | NDArray[np.float64]:
@@ -162,12 +133,3 @@ def _sparse_columns(sparse: Any, nodes: int, columns: int, each: int, exact: boo
     rows = [np.sort(links.choice(nodes, count, replace=False, shuffle=False)) for count in counts.tolist()]
     indptr = np.concatenate([[0], np.cumsum(counts)])
     return sparse.csc_array((values.standard_normal(indptr[-1]), np.concatenate(rows), indptr), shape=(nodes, columns))
-
-
-def _scipy_sparse() -> Any:
-    try:
-        import scipy.sparse
-        import scipy.sparse.linalg
-    except ImportError as error:
-        raise MissingExtra("sparse weights need scipy: pip install 'reservoir-hw[sim]'") from error
-    return scipy.sparse

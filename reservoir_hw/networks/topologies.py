@@ -1,26 +1,33 @@
-"""How the nodes of a simulated network are linked: what a configuration can ask for, and the links it means.
+"""How the nodes of a simulated network are linked: what a configuration can ask for, and the matrix it draws.
 
 W[i, j] is the weight with which node i listens to node j. A topology says which entries are links, and
-where its definition fixes them, their weights; the others are drawn by `weights.draw_weights`. Only integers
-and elementary operations that are rounded correctly everywhere are used: a seed means the same matrix on
-every machine.
+where its definition fixes them, their weights; it draws the others. Only integers and elementary operations that are
+rounded correctly everywhere are used: a seed means the same matrix on every machine.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError
-
-Positions: TypeAlias = NDArray[np.int64]
-Weights: TypeAlias = NDArray[np.float64]
+from reservoir_hw.networks.random_matrices import (
+    Entries,
+    FloatArray,
+    Matrix,
+    Positions,
+    draw_links,
+    draw_matrix,
+    draw_values,
+    matrix_at,
+)
+from reservoir_hw.networks.spectral_radius import perron_root, scale_to, spectral_radius
 
 # Drawing options of a network that mean something to some topologies only. `distribution` is what
 # `draw_weights` calls the configuration's `weight_distribution`.
@@ -59,8 +66,25 @@ class _Topology(Config):
                 f"{option} means nothing to topology: {self.kind}; remove it, or choose a topology that uses it "
                 f"({', '.join(others)})"
             )
+        links = given.get("connections_per_node")
+        if links is not None and given.get("connectivity") is not None:
+            raise ConfigurationError("give connectivity or connections_per_node, not both")
         if nodes is not None:
             self._check_nodes(nodes)
+        if nodes is not None and links is not None and not 0 < links <= nodes:
+            raise ConfigurationError(f"connections_per_node must lie in 1..{nodes} (the nodes), it is {links}")
+
+    def draw(self, nodes: int, links: np.random.Generator, values: np.random.Generator, entries: Entries) -> Matrix:
+        """The recurrent matrix (nodes × nodes) before any scaling, dense or CSR: what is quicker to drive with.
+
+        `links` and `values` are the streams of the links and of their weights. `entries` holds drawing options of
+        `draw_weights`; each topology takes from it what it does not fix itself.
+        """
+        raise NotImplementedError
+
+    def spectral_scale(self, W: Matrix, target: float) -> float:
+        """The factor that gives a drawn matrix the spectral radius `target`."""
+        return scale_to(target, spectral_radius(W)) if self.radius is None else target / self.radius
 
     def _check_nodes(self, nodes: int) -> None:
         """The part of `check` that is about the nodes."""
@@ -73,6 +97,21 @@ class _Topology(Config):
             )
 
 
+class _Linked(_Topology):
+    """A topology that says where its links are."""
+
+    def links(self, nodes: int, rng: np.random.Generator) -> tuple[Positions, FloatArray | None]:
+        """Positions in the flattened matrix, rising, and their weights; None where these are to be drawn."""
+        raise NotImplementedError
+
+    def draw(self, nodes: int, links: np.random.Generator, values: np.random.Generator, entries: Entries) -> Matrix:
+        """The recurrent matrix before any scaling."""
+        positions, weights = self.links(nodes, links)
+        if weights is None:
+            weights = draw_values(values, len(positions), entries.distribution)
+        return matrix_at((nodes, nodes), positions, weights)
+
+
 class Random(_Topology):
     """Links anywhere: each with the probability `connectivity`, or `connections_per_node` of them (Jaeger 2001)."""
 
@@ -80,8 +119,12 @@ class Random(_Topology):
 
     uses = frozenset(_OPTIONS)
 
+    def draw(self, nodes: int, links: np.random.Generator, values: np.random.Generator, entries: Entries) -> Matrix:
+        """The recurrent matrix before any scaling."""
+        return draw_matrix((nodes, nodes), links, values, entries)
 
-class Ring(_Topology):
+
+class Ring(_Linked):
     """A cycle: node i listens to node i - 1, node 0 to the last, all with one weight, the spectral radius.
 
     The simple cycle reservoir of Rodan & Tiňo 2011 ("Minimum complexity echo state network").
@@ -92,14 +135,14 @@ class Ring(_Topology):
     uses = frozenset({"spectral_radius"})
     radius = 1.0
 
-    def links(self, nodes: int, rng: np.random.Generator) -> tuple[Positions, Weights]:
+    def links(self, nodes: int, rng: np.random.Generator) -> tuple[Positions, FloatArray]:
         """Positions in the flattened matrix, rising, and their weights."""
         del rng
         here = np.arange(nodes)
         return here * nodes + (here - 1) % nodes, np.ones(nodes)
 
 
-class DelayLine(_Topology):
+class DelayLine(_Linked):
     """A chain: node i listens to node i - 1, node 0 to none (the delay line reservoir of Rodan & Tiňo 2011).
 
     No closed loop, so the spectral radius is 0 and nothing can scale it: `weight` is the scale.
@@ -111,14 +154,14 @@ class DelayLine(_Topology):
     uses = frozenset()
     radius = 0.0
 
-    def links(self, nodes: int, rng: np.random.Generator) -> tuple[Positions, Weights]:
+    def links(self, nodes: int, rng: np.random.Generator) -> tuple[Positions, FloatArray]:
         """Positions in the flattened matrix, rising, and their weights."""
         del rng
         here = np.arange(1, nodes)
         return here * nodes + here - 1, np.full(nodes - 1, self.weight)
 
 
-class CycleJumps(_Topology):
+class CycleJumps(_Linked):
     """A ring with shortcuts: nodes 0, jump, 2 jump, ... are linked both ways with the next of them.
 
     Cycle reservoir with regular jumps (Rodan & Tiňo 2012). The chain of jumps closes at node 0 if `jump` divides
@@ -136,7 +179,7 @@ class CycleJumps(_Topology):
     def _check_nodes(self, nodes: int) -> None:
         self._need("jump", 2 * (self.jump + 1), nodes)
 
-    def links(self, nodes: int, rng: np.random.Generator) -> tuple[Positions, Weights]:
+    def links(self, nodes: int, rng: np.random.Generator) -> tuple[Positions, FloatArray]:
         """Positions in the flattened matrix, rising, and their weights."""
         cycle, _ = Ring().links(nodes, rng)
         begin = np.arange(nodes // self.jump) * self.jump
@@ -146,8 +189,12 @@ class CycleJumps(_Topology):
         order = np.argsort(positions)
         return positions[order], weights[order]
 
+    def spectral_scale(self, W: Matrix, target: float) -> float:
+        """The factor that gives a drawn matrix the spectral radius `target`."""
+        return scale_to(target, perron_root(W))
 
-class SmallWorld(_Topology):
+
+class SmallWorld(_Linked):
     """A ring lattice of which some links are replaced by random ones (Watts & Strogatz 1998), directed.
 
     Each node listens to its `neighbours` nearest nodes, half of them on each side. Each link then
@@ -181,7 +228,7 @@ class SmallWorld(_Topology):
         return np.sort(listeners * nodes + origins), None
 
 
-class ScaleFree(_Topology):
+class ScaleFree(_Linked):
     """Growth with preferential attachment (Barabási & Albert 1999): few hubs, many nodes with few links.
 
     The graph starts as `links_per_node` + 1 nodes, all linked. Each further node is linked to `links_per_node`
@@ -228,14 +275,15 @@ class Orthogonal(_Topology):
     uses = frozenset({"spectral_radius"})
     radius = 1.0
 
-    def matrix(self, nodes: int, rng: np.random.Generator) -> Weights:
+    def draw(self, nodes: int, links: np.random.Generator, values: np.random.Generator, entries: Entries) -> FloatArray:
         """(nodes × nodes), uniform (Haar) over the orthogonal group: Stewart 1980, a product of reflections.
 
         LAPACK's QR factorisation would be quicker, but its last bits depend on the machine.
         """
+        del links, entries
         reflectors, signs = [], []
         for size in range(nodes, 0, -1):
-            v = rng.standard_normal(size)
+            v = values.standard_normal(size)
             norm = math.sqrt(math.fsum((v * v).tolist()))
             sign = math.copysign(1.0, v[0])
             v[0] += sign * norm
@@ -276,6 +324,16 @@ class Block(_Topology):
                 f"connections_per_node = {links} is more than the {nodes // self.blocks} nodes of the smallest of "
                 f"the {self.blocks} blocks"
             )
+
+    def draw(self, nodes: int, links: np.random.Generator, values: np.random.Generator, entries: Entries) -> Matrix:
+        """The recurrent matrix before any scaling."""
+        parts = []
+        for first, end in pairwise(self.bounds(nodes).tolist()):
+            size = end - first
+            rows, columns = np.divmod(draw_links((size, size), links, entries), size)
+            parts.append((rows + first) * nodes + columns + first)
+        positions = np.sort(np.concatenate([*parts, self.between(nodes, links)]))
+        return matrix_at((nodes, nodes), positions, draw_values(values, len(positions), entries.distribution))
 
     def _check_nodes(self, nodes: int) -> None:
         self._need("blocks", self.blocks, nodes)

@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.networks.contractivity import (
-    contractivity,
+    contractivity_bound,
     lipschitz_bound,
     matrix_norms,
     recurrent_norms,
@@ -44,7 +44,7 @@ def test_a_case_computed_by_hand():
     assert norms["reset"].spectral_norm == pytest.approx(0.5)
     assert norms["reset"].spectral_radius == pytest.approx(0.3)
     assert norms["update"].spectral_norm == pytest.approx(0.05)
-    bound = contractivity(0.2, 0.5, 0.05, z_max=0.55)
+    bound = contractivity_bound(0.2, 0.5, 0.05, z_max=0.55)
     assert bound.state_term == pytest.approx(0.3)
     assert bound.update_term == pytest.approx(0.1)
     assert bound.total == pytest.approx(0.95)
@@ -63,12 +63,12 @@ def test_the_printed_bound_is_spectral_and_not_of_the_radius():
     norms = matrix_norms(W)
     assert norms.spectral_radius == 0.0
     assert norms.spectral_norm == norms.frobenius_norm == 3.0
-    assert contractivity(norms.spectral_norm, 0.0, 0.0, 0.5).may_be_non_contractive
+    assert contractivity_bound(norms.spectral_norm, 0.0, 0.0, 0.5).may_be_non_contractive
     assert matrix_norms(np.zeros((3, 3))) == matrix_norms(csr_array((3, 3)))
 
 
 def test_at_a_sum_of_one_neither_statement_says_anything():
-    bound = contractivity(0.25, 0.0, 0.125, z_max=0.5)
+    bound = contractivity_bound(0.25, 0.0, 0.125, z_max=0.5)
     assert bound.total == 1.0
     assert not bound.contractive
     assert not bound.may_be_non_contractive
@@ -114,7 +114,7 @@ def test_no_network_violates_the_bounds(seed: int, connectivity: float):
     norms = [n.spectral_norm for n in recurrent_norms(weights).values()]
     z_min, z_max = update_gate_range(weights, 1.0)
     sharp = lipschitz_bound(*norms, z_max=z_max, z_min=z_min)
-    assert sharp <= contractivity(*norms, z_max=z_max).total
+    assert sharp <= contractivity_bound(*norms, z_max=z_max).total
     u = rng.uniform(-1, 1, (500, 2))
     here = rng.uniform(-1, 1, (500, 20))
     for distance in (1e-6, 0.1, 2.0):
@@ -133,7 +133,7 @@ def test_contractive_trajectories_come_together_at_the_rate_of_the_bound():
     )  # fmt: skip
     norms = [n.spectral_norm for n in recurrent_norms(weights).values()]
     z_min, z_max = update_gate_range(weights, 1.0)
-    printed = contractivity(*norms, z_max=z_max)
+    printed = contractivity_bound(*norms, z_max=z_max)
     rate = lipschitz_bound(*norms, z_max=z_max, z_min=z_min)
     assert rate < printed.total
     assert printed.contractive
@@ -154,7 +154,7 @@ def test_a_network_beyond_the_bound_can_remember_for_ever():
         "state.W": [[8.0]], "state.W_in": [[0.0]], "reset.W": [[0.0]], "reset.W_in": [[0.0]],
         "update.W": [[0.0]], "update.W_in": [[0.0]],
     })  # fmt: skip
-    assert contractivity(8.0, 0.0, 0.0, 0.5).may_be_non_contractive
+    assert contractivity_bound(8.0, 0.0, 0.0, 0.5).may_be_non_contractive
     x = np.array([[0.5], [-0.5]])
     for _ in range(200):
         x = step(weights, np.zeros((2, 1)), x)
@@ -165,9 +165,9 @@ def test_a_network_beyond_the_bound_can_remember_for_ever():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: contractivity(-1.0, 0.0, 0.0, 0.5), "negative"),
-        (lambda: contractivity(1.0, float("nan"), 0.0, 0.5), "negative"),
-        (lambda: contractivity(1.0, 0.0, 0.0, 1.5), "z_max"),
+        (lambda: contractivity_bound(-1.0, 0.0, 0.0, 0.5), "negative"),
+        (lambda: contractivity_bound(1.0, float("nan"), 0.0, 0.5), "negative"),
+        (lambda: contractivity_bound(1.0, 0.0, 0.0, 1.5), "z_max"),
         (lambda: lipschitz_bound(1.0, 0.0, 0.0, 0.5, 0.6), "z_min"),
         (lambda: update_gate_range(draw_gated_weights(4, 2, seed=0), [1.0]), "one per input"),
     ],

@@ -17,6 +17,8 @@ from scipy.sparse import csr_array
 
 from reservoir_hw.core.configuration import Config, Document, validate
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.networks import EsnWeights, draw_weights
+from reservoir_hw.networks.spectral_radius import perron_root
 from reservoir_hw.networks.topologies import (
     Block,
     CycleJumps,
@@ -28,7 +30,6 @@ from reservoir_hw.networks.topologies import (
     SmallWorld,
     Topology,
 )
-from reservoir_hw.networks.weights import EsnWeights, draw_weights, perron_root
 
 SCALABLE = [Random(), Ring(), CycleJumps(), SmallWorld(), ScaleFree(), Orthogonal(), Block()]
 DRAWN = [Random(), SmallWorld(), ScaleFree(), Orthogonal(), Block(links_between=20)]

@@ -6,7 +6,7 @@ from reservoir_hw.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from reservoir_hw.backends.simulated.esn.esn import Esn
-    from reservoir_hw.networks.weights import EsnWeights, draw_weights
+    from reservoir_hw.networks import EsnWeights, draw_weights
 
 __all__ = ["Esn", "EsnWeights", "draw_weights"]
 
@@ -14,7 +14,7 @@ __getattr__ = lazy_names(
     __name__,
     {
         "Esn": ".esn.esn",
-        "EsnWeights": "reservoir_hw.networks.weights",
-        "draw_weights": "reservoir_hw.networks.weights",
+        "EsnWeights": "reservoir_hw.networks",
+        "draw_weights": "reservoir_hw.networks",
     },
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -11,6 +11,28 @@ from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.core.arrays import import_torch
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.spec import DType
+
+
+class Engine(Protocol):
+    """Computes the equations of a kind and keeps their state."""
+
+    name: str
+
+    def reset(self, batch: int) -> None:
+        """To rest, for so many sequences."""
+
+    def run(self, u: Any, out: Any, loop: LoopTerms | None) -> Any:
+        """(batch, time, inputs) -> (batch, time, nodes); `loop` acts on every new state. `out` may be filled."""
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        """Copies of the state; the first axis of each array is the sequence."""
+        ...
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Continue from what `get_state` gave."""
+
+    def transition(self, u: Any, states: Any, loop: LoopTerms | None) -> Any:
+        """One step from given states, (batch, inputs), (batch, nodes) -> (batch, nodes), where the kind is settable."""
 
 
 class NumbaEngine:

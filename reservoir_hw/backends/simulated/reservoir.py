@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from pydantic import Field, NonNegativeInt
 
-from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL, Nonidealities, NonidealitiesField
-from reservoir_hw.backends.simulated.nonidealities.noise import Imperfections, LoopTerms
+from reservoir_hw.backends.simulated.engines import Engine
+from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities, NonidealitiesField
+from reservoir_hw.backends.simulated.nonidealities.noise import DrawnNonidealities
 from reservoir_hw.core import arrays
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import OutOfRange, Reservoir
@@ -21,7 +22,7 @@ from reservoir_hw.core.spec import Identity, ReservoirSpec
 _CHUNK = 1 << 20
 # Steps from which on the spread of the states is worth comparing with the noise, how many of one chunk suffice for it,
 # and the ratio that is worth a word.
-_COMPARED, _SUFFICE, _DROWNED = 100, 1000, 3
+_STEPS_COMPARED, _SAMPLES_ENOUGH, _DROWNED_BELOW = 100, 1000, 3
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ class SimulatedConfig(ReservoirConfig):
     """What every simulated kind can be told."""
 
     nonidealities: NonidealitiesField = Field(
-        default=IDEAL, description="how the device departs from its equations; by default not at all"
+        default=IDEAL_DEVICE, description="how the device departs from its equations; by default not at all"
     )
     seed: NonNegativeInt = 0
 
@@ -57,28 +58,6 @@ class SimulatedConfig(ReservoirConfig):
         return self.nonidealities.model_copy(update={"seed": self.seed})
 
 
-class Engine(Protocol):
-    """Computes the equations of a kind and keeps their state."""
-
-    name: str
-
-    def reset(self, batch: int) -> None:
-        """To rest, for so many sequences."""
-
-    def run(self, u: Any, out: Any, loop: LoopTerms | None) -> Any:
-        """(batch, time, inputs) -> (batch, time, nodes); `loop` acts on every new state. `out` may be filled."""
-
-    def get_state(self) -> dict[str, np.ndarray]:
-        """Copies of the state; the first axis of each array is the sequence."""
-        ...
-
-    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Continue from what `get_state` gave."""
-
-    def transition(self, u: Any, states: Any, loop: LoopTerms | None) -> Any:
-        """One step from given states, (batch, inputs), (batch, nodes) -> (batch, nodes), where the kind is settable."""
-
-
 class SimulatedReservoir(Reservoir):
     """A reservoir that is computed.
 
@@ -101,12 +80,12 @@ class SimulatedReservoir(Reservoir):
         spec: ReservoirSpec,
         engine: Engine,
         *,
-        nonidealities: Nonidealities = IDEAL,
+        nonidealities: Nonidealities = IDEAL_DEVICE,
         out_of_range: OutOfRange = "error",
     ) -> None:
         self._engine = engine
         self._nonidealities = nonidealities
-        self._imperfect = None if nonidealities.ideal else Imperfections(nonidealities, spec.nodes, spec.numpy_dtype)
+        self._drawn = None if nonidealities.ideal else DrawnNonidealities(nonidealities, spec.nodes, spec.numpy_dtype)
         super().__init__(self._declared(spec), out_of_range=out_of_range)
 
     def _declared(self, spec: ReservoirSpec) -> ReservoirSpec:
@@ -134,7 +113,7 @@ class SimulatedReservoir(Reservoir):
         self._next_sequence = 0
         self._age = 0
         # None as soon as it was compared with the noise.
-        self._spread = _Spread() if self._nonidealities.loop.noise else None
+        self._spread = _StateSpread() if self._nonidealities.loop.noise else None
 
     def _reset(self, batch: int) -> None:
         self._engine.reset(batch)
@@ -143,7 +122,7 @@ class SimulatedReservoir(Reservoir):
         self._position = 0
 
     def _run(self, u: Any, out: Any) -> Any:
-        if self._imperfect is None:
+        if self._drawn is None:
             return self._engine.run(u, out, None)
         batch, steps = u.shape[:2]
         chunk = max(1, _CHUNK // (batch * self.spec.nodes))
@@ -151,21 +130,21 @@ class SimulatedReservoir(Reservoir):
             # In one piece: gradients reach back to the start of a call. Autograd needs more memory than the noise.
             chunk = steps
         if steps <= chunk:
-            return self._run_chunk(self._imperfect, u)
+            return self._run_chunk(self._drawn, u)
         if out is None:
             shape = (batch, steps, self.spec.nodes)
             out = u.new_empty(shape) if arrays.is_tensor(u) else np.empty(shape, self.spec.numpy_dtype)
         for t in range(0, steps, chunk):
             part = slice(t, t + chunk)
-            out[:, part] = self._run_chunk(self._imperfect, arrays.contiguous(u[:, part]))
+            out[:, part] = self._run_chunk(self._drawn, arrays.contiguous(u[:, part]))
         return out
 
-    def _run_chunk(self, imperfect: Imperfections, u: Any) -> Any:
+    def _run_chunk(self, drawn: DrawnNonidealities, u: Any) -> Any:
         steps = u.shape[1]
-        loop = imperfect.loop_terms(self._sequences, self._position, self._age, steps)
+        loop = drawn.loop_terms(self._sequences, self._position, self._age, steps)
         states = self._engine.run(self._converted(u), None, loop)
         self._compare_noise(u, states)
-        states, saturated, lost = self._measured(imperfect, states, self._sequences, self._position)
+        states, saturated, lost = self._measured(drawn, states, self._sequences, self._position)
         self.counters.saturations += saturated
         self.counters.lost += lost
         self._position += steps
@@ -177,11 +156,11 @@ class SimulatedReservoir(Reservoir):
         if self._spread is None:
             return
         self._spread.add(u, states)
-        if self._spread.steps < _COMPARED:
+        if self._spread.steps < _STEPS_COMPARED:
             return
         noise, spread = self._nonidealities.loop.noise, self._spread.result()
         self._spread = None
-        if spread < _DROWNED * noise:
+        if spread < _DROWNED_BELOW * noise:
             log.warning(
                 "%s: with a loop noise of %g the states spread by no more than %.2g over time (standard deviation), "
                 "noise included: lower nonidealities.loop.noise, which is in units of the states, or drive it harder",
@@ -190,33 +169,33 @@ class SimulatedReservoir(Reservoir):
 
     def _converted(self, u: Any) -> Any:
         """What the DAC makes of inputs that are within its range."""
-        if self._imperfect is None or self._imperfect.dac is None or not self.inputs_are_converted:
+        if self._drawn is None or self._drawn.dac is None or not self.inputs_are_converted:
             return u
-        return self._imperfect.dac.apply(u)[0]
+        return self._drawn.dac.apply(u)[0]
 
     def _transition(self, u: Any, states: Any) -> Any:
-        imperfect = self._imperfect
-        if imperfect is None:
+        drawn = self._drawn
+        if drawn is None:
             return self._engine.transition(u, states, None)
         # Settable devices have no noise and no drift: any sequence and step give the same terms.
         sequences = np.zeros(len(u), dtype=np.int64)
-        loop = imperfect.loop_terms(sequences, 0, 0, 1)
+        loop = drawn.loop_terms(sequences, 0, 0, 1)
         after = self._engine.transition(self._converted(u), states, loop)
-        states, saturated, _ = self._measured(imperfect, after[:, None], sequences, 0)
+        states, saturated, _ = self._measured(drawn, after[:, None], sequences, 0)
         self.counters.saturations += saturated
         return states[:, 0]
 
     def _measured(
-        self, imperfect: Imperfections, states: Any, sequences: np.ndarray, first: int
+        self, drawn: DrawnNonidealities, states: Any, sequences: np.ndarray, first: int
     ) -> tuple[Any, int, int]:
         """What is read of the states, and how often they reached the end of a range and were lost."""
-        at_end = imperfect.at_the_end(states)
-        states, saturated, lost = imperfect.measure(states, sequences, first)
+        at_end = drawn.count_at_range_ends(states)
+        states, saturated, lost = drawn.measure(states, sequences, first)
         return states, saturated + at_end, lost
 
     def _snapshot(self) -> dict[str, np.ndarray]:
         state = self._engine.get_state()
-        if self._imperfect is not None:
+        if self._drawn is not None:
             state["noise.sequence"] = self._sequences.copy()
             state["noise.step"] = np.full(len(self._sequences), self._position)
             state["noise.age"] = np.full(len(self._sequences), self._age)
@@ -247,25 +226,25 @@ class SimulatedReservoir(Reservoir):
                     "together, so that snapshots taken at different steps cannot be joined"
                 )
         self._engine.set_state({name: array for name, array in state.items() if not name.startswith("noise.")})
-        if self._imperfect is not None:
+        if self._drawn is not None:
             self._sequences = np.array(state["noise.sequence"])
             self._position, self._age = int(state["noise.step"][0]), int(state["noise.age"][0])
             self._next_sequence = int(state["noise.next"][0])
 
     def _with_identity(self, identity: Identity) -> ReservoirSpec:
         """The spec after an upload."""
-        if self._imperfect is not None:
+        if self._drawn is not None:
             identity = _marked(identity, self._nonidealities)
         return self.device_spec.model_copy(update={"identity": identity})
 
     def _settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = {"engine": self._engine.name}
-        if self._imperfect is not None:
+        if self._drawn is not None:
             settings["nonidealities"] = self._nonidealities.model_dump(mode="json")
         return settings
 
 
-class _Spread:
+class _StateSpread:
     """How far the states spread over the steps at which the inputs changed, from chunk to chunk and call to call."""
 
     def __init__(self) -> None:
@@ -276,13 +255,13 @@ class _Spread:
     def add(self, u: Any, states: Any) -> None:
         """Look at a chunk of inputs and states (batch, time, ...): at as many sequences as it takes."""
         steps = u.shape[1]
-        given = _as_numpy(u[: 1 + _COMPARED // max(1, steps)]).reshape(-1, u.shape[2])
+        given = _as_numpy(u[: 1 + _STEPS_COMPARED // max(1, steps)]).reshape(-1, u.shape[2])
         if not len(given):
             return
         before = given[:1] if self._last is None else self._last
         changed = np.flatnonzero((given != np.concatenate([before, given[:-1]])).any(axis=1))
         self._last = given[-1:].copy()
-        sequence, step = np.divmod(changed[:: 1 + len(changed) // _SUFFICE], steps)
+        sequence, step = np.divmod(changed[:: 1 + len(changed) // _SAMPLES_ENOUGH], steps)
         if not len(step):
             return
         samples = _as_numpy(states[sequence, step]).astype(np.float64)

@@ -12,7 +12,7 @@ from torch import Tensor
 from reservoir_hw.backends.simulated.esn.esn import Esn, EsnConfig
 from reservoir_hw.backends.simulated.gated.gated_esn import GatedEsnConfig
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, NotSupported, ShapeError
-from reservoir_hw.networks.weights import EsnWeights
+from reservoir_hw.networks import EsnWeights
 from reservoir_hw.readout import ReservoirLayer, RidgeReadout
 from reservoir_hw.readout.models.gated import (
     Candidate,

@@ -17,8 +17,8 @@ from toys import SnapshotToy, Toy
 from reservoir_hw import Reservoir, open_reservoir
 from reservoir_hw.backends.simulated.esn.esn import Esn
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, ShapeError, StateLost
-from reservoir_hw.networks.language_weights import spectral_radius_of
-from reservoir_hw.networks.weights import EsnWeights
+from reservoir_hw.networks import EsnWeights
+from reservoir_hw.networks.spectral_radius import spectral_radius
 from reservoir_hw.readout import (
     AttentionReadout,
     EsnArrays,
@@ -142,7 +142,7 @@ def test_seeds_and_streams() -> None:
 def test_spectral_radius_of_a_large_matrix() -> None:
     weights = sparse_esn_weights(1100, 2, connections=10, spectral_radius=0.95, seed=0)
     assert np.abs(np.linalg.eigvals(dense(weights.W))).max() == pytest.approx(0.95, rel=2e-3)
-    assert spectral_radius_of(weights.W) == pytest.approx(0.95, rel=1e-6)
+    assert spectral_radius(weights.W) == pytest.approx(0.95, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeE
 from reservoir_hw.core.hostlock import HostLock
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.store import StateStore
-from reservoir_hw.networks.weights import draw_weights
+from reservoir_hw.networks import draw_weights
 from reservoir_hw.readout import (
     LAERC,
     AttentionReadout,

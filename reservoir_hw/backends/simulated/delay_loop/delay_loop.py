@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL, Nonidealities
+from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
@@ -172,7 +172,7 @@ class DelayLoop(SimulatedReservoir):
         theta: float = 0.2,
         delay_nodes: int | None = None,
         dtype: DType = "float32",
-        nonidealities: Nonidealities = IDEAL,
+        nonidealities: Nonidealities = IDEAL_DEVICE,
         out_of_range: OutOfRange = "error",
     ) -> None:
         if delay_nodes is None:
@@ -241,9 +241,9 @@ class _LoopEngine:
         dac: Quantiser | None,
     ) -> None:
         from reservoir_hw.backends.simulated.delay_loop import cpu_loop
-        from reservoir_hw.backends.simulated.kernels import pace
+        from reservoir_hw.backends.simulated.kernels import threads as thread_pool
 
-        self._kernels, self._pace = cpu_loop, pace
+        self._kernels, self._threads = cpu_loop, thread_pool
         self._dtype, self._delay, self._dac = dtype, delay_nodes, dac
         self._columns = np.ascontiguousarray(mask.matrix.T, dtype)
         self._bias = mask.bias.astype(dtype)
@@ -327,8 +327,8 @@ class _LoopEngine:
             self._kernels.sequence(*fixed, u[0], history[0], scratch[0], out[0], *then, *more)
         else:
             # The same kernel whatever the number of steps, so that no bit depends on it.
-            threads = self._pace.available_threads() if out.size >= _THREADED else 1
-            with self._pace.numba_threads(min(threads, batch)):
+            threads = self._threads.available_threads() if out.size >= _THREADED else 1
+            with self._threads.numba_threads(min(threads, batch)):
                 self._kernels.sequences(*fixed, u, history, scratch, out, *then, *terms)
         flat = out.reshape(batch, -1)
         kept = max(0, self._delay - flat.shape[1])

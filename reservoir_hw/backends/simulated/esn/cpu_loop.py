@@ -8,6 +8,7 @@ batch, never on the number of time steps: a run in one piece, in chunks or step 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
@@ -15,13 +16,20 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import issparse
 
 from reservoir_hw.backends.simulated.kernels import compiled
-from reservoir_hw.backends.simulated.kernels.dense_batch import ROWS, dense_batch, panels_of
-from reservoir_hw.backends.simulated.kernels.pace import Pace, available_threads, end_spinning, numba_threads, share_out
+from reservoir_hw.backends.simulated.kernels.dense_batch import dense_batch, panels_of
+from reservoir_hw.backends.simulated.kernels.threads import (
+    AdaptiveThreads,
+    available_threads,
+    numba_threads,
+    release_torch_threads,
+    share_out,
+)
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.networks.random_matrices import Matrix
 from reservoir_hw.networks.weights import EsnWeights
 
 Activation = Literal["tanh", "relu", "identity"]
@@ -51,14 +59,14 @@ class PreparedWeights:
     inputs: int
     dtype: np.dtype[Any]
     storage: np.dtype[Any]
-    W: Array | csr_array
+    W: Matrix
     W_in: Array
     bias: Array
     keep: Array
     gain: Array
     leaky: bool
     threads: int
-    paces: dict[int, Pace] = field(default_factory=dict, repr=False)
+    adaptive: dict[int, AdaptiveThreads] = field(default_factory=dict, repr=False)
 
     @cached_property
     def stacked(self) -> Array:
@@ -80,7 +88,6 @@ class PreparedWeights:
     @cached_property
     def csr(self) -> tuple[Array, Array, Array]:
         """The recurrent matrix as `padded_csr` has it."""
-        assert isinstance(self.W, csr_array)
         starts, columns, values = padded_csr(self.W)
         return starts, columns, _bits(values.astype(self.storage))
 
@@ -92,17 +99,16 @@ class PreparedWeights:
     @property
     def sparse(self) -> bool:
         """Whether the recurrent matrix is kept as CSR."""
-        return isinstance(self.W, csr_array)
+        return issparse(self.W)
 
     def step_is_threaded(self, batch: int) -> bool:
         """Whether one step of so many sequences is worth sharing out among threads."""
-        if isinstance(self.W, csr_array):
-            return self.threads > 1 and self.W.nnz * batch >= _THREADED_SPARSE
-        return self.threads > 1 and self.nodes * self.nodes * batch >= THREADED_DENSE
+        work, least = (self.W.nnz, _THREADED_SPARSE) if self.sparse else (self.W.size, THREADED_DENSE)
+        return self.threads > 1 and work * batch >= least
 
-    def pace(self, batch: int) -> Pace:
+    def adaptive_threads(self, batch: int) -> AdaptiveThreads:
         """What is known about the speed of steps of so many sequences."""
-        return self.paces.setdefault(batch, Pace())
+        return self.adaptive.setdefault(batch, AdaptiveThreads())
 
 
 def prepare(
@@ -199,16 +205,8 @@ def _run_dense(
     vectors[:, :, nodes + prepared.inputs] = 1
     products = np.empty((batch, matrix.shape[0]), prepared.dtype)
     common = (matrix, vectors, products, u, out, *equation, loop)
-    if batch > 1 and prepared.threads > 1:
-        with numba_threads(min(prepared.threads, batch)):
-            compiled.dense_sequences(*common)
-        return
-    for b in range(batch):
-        if prepared.step_is_threaded(1):
-            advance = partial(compiled.dense_parallel, *common, b)
-            prepared.pace(1).drive(advance, steps, prepared.threads)
-        else:
-            compiled.dense_serial(*common, b, 0, steps)
+    kernels = (compiled.dense_serial, compiled.dense_parallel, compiled.dense_sequences)
+    _run_each(prepared, *kernels, common, batch, steps)
 
 
 def _run_sparse(
@@ -216,16 +214,29 @@ def _run_sparse(
 ) -> None:
     batch, steps, _ = u.shape
     common = (*prepared.csr, prepared.input_rows, prepared.bias, state, u, out, *equation, loop)
+    kernels = (compiled.sparse_serial, compiled.sparse_parallel, compiled.sparse_sequences)
+    _run_each(prepared, *kernels, common, batch, steps)
+
+
+def _run_each(
+    prepared: PreparedWeights,
+    serial: Callable[..., None],
+    parallel: Callable[..., None],
+    sequences: Callable[..., None],
+    common: tuple[Any, ...],
+    batch: int,
+    steps: int,
+) -> None:
+    """All steps of a few sequences: side by side on threads, or in turn, each on one thread or its steps on several."""
     if batch > 1 and prepared.threads > 1:
         with numba_threads(min(prepared.threads, batch)):
-            compiled.sparse_sequences(*common)
+            sequences(*common)
         return
     for b in range(batch):
         if prepared.step_is_threaded(1):
-            advance = partial(compiled.sparse_parallel, *common, b)
-            prepared.pace(1).drive(advance, steps, prepared.threads)
+            prepared.adaptive_threads(1).drive(partial(parallel, *common, b), steps, prepared.threads)
         else:
-            compiled.sparse_serial(*common, b, 0, steps)
+            serial(*common, b, 0, steps)
 
 
 def _run_dense_batch(
@@ -234,7 +245,7 @@ def _run_dense_batch(
     batch, steps, inputs = u.shape
     panels, nodes = prepared.panels, prepared.nodes
     count, columns, width = panels.shape
-    rows = -(-batch // ROWS) * ROWS
+    rows = -(-batch // compiled.ROWS) * compiled.ROWS
     # Rows of state, input and the 1 of the bias; the rows beyond the batch are multiplied in vain.
     vectors = np.zeros((rows, padded(columns)), prepared.dtype)
     vectors[:batch, :nodes] = state
@@ -244,16 +255,16 @@ def _run_dense_batch(
     products_of_all = panels.size * rows * steps
     threads = prepared.threads if products_of_all >= _THREADED_BATCH else 1
     if threads > 1 and products_of_all >= _LONG_BATCH:
-        end_spinning()
+        release_torch_threads()
     share_out(lambda part: dense_batch(*common, *part), _parts(batch, threads), threads)
 
 
 def _parts(batch: int, threads: int) -> list[tuple[int, int]]:
     """First and last sequences of the parts of a batch, in whole tiles."""
-    tiles = -(-batch // ROWS)
+    tiles = -(-batch // compiled.ROWS)
     # More parts than threads: one that was kept waiting for its core leaves the rest to the others.
     parts = min(tiles, 2 * threads) if threads > 1 else 1
-    cuts = [tiles * part // parts * ROWS for part in range(parts)]
+    cuts = [tiles * part // parts * compiled.ROWS for part in range(parts)]
     return list(pairwise([*cuts, batch]))
 
 
@@ -274,7 +285,7 @@ def _run_sparse_batch(
         drive = _time_first(u[:, part])
         here = None if loop is None else loop._replace(additive=_time_first(loop.additive[:, part]))
         advance = partial(compiled.sparse_batch, *fixed, previous, drive, target, *equation, here)
-        prepared.pace(batch).drive(advance, len(drive), threads)
+        prepared.adaptive_threads(batch).drive(advance, len(drive), threads)
         if target is not rows:
             rows[...] = target
         previous = target[-1]

@@ -27,7 +27,7 @@ from reservoir_hw.backends.simulated.kernels.compiled import (
     numba,
     sparse_rows,
 )
-from reservoir_hw.backends.simulated.kernels.pace import Pace, available_threads
+from reservoir_hw.backends.simulated.kernels.threads import AdaptiveThreads, available_threads
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.networks.gated_weights import GatedWeights
 from reservoir_hw.networks.weights import EsnWeights
@@ -49,7 +49,15 @@ class DenseWeights:
     gates: Array
     candidate: Array
     threads: int
-    pace: Pace = field(default_factory=Pace, repr=False)
+    adaptive: AdaptiveThreads = field(default_factory=AdaptiveThreads, repr=False)
+
+    def drive(self, u: Array, state: Array, out: Array, code: int, loop: LoopTerms | None) -> None:
+        """Fill `out` with the states and bring `state` up to date; `code` is that of the activation."""
+        if len(u) >= MATRIX_BATCH:
+            _run_batch(self, u, state, out, code, loop)
+            return
+        for sequence in range(len(u)):
+            _run_dense(self, u[sequence], state[sequence], out[sequence], code, _part(loop, sequence))
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +69,11 @@ class SparseWeights:
     dtype: np.dtype[Any]
     gates: tuple[Array, Array, Array, Array, Array]
     candidate: tuple[Array, Array, Array, Array, Array]
+
+    def drive(self, u: Array, state: Array, out: Array, code: int, loop: LoopTerms | None) -> None:
+        """Fill `out` with the states and bring `state` up to date; `code` is that of the activation."""
+        for sequence in range(len(u)):
+            _run_sparse(self, u[sequence], state[sequence], out[sequence], code, _part(loop, sequence))
 
 
 def prepare(weights: GatedWeights, dtype: DTypeLike = np.float32) -> DenseWeights | SparseWeights:
@@ -113,15 +126,7 @@ def run(
     if not u.shape[1]:
         return out
     code = activation_code("tanh", prepared.dtype)
-    if isinstance(prepared, DenseWeights) and len(u) >= MATRIX_BATCH:
-        _run_batch(prepared, u, state, out, code, loop)
-        return out
-    for sequence in range(len(u)):
-        arguments = (u[sequence], state[sequence], out[sequence], code, _part(loop, sequence))
-        if isinstance(prepared, SparseWeights):
-            _run_sparse(prepared, *arguments)
-        else:
-            _run_dense(prepared, *arguments)
+    prepared.drive(u, state, out, code, loop)
     return out
 
 
@@ -164,7 +169,7 @@ def _run_dense(prepared: DenseWeights, u: Array, state: Array, out: Array, code:
             here = _part(loop, slice(begin, end))
             _dense_parallel(*fixed, u[begin:end], out[begin:end], code, here, threads)
 
-        prepared.pace.drive(advance, len(u), prepared.threads)
+        prepared.adaptive.drive(advance, len(u), prepared.threads)
     else:
         _dense_serial(*fixed, u, out, code, loop)
     state[:] = out[-1]

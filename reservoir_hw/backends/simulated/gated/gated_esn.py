@@ -6,20 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from reservoir_hw.backends.simulated.engines import NumbaEngine, TorchEngine, check_device
-from reservoir_hw.backends.simulated.esn.esn import Distribution, Probability
-from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL, LoopNonidealities, Nonidealities
-from reservoir_hw.backends.simulated.nonidealities.rounding import to_weight_bits
-from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir, have_numba
+from reservoir_hw.backends.simulated.network import Device, NetworkConfig, Probability, Scaling, SimulatedNetwork
+from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities
 from reservoir_hw.core.arrays import to_numpy
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra, NotSupported, ShapeError
+from reservoir_hw.core.errors import NotSupported, ShapeError
 from reservoir_hw.core.reservoir import OutOfRange
-from reservoir_hw.core.spec import DType, Identity, ReservoirSpec
+from reservoir_hw.core.spec import DType, Identity
+from reservoir_hw.networks.random_matrices import Distribution
 
 if TYPE_CHECKING:
     from reservoir_hw.networks.gated_weights import GatedWeights
@@ -27,11 +26,10 @@ if TYPE_CHECKING:
 # Gate activations that are computed at once.
 _CHUNK = 1 << 20
 
-Scaling = float | list[float]
 Radius = NonNegativeFloat | None
 
 
-class GatedEsnConfig(SimulatedConfig):
+class GatedEsnConfig(NetworkConfig):
     """Gated echo state network with untrained gates (Di Sarli, Gallicchio & Micheli 2022, eq. 6).
 
     r = σ(W^r_in u + W^r x), z = σ(W^z_in u + W^z x), h = tanh(W_in u + W (r ⊙ x)), x' = z ⊙ x + (1 - z) ⊙ h.
@@ -57,45 +55,25 @@ class GatedEsnConfig(SimulatedConfig):
     )
     weights: str | None = Field(default=None, description="a safetensors file of saved weights instead of drawing them")
     dtype: DType = "float32"
-    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
+    device: Device = "cpu"
     gradients: bool = Field(default=False, description="compute with torch, so that gradients pass through")
 
-    @model_validator(mode="after")
-    def _one_source_of_weights(self) -> Self:
-        fields = type(self).model_fields
-        given = sorted(name for name in _DRAWING | {"nodes", "seed"} if getattr(self, name) != fields[name].default)
-        if self.weights is not None and given:
-            raise ValueError(f"the file in `weights` decides about {', '.join(given)}; remove them")
-        if self.weights is None and self.nodes is None:
-            raise ValueError("nodes is missing: how many nodes shall the network have?")
-        if self.nodes and self.connections_per_node and self.connections_per_node > self.nodes:
-            raise ValueError(f"connections_per_node {self.connections_per_node} is more than the {self.nodes} nodes")
-        if self.connectivity is not None and self.connections_per_node is not None:
-            raise ValueError("give connectivity or connections_per_node, not both")
-        if self.gradients and self.nonidealities.rounds:
-            raise ValueError("no gradient passes a converter: remove gradients, or bits from nonidealities")
-        return self
+    input_scalings = ("input_scaling", "reset_input_scaling", "update_input_scaling")
+    drawing = (
+        "spectral_radius", "reset_spectral_radius", "update_spectral_radius", "connectivity", "connections_per_node",
+        "weight_distribution", "input_connectivity", "input_distribution", *input_scalings, "bias_scaling",
+        "reset_bias", "update_bias",
+    )  # fmt: skip
 
     @property
     def ideal_label(self) -> str:
         """Gated ESN(nodes)."""
         return f"Gated ESN({self.nodes or Path(self.weights or '').stem})"
 
-    def for_inputs(self, inputs: int) -> Self:
-        """This configuration for a task with `inputs` channels; the input scalings and the weights must fit too."""
-        for name in ("input_scaling", "reset_input_scaling", "update_input_scaling"):
-            scaling = getattr(self, name)
-            if self.input_mask is None and isinstance(scaling, list) and len(scaling) != inputs:
-                raise ConfigurationError(f"{name} has {len(scaling)} numbers, the task has {inputs} input channels")
-        config = super().for_inputs(inputs)
-        if config.nonidealities.loop.weight_bits is not None:
-            _to_weight_bits(config._weights(), config.nonidealities.loop)
-        return config
-
     def build(self) -> GatedEsn:
         """Draw or load the weights and lay them out."""
         return GatedEsn(
-            self._weights(),
+            self.drawn_or_loaded(),
             dtype=self.dtype,
             device=self.device,
             gradients=self.gradients,
@@ -103,28 +81,17 @@ class GatedEsnConfig(SimulatedConfig):
             out_of_range=self.out_of_range,
         )
 
-    def _weights(self) -> GatedWeights:
-        module = _import_weights()
-        if self.weights is None:
-            options = {name: getattr(self, name) for name in _DRAWING - {"weight_distribution"}}
-            inputs = self.required_inputs()
-            return module.draw_gated_weights(
-                self.nodes, inputs, seed=self.seed, distribution=self.weight_distribution, **options
-            )
-        weights = module.GatedWeights.load(self.weights)
-        if self.inputs is not None and self.inputs != weights.inputs:
-            raise ConfigurationError(
-                f"the task has {self.inputs} input channels, but the weights in {self.weights} take {weights.inputs}"
-            )
-        return weights
+    def _draw(self, inputs: int) -> GatedWeights:
+        from reservoir_hw.networks.gated_weights import draw_gated_weights
 
+        assert self.nodes is not None
+        options = {name: getattr(self, name) for name in self.drawing if name != "weight_distribution"}
+        return draw_gated_weights(self.nodes, inputs, seed=self.seed, distribution=self.weight_distribution, **options)
 
-# What is decided by drawing weights, beside nodes and seed.
-_DRAWING = {
-    "spectral_radius", "reset_spectral_radius", "update_spectral_radius", "connectivity", "connections_per_node",
-    "weight_distribution", "input_connectivity", "input_distribution", "input_scaling", "reset_input_scaling",
-    "update_input_scaling", "bias_scaling", "reset_bias", "update_bias",
-}  # fmt: skip
+    def _load(self, path: str) -> GatedWeights:
+        from reservoir_hw.networks.gated_weights import GatedWeights
+
+        return GatedWeights.load(path)
 
 
 @dataclass(frozen=True)
@@ -153,7 +120,7 @@ class GateStatistics:
         return self.update.max
 
 
-class GatedEsn(SimulatedReservoir):
+class GatedEsn(SimulatedNetwork):
     """A gated echo state network with given weights.
 
     On the CPU a numba kernel drives it. Torch does where gradients or a GPU are asked for, or where numba is
@@ -172,29 +139,18 @@ class GatedEsn(SimulatedReservoir):
         dtype: DType = "float32",
         device: str = "cpu",
         gradients: bool = False,
-        nonidealities: Nonidealities = IDEAL,
+        nonidealities: Nonidealities = IDEAL_DEVICE,
         out_of_range: OutOfRange = "error",
     ) -> None:
-        self._dtype: DType = dtype
-        self._loop_config = nonidealities.loop
-        torch_is_needed = device != "cpu" or gradients or not have_numba()
-        if torch_is_needed:
-            self.native = "torch"
-            self.device = device
-        self.weights = self._stored(weights)
-        spec = ReservoirSpec(
-            inputs=weights.inputs,
-            nodes=weights.nodes,
-            dtype=dtype,
+        super().__init__(
+            weights,
             state_range=(-1.0, 1.0),
-            snapshot=True,
-            settable=True,
-            programmable=True,
-            deterministic=True,
-            differentiable=torch_is_needed,
-            identity=self._identity(),
+            dtype=dtype,
+            device=device,
+            gradients=gradients,
+            nonidealities=nonidealities,
+            out_of_range=out_of_range,
         )
-        super().__init__(spec, self._new_engine(), nonidealities=nonidealities, out_of_range=out_of_range)
 
     def gate_statistics(self, u: Any) -> GateStatistics:
         """Drive the network from rest with `u` (batch, time, inputs), and look at its gates.
@@ -203,7 +159,7 @@ class GatedEsn(SimulatedReservoir):
         the state to which `reset` and `run` would have brought it. Raises as these do, and `NotSupported` where
         `nonidealities.readout` hides the states.
         """
-        if self._nonidealities.readout != IDEAL.readout:
+        if self._nonidealities.readout != IDEAL_DEVICE.readout:
             raise NotSupported(
                 "gate_statistics: with nonidealities.readout the states that are read are not those that the gates "
                 "see; leave readout out"
@@ -226,10 +182,6 @@ class GatedEsn(SimulatedReservoir):
             z.add(update)
         return GateStatistics(reset=r.result(), update=z.result())
 
-    def _stored(self, weights: GatedWeights) -> GatedWeights:
-        """The weights as the device holds them."""
-        return _to_weight_bits(weights, self._loop_config)
-
     def _new_engine(self) -> NumbaEngine | TorchEngine:
         if self.native == "torch":
             check_device(self.device)
@@ -245,24 +197,14 @@ class GatedEsn(SimulatedReservoir):
     def _identity(self) -> Identity:
         return Identity(vendor="reservoir_hw", model="gated_esn", simulated=True, content=self.weights.digest())
 
-    def _upload(self, weights: Mapping[str, np.ndarray]) -> ReservoirSpec:
-        new = _import_weights().GatedWeights.from_arrays(weights)
-        if (new.nodes, new.inputs) != (self.weights.nodes, self.weights.inputs):
-            raise ConfigurationError(
-                f"upload: the new weights are for {new.nodes} nodes and {new.inputs} inputs, "
-                f"the network has {self.weights.nodes} and {self.weights.inputs}"
-            )
-        self.weights = self._stored(new)
-        self._engine = self._new_engine()
-        return self._with_identity(self._identity())
+    def _given_weights(self, arrays: Mapping[str, np.ndarray]) -> GatedWeights:
+        from reservoir_hw.networks.gated_weights import GatedWeights
+
+        return GatedWeights.from_arrays(arrays)
 
     def _settings(self) -> dict[str, Any]:
         scales = {name: part.spectral_scale for name, part in self.weights.parts().items()}
         return {**super()._settings(), "spectral_scale": scales}
-
-
-def _to_weight_bits(weights: GatedWeights, loop: LoopNonidealities) -> GatedWeights:
-    return type(weights)(**{name: to_weight_bits(part, loop) for name, part in weights.parts().items()})
 
 
 class _Activity:
@@ -280,11 +222,3 @@ class _Activity:
     def result(self) -> GateActivity:
         mean = self._sum / self._count
         return GateActivity(mean=mean, std=max(0.0, self._squares / self._count - mean**2) ** 0.5, max=self._max)
-
-
-def _import_weights() -> Any:
-    try:
-        from reservoir_hw.networks import gated_weights
-    except ImportError as error:
-        raise MissingExtra(f"a simulated gated_esn needs scipy: pip install 'reservoir-hw[sim]' ({error})") from error
-    return gated_weights

@@ -35,6 +35,10 @@ EXACT: frozenset[str] = frozenset()
 _BLOCK = 1024
 # A vector register of AVX-512 in float32, and the unit in which rows are shared out among threads.
 LANES = 16
+# Sequences in a tile of a batch. With the bytes below its sums are eight registers of AVX2: as many as hide the latency
+# of a multiplication, and few enough to leave registers for the operands.
+ROWS = 4
+TILE_BYTES = 64
 # Nonzeros of a sparse row that are gathered together; rows are padded to multiples of it.
 GROUP = 8
 

@@ -9,23 +9,17 @@ same bits in every batch, chunk and division among threads.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from reservoir_hw.backends.simulated.kernels.compiled import ORDERED, activate_row, jit
+from reservoir_hw.backends.simulated.kernels.compiled import ORDERED, ROWS, TILE_BYTES, activate_row, jit, number
 
 Array = NDArray[Any]
 
-# Sequences in a tile. With the bytes below its sums are eight registers of AVX2: as many as hide the latency of a
-# multiplication, and few enough to leave registers for the operands.
-ROWS = 4
-_TILE_BYTES = 64
+log = logging.getLogger(__name__)
 
 
 def panels_of(product: Array, dtype: np.dtype[Any]) -> Array:
@@ -34,7 +28,7 @@ def panels_of(product: Array, dtype: np.dtype[Any]) -> Array:
     `dtype` is what is calculated in; a float16 matrix is returned as its bits.
     """
     columns, nodes = product.shape
-    width = _TILE_BYTES // dtype.itemsize
+    width = TILE_BYTES // dtype.itemsize
     panels = _aligned_zeros((-(-nodes // width), columns, width), product.dtype)
     for panel, first in zip(panels, range(0, nodes, width), strict=True):
         part = product[:, first : first + width]
@@ -45,69 +39,41 @@ def panels_of(product: Array, dtype: np.dtype[Any]) -> Array:
 def _aligned_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     # No load of a row then crosses a cache line, for up to 8 % more speed.
     size = int(np.prod(shape)) * dtype.itemsize
-    memory = np.zeros(size + _TILE_BYTES, np.uint8)
-    first = -memory.ctypes.data % _TILE_BYTES
+    memory = np.zeros(size + TILE_BYTES, np.uint8)
+    first = -memory.ctypes.data % TILE_BYTES
     return memory[first : first + size].view(dtype).reshape(shape)
 
 
-class _Matrix:
-    """A two-dimensional array inside generated code."""
-
-    def __init__(self, context: Any, builder: Any, type_: Any, value: Any) -> None:
-        array = context.make_array(type_)(context, builder, value)
-        self._builder, self._data = builder, array.data
-        self._stride = cgutils.unpack_tuple(builder, array.strides)[0]
-        self.columns = cgutils.unpack_tuple(builder, array.shape)[0]
-        self.itemsize = type_.dtype.bitwidth // 8
-
-    def row(self, index: Any, type_: Any) -> Any:
-        """A pointer to a row."""
-        return cgutils.pointer_add(
-            self._builder, self._data, self._builder.mul(self._stride, index), type_.as_pointer()
-        )
+@jit(ORDERED)
+def plain_tile(vectors, panel, products):
+    """products = vectors @ panel, for `ROWS` vectors and one panel: the same sums, two to four times as slow."""
+    for row in range(vectors.shape[0]):
+        total = products[row]
+        for lane in range(panel.shape[1]):
+            total[lane] = 0
+        for column in range(panel.shape[0]):
+            value, weights = vectors[row, column], panel[column]
+            for lane in range(panel.shape[1]):
+                total[lane] += value * number(weights[lane])
 
 
-def _multiply_tile(typing_context, vectors, panel, products):
-    """products = vectors @ panel, for `ROWS` vectors and one panel.
+def _tile_product() -> Any:
+    """`llvm_tile.multiply_tile`, or `plain_tile` where this numba does not compile it."""
+    try:
+        from reservoir_hw.backends.simulated.kernels.llvm_tile import multiply_one_tile, multiply_tile
 
-    In LLVM's own words, because its vectoriser would not keep the sums in registers.
-    """
-    del typing_context
-
-    def generate(context, builder, signature, arguments):
-        left, right, result = (
-            _Matrix(context, builder, type_, value) for type_, value in zip(signature.args, arguments, strict=True)
-        )
-        number = context.get_value_type(signature.args[0].dtype)
-        lanes = _TILE_BYTES // left.itemsize
-        vector = ir.VectorType(number, lanes)
-        rows = [ir.IntType(64)(row) for row in range(ROWS)]
-        sums = [cgutils.alloca_once_value(builder, ir.Constant(vector, None)) for _ in rows]
-        sources = [left.row(row, number) for row in rows]
-        first_lane = ir.Constant(ir.VectorType(ir.IntType(32), lanes), None)
-        with cgutils.for_range(builder, right.columns) as loop:
-            weights = _load_weights(builder, right, loop.index, vector)
-            for total, source in zip(sums, sources, strict=True):
-                value = builder.load(builder.gep(source, [loop.index]))
-                value = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.IntType(32)(0))
-                value = builder.shuffle_vector(value, value, first_lane)
-                term = builder.fmul(value, weights, flags=("contract",))
-                builder.store(builder.fadd(builder.load(total), term, flags=("contract",)), total)
-        for row, total in zip(rows, sums, strict=True):
-            builder.store(builder.load(total), result.row(row, vector), align=result.itemsize)
-        return context.get_dummy_value()
-
-    return types.void(vectors, panel, products), generate
+        width = TILE_BYTES // 4
+        one = np.ones((ROWS, width), np.float32)
+        multiply_one_tile(one, np.ones((width, width), np.float32), one.copy())
+    # Whatever the inside of another numba raises.
+    except Exception as error:
+        log.warning("this numba does not compile the quick product of batches, a slower one is used: %s", error)
+        return plain_tile
+    return multiply_tile
 
 
-def _load_weights(builder: Any, panel: _Matrix, index: Any, vector: Any) -> Any:
-    if panel.itemsize > 2:
-        return builder.load(panel.row(index, vector), align=panel.itemsize)
-    halves = ir.VectorType(ir.HalfType(), vector.count)
-    return builder.fpext(builder.load(panel.row(index, halves), align=panel.itemsize), vector)
-
-
-multiply_tile: Any = intrinsic(_multiply_tile)
+# The name by which the kernel knows it.
+multiply_tile = _tile_product()
 
 
 @jit(ORDERED)

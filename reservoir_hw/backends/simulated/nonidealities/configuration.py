@@ -175,7 +175,11 @@ class Nonidealities(Config):
     def ideal(self) -> bool:
         """Whether nothing departs from the equations."""
         effective = self.effective
-        return (effective.drive, effective.loop, effective.readout) == (IDEAL.drive, IDEAL.loop, IDEAL.readout)
+        return (effective.drive, effective.loop, effective.readout) == (
+            IDEAL_DEVICE.drive,
+            IDEAL_DEVICE.loop,
+            IDEAL_DEVICE.readout,
+        )
 
 
 def _with_defaults(section: Config, names: Iterable[str]) -> Config:
@@ -183,7 +187,7 @@ def _with_defaults(section: Config, names: Iterable[str]) -> Config:
     return section.model_copy(update={name: fields[name].default for name in names})
 
 
-IDEAL = Nonidealities()
+IDEAL_DEVICE = Nonidealities()
 
 # A preset's name is a text where the schema of the model alone would want a mapping.
 NonidealitiesField = Annotated[

@@ -37,7 +37,7 @@ class LoopTerms(NamedTuple):
     limit: float
 
 
-class Imperfections:
+class DrawnNonidealities:
     """What `nonidealities:` says, for a device of so many nodes."""
 
     def __init__(self, config: Nonidealities, nodes: int, dtype: np.dtype[Any]) -> None:
@@ -91,7 +91,7 @@ class Imperfections:
             limit=self._limit,
         )
 
-    def at_the_end(self, states: Any) -> int:
+    def count_at_range_ends(self, states: Any) -> int:
         """How many of the fed-back states the loop's rounding holds at an end of its range."""
         if not self._lsb:
             return 0

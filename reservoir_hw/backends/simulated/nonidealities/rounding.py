@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +12,11 @@ from reservoir_hw.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from reservoir_hw.backends.simulated.nonidealities.configuration import LoopNonidealities
+    from reservoir_hw.networks.gated_weights import GatedWeights
     from reservoir_hw.networks.weights import EsnWeights
 
 Array = NDArray[Any]
+_Weights = TypeVar("_Weights", "EsnWeights", "GatedWeights")
 
 
 def to_float16(weights: Array) -> Array:
@@ -29,11 +30,11 @@ def to_float16(weights: Array) -> Array:
     return rounded.astype(np.float64)
 
 
-def to_weight_bits(weights: EsnWeights, loop: LoopNonidealities) -> EsnWeights:
+def to_weight_bits(weights: _Weights, loop: LoopNonidealities) -> _Weights:
     """The weights with every number rounded to `weight_bits`, where the device has them; as `to_bits` otherwise."""
     if loop.weight_bits is None:
         return weights
-    return rounded(weights, partial(to_bits, bits=loop.weight_bits, limit=loop.weight_limit))
+    return weights.rounded(partial(to_bits, bits=loop.weight_bits, limit=loop.weight_limit))
 
 
 def to_bits(weights: Array, bits: int, limit: float) -> Array:
@@ -48,13 +49,3 @@ def to_bits(weights: Array, bits: int, limit: float) -> Array:
         )
     lsb = 2 * limit / 2**bits
     return np.clip(np.floor(weights / lsb + 0.5) * lsb, -limit, limit - lsb)
-
-
-def rounded(weights: EsnWeights, rounding: Callable[[np.ndarray], np.ndarray]) -> EsnWeights:
-    """Weights with every number of W, W_in and bias rounded; dense stays dense, and CSR stays CSR."""
-    W = weights.recurrent().copy()
-    if isinstance(W, np.ndarray):
-        W = rounding(W)
-    else:
-        W.data = rounding(W.data)
-    return type(weights).from_arrays(W, rounding(weights.W_in), rounding(weights.bias), weights.leak)

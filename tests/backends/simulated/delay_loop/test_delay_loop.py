@@ -356,9 +356,9 @@ def test_refused_when_it_is_built_or_meets_its_task() -> None:
 
 def test_without_numba_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     package = "reservoir_hw.backends.simulated"
-    for module in ("compiled", "delay_kernels", "pace"):
-        monkeypatch.delitem(sys.modules, f"{package}.{module}", raising=False)
-        monkeypatch.delattr(sys.modules[package], module, raising=False)
+    for folder, module in (("kernels", "compiled"), ("kernels", "threads"), ("delay_loop", "cpu_loop")):
+        monkeypatch.delitem(sys.modules, f"{package}.{folder}.{module}", raising=False)
+        monkeypatch.delattr(sys.modules[f"{package}.{folder}"], module, raising=False)
     monkeypatch.setitem(sys.modules, "numba", None)
     with pytest.raises(MissingExtra, match=r"numba: pip install 'reservoir-hw\[sim\]'"):
         delay_loop()

@@ -13,7 +13,7 @@ import torch
 from reservoir_hw import open_reservoir
 from reservoir_hw.backends.simulated.esn.esn import Esn
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, NotSupported
-from reservoir_hw.networks.weights import EsnWeights
+from reservoir_hw.networks import EsnWeights
 
 CONFIG: dict[str, Any] = {
     "kind": "esn", "inputs": 3, "nodes": 60, "leak_rate": [0.2, 0.9], "connections_per_node": 7,
@@ -166,7 +166,7 @@ def test_a_diverging_network_is_a_fault_that_keeps_its_states() -> None:
         ({"nodes": None}, "nodes is missing"),
         ({"connectivity": 0.5}, "not both"),
         ({"weights": "w.safetensors"}, "decides about"),
-        ({"connections_per_node": 61}, "connections_per_node 61 is more than the 60 nodes"),
+        ({"connections_per_node": 61}, r"connections_per_node must lie in 1\.\.60 \(the nodes\), it is 61"),
         ({"input_scaling": [1.0, 2.0]}, "one per input"),
         ({"device": "tpu"}, "device"),
         ({"leak_rate": 0}, "leak_rate"),

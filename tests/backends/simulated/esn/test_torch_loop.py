@@ -16,7 +16,7 @@ from reservoir_hw.backends.simulated.esn.torch_loop import TorchWeights  # noqa:
 from reservoir_hw.backends.simulated.esn.torch_loop import prepare as to_torch  # noqa: E402
 from reservoir_hw.backends.simulated.esn.torch_loop import run as torch_run  # noqa: E402
 from reservoir_hw.core.errors import ConfigurationError, ShapeError  # noqa: E402
-from reservoir_hw.networks.weights import draw_weights  # noqa: E402
+from reservoir_hw.networks import draw_weights  # noqa: E402
 
 STORAGE = {"dense": {}, "sparse": {"connections_per_node": 4}}
 

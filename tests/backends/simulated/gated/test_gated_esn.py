@@ -21,10 +21,10 @@ from reservoir_hw.backends.simulated.gated import cpu_loop as gated_kernels  # n
 from reservoir_hw.backends.simulated.gated import torch_loop as gated_torch_loop  # noqa: E402
 from reservoir_hw.backends.simulated.gated.gated_esn import GatedEsn  # noqa: E402
 from reservoir_hw.backends.simulated.kernels import compiled  # noqa: E402
-from reservoir_hw.backends.simulated.kernels.pace import available_threads, numba_threads  # noqa: E402
+from reservoir_hw.backends.simulated.kernels.threads import available_threads, numba_threads  # noqa: E402
 from reservoir_hw.core.errors import ConfigurationError, NotSupported, ShapeError  # noqa: E402
+from reservoir_hw.networks import EsnWeights, draw_weights  # noqa: E402
 from reservoir_hw.networks.gated_weights import GatedWeights, draw_gated_weights  # noqa: E402
-from reservoir_hw.networks.weights import EsnWeights, draw_weights  # noqa: E402
 
 CONFIG: dict[str, Any] = {
     "kind": "gated_esn", "inputs": 3, "nodes": 60, "spectral_radius": 0.9, "reset_spectral_radius": 1.5,
@@ -415,7 +415,7 @@ def test_weights_that_do_not_fit_together_are_refused() -> None:
         ({"nodes": None}, "nodes is missing"),
         ({"connectivity": 0.5, "connections_per_node": 4}, "not both"),
         ({"weights": "w.safetensors"}, r"decides about .*reset_bias.*update_spectral_radius"),
-        ({"connections_per_node": 61}, "connections_per_node 61 is more than the 60 nodes"),
+        ({"connections_per_node": 61}, r"connections_per_node must lie in 1\.\.60 \(the nodes\), it is 61"),
         ({"update_spectral_radius": -1.0}, "update_spectral_radius"),
         ({"reset_input_scaling": [1.0, 2.0]}, "one per input"),
         ({"leak_rate": 0.5}, "leak_rate"),

@@ -30,7 +30,7 @@ from reservoir_hw.core.errors import ConfigurationError, InputRangeError, NotSup
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import parse_reservoir
 from reservoir_hw.core.spec import Identity
-from reservoir_hw.networks.weights import EsnWeights
+from reservoir_hw.networks import EsnWeights
 
 NODES = 400
 EVERYTHING: dict[str, Any] = {

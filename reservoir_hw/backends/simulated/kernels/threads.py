@@ -28,7 +28,7 @@ _OMP_PAUSE_SOFT = 1
 _FORKED = 0x40
 
 
-class Pace:
+class AdaptiveThreads:
     """Decides, as it drives, whether a network's steps are shared out among threads or done by one.
 
     Threads that wait for one another at every step are the quicker way while each has a core. Where another
@@ -65,9 +65,9 @@ class Pace:
         if self._probes == 1:
             return  # this one compiled
         # The quickest seen: what else the machine does only ever adds.
-        pace = seconds / steps
-        self._best[shared] = min(self._best[shared], pace)
-        if shared and pace > 1.5 * min(self._best[False], 2 * self._best[True]):
+        per_step = seconds / steps
+        self._best[shared] = min(self._best[shared], per_step)
+        if shared and per_step > 1.5 * min(self._best[False], 2 * self._best[True]):
             self._resume = time.perf_counter() + self._ALONE_FOR * seconds
             self._slice = 4
         elif self._probes >= self._PROBES:
@@ -120,7 +120,7 @@ def share_out(work: Callable[[_Part], object], parts: Sequence[_Part], threads: 
         helper.result()
 
 
-def end_spinning() -> None:
+def release_torch_threads() -> None:
     """Let go of the threads with which torch has computed for this one; it makes new ones when it needs them.
 
     Those of GNU's OpenMP, which torch's wheels for Linux have, spin for about 14 ms after each of torch's calls, and

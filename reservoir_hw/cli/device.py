@@ -33,13 +33,11 @@ def info(
     It is driven for a few seconds with random inputs within its range, from rest, and left at rest; --no-drive
     only asks it.
     """
-    from reservoir_hw.experiment.devices.from_file import reservoir_of
     from reservoir_hw.experiment.devices.info import look_at
+    from reservoir_hw.experiment.devices.reservoir_file import reservoir_from_file
 
-    if input_range is not None and not input_range[0] < input_range[1]:
-        raise ConfigurationError(f"--input-range {input_range[0]:g} {input_range[1]:g}: lowest first")
     with own_stdout() if json else contextlib.nullcontext():
-        config, reservoir = reservoir_of(file, set=set_ or [], inputs=inputs)
+        config, reservoir = reservoir_from_file(file, set=set_ or [], inputs=inputs)
         with reservoir:
             found = look_at(reservoir, config.kind, drive=drive, input_range=input_range)
     if json:

@@ -59,7 +59,7 @@ def serve(
     One client has it at a time; between clients the device is in its safe state. Ctrl-C or SIGTERM ends it after the
     request at hand, a second one at once; with status 3 if the device could not be brought to its safe state.
     """
-    from reservoir_hw.experiment.devices.from_file import reservoir_of
+    from reservoir_hw.experiment.devices.reservoir_file import reservoir_from_file
 
     try:
         from reservoir_hw.drivers.zeromq import Allowed
@@ -74,7 +74,7 @@ def serve(
     largest = _bytes(max_message)
     reachable: dict[str, Any] = {"allowed": allowed, "insecure": insecure}
     options: dict[str, Any] = {"lease_s": lease, "credits": credits, "max_frame_bytes": largest}
-    reservoir = reservoir_of(file, set=set_ or [], inputs=inputs)[1]
+    reservoir = reservoir_from_file(file, set=set_ or [], inputs=inputs)[1]
     if chaos is None:
         server = Server(reservoir, bind, control=control, **options, **reachable)
         network = contextlib.nullcontext()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.core.errors import DeviceError, ReservoirError, StateLost
+from reservoir_hw.core.errors import ConfigurationError, DeviceError, ReservoirError, StateLost
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.spec import ReservoirSpec
@@ -104,9 +104,12 @@ def look_at(
     """Ask an open reservoir, and drive it with inputs drawn over its range: so many seconds at most for each figure.
 
     It is at rest for one sequence before and after. What it refuses to be driven with is said in `not_driven`; a fault
-    goes on to the caller.
+    goes on to the caller. Raises `ConfigurationError` for an `input_range` that is not (lowest, highest).
     """
     spec = reservoir.spec
+    low, high = input_range or spec.input_range or (-1.0, 1.0)
+    if not low < high:
+        raise ConfigurationError(f"input_range {low:g} {high:g}: lowest first")
     known = reservoir.provenance()
     contract = {"identity", "spec", "reset", "input_mask", "counters", "latency"}
     settings = {name: value for name, value in known.items() if name not in contract}
@@ -117,7 +120,6 @@ def look_at(
     if not drive:
         info.not_driven = "it was not driven (--no-drive)"
         return info
-    low, high = input_range or spec.input_range or (-1.0, 1.0)
     drawn = _Inputs(spec, low, high)
     try:
         reservoir.reset(1)

@@ -21,7 +21,7 @@ from reservoir_hw.core.seeds import generator
 from reservoir_hw.experiment.deploy import header
 from reservoir_hw.experiment.deploy.export import export_run
 from reservoir_hw.experiment.deploy.trained import trained_row
-from reservoir_hw.experiment.devices.from_file import reservoir_of
+from reservoir_hw.experiment.devices.reservoir_file import reservoir_from_file
 from reservoir_hw.readout import LowRankReadout, RidgeReadout
 from reservoir_hw.readout.edge import Bundle, EdgeRunner
 from reservoir_hw.readout.export import recording
@@ -139,7 +139,7 @@ def test_the_reservoir_may_be_far_away(kind: str, tmp_path: Path) -> None:
     with ipc_address() as address:
         bench = tmp_path / "bench.yaml"
         bench.write_text(f"kind: zmq\naddress: {address}\n")
-        _, device = reservoir_of(own_file(run))
+        _, device = reservoir_from_file(own_file(run))
         with served(device, address):
             again = export_run(run, tmp_path / "far.rhw", reservoir=bench)
             with EdgeRunner(again.path, bench) as runner:
@@ -170,7 +170,7 @@ def test_a_noisy_device_behind_a_socket(tmp_path: Path, record_property: Any) ->
     with ipc_address() as address:
         bench = tmp_path / "bench.yaml"
         bench.write_text(f"kind: zmq\naddress: {address}\n")
-        with served(reservoir_of(lab)[1], address):
+        with served(reservoir_from_file(lab)[1], address):
             run = run_of(tmp_path, run_text.replace("ADDRESS", address))
             exported = export_run(run, tmp_path / "model.rhw")
             assert exported.manifest is not None

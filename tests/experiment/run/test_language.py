@@ -24,7 +24,7 @@ from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, InputRangeError
 from reservoir_hw.core.reservoir_config import open_reservoir
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.experiment.devices.from_file import reservoir_of
+from reservoir_hw.experiment.devices.reservoir_file import reservoir_from_file
 from reservoir_hw.experiment.run.by_gradients import opened_model
 from reservoir_hw.experiment.sweeps.sweep import sweep
 from reservoir_hw.readout.training import NotFinite, load_tokenizer, load_weights
@@ -331,7 +331,7 @@ def test_a_recorded_run_and_a_served_file(file: Path) -> None:
     run(file, run__record=str(trace), training__gradient__epochs=1)
     again = run(file, reservoir={"kind": "replay", "trace": str(trace)}, training__gradient__epochs=1)
     assert again.status == "complete"
-    config, _ = reservoir_of(file)
+    config, _ = reservoir_from_file(file)
     assert config.inputs == 4
 
 

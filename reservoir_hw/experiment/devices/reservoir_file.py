@@ -12,7 +12,7 @@ from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import parse_experiment
 
 
-def reservoir_of(
+def reservoir_from_file(
     path: str | Path, *, set: Iterable[str] = (), inputs: int | None = None
 ) -> tuple[ReservoirConfig, Reservoir]:
     """The reservoir of a reservoir or experiment file, not yet open, and its configuration.

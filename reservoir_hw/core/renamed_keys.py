@@ -1,0 +1,79 @@
+"""Keys and kinds of configurations that have another name now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+_KEYS = {("training", "settle_passes"): "priming_passes"}
+"""(section, old key) -> new key."""
+
+_KINDS = {("reservoir", "laerc"): "laerc_layers"}
+"""(section, old kind) -> new kind."""
+
+
+class Renamed(NamedTuple):
+    """An old name that was found: its place in the data, as it is now, and one sentence with the new name."""
+
+    place: tuple[str | int, ...]
+    sentence: str
+
+
+def renamed(data: dict[str, Any]) -> list[Renamed]:
+    """Put the new names into an experiment or reservoir file, in place; what was renamed, in the order of the file.
+
+    Keys that `vary` and `sweep.search` try, and the values that they try, are renamed too.
+    """
+    if "kind" in data:
+        return list(_in_section("reservoir", data, ()))
+    found: list[Renamed] = []
+    for section in ("training", "reservoir"):
+        if isinstance(data.get(section), dict):
+            found += _in_section(section, data[section], (section,))
+    found += _in_tried(data.get("vary"), ("vary",))
+    sweep = data.get("sweep")
+    if isinstance(sweep, dict):
+        found += _in_tried(sweep.get("search"), ("sweep", "search"))
+    return found
+
+
+def _in_section(name: str, section: dict[str, Any], at: tuple[str | int, ...]) -> Iterator[Renamed]:
+    for (where, old), new in _KEYS.items():
+        if where == name and old in section:
+            _rename(section, old, new)
+            yield Renamed((*at, new), f"{name}.{old} is called {name}.{new} now")
+    for (where, old), new in _KINDS.items():
+        if where == name and section.get("kind") == old:
+            section["kind"] = new
+            yield Renamed((*at, "kind"), f"{name} kind {old} is called {new} now")
+
+
+def _in_tried(tried: Any, at: tuple[str | int, ...]) -> Iterator[Renamed]:
+    """Dotted keys with the values that are tried: a list, or `choices` of one."""
+    if not isinstance(tried, dict):
+        return
+    for (section, old), new in _KEYS.items():
+        dotted, now = f"{section}.{old}", f"{section}.{new}"
+        if dotted in tried:
+            _rename(tried, dotted, now)
+            yield Renamed((*at, now), f"{dotted} is called {now} now")
+    for key, given in tried.items():
+        values, place = given, (*at, key)
+        if isinstance(given, dict):
+            values, place = given.get("choices"), (*place, "choices")
+        if not isinstance(values, list):
+            continue
+        for number, value in enumerate(values):
+            if isinstance(value, dict):
+                yield from _in_section(key, value, (*place, number))
+            for (section, old), new in _KINDS.items():
+                if key == f"{section}.kind" and value == old:
+                    values[number] = new
+                    yield Renamed((*place, number), f"{section} kind {old} is called {new} now")
+
+
+def _rename(mapping: dict[str, Any], old: str, new: str) -> None:
+    """In its place: the order of the keys decides which one of a grid turns fastest."""
+    items = [(new if key == old else key, value) for key, value in mapping.items()]
+    mapping.clear()
+    mapping.update(items)

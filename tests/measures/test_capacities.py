@@ -51,9 +51,8 @@ def test_memory_of_a_ring_follows_its_formula(nodes: int) -> None:
     assert found.value <= nodes
 
 
-@pytest.mark.parametrize("topology", ["ring", "orthogonal"])
-def test_capacities_of_a_linear_orthogonal_reservoir_add_up_to_its_nodes(topology: str) -> None:
-    u, x = states_of({"nodes": 50, "topology": topology, "spectral_radius": 0.9})
+def test_capacities_of_a_linear_orthogonal_reservoir_add_up_to_its_nodes() -> None:
+    u, x = states_of({"nodes": 50, "topology": "orthogonal", "spectral_radius": 0.9}, steps=40_000)
     memory = memory_capacity(u, x, max_delay=300, washout=1000)
     assert memory.value == pytest.approx(50, rel=0.01)
     processing = information_processing_capacity(u, x, max_delays=(200, 20, 6), washout=1000, input_range=(-1, 1))
@@ -64,7 +63,7 @@ def test_capacities_of_a_linear_orthogonal_reservoir_add_up_to_its_nodes(topolog
 
 
 def test_a_nonlinear_reservoir_stays_within_its_nodes() -> None:
-    u, x = states_of({"nodes": 20, "activation": "tanh", "input_scaling": 0.5}, steps=40_000)
+    u, x = states_of({"nodes": 20, "activation": "tanh", "input_scaling": 0.5}, steps=20_000)
     found = information_processing_capacity(u, x, max_delays=(60, 30, 14, 6), washout=1000, input_range=(-1, 1))
     assert 18 < found.value <= 20
     # tanh is odd: without a bias, even degrees cannot be computed.
@@ -149,11 +148,11 @@ def test_intervals_hold_what_they_promise() -> None:
 
 def test_live_as_on_arrays() -> None:
     with linear(0.9 * np.roll(np.eye(20), 1, axis=0)) as ring:
-        live = Live(ring, steps=20_000, washout=500, max_delay=200)
+        live = Live(ring, steps=10_000, washout=500, max_delay=100)
         assert live.memory_capacity().value == pytest.approx(20, rel=0.01)
         assert 20 * 0.97 <= live.processing_capacity().value <= 20
         inputs, states = live.recording()
-        again = memory_capacity(inputs, states, max_delay=200, washout=500)
+        again = memory_capacity(inputs, states, max_delay=100, washout=500)
         assert again.value == live.memory_capacity().value
 
 

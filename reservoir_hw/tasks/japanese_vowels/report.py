@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,8 @@ import numpy as np
 from reservoir_hw.core.figure_style import new_figure
 from reservoir_hw.tasks import classification
 from reservoir_hw.tasks.japanese_vowels.published import ERRORS
-from reservoir_hw.tasks.report import Models
-from reservoir_hw.tasks.task import Table
+from reservoir_hw.tasks.report import Models, by_model
+from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,16 +20,17 @@ if TYPE_CHECKING:
 _SHOWN = 4
 
 
-def table(models: Models) -> Table:
+def tables(rows: Sequence[Row]) -> list[Table]:
     """Error rates by model, with published ones below."""
-    ours = classification.table(models, "Japanese vowels", "utterances", ["error_rate/step"])
+    ours = classification.table(by_model(rows), "Japanese vowels", "utterances", ["error_rate/step"])
     blank = ["", ""]
     published = [[f"published: {what}", "", "370", errors, rate, *blank] for what, errors, rate in ERRORS]
-    return replace(ours, rows=[*ours.rows, *published])
+    return [replace(ours, rows=[*ours.rows, *published])]
 
 
-def figures(models: Models) -> dict[str, Figure]:
+def figures(rows: Sequence[Row]) -> dict[str, Figure]:
     """Figures by file stem."""
+    models = by_model(rows)
     return {"error_rate": classification.figure(models, "utterances", 8 / 9), "confusion": _confusion_figure(models)}
 
 

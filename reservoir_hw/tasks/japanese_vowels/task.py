@@ -10,7 +10,6 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.tasks import classification, datasets
 from reservoir_hw.tasks.japanese_vowels import report
-from reservoir_hw.tasks.report import by_model
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, TaskConfig, checked_outputs
 
 if TYPE_CHECKING:
@@ -96,11 +95,11 @@ class JapaneseVowels(Task):
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Error rates by model, with published ones below."""
-        return [report.table(by_model(rows))]
+        return report.tables(rows)
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """Error rates, and who was taken for whom."""
-        return report.figures(by_model(rows))
+        return report.figures(rows)
 
 
 def _split(name: str) -> Split:

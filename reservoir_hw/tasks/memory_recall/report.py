@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, new_figure, plain, whole_numbers
-from reservoir_hw.tasks.report import Models, mean_and_spread
-from reservoir_hw.tasks.task import Table
+from reservoir_hw.tasks.report import by_model, mean_and_spread
+from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
 _COLUMNS = 8
 
 
-def table(models: Models) -> Table:
+def tables(rows: Sequence[Row]) -> list[Table]:
     """r² for some delays, evenly chosen where there are many, and the sum over all."""
+    models = by_model(rows)
     delays = sorted({int(delay) for runs in models.values() for delay in runs[0].evaluation.arrays["delays"]})
     at = np.linspace(0, len(delays) - 1, min(_COLUMNS, len(delays))).round().astype(int)
     shown = [delays[place] for place in at]
@@ -30,13 +32,14 @@ def table(models: Models) -> Table:
         ]
         body.append([name, str(len(runs)), mean_and_spread((m["recalled"] for m in metrics), ".2f"), *cells])
     header = ["model", "runs", "sum of r²", *(f"k = {delay}" for delay in shown)]
-    return Table("Recall of u(t - k)", header, body, "r² is the squared correlation of output and target.")
+    return [Table("Recall of u(t - k)", header, body, "r² is the squared correlation of output and target.")]
 
 
-def figure(models: Models) -> Figure:
+def figures(rows: Sequence[Row]) -> dict[str, Figure]:
     """r² against delay: mean and range over the runs."""
     from matplotlib.ticker import MaxNLocator
 
+    models = by_model(rows)
     drawn = new_figure(7.5, 3.8 + 0.13 * len(models))
     axes = drawn.subplots()
     for (name, runs), colour in zip(models.items(), colours(len(models)), strict=True):
@@ -58,4 +61,4 @@ def figure(models: Models) -> Figure:
     axes.grid(axis="y", color="0.92")
     axes.set_axisbelow(True)
     plain(axes)
-    return drawn
+    return {"recall": drawn}

@@ -10,7 +10,6 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks.memory_recall import report
-from reservoir_hw.tasks.report import by_model
 from reservoir_hw.tasks.series import one_sequence
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Table, Task, TaskConfig, checked_outputs
 
@@ -87,8 +86,8 @@ class MemoryRecall(Task):
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """r² by delay, and their sum, as means over the runs."""
-        return [report.table(by_model(rows))]
+        return report.tables(rows)
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """r² against delay, one curve for each model."""
-        return {"recall": report.figure(by_model(rows))}
+        return report.figures(rows)

@@ -1,13 +1,16 @@
-"""How far the outputs for two answers are apart, as a figure."""
+"""Error rates, and how far the outputs for the two answers are apart, as table and figures."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, new_figure, plain
-from reservoir_hw.tasks.report import Models
+from reservoir_hw.tasks import classification
+from reservoir_hw.tasks.report import Models, by_model
+from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,8 +19,24 @@ _SHOWN = 6
 _BINS = 80
 
 
-def outputs_figure(models: Models, answers: tuple[str, str], threshold: float) -> Figure:
-    """Histograms of the arrays `outputs/0` and `outputs/1`, named by `answers`, around the threshold."""
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """Error rates by model, data sets pooled."""
+    return [classification.table(by_model(rows), "Parity", "answers", ["nmse"])]
+
+
+def figures(rows: Sequence[Row]) -> dict[str, Figure]:
+    """Figures by file stem."""
+    models = by_model(rows)
+    varied = [name for name in ("bits", "delay") if all(f"task.{name}" in row.point for row in rows)]
+    if varied:
+        rates = classification.curves(rows, varied[0], "answers", 0.5)
+    else:
+        rates = classification.figure(models, "answers", 0.5)
+    return {"error_rate": rates, "outputs": _outputs_figure(models)}
+
+
+def _outputs_figure(models: Models) -> Figure:
+    """Histograms of the arrays `outputs/0` and `outputs/1`, the outputs for an even and for an odd number."""
     shown = list(models.items())[-_SHOWN:]
     figure = new_figure(7.5, 1.0 + 1.3 * len(shown))
     grid = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
@@ -27,9 +46,9 @@ def outputs_figure(models: Models, answers: tuple[str, str], threshold: float) -
         # The middle 99.8 %: single outliers would squeeze the rest.
         low, high = np.percentile(np.concatenate(groups), [0.1, 99.9])
         bins = np.linspace(low, high, _BINS)
-        for group, answer, colour in zip(groups, answers, (low_colour, high_colour), strict=True):
+        for group, answer, colour in zip(groups, ("even", "odd"), (low_colour, high_colour), strict=True):
             axes.hist(group, bins, color=colour, alpha=0.6, label=f"right answer: {answer}")
-        axes.axvline(threshold, color="crimson", linewidth=1)
+        axes.axvline(0.0, color="crimson", linewidth=1)
         axes.set_title(name, fontsize=10, loc="left")
         axes.set_yticks([])
         plain(axes)

@@ -10,8 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks import classification
-from reservoir_hw.tasks.parity.report import outputs_figure
-from reservoir_hw.tasks.report import by_model
+from reservoir_hw.tasks.parity import report
 from reservoir_hw.tasks.series import nmse, one_sequence
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Table, Task, TaskConfig, checked_outputs
 
@@ -85,14 +84,8 @@ class Parity(Task):
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Error rates by model, data sets pooled."""
-        return [classification.table(by_model(rows), "Parity", "answers", ["nmse"])]
+        return report.tables(rows)
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """Error rates, against `bits` or `delay` where one of them varies, and the outputs by the right answer."""
-        found = by_model(rows)
-        varied = [name for name in ("bits", "delay") if all(f"task.{name}" in row.point for row in rows)]
-        if varied:
-            rates = classification.curves(rows, varied[0], "answers", 0.5)
-        else:
-            rates = classification.figure(found, "answers", 0.5)
-        return {"error_rate": rates, "outputs": outputs_figure(found, ("even", "odd"), 0.0)}
+        return report.figures(rows)

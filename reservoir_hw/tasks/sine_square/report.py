@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, new_figure, plain
 from reservoir_hw.tasks import classification
-from reservoir_hw.tasks.report import Models
+from reservoir_hw.tasks.report import Models, by_model
+from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,8 +21,14 @@ PERIODS = 12
 _SHOWN = 4
 
 
-def figures(models: Models) -> dict[str, Figure]:
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """Error rates by model, data sets pooled."""
+    return [classification.table(by_model(rows), "Sine or square wave", "steps", ["error_rate/period", "nmse"])]
+
+
+def figures(rows: Sequence[Row]) -> dict[str, Figure]:
     """Figures by file stem."""
+    models = by_model(rows)
     return {
         "answers": _answers_figure(models),
         "error_rate": classification.figure(models, "steps", 0.5),

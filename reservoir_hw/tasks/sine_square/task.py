@@ -10,7 +10,6 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks import classification
-from reservoir_hw.tasks.report import by_model
 from reservoir_hw.tasks.series import nmse, one_sequence
 from reservoir_hw.tasks.sine_square import report
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Table, Task, TaskConfig, checked_outputs
@@ -107,9 +106,8 @@ class SineSquare(Task):
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Error rates by model, data sets pooled."""
-        further = ["error_rate/period", "nmse"]
-        return [classification.table(by_model(rows), "Sine or square wave", "steps", further)]
+        return report.tables(rows)
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """Waves with the answers below, error rates, and at which step of a period the errors are."""
-        return report.figures(by_model(rows))
+        return report.figures(rows)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, new_figure, plain, whole_numbers
-from reservoir_hw.tasks.report import Models, mean_and_spread
-from reservoir_hw.tasks.task import Table
+from reservoir_hw.tasks.report import Models, by_model, mean_and_spread
+from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,8 +20,8 @@ PIECE = 150
 _PANELS = 4
 
 
-def table(models: Models) -> Table:
-    """One line for each model and delay."""
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """One table, with a line for each model and delay."""
     body = [
         [
             name,
@@ -30,15 +31,16 @@ def table(models: Models) -> Table:
                 for metric in ("r2", "nrmse", "correlation")
             ),
         ]
-        for name, runs in models.items()
+        for name, runs in by_model(rows).items()
         for delay in runs[0].evaluation.arrays["delays"]
     ]
     note = "r²: squared correlation R of output and target. NRMSE knows of offset and scale too; 1 is a constant's."
-    return Table("Recall and prediction", ["model", "asked for", "r²", "NRMSE", "R"], body, note)
+    return [Table("Recall and prediction", ["model", "asked for", "r²", "NRMSE", "R"], body, note)]
 
 
-def figures(models: Models) -> dict[str, Figure]:
+def figures(rows: Sequence[Row]) -> dict[str, Figure]:
     """`outputs`: beside the truth, for some delays; `r2`: by delay, if there are several."""
+    models = by_model(rows)
     drawn = {"outputs": _outputs_figure(models)}
     if any(len(runs[0].evaluation.arrays["delays"]) > 1 for runs in models.values()):
         drawn["r2"] = _r2_figure(models)

@@ -10,7 +10,6 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.store import Dataset, StateStore
-from reservoir_hw.tasks.report import by_model
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, TaskConfig, checked_outputs
 from reservoir_hw.tasks.trace import report
 
@@ -123,11 +122,11 @@ class Trace(Task):
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """r², NRMSE and correlation by delay."""
-        return [report.table(by_model(rows))]
+        return report.tables(rows)
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """r² by delay for each model, and outputs beside targets."""
-        return report.figures(by_model(rows))
+        return report.figures(rows)
 
 
 def _inputs(dataset: Dataset, sequence: int, trace: str) -> np.ndarray:

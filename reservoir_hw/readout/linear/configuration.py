@@ -72,8 +72,11 @@ class ReadoutConfig(Config):
 
 
 class LinearConfig(ReadoutConfig):
-    """What every linear readout can be told. A kind of them declares its parameters in a class derived from this one,
-    which lies beside the readout: experiment files and the constructor are both checked by it."""
+    """What every linear readout can be told.
+
+    Each kind declares its own parameters in a class derived from this one, beside the readout. Both the section of an
+    experiment file and the arguments of the constructor are checked by that class.
+    """
 
     standardise: bool = Field(default=True, description="the penalty or the rate acts on standardised states")
     bias: bool = True

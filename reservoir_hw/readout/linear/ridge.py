@@ -26,7 +26,7 @@ from reservoir_hw.readout.linear._incremental_qr import IncrementalQR
 from reservoir_hw.readout.linear._normal_equations import NormalEquations
 from reservoir_hw.readout.linear._sequence_position import SequencePosition
 from reservoir_hw.readout.linear._sufficient_statistics import Accumulator, Statistics
-from reservoir_hw.readout.linear.configuration import LinearConfig, Readout
+from reservoir_hw.readout.linear.configuration import LinearConfig
 from reservoir_hw.readout.linear.errors import IllConditionedWarning, NotSolved
 from reservoir_hw.readout.linear.feature_scale import FeatureScale
 from reservoir_hw.readout.linear.least_squares import LeastSquaresReadout
@@ -60,7 +60,7 @@ class RidgeConfig(LinearConfig):
         if isinstance(self.alpha, list) and len(self.alpha) != outputs:
             raise ConfigurationError(f"alpha has {len(self.alpha)} values, the task has {outputs} outputs")
 
-    def build(self) -> Readout:
+    def build(self) -> RidgeReadout:
         """A `RidgeReadout` with these settings."""
         return RidgeReadout(**self._arguments())
 

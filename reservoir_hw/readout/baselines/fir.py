@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from reservoir_hw.core.configuration import Document, validate
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
-from reservoir_hw.readout.baselines.configuration import Baseline, BaselineConfig
+from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.readout.linear.errors import NotSolved
 from reservoir_hw.readout.linear.ridge import RidgeReadout
 
@@ -31,7 +31,7 @@ class FirConfig(BaselineConfig):
         """fir(taps)."""
         return f"fir({self.taps})"
 
-    def build(self) -> Baseline:
+    def build(self) -> FirBaseline:
         """A `FirBaseline` with these settings."""
         return FirBaseline(self.taps, self.alpha)
 

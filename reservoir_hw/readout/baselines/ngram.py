@@ -9,7 +9,7 @@ from pydantic import Field, PositiveFloat
 
 from reservoir_hw.core.configuration import Document, validate
 from reservoir_hw.core.errors import ConfigurationError, NotOpen, ShapeError
-from reservoir_hw.readout.baselines.configuration import Baseline, BaselineConfig
+from reservoir_hw.readout.baselines.configuration import BaselineConfig
 
 
 class NGramConfig(BaselineConfig):
@@ -21,7 +21,7 @@ class NGramConfig(BaselineConfig):
         description="added to every count, so that a context which training never showed has probabilities",
     )
 
-    def build(self) -> Baseline:
+    def build(self) -> NGramBaseline:
         """An `NGramBaseline` of this order."""
         return NGramBaseline(self.order, self.smoothing)
 

@@ -99,9 +99,8 @@ class Accumulator:
 
     @property
     def shift(self) -> Array:
-        """What the statistics are relative to, (width,); settled by the first block."""
-        if self._shift is None:
-            raise RuntimeError("the shift is known once statistics() was called with rows")
+        """What the statistics are relative to, (width,); known once `statistics` was called with rows."""
+        assert self._shift is not None
         return self._shift[1:]
 
     def statistics(self) -> list[Statistics]:

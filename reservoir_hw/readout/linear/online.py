@@ -11,7 +11,6 @@ import numpy.typing as npt
 from pydantic import Field, PositiveFloat, model_validator
 
 from reservoir_hw.core.errors import InputRangeError, ReservoirError, ShapeError
-from reservoir_hw.readout.configuration import Readout
 from reservoir_hw.readout.linear._decomposition import Array
 from reservoir_hw.readout.linear._least_mean_squares import LeastMeanSquares
 from reservoir_hw.readout.linear._recursive_least_squares import RecursiveLeastSquares
@@ -122,6 +121,8 @@ class OnlineReadout(LeastSquaresReadout):
         new_sequence: bool = False,
     ) -> npt.NDArray:
         """Learn from a chunk as `partial_fit` does, and return the answer to each step as it was before its update.
+
+        Judged by these answers, a readout is evaluated prequentially (Dawid 1984).
 
         (batch, time, outputs) or (time, outputs); float32 where states and inputs are. A target is taken to be known
         before the next step is answered. Where it is known later only, as in a forecast over many steps, these
@@ -290,7 +291,7 @@ class RlsConfig(OnlineConfig):
         default=1.0, description="how much a step counts one step later; 1 / (1 - forgetting) steps are the memory"
     )
 
-    def build(self) -> Readout:
+    def build(self) -> RLSReadout:
         """An `RLSReadout` with these settings."""
         return RLSReadout(**self._arguments())
 
@@ -366,7 +367,7 @@ class LmsConfig(OnlineConfig):
             raise ValueError(f"rate {self.rate:g} must be below 2 where it is normalised")
         return self
 
-    def build(self) -> Readout:
+    def build(self) -> LMSReadout:
         """An `LMSReadout` with these settings."""
         return LMSReadout(**self._arguments())
 

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from reservoir_hw.core.errors import ConfigurationError, NotSupported, ShapeError
-from reservoir_hw.readout.configuration import Readout
 from reservoir_hw.readout.linear._alpha_search import (
     DEFAULT_ALPHAS,
     LOO_BLOCK_ROWS,
@@ -61,7 +60,7 @@ class RidgeConfig(LinearConfig):
         if isinstance(self.alpha, list) and len(self.alpha) != outputs:
             raise ConfigurationError(f"alpha has {len(self.alpha)} values, the task has {outputs} outputs")
 
-    def build(self) -> Readout:
+    def build(self) -> RidgeReadout:
         """A `RidgeReadout` with these settings."""
         return RidgeReadout(**self._arguments())
 

@@ -11,6 +11,7 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.seeds import generator
+from reservoir_hw.core.validation import at_least
 from reservoir_hw.measures._lyapunov import LyapunovExponent, lyapunov_from_replicas, lyapunov_from_transition
 from reservoir_hw.measures._rank import Streams
 from reservoir_hw.measures._source import Source
@@ -72,13 +73,7 @@ class Live(Source):
         seed: int = 0,
         on_steps: OnSteps | None = None,
     ) -> None:
-        for name, value, least in (
-            ("steps", steps, 1),
-            ("washout", washout, _SHARED_STEPS + 1),
-            ("repeats", repeats, 2),
-        ):
-            if value < least:
-                raise ConfigurationError(f"{name} is {value}; it must be at least {least}")
+        at_least(steps=(steps, 1), washout=(washout, _SHARED_STEPS + 1), repeats=(repeats, 2))
         spec = reservoir.spec
         self.reservoir = reservoir
         self.nodes, self.channels = spec.nodes, spec.inputs

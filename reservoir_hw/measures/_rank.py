@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.core.validation import at_least
 from reservoir_hw.measures._arrays import checked
 from reservoir_hw.measures._measured import Interval, Measured
 from reservoir_hw.measures._statistics import bounded, check_confidence, t_interval
@@ -88,8 +89,8 @@ def _rank(states: Any, noise: Any, threshold: float | None, confidence: float, k
                 raise ConfigurationError("noise is a standard deviation and cannot be negative")
             edge = streams**0.5 + nodes**0.5 + math.sqrt(-2 * math.log(1 - confidence))
             threshold = max(threshold, level * edge)
-    elif threshold < 0:
-        raise ConfigurationError(f"threshold is {threshold}; it must be at least 0")
+    else:
+        at_least(threshold=(threshold, 0))
     ranks = (singular > threshold).sum(axis=1)
     value = float(ranks.mean())
     if len(ranks) > 2:

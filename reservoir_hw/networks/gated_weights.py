@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 from scipy.sparse import csr_array
 
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.files import replacing
 from reservoir_hw.networks.weights import Distribution, EsnWeights, FloatArray, draw_weights
 
 _FORMAT = "reservoir_hw.gated_esn_weights"
@@ -117,7 +118,8 @@ class GatedWeights:
             arrays[f"{name}.W_in"] = part.W_in
             arrays[f"{name}.bias"] = part.bias
             arrays[f"{name}.spectral_scale"] = np.array(part.spectral_scale)
-        save_file(arrays, path, metadata={"format": _FORMAT, "version": _VERSION})
+        with replacing(path) as partial:
+            save_file(arrays, partial, metadata={"format": _FORMAT, "version": _VERSION})
 
     @classmethod
     def load(cls, path: str | Path) -> GatedWeights:

@@ -23,6 +23,8 @@ from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackError, eigs, splu
 
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.files import replacing
+from reservoir_hw.core.validation import at_least
 from reservoir_hw.networks.topologies import Block, CycleJumps, Orthogonal, Random, Topology, as_topology
 
 Distribution = Literal["uniform", "normal", "bernoulli"]
@@ -143,7 +145,8 @@ class EsnWeights:
             "inputs": str(self.inputs),
             "storage": "csr" if isinstance(self.W, csr_array) else "dense",
         }
-        save_file(self._arrays(), path, metadata=metadata)
+        with replacing(path) as partial:
+            save_file(self._arrays(), partial, metadata=metadata)
 
     @classmethod
     def load(cls, path: str | Path) -> EsnWeights:
@@ -221,8 +224,7 @@ def draw_weights(
     Raises `ConfigurationError` for values outside their range, for options that mean nothing to the topology,
     and for a matrix whose spectral radius is 0.
     """
-    if nodes < 1:
-        raise ConfigurationError(f"nodes must be at least 1, it is {nodes}")
+    at_least(nodes=(nodes, 1))
     if inputs < 0:
         raise ConfigurationError(f"inputs must not be negative, it is {inputs}")
     topology = as_topology(topology)

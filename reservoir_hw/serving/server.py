@@ -25,6 +25,7 @@ from reservoir_hw.core.errors import (
     ReservoirError,
     text_of,
 )
+from reservoir_hw.core.interrupts import StopOnSignals
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.drivers.zeromq.addresses import check_free, checked_address, control_address, is_local
@@ -53,7 +54,6 @@ from reservoir_hw.drivers.zeromq.frames import (
 from reservoir_hw.drivers.zeromq.security import Allowed, admit
 from reservoir_hw.drivers.zeromq.sockets import ZERO_COPY_BYTES, keep_freed_memory, receive, send, send_at_once
 from reservoir_hw.serving.session import Session, Work
-from reservoir_hw.serving.signals import stopped_by_signals
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ class Server:
         safe state. `on_ready` is called when the device is known and clients may come.
         """
         keep_freed_memory()
-        with stopped_by_signals(self.stop, lambda: self.closing):
+        with StopOnSignals(self.stop, lambda: self.closing):
             context = zmq.Context()
             try:
                 with admit(context, self._allowed):

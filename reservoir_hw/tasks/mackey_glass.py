@@ -9,9 +9,9 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
+from reservoir_hw.core.validation import at_least
 from reservoir_hw.tasks.configuration import ClosedLoop
 from reservoir_hw.tasks.prediction.task import Prediction
-from reservoir_hw.tasks.series import at_least
 from reservoir_hw.tasks.task import Evaluation, OutputScale
 
 Scaling = Literal["standardise", "squash", "none"]

@@ -6,20 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.tasks.task import Row, Split
 
 Models = Mapping[str, Sequence[Row]]
 """Runs by the name of the model."""
 
 _REPETITIONS = ("dataset", "seed", "first_step")
-
-
-def at_least(**limits: tuple[int, int]) -> None:
-    """Check `name=(value, least)`; raise `ConfigurationError` for the first that is smaller."""
-    for name, (value, least) in limits.items():
-        if value < least:
-            raise ConfigurationError(f"{name} is {value}; it must be at least {least}.")
 
 
 def one_sequence(inputs: np.ndarray, targets: np.ndarray) -> Split:

@@ -20,13 +20,13 @@ from toys import Toy
 
 from reservoir_hw.backends.zeromq import ZmqReservoir
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, Discontinuity
+from reservoir_hw.core.interrupts import StopOnSignals
 from reservoir_hw.core.reservoir_config import open_reservoir
 from reservoir_hw.drivers.zeromq import Connection, encoding_of
 from reservoir_hw.drivers.zeromq.addresses import checked_address, control_address
 from reservoir_hw.drivers.zeromq.frames import Operation
 from reservoir_hw.drivers.zeromq.sockets import MOST_FRAMES, receive, send_at_once
 from reservoir_hw.serving import Server
-from reservoir_hw.serving.signals import stopped_by_signals
 
 
 @pytest.fixture
@@ -353,7 +353,7 @@ def test_handlers_are_put_back_and_those_of_the_owner_stay() -> None:
     default = signal.signal(signal.SIGINT, signal.default_int_handler)
     stops: list[int] = []
     try:
-        with stopped_by_signals(lambda: stops.append(1), lambda: False):
+        with StopOnSignals(lambda: stops.append(1), lambda: False):
             assert signal.getsignal(signal.SIGTERM) is own
             assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
             os.kill(os.getpid(), signal.SIGINT)
@@ -370,7 +370,7 @@ def test_a_second_signal_interrupts_only_where_it_may() -> None:
     closing = [True]
 
     def serve() -> None:
-        with stopped_by_signals(lambda: None, lambda: closing[0]):
+        with StopOnSignals(lambda: None, lambda: closing[0]):
             for _ in range(3):
                 os.kill(os.getpid(), signal.SIGINT)
                 time.sleep(0.3)

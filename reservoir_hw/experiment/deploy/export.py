@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
 from reservoir_hw.core.spec import ReservoirSpec
@@ -29,7 +30,6 @@ from reservoir_hw.experiment.deploy.quantised import (
 )
 from reservoir_hw.experiment.deploy.trained import TrainedRow, trained_row
 from reservoir_hw.experiment.run import language
-from reservoir_hw.experiment.run.folder import write_text
 from reservoir_hw.readout import LMSReadout, RidgeReadout, RLSReadout
 from reservoir_hw.readout.linear.configuration import ReadoutConfig
 from reservoir_hw.readout.models.configuration import ModelConfig
@@ -545,7 +545,7 @@ def _write_header(
         notes.append(_single_note(readout, recorded))
     text = c_header(readout, name=name, precision=work.precision, provenance=provenance, **used)
     work.path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(work.path, text)
+    replace_file(work.path, text)
     size = work.path.stat().st_size
     exported = Exported(work.path, work.row.label, work.target, work.precision, size)
     exported.notes += notes

@@ -16,12 +16,13 @@ import safetensors.numpy
 from reservoir_hw.backends.replay import ReplayConfig
 from reservoir_hw.core import provenance
 from reservoir_hw.core.errors import ConfigurationError, DeviceError, MissingExtra, ReservoirError, StateLost
+from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir, parse_reservoir
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.experiment import parse_experiment
 from reservoir_hw.experiment.run.experiment import Progress, load_document
-from reservoir_hw.experiment.run.folder import new_run_folder, write_bytes, write_json
+from reservoir_hw.experiment.run.folder import new_run_folder, write_json
 from reservoir_hw.experiment.run.language import input_channels
 from reservoir_hw.experiment.run.outcome import ending
 from reservoir_hw.experiment.run.report import write_report
@@ -117,7 +118,7 @@ class MeasureResult:
             for key, value in _fields(result).items()
             if isinstance(value, np.ndarray)
         }
-        write_bytes(self.folder / "measures.safetensors", safetensors.numpy.save(arrays))
+        replace_file(self.folder / "measures.safetensors", safetensors.numpy.save(arrays))
 
 
 def measure(

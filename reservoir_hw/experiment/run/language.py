@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, NotSupported, StateLost
+from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point, SampleConfig, TrainingConfig
@@ -531,7 +532,7 @@ def _add_sample(
         return [f"{point.label} writes no sample: {error}"]
     text = f"⟦{task.tokenizer.decode(prompt)}⟧{task.tokenizer.decode(written)}"
     (place.folder / "samples").mkdir(exist_ok=True)
-    (place.folder / "samples" / f"{place.number:03d}.txt").write_text(text + "\n", encoding="utf-8")
+    replace_file(place.folder / "samples" / f"{place.number:03d}.txt", text + "\n")
     evaluation.arrays["sample"] = np.array(text)
     return []
 

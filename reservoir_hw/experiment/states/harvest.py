@@ -26,7 +26,7 @@ from reservoir_hw.experiment.states.plan import Burst, Leg, plan_of
 from reservoir_hw.core.hostlock import HostLock
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.core.store import Dataset, Place, StateStore, is_damage, plain_path
+from reservoir_hw.core.store import Dataset, Region, StateStore, is_damage, plain_path
 from reservoir_hw.tasks.task import Task
 
 log = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ def check(store: StateStore, bursts: Sequence[Burst], say: Callable[[str], None]
         if time.monotonic() - said >= 1:
             said = time.monotonic()
             say(f"checking {store.path}: chunk {number} of {len(counted)}")
-        place, dataset, array = cast(Place, leg.place), datasets[leg.dataset], "states"
+        place, dataset, array = cast(Region, leg.place), datasets[leg.dataset], "states"
         try:
             dataset.read_states(place)
             array = "inputs"

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.core.validation import whole_number
 from reservoir_hw.readout.linear._answers import linear_answers
 from reservoir_hw.readout.linear._normal_equations import NormalEquations
 from reservoir_hw.readout.linear._qr import IncrementalQR
@@ -147,11 +148,11 @@ class RidgeReadout:
         self.standardise = bool(standardise)
         self.bias = bool(bias)
         self.input_connection = bool(input_connection)
-        self.washout = _whole_number("washout", washout, least=0)
+        self.washout = whole_number("washout", washout, least=0)
         self.alphas = _checked_grid(alphas)
         self.per_output = bool(per_output)
-        self.folds = _whole_number("folds", folds, least=2)
-        self.block_steps = _whole_number("block_steps", block_steps, least=1)
+        self.folds = whole_number("folds", folds, least=2)
+        self.block_steps = whole_number("block_steps", block_steps, least=1)
         self.node_names_: tuple[str, ...] | None = None
         self.repetitions_ = 1
         self.scale_: Scale | None = None
@@ -554,12 +555,6 @@ class RidgeReadout:
 
 def _is_chunk_source(value: object) -> bool:
     return callable(value) or hasattr(value, "__iter__")
-
-
-def _whole_number(name: str, value: int, *, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise ConfigurationError(f"{name} must be a whole number ≥ {least}, not {value!r}")
-    return int(value)
 
 
 def _checked_alpha(alpha: Any) -> float | Array | Search:

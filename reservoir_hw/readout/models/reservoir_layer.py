@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, get_args
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,6 +16,7 @@ from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeE
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.sharing import Share
 from reservoir_hw.core.spec import ReservoirSpec
+from reservoir_hw.core.validation import whole_number
 
 Gradient = Literal["stop", "through", "twin"]
 
@@ -102,11 +102,10 @@ class ReservoirLayer(nn.Module):
 
     def begin(self, batch: int = 1) -> None:
         """Begin `batch` new sequences, at rest. Nothing is sent to the device before it is driven."""
-        if isinstance(batch, bool) or not isinstance(batch, int | np.integer) or batch < 1:
-            raise ShapeError(f"begin needs a whole number of sequences, at least 1, not {batch!r}")
-        self._device.begin(int(batch))
+        batch = whole_number("batch", batch, error=ShapeError)
+        self._device.begin(batch)
         if self._simulation is not None:
-            self._simulation.begin(int(batch))
+            self._simulation.begin(batch)
         self._last = None
 
     def forward(self, u: Tensor) -> Tensor:

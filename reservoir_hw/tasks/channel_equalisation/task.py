@@ -10,9 +10,10 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
+from reservoir_hw.core.validation import at_least
 from reservoir_hw.tasks.channel_equalisation import report
 from reservoir_hw.tasks.classification import error_metrics
-from reservoir_hw.tasks.series import at_least, nmse, one_sequence
+from reservoir_hw.tasks.series import nmse, one_sequence
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Table, Task, checked_outputs
 
 if TYPE_CHECKING:

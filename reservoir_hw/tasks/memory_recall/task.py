@@ -9,8 +9,9 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
+from reservoir_hw.core.validation import at_least
 from reservoir_hw.tasks.memory_recall import report
-from reservoir_hw.tasks.series import at_least, models, one_sequence
+from reservoir_hw.tasks.series import models, one_sequence
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Table, Task, checked_outputs
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reservoir_hw.core.seeds import generator
+from reservoir_hw.core.validation import at_least
 from reservoir_hw.tasks import classification
 from reservoir_hw.tasks.parity.report import outputs_figure
-from reservoir_hw.tasks.series import at_least, models, nmse, one_sequence
+from reservoir_hw.tasks.series import models, nmse, one_sequence
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Table, Task, checked_outputs
 
 if TYPE_CHECKING:

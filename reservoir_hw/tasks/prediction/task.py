@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.validation import at_least
 from reservoir_hw.tasks.configuration import ClosedLoop
 from reservoir_hw.tasks.prediction import forecast_report, report
-from reservoir_hw.tasks.series import at_least, models, nmse, one_sequence
+from reservoir_hw.tasks.series import models, nmse, one_sequence
 from reservoir_hw.tasks.task import (
     Evaluation,
     OutputScale,

@@ -10,7 +10,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.store import Dataset, StateStore
-from reservoir_hw.tasks.series import at_least, models
+from reservoir_hw.core.validation import at_least
+from reservoir_hw.tasks.series import models
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, TaskConfig, checked_outputs
 from reservoir_hw.tasks.trace import report
 

@@ -22,6 +22,7 @@ from reservoir_hw.backends.simulated.kernels.dense_batch import ROWS, dense_batc
 from reservoir_hw.backends.simulated.kernels.pace import Pace, available_threads, end_spinning, numba_threads, share_out
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.core.validation import at_least
 from reservoir_hw.networks.weights import EsnWeights
 
 Activation = Literal["tanh", "relu", "identity"]
@@ -126,8 +127,8 @@ def prepare(
     stored = kind if storage is None else np.dtype(storage)
     if stored != kind and (kind, stored) != (np.float32, np.float16):
         raise ConfigurationError(f"weights of a {kind} network can be stored as {kind} or float16, not as {stored}")
-    if threads is not None and threads < 1:
-        raise ConfigurationError(f"threads must be at least 1, it is {threads}")
+    if threads is not None:
+        at_least(threads=(threads, 1))
     available = available_threads()
     W = weights.recurrent()
     return PreparedWeights(

@@ -1,0 +1,1 @@
+"""States: what a reservoir is driven with, and where its answers are kept."""

@@ -189,7 +189,7 @@ def test_a_client_that_goes_on_asking_does_not_keep_the_device_from_its_safe_sta
         flooding.start()
         try:
             time.sleep(0.3)
-            asked = server._session.traffic.requests
+            asked = server._lease.traffic.requests
             assert asked > 10
             server.stop()
             until = time.monotonic() + 5
@@ -234,7 +234,7 @@ def test_a_device_that_is_not_safe_is_given_to_nobody(address: str) -> None:
         asking = Connection(address)
         assert "the interlock does not answer" in asking.status()["problem"]
         asking.close()
-        until(lambda: server._session.number == 0)
+        until(lambda: server._lease.number == 0)
         device.interlock_fails = False
         closed = device.closed
         with connect(address) as far:
@@ -408,7 +408,7 @@ def test_a_message_of_many_frames_is_counted_and_dropped(address: str, control: 
         stranger = context.socket(zmq.DEALER)
         stranger.connect(control_address(address) if control else address)
         stranger.send_multipart([b"x"] * 1000)
-        until(lambda: server._session.traffic.damaged == 1)
+        until(lambda: server._lease.traffic.damaged == 1)
         context.destroy(linger=0)
         with connect(address) as far:
             far.run(np.ones((1, 3, 2)))

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from reservoir_hw.core.errors import (ConfigurationError, InputRangeError, NotSupported, ShapeError)
-from reservoir_hw.readout.linear.configuration import Readout
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, NotSupported, ShapeError
 from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.readout.linear.configuration import Readout
 
 FAR = 1e3
 """A forecast that is so many times larger than the largest value of its warm-ups has diverged."""

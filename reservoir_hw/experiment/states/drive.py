@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from reservoir_hw.core.errors import NotSupported
+from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.experiment.states.plan import Burst, Leg
 from reservoir_hw.readout import Chunk
 from reservoir_hw.readout.linear.configuration import OnlineReadout, Readout
-from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.tasks.task import Split, Task
 
 OnSteps: TypeAlias = Callable[[int], None]

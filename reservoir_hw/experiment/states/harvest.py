@@ -20,13 +20,13 @@ import numpy as np
 from reservoir_hw.core import provenance
 from reservoir_hw.core.current_folder import look_in_current_folder
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy
-from reservoir_hw.experiment.configuration.experiment import Point
-from reservoir_hw.experiment.states.drive import OnSteps, mean_of, states_of
-from reservoir_hw.experiment.states.plan import Burst, Leg, plan_of
 from reservoir_hw.core.hostlock import HostLock
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import Dataset, Region, StateStore, is_damage, plain_path
+from reservoir_hw.experiment.configuration.experiment import Point
+from reservoir_hw.experiment.states.drive import OnSteps, mean_of, states_of
+from reservoir_hw.experiment.states.plan import Burst, Leg, plan_of
 from reservoir_hw.tasks.task import Task
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.experiment.configuration.experiment import Point, TrainingConfig
 from reservoir_hw.core.store import Region
+from reservoir_hw.experiment.configuration.experiment import Point, TrainingConfig
 from reservoir_hw.tasks.task import Split, Task
 
 SplitName: TypeAlias = Literal["train", "test"]

@@ -12,11 +12,11 @@ import numpy as np
 
 from reservoir_hw.core import provenance
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.spec import Identity, ReservoirSpec
+from reservoir_hw.core.store import Region, StateStore
 from reservoir_hw.experiment.states.traces.columns import Columns, choose
 from reservoir_hw.experiment.states.traces.mapping import ColumnsConfig, MappingConfig, load_mapping, resolve
 from reservoir_hw.experiment.states.traces.sources import Source, opened
-from reservoir_hw.core.spec import Identity, ReservoirSpec
-from reservoir_hw.core.store import Region, StateStore
 
 OnSteps: TypeAlias = Callable[[str, int], None]
 

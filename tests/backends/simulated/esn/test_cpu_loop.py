@@ -168,7 +168,7 @@ def test_torch_goes_on_after_its_threads_were_let_go(monkeypatch):
 LET_GO = """
 import os, time
 import torch
-from reservoir_hw.backends.simulated import pace
+from reservoir_hw.backends.simulated.kernels import pace
 def threads(expected):
     end = time.monotonic() + 10
     while len(os.listdir("/proc/self/task")) != expected and time.monotonic() < end:
@@ -215,7 +215,7 @@ def test_torch_has_as_many_threads_as_before():
 RENAMED = """
 import ctypes, pathlib, shutil, sys
 import torch
-from reservoir_hw.backends.simulated import pace
+from reservoir_hw.backends.simulated.kernels import pace
 (torchs,) = pace._openmp()
 renamed = str(shutil.copy(torchs._name, pathlib.Path(sys.argv[1]) / "libgomp-a34b3233.so.1.0.0"))
 ctypes.CDLL(renamed)

@@ -15,7 +15,7 @@ from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.core.spec import Identity, ReservoirSpec
-from reservoir_hw.core.store import Dataset, Place, StateStore
+from reservoir_hw.core.store import Dataset, Region, StateStore
 
 _REPLAYED = " (replayed)"
 _KEPT_INPUTS = 4
@@ -192,9 +192,9 @@ class _Block:
             _keep(self._states, chunk, self.dataset.read(self._place(chunk))[1], 1)
         return self._states[chunk]
 
-    def _place(self, chunk: int) -> Place:
+    def _place(self, chunk: int) -> Region:
         size = self.dataset.chunk_steps
-        return Place(self.rows, chunk * size, min((chunk + 1) * size, self.dataset.steps))
+        return Region(self.rows, chunk * size, min((chunk + 1) * size, self.dataset.steps))
 
 
 def _keep(kept: dict[int, np.ndarray], chunk: int, array: np.ndarray, most: int) -> None:

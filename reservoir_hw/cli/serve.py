@@ -14,6 +14,7 @@ import typer
 
 from reservoir_hw.cli.options import InputsOption, SetOption
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.interrupts import StopOnSignals
 
 if TYPE_CHECKING:
     from reservoir_hw.drivers.zeromq import Allowed
@@ -64,7 +65,6 @@ def serve(
     try:
         from reservoir_hw.drivers.zeromq import Allowed
         from reservoir_hw.serving import Server
-        from reservoir_hw.serving.signals import stop_on_signals
     except ImportError as error:
         raise MissingExtra("serving needs pyzmq: pip install 'reservoir-hw[zmq]'") from error
     if (secret_key is None) != (clients is None):
@@ -82,7 +82,7 @@ def serve(
         back, network = _bad_network(chaos, bind, control, largest, reachable)
         server = Server(reservoir, back, **options)
     # As `run` does, but until the process has ended: the network belongs to it, and nothing comes after it.
-    stop_on_signals(server.stop, lambda: server.closing)
+    StopOnSignals(server.stop, lambda: server.closing).__enter__()
     with network:
         server.run(None if json else lambda: _say(server, bind, control, allowed))
 

@@ -112,17 +112,17 @@ class Document:
         here: Any = self.data
         at: Location = ()
         for position, key in enumerate(keys):
-            if not isinstance(here, dict | list):
+            if not isinstance(here, (dict, list)):
                 place = ".".join(map(str, at))
                 raise ConfigurationError(f"{origin}: {place} is {here!r}, it has no key {key!r}")
             step: Key = _index(key, here, dotted, origin) if isinstance(here, list) else key
             at = (*at, step)
             if position == len(keys) - 1:
                 self._forget(at)
-                _put(here, step, value)
+                here[step] = value
                 self.origins.update(dict.fromkeys([at, *_locations(value, at)], origin))
             elif _child(here, step) is None:
-                _put(here, step, {})
+                here[step] = {}
                 self.origins[at] = origin
             here = _child(here, step)
 
@@ -215,10 +215,7 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[Location, str]]:
         found = "is empty" if loaded is None else f"holds {type(_plain(loaded)).__name__}"
         raise ConfigurationError(f"{path}:1: {found}; a configuration is a mapping of `key: value` lines")
     origins: dict[Location, str] = {(): f"{path}:1"}
-    try:
-        origins.update({place: f"{path}:{line}" for place, line in _lines(loaded, ())})
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{path}: {error}") from None
+    origins.update({place: f"{path}:{line}" for place, line in _lines(loaded, (), path)})
     return _plain(loaded), origins
 
 
@@ -226,20 +223,20 @@ def _problem(error: Exception) -> str:
     return str(getattr(error, "problem", None) or error).strip().splitlines()[0]
 
 
-def _lines(node: Any, at: Location) -> Iterator[tuple[Location, int]]:
+def _lines(node: Any, at: Location, path: Path) -> Iterator[tuple[Location, int]]:
     """The line of every key and item of a round-trip document."""
     if isinstance(node, dict):
         for key, value in node.items():
             line = node.lc.key(key)[0] if key in (node.lc.data or {}) else 0  # pyright: ignore[reportAttributeAccessIssue]
             if not isinstance(key, str):
-                raise ConfigurationError(f"line {line + 1}: the key {key!r} must be a text")
+                raise ConfigurationError(f"{path}: line {line + 1}: the key {key!r} must be a text")
             yield (*at, key), line + 1
-            yield from _lines(value, (*at, key))
+            yield from _lines(value, (*at, key), path)
     elif isinstance(node, list):
         for index, value in enumerate(node):
             line = node.lc.item(index)[0]  # pyright: ignore[reportAttributeAccessIssue]
             yield (*at, index), line + 1
-            yield from _lines(value, (*at, index))
+            yield from _lines(value, (*at, index), path)
 
 
 def _plain(node: Any) -> Any:
@@ -269,10 +266,6 @@ def _locations(value: Any, at: Location = ()) -> Iterator[Location]:
 
 def _child(node: Any, key: Key) -> Any:
     return node.get(key) if isinstance(node, dict) else node[key]
-
-
-def _put(node: Any, key: Key, value: Any) -> None:
-    node[key] = value
 
 
 def _index(key: str, here: list[Any], dotted: str, origin: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_args
 
@@ -63,16 +62,11 @@ class Plugin:
     kind: str
     target: str
     origin: str
-    entry_point: EntryPoint | None = None
 
     def load(self) -> type[Config]:
         """Import the configuration class. It must be light: heavy imports belong into its `build`."""
         try:
-            if self.entry_point is not None:
-                found: Any = self.entry_point.load()
-            else:
-                module, _, name = self.target.partition(":")
-                found = getattr(import_module(module), name)
+            found: Any = EntryPoint(self.kind, self.target, self.group).load()
         except Exception as error:
             # Whatever the code of a plug-in does on import, it is that package's mistake.
             raise ConfigurationError(
@@ -97,7 +91,7 @@ def available(group: str) -> dict[str, Plugin]:
                 f"two packages offer the {group} kind {entry.name!r}: {clash.origin} ({clash.target}) and "
                 f"{origin} ({entry.value}); uninstall one of them"
             )
-        plugins[entry.name] = Plugin(group, entry.name, entry.value, origin, entry)
+        plugins[entry.name] = Plugin(group, entry.name, entry.value, origin)
     return plugins
 
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, MissingExtra
+from reservoir_hw.core.files import replace_file
 
 FORMAT = "reservoir_hw.tokenizer"
 VERSION = 1
@@ -50,9 +51,7 @@ class Tokenizer(ABC):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything that `load_tokenizer` needs, as JSON."""
-        partial = Path(path).with_name(f"{Path(path).name}.partial")
-        partial.write_text(self.dump(), encoding="utf-8")
-        os.replace(partial, path)
+        replace_file(path, self.dump())
 
     def dump(self) -> str:
         """What `save` writes."""

@@ -7,14 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError, ReservoirError
 
 
-def whole_number(name: str, value: Any, *, least: int = 1) -> int:
-    """`value` as an int, or a `ConfigurationError` unless it is a whole number ≥ `least`."""
+def whole_number(name: str, value: Any, *, least: int = 1, error: type[ReservoirError] = ConfigurationError) -> int:
+    """`value` as an int; raises `error` unless it is a whole number ≥ `least`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ConfigurationError(f"{name} must be a whole number ≥ {least}, not {value!r}")
+        raise error(f"{name} must be a whole number ≥ {least}, not {value!r}")
     return int(value)
+
+
+def at_least(**limits: tuple[float, float]) -> None:
+    """Check numbers given as `name=(value, least)`; raise `ConfigurationError` for the first that is smaller."""
+    for name, (value, least) in limits.items():
+        if value < least:
+            raise ConfigurationError(f"{name} is {value}; it must be at least {least}")
 
 
 def number_in(name: str, value: Any, low: float, high: float, *, excluding: tuple[float, ...] = ()) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.validation import at_least
 from reservoir_hw.measures._basis import StateBasis
 from reservoir_hw.measures._blocks import Recording
 from reservoir_hw.measures._capacity import Targets, capacities
@@ -66,8 +66,7 @@ def memory_capacity(
     The interval is that of batch means of the influence of each step on the sum; what lies below the threshold or
     beyond `max_delay` is not in it. Raises `ShapeError`, `InputRangeError` and `ConfigurationError`.
     """
-    if max_delay < 0:
-        raise ConfigurationError(f"max_delay is {max_delay}; it must be at least 0")
+    at_least(max_delay=(max_delay, 0))
     check_confidence(confidence)
     recording = Recording(inputs, states, max(washout, max_delay))
     basis = StateBasis(recording, tolerance)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from safetensors.numpy import save_file
 
+from reservoir_hw.core.files import replacing
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.networks.drawing import draw_weights
 from reservoir_hw.networks.random_matrices import Distribution, FloatArray
@@ -117,7 +118,8 @@ class GatedWeights:
             for array, value in part.stored().items()
             if array != "leak"
         }
-        save_file(arrays, path, metadata=_HEADER)
+        with replacing(path) as partial:
+            save_file(arrays, partial, metadata=_HEADER)
 
     @classmethod
     def load(cls, path: str | Path) -> GatedWeights:

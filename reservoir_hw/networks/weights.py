@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from reservoir_hw.core.files import replacing
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.validation import number_in
 from reservoir_hw.networks.random_matrices import FloatArray, Matrix, scipy_sparse
@@ -130,7 +131,8 @@ class EsnWeights:
             "inputs": str(self.inputs),
             "storage": "csr" if isinstance(self.W, csr_array) else "dense",
         }
-        save_file(self.stored(), path, metadata=metadata)
+        with replacing(path) as partial:
+            save_file(self.stored(), partial, metadata=metadata)
 
     @classmethod
     def load(cls, path: str | Path) -> EsnWeights:

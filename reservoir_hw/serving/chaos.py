@@ -16,7 +16,7 @@ import zmq
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.drivers.zeromq.addresses import checked_address, control_address, is_local
 from reservoir_hw.drivers.zeromq.security import Allowed, admit
-from reservoir_hw.serving.damage import ChaosConfig, Direction, Path, SocketName, no_faults
+from reservoir_hw.serving.faults import ChaosConfig, Direction, Path, SocketName, no_faults
 
 __all__ = ["ChaosConfig", "ChaosProxy"]
 

@@ -16,7 +16,7 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.spec import Identity, ReservoirSpec
-from reservoir_hw.core.store import Place, StateStore
+from reservoir_hw.core.store import Region, StateStore
 
 NODES = 3
 DEVICE = Identity(vendor="lab", model="film", serial="7", simulated=False)
@@ -45,10 +45,10 @@ def made(
             f"{number:03d}", sequences=len(u), inputs=inputs, nodes=NODES, chunk_steps=chunk, steps=u.shape[1],
             group=declared.get("max_batch"), dtype=declared.get("dtype", "float32"),
         )  # fmt: skip
-        for count, place in enumerate(list(dataset.places())):
+        for count, place in enumerate(list(dataset.regions())):
             if number < len(batches) - 1 or written is None or count < written:
                 at = (place.rows, slice(place.start, place.stop))
-                dataset.write(Place(place.rows, place.start, place.stop), u[at], x[at], timing=(0.0, 1.0))
+                dataset.write(Region(place.rows, place.start, place.stop), u[at], x[at], timing=(0.0, 1.0))
                 places += 1
     store.commit(places)
     store.close_segment([], complete=written is None)

@@ -301,7 +301,7 @@ def test_a_full_disk_leaves_no_half_files(file: Path, tmp_path: Path) -> None:
     assert re.search(r"error: cannot write .*\.png: File too large", done.stderr), done.stderr
     folder = next((tmp_path / "runs").iterdir())
     assert json.loads((folder / "metrics.json").read_text())["status"] == "failed"
-    assert not list(folder.rglob("*.part"))
+    assert not list(folder.rglob("*.partial"))
 
 
 def test_texts_may_hold_a_hash(file: Path) -> None:

@@ -60,7 +60,7 @@ def trace(path: Path, inputs: np.ndarray, states: np.ndarray, written: int | Non
         "000", sequences=len(inputs), inputs=inputs.shape[2], nodes=states.shape[2], chunk_steps=100,
         steps=inputs.shape[1],
     )  # fmt: skip
-    for place in dataset.places():
+    for place in dataset.regions():
         if written is None or place.stop <= written:
             at = (place.rows, slice(place.start, place.stop))
             dataset.write(place, inputs[at], states[at], timing=(0.0, 1.0))

@@ -15,9 +15,9 @@ import pytest
 import zarr
 from zarr.storage import LocalStore
 
-from reservoir_hw.core.durable_store import DurableStore
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra, ShapeError
-from reservoir_hw.core.store import Place, StateStore, is_damage
+from reservoir_hw.core.store import Region, StateStore, is_damage
+from reservoir_hw.core.store.durable import DurableStore
 
 RNG = np.random.default_rng(0)
 
@@ -31,7 +31,7 @@ def filled(path: str | Path) -> tuple[StateStore, np.ndarray, np.ndarray]:
     store = StateStore.create(path, {"made_by": "tests"})
     dataset = store.add("train", sequences=3, inputs=1, nodes=4, chunk_steps=20, group=2, steps=50)
     inputs, states = block(3, 50, 1), block(3, 50, 4)
-    for number, place in enumerate(dataset.places()):
+    for number, place in enumerate(dataset.regions()):
         at = (place.rows, slice(place.start, place.stop))
         dataset.write(place, inputs[at], states[at], timing=(time.time(), 0.5))
         store.commit(number + 1, snapshot={"x": states[place.rows, place.stop - 1]})
@@ -43,9 +43,9 @@ def test_what_was_written_is_read_again_by_us_and_by_plain_zarr(tmp_path: Path) 
     store = StateStore.open(tmp_path / "store")
     dataset = store.dataset("train")
     assert (dataset.sequences, dataset.steps, dataset.group, dataset.chunk_steps) == (3, 50, 2, 20)
-    assert len(list(dataset.places())) == 6
+    assert len(list(dataset.regions())) == 6
     read = np.empty_like(states)
-    for place in dataset.places():
+    for place in dataset.regions():
         read[place.rows, place.start : place.stop] = dataset.read(place)[1]
     np.testing.assert_array_equal(read, states)
     plain: Any = zarr.open_group(tmp_path / "store", mode="r")
@@ -88,7 +88,7 @@ def test_a_damaged_chunk_that_does_not_count_is_written_over(tmp_path: Path, dam
     path = tmp_path / "store"
     store, inputs, states = filled(path)
     dataset = store.dataset("train")
-    for place in dataset.places():
+    for place in dataset.regions():
         for array in ("inputs", "states"):
             file = path / "train" / array / "c" / str(place.rows.start // 2) / str(place.start // 20) / "0"
             file.write_bytes(damage)
@@ -108,7 +108,7 @@ def test_a_damaged_chunk_that_does_not_count_is_written_over(tmp_path: Path, dam
 def test_who_only_reads_destroys_nothing(tmp_path: Path) -> None:
     _, inputs, states = filled(tmp_path / "store")
     dataset = StateStore.open(tmp_path / "store").dataset("train")
-    place = next(iter(dataset.places()))
+    place = next(iter(dataset.regions()))
     at = (place.rows, slice(place.start, place.stop))
     for spoil in (
         lambda: dataset.write(place, inputs[at], states[at], timing=(0.0, 0.0)),
@@ -123,7 +123,7 @@ def test_who_only_reads_destroys_nothing(tmp_path: Path) -> None:
 def test_damaged_times_are_given_up(tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture) -> None:
     store, inputs, states = filled(tmp_path / "store")
     (tmp_path / "store" / "train" / "timing" / "c" / "0" / "0" / "0").write_bytes(damage)
-    dataset, place = store.dataset("train"), Place(slice(0, 2), 20, 40)
+    dataset, place = store.dataset("train"), Region(slice(0, 2), 20, 40)
     dataset.write(place, inputs[0:2, 20:40], states[0:2, 20:40], timing=(7.0, 0.25))
     assert "times of train were damaged" in caplog.text
     np.testing.assert_array_equal(dataset.timing[0], [[np.nan] * 2, [7.0, 0.25], [np.nan] * 2])
@@ -136,7 +136,7 @@ def test_damaged_times_at_an_address_are_given_up(file: str) -> None:
     store, inputs, states = filled(f"memory://tests/times/{file}")
     fsspec.filesystem("memory").pipe(f"/tests/times/{file}/train/timing/{file}", b"damaged")
     dataset = StateStore.open(store.path, writable=True).dataset("train")
-    place = Place(slice(0, 2), 20, 40)
+    place = Region(slice(0, 2), 20, 40)
     dataset.write(place, inputs[0:2, 20:40], states[0:2, 20:40], timing=(7.0, 0.25))
     dataset = StateStore.open(store.path).dataset("train")
     assert dataset.times_given_up is not None
@@ -155,7 +155,7 @@ def test_a_thread_that_cannot_be_started_gives_up_no_times(tmp_path: Path, monke
 
     monkeypatch.setattr(DurableStore, "set_sync", exhausted)
     with pytest.raises(RuntimeError, match="new thread"):
-        dataset.write(Place(slice(0, 2), 20, 40), inputs[0:2, 20:40], states[0:2, 20:40], timing=(7.0, 0.25))
+        dataset.write(Region(slice(0, 2), 20, 40), inputs[0:2, 20:40], states[0:2, 20:40], timing=(7.0, 0.25))
     dataset = StateStore.open(tmp_path / "store").dataset("train")
     assert dataset.times_given_up is None
     assert np.isfinite(dataset.timing).all()
@@ -163,7 +163,7 @@ def test_a_thread_that_cannot_be_started_gives_up_no_times(tmp_path: Path, monke
 
 def test_who_may_not_write_is_told_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, inputs, states = filled(tmp_path / "s")
-    dataset, place = store.dataset("train"), Place(slice(0, 2), 0, 20)
+    dataset, place = store.dataset("train"), Region(slice(0, 2), 0, 20)
 
     def forbidden(self: DurableStore, key: str, value: Any) -> None:
         raise PermissionError(13, "Permission denied", str(self.root / key))
@@ -227,15 +227,15 @@ def test_opening_what_is_not_there_makes_nothing(tmp_path: Path) -> None:
 
 def test_the_sequence_that_was_not_harvested_is_named(tmp_path: Path) -> None:
     store, inputs, states = filled(tmp_path / "store")
-    dataset, place = store.dataset("train"), Place(slice(0, 2), 20, 40)
+    dataset, place = store.dataset("train"), Region(slice(0, 2), 20, 40)
     cut = states[0:2, 20:40].copy()
     cut[1, 13:] = np.nan
     dataset.write(place, inputs[0:2, 20:40], cut, timing=(0.0, 0.5))
     with pytest.raises(ConfigurationError, match="steps 33 to 39 of sequence 1 were never harvested"):
         dataset.read(place)
-    np.testing.assert_array_equal(dataset.read_states(Place(slice(0, 1), 20, 40)), states[0:1, 20:40])
+    np.testing.assert_array_equal(dataset.read_states(Region(slice(0, 1), 20, 40)), states[0:1, 20:40])
     with pytest.raises(ShapeError, match="not one group of 2"):
-        dataset.write(Place(slice(0, 1), 20, 40), inputs[0:1, 20:40], states[0:1, 20:40], timing=(0.0, 0.5))
+        dataset.write(Region(slice(0, 1), 20, 40), inputs[0:1, 20:40], states[0:1, 20:40], timing=(0.0, 0.5))
 
 
 def lose(path: Path, array: str, group: int, chunk: int) -> None:
@@ -267,7 +267,7 @@ def test_inputs_written_while_they_are_read_are_no_damage(tmp_path: Path, monkey
     def late(*arguments: Any) -> np.ndarray:
         found = read(*arguments)
         monkeypatch.undo()
-        written.write(Place(slice(0, 1), 0, 10), inputs, block(1, 10, 2), timing=(0.0, 0.0))
+        written.write(Region(slice(0, 1), 0, 10), inputs, block(1, 10, 2), timing=(0.0, 0.0))
         return found
 
     monkeypatch.setattr(reading, "_read", late)
@@ -306,11 +306,11 @@ def test_the_time_axis_grows(tmp_path: Path) -> None:
     states = block(2, 25, 3)
     for start in (0, 10, 20):
         stop = min(start + 10, 25)
-        place = Place(slice(0, 2), start, stop)
+        place = Region(slice(0, 2), start, stop)
         dataset.write(place, block(2, stop - start, 1), states[:, start:stop], timing=(0.0, 0.0))
     np.testing.assert_array_equal(StateStore.open(tmp_path / "store").dataset("000").states[:], states)
     with pytest.raises(ShapeError, match="not one chunk of 10 steps"):
-        dataset.write(Place(slice(0, 2), 25, 30), block(2, 5, 1), block(2, 5, 3), timing=(0.0, 0.0))
+        dataset.write(Region(slice(0, 2), 25, 30), block(2, 5, 1), block(2, 5, 3), timing=(0.0, 0.0))
 
 
 def test_data_sets_come_in_the_order_in_which_they_were_numbered(tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ def test_a_store_can_lie_wherever_fsspec_reaches() -> None:
     store = StateStore.create("memory://tests/store", {"made_by": "tests"})
     dataset = store.add("000", sequences=1, inputs=1, nodes=2, chunk_steps=10)
     states = block(1, 10, 2)
-    dataset.write(Place(slice(0, 1), 0, 10), block(1, 10, 1), states, timing=(0.0, 0.0))
+    dataset.write(Region(slice(0, 1), 0, 10), block(1, 10, 1), states, timing=(0.0, 0.0))
     store.commit(1, snapshot={"x": np.arange(3)})
     again = StateStore.open("memory://tests/store")
     np.testing.assert_array_equal(again.dataset("000").states[:], states)
@@ -406,7 +406,7 @@ def test_a_data_set_whose_growth_was_cut_is_read_and_grown(
     store = StateStore.create(tmp_path / "s", {})
     dataset = store.add("000", sequences=1, inputs=1, nodes=2, chunk_steps=10)
     inputs, states = block(1, 20, 1), block(1, 20, 2)
-    dataset.write(Place(slice(0, 1), 0, 10), inputs[:, :10], states[:, :10], timing=(1.0, 0.5))
+    dataset.write(Region(slice(0, 1), 0, 10), inputs[:, :10], states[:, :10], timing=(1.0, 0.5))
     left, replace = files, Path.replace
 
     def dying(self: Path, target: Path) -> Path:
@@ -418,13 +418,13 @@ def test_a_data_set_whose_growth_was_cut_is_read_and_grown(
 
     monkeypatch.setattr(Path, "replace", dying)
     with pytest.raises(OSError, match="cut"):
-        dataset.write(Place(slice(0, 1), 10, 20), inputs[:, 10:], states[:, 10:], timing=(2.0, 0.5))
+        dataset.write(Region(slice(0, 1), 10, 20), inputs[:, 10:], states[:, 10:], timing=(2.0, 0.5))
     monkeypatch.undo()
     again = StateStore.open(tmp_path / "s", writable=True).dataset("000")
     assert again.timing.shape == (1, again.steps // 10, 2)
     assert again.inputs.shape[1] >= again.steps
-    again.read(Place(slice(0, 1), 0, 10))
-    again.write(Place(slice(0, 1), 10, 20), inputs[:, 10:], states[:, 10:], timing=(2.0, 0.5))
+    again.read(Region(slice(0, 1), 0, 10))
+    again.write(Region(slice(0, 1), 10, 20), inputs[:, 10:], states[:, 10:], timing=(2.0, 0.5))
     np.testing.assert_array_equal(again.states[:], states)
     assert again.timing[0, :, 0].tolist() == [1.0, 2.0]
 
@@ -442,7 +442,7 @@ def test_damaged_times_are_an_error_and_not_times(tmp_path: Path) -> None:
     (path / "zarr.json").write_text("garbage")
     dataset = StateStore.open(tmp_path / "s", writable=True).dataset("train")
     np.testing.assert_array_equal(dataset.states[:], states)
-    dataset.write(Place(slice(0, 2), 20, 40), inputs[:2, 20:40], states[:2, 20:40], timing=(7.0, 0.5))
+    dataset.write(Region(slice(0, 2), 20, 40), inputs[:2, 20:40], states[:2, 20:40], timing=(7.0, 0.5))
     assert np.nansum(StateStore.open(tmp_path / "s").dataset("train").timing) == 7.5
 
 
@@ -559,7 +559,7 @@ def test_who_only_reads_is_told_so(tmp_path: Path) -> None:
         lambda: store.close_segment([], complete=True),
         lambda: store.add("more", sequences=1, inputs=1, nodes=1, chunk_steps=1),
         lambda: store.dataset("train").write(
-            Place(slice(0, 2), 60, 80), block(2, 20, 1), block(2, 20, 4), timing=(0.0, 0.0)
+            Region(slice(0, 2), 60, 80), block(2, 20, 1), block(2, 20, 4), timing=(0.0, 0.0)
         ),
     ):
         with pytest.raises(ConfigurationError, match="opened to be read: open it with writable=True"):
@@ -576,7 +576,7 @@ from reservoir_hw.core.store import StateStore
 dataset = StateStore.open(sys.argv[1]).dataset("train")
 
 def chunks():
-    for place in dataset.places():
+    for place in dataset.regions():
         inputs, states = dataset.read(place)
         yield states, inputs, None, place.start == 0
 
@@ -594,7 +594,7 @@ def test_a_readout_learns_from_twenty_gigabytes_within_one(tmp_path: Path) -> No
     dataset = store.add("train", sequences=1, inputs=1, nodes=nodes, chunk_steps=chunk, steps=chunk * chunks)
     states = block(1, chunk, nodes)
     targets = states @ np.linspace(-1, 1, nodes, dtype=np.float32)[:, None]
-    dataset.write(Place(slice(0, 1), 0, chunk), targets, states, timing=(0.0, 0.0))
+    dataset.write(Region(slice(0, 1), 0, chunk), targets, states, timing=(0.0, 0.0))
     for name in ("inputs", "states"):
         first = tmp_path / "store" / "train" / name / "c" / "0" / "0" / "0"
         for number in range(1, chunks):

@@ -20,7 +20,7 @@ from reservoir_hw.core.reservoir_config import build_reservoir, open_reservoir, 
 from reservoir_hw.drivers.zeromq import Encoding
 from reservoir_hw.serving import Server
 from reservoir_hw.serving.chaos import ChaosProxy
-from reservoir_hw.serving.damage import FAULTS, ChaosConfig
+from reservoir_hw.serving.faults import FAULTS, ChaosConfig
 
 TIMEOUT_S = 0.3
 LEASE_S = 0.5

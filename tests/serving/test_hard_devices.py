@@ -20,13 +20,13 @@ from toys import Toy
 
 from reservoir_hw.backends.zeromq import ZmqReservoir
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, Discontinuity
+from reservoir_hw.core.interrupts import StopOnSignals
 from reservoir_hw.core.reservoir_config import open_reservoir
 from reservoir_hw.drivers.zeromq import Connection, encoding_of
 from reservoir_hw.drivers.zeromq.addresses import checked_address, control_address
 from reservoir_hw.drivers.zeromq.frames import Operation
 from reservoir_hw.drivers.zeromq.sockets import MOST_FRAMES, receive, send_at_once
 from reservoir_hw.serving import Server
-from reservoir_hw.serving.signals import stopped_by_signals
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_a_client_that_goes_on_asking_does_not_keep_the_device_from_its_safe_sta
         flooding.start()
         try:
             time.sleep(0.3)
-            asked = server._session.traffic.requests
+            asked = server._lease.traffic.requests
             assert asked > 10
             server.stop()
             until = time.monotonic() + 5
@@ -234,7 +234,7 @@ def test_a_device_that_is_not_safe_is_given_to_nobody(address: str) -> None:
         asking = Connection(address)
         assert "the interlock does not answer" in asking.status()["problem"]
         asking.close()
-        until(lambda: server._session.number == 0)
+        until(lambda: server._lease.number == 0)
         device.interlock_fails = False
         closed = device.closed
         with connect(address) as far:
@@ -353,7 +353,7 @@ def test_handlers_are_put_back_and_those_of_the_owner_stay() -> None:
     default = signal.signal(signal.SIGINT, signal.default_int_handler)
     stops: list[int] = []
     try:
-        with stopped_by_signals(lambda: stops.append(1), lambda: False):
+        with StopOnSignals(lambda: stops.append(1), lambda: False):
             assert signal.getsignal(signal.SIGTERM) is own
             assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
             os.kill(os.getpid(), signal.SIGINT)
@@ -370,7 +370,7 @@ def test_a_second_signal_interrupts_only_where_it_may() -> None:
     closing = [True]
 
     def serve() -> None:
-        with stopped_by_signals(lambda: None, lambda: closing[0]):
+        with StopOnSignals(lambda: None, lambda: closing[0]):
             for _ in range(3):
                 os.kill(os.getpid(), signal.SIGINT)
                 time.sleep(0.3)
@@ -408,7 +408,7 @@ def test_a_message_of_many_frames_is_counted_and_dropped(address: str, control: 
         stranger = context.socket(zmq.DEALER)
         stranger.connect(control_address(address) if control else address)
         stranger.send_multipart([b"x"] * 1000)
-        until(lambda: server._session.traffic.damaged == 1)
+        until(lambda: server._lease.traffic.damaged == 1)
         context.destroy(linger=0)
         with connect(address) as far:
             far.run(np.ones((1, 3, 2)))

@@ -20,6 +20,7 @@ from reservoir_hw.drivers.zeromq import Connection, encoding_of, make_keys
 from reservoir_hw.drivers.zeromq.frames import Operation
 from reservoir_hw.drivers.zeromq.security import read_pair, read_public
 from reservoir_hw.serving import Server
+from reservoir_hw.serving.requests import Requests
 
 
 class Held(Toy):
@@ -99,7 +100,7 @@ def test_what_one_client_left_is_not_told_to_the_next(address: str) -> None:
         second = Connection(address)
         device.go.set()
         until = time.monotonic() + 10
-        while server._session._work is not None and time.monotonic() < until:
+        while server._lease._work is not None and time.monotonic() < until:
             time.sleep(0.01)
         assert second.ask("ping", session=second._session)["finished"] == 0
         second.attach()
@@ -287,10 +288,10 @@ def test_an_interruption_while_clients_are_turned_away_leaves_the_device_safe(
     toy = Toy()
     server = Server(toy, address)
 
-    def interrupted(self: Server) -> None:
+    def interrupted(self: Requests) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Server, "_turn_away", interrupted)
+    monkeypatch.setattr(Requests, "turn_away", interrupted)
     ended: list[BaseException] = []
 
     def run() -> None:

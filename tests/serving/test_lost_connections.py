@@ -32,8 +32,8 @@ from reservoir_hw.core.reservoir_config import open_reservoir
 from reservoir_hw.drivers.zeromq import Connection
 from reservoir_hw.drivers.zeromq.frames import Operation
 from reservoir_hw.serving.chaos import ChaosConfig, ChaosProxy
-from reservoir_hw.serving.damage import Direction, SocketName
-from reservoir_hw.serving.damage import Path as Way
+from reservoir_hw.serving.faults import Direction, SocketName
+from reservoir_hw.serving.faults import Path as Way
 
 HERE = Path(__file__).parent
 PATIENCE_S = 30.0

@@ -203,10 +203,10 @@ def test_noise_from_who_holds_the_device() -> None:
         connection = Connection(address, timeout_s=15.0)
         try:
             connection.attach()
-            with connection._control_guard:
+            with connection._control._guard:
                 for _ in range(1000):
                     connection._data.send_multipart(noise(random))
-                    connection._control.send_multipart(noise(random))
+                    connection._control._socket.send_multipart(noise(random))
             assert connection.ask("ping", session=connection.welcome["session"])["valid"]
             connection.send(Operation.RESET, batch=1)
             with pytest.raises(ProtocolError):

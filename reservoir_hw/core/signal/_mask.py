@@ -13,6 +13,7 @@ from pydantic import Field, NonNegativeInt, model_validator
 from reservoir_hw.core.arrays import all_finite
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.core.files import replacing
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.signal._sequences import chirp, maximum_length_sequence
 
@@ -89,7 +90,8 @@ class Mask:
         """Write a safetensors file with `matrix` and `bias`."""
         from safetensors.numpy import save_file
 
-        save_file({"matrix": np.ascontiguousarray(self.matrix), "bias": self.bias}, path)
+        with replacing(path) as partial:
+            save_file({"matrix": np.ascontiguousarray(self.matrix), "bias": self.bias}, partial)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

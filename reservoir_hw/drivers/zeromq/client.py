@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import getpass
 import logging
-import os
-import platform
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import zmq
-import zmq.utils.monitor
 
 from reservoir_hw.core.errors import (
     ConfigurationError,
@@ -26,26 +20,23 @@ from reservoir_hw.core.errors import (
     ReservoirError,
 )
 from reservoir_hw.drivers.zeromq.addresses import address_to_connect, control_address
+from reservoir_hw.drivers.zeromq.control import Control, Incidents
+from reservoir_hw.drivers.zeromq.declaration import Declaration, declaration_of
 from reservoir_hw.drivers.zeromq.error_codes import Code, exception_of
 from reservoir_hw.drivers.zeromq.frames import (
     ERROR,
     REPLY,
-    VERSION,
-    Encoding,
     Header,
     Operation,
     check_payload,
-    checked_encoding,
     pack_arrays,
-    pack_control,
     pack_header,
     unpack_arrays,
-    unpack_control,
     unpack_header,
     unpack_map,
 )
 from reservoir_hw.drivers.zeromq.security import KeyPair
-from reservoir_hw.drivers.zeromq.sockets import keep_freed_memory, receive, send
+from reservoir_hw.drivers.zeromq.sockets import connect, dealer, keep_freed_memory, receive, send
 
 log = logging.getLogger(__name__)
 
@@ -55,27 +46,6 @@ SAY_AFTER_S = 2.0
 LONGEST_TIMEOUT_S = 86400
 # However short a lease a device gives.
 SHORTEST_BEAT_S = 0.01
-
-
-@dataclass(frozen=True)
-class Declaration:
-    """What a device says about itself (docs/protocol.md). `spec` is not validated here."""
-
-    spec: Mapping[str, Any]
-    inputs: Encoding
-    states: Encoding
-    chunked: bool
-    readout: bool
-    finite: bool
-
-
-@dataclass
-class Incidents:
-    """What this end saw that should not happen."""
-
-    repeated: int = 0
-    stale: int = 0
-    damaged: int = 0
 
 
 class Connection:
@@ -88,7 +58,7 @@ class Connection:
         server_key: The device's public key, with `keys`, our own pair, if it asks for them.
 
     Raises (all methods): DeviceDisconnected, DeviceTimeout, ProtocolError, DeviceBusy, and what the device
-    answered (`faults.exception_of`). After any of the first three only `close` is possible.
+    answered (`error_codes.exception_of`). After any of the first three only `close` is possible.
     """
 
     def __init__(
@@ -107,11 +77,8 @@ class Connection:
         self.timeout_s = timeout_s
         self.incidents = Incidents()
         self.welcome: dict[str, Any] = {}
-        self._keys = (server_key, keys)
         keep_freed_memory()
         self._context: zmq.Context[Any] = zmq.Context()
-        self._control_guard = threading.Lock()
-        self._question = 0
         self._sent = 0
         self._answered = 0
         self._abandoned = 0
@@ -122,11 +89,22 @@ class Connection:
         self._unusable: str | None = None
         self._heartbeat: threading.Thread | None = None
         try:
-            self._control = self._socket(self.control_address)
-            self._data = self._socket(self.address)
+            self._control = Control(
+                dealer(self._context, self.control_address, timeout_s, server_key, keys),
+                self.control_address,
+                device=self.address,
+                timeout_s=timeout_s,
+                has_keys=server_key is not None,
+                incidents=self.incidents,
+            )
+            self._data = dealer(self._context, self.address, timeout_s, server_key, keys)
             self._data.setsockopt(zmq.RCVTIMEO, LOOK_MS)
-            self._connect()
-            self._greet()
+            self._control.connect()
+            connect(self._data, self.address)
+            self.welcome = self._control.hello()
+            self._session: int = self.welcome["session"]
+            self._heartbeat = threading.Thread(target=self._beat, name="zeromq heartbeat", daemon=True)
+            self._heartbeat.start()
         except BaseException:
             self._context.destroy(linger=0)
             raise
@@ -160,39 +138,11 @@ class Connection:
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
         """One question on the control socket and its answer."""
-        with self._control_guard:
-            self._question += 1
-            number = self._question
-            with contextlib.suppress(zmq.Again):
-                self._control.send(pack_control({"op": op, "id": number, **fields}))
-            until = time.monotonic() + self.timeout_s
-            while (left := until - time.monotonic()) > 0:
-                if not self._control.poll(max(1, int(1000 * left))):
-                    break
-                try:
-                    reply = unpack_control(self._control.recv())
-                except ProtocolError as error:
-                    self.incidents.damaged += 1
-                    log.warning("a control message was dropped: %s", error)
-                    continue
-                if reply["id"] != number:
-                    self.incidents.stale += 1
-                    continue
-                log.debug("control: %s %s -> %s", op, fields, reply)
-                if reply["op"] == "error":
-                    raise exception_of(reply.get("code", 0), f"{self.address}: {reply.get('text')}")
-                return reply
-        raise DeviceTimeout(
-            f"{self.control_address}: no answer to {op!r} within {self.timeout_s:g} s. Is the server running, and "
-            "the network up?"
-        )
+        return self._control.ask(op, **fields)
 
     def status(self) -> dict[str, Any]:
         """What the device tells everybody about itself."""
-        status = self.ask("status").get("status")
-        if not isinstance(status, dict):
-            raise ProtocolError(f"{self.control_address}: the answer to a question for the status has none")
-        return status
+        return self._control.status()
 
     @property
     def unanswered(self) -> int:
@@ -214,7 +164,7 @@ class Connection:
 
     def attach(self) -> Declaration:
         """Take the device, at rest for one sequence; what it is."""
-        return _declaration(self._ask_map(Operation.ATTACH))
+        return declaration_of(self._ask_map(Operation.ATTACH))
 
     def reset(self, batch: int) -> None:
         """Bring the device to rest for `batch` sequences."""
@@ -237,7 +187,7 @@ class Connection:
 
     def upload(self, arrays: Mapping[str, np.ndarray]) -> Declaration:
         """Program the device; what it is then."""
-        return _declaration(self._ask_map(Operation.UPLOAD, pack_arrays(arrays)))
+        return declaration_of(self._ask_map(Operation.UPLOAD, pack_arrays(arrays)))
 
     def load_readout(self, weights: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> None:
         """Give the device a readout: weights (outputs, nodes), scale and bias (outputs,)."""
@@ -305,74 +255,11 @@ class Connection:
             self._unusable_after_failure()
         self._interrupted = None
 
-    def _socket(self, address: str) -> zmq.Socket[bytes]:
-        socket = self._context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.SNDTIMEO, int(1000 * self.timeout_s))
-        socket.setsockopt(zmq.IPV6, "[" in address)
-        server_key, keys = self._keys
-        if server_key is not None and keys is not None:
-            socket.curve_serverkey = server_key
-            socket.curve_publickey, socket.curve_secretkey = keys.public, keys.secret
-        return socket
-
-    def _connect(self) -> None:
-        """Connect both sockets; a refused key is told apart from a device that is not there."""
-        monitor = self._control.get_monitor_socket()
-        try:
-            self._connect_to(self._control, self.control_address)
-            until = time.monotonic() + self.timeout_s
-            refused = "nobody listens there"
-            while True:
-                left = until - time.monotonic()
-                if left <= 0 or not monitor.poll(max(1, int(1000 * left))):
-                    raise DeviceTimeout(
-                        f"{self.control_address}: no connection within {self.timeout_s:g} s ({refused}). Is the "
-                        "server running, and the address right?"
-                    )
-                event = zmq.utils.monitor.recv_monitor_message(monitor)
-                match event["event"]:
-                    case zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                        break
-                    case zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-                        raise DeviceDisconnected(
-                            f"{self.control_address} does not let us in: our public key is not in its list of clients"
-                        )
-                    case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-                        raise DeviceDisconnected(f"{self.control_address}: {self._handshake_failure()}")
-                    case zmq.EVENT_CONNECTED:
-                        refused = f"it accepts connections, but {self._handshake_failure()}"
-        finally:
-            self._control.disable_monitor()
-            monitor.close()
-        self._connect_to(self._data, self.address)
-
-    def _connect_to(self, socket: zmq.Socket[bytes], address: str) -> None:
-        try:
-            socket.connect(address)
-        except zmq.ZMQError as error:
-            raise ConfigurationError(f"{address} is nothing to connect to: {error.strerror}") from error
-
-    def _handshake_failure(self) -> str:
-        if self._keys[0] is None:
-            return "the handshake failed: it asks for keys (security:), or is no device of this protocol"
-        return "the handshake failed: it is not the device that security.server_key belongs to, or it uses no keys"
-
-    def _greet(self) -> None:
-        reply = self.ask("hello", versions=[VERSION], client=_who(), nonce=os.urandom(16))
-        wanted = {"session": int, "lease_s": float | int, "credits": int, "max_frame_bytes": int}
-        if reply["op"] != "welcome" or not all(isinstance(reply.get(k), t) and reply[k] > 0 for k, t in wanted.items()):
-            raise ProtocolError(f"{self.control_address}: instead of a welcome came {reply}")
-        self.welcome = reply
-        self._session: int = reply["session"]
-        self._heartbeat = threading.Thread(target=self._beat, name="zeromq heartbeat", daemon=True)
-        self._heartbeat.start()
-
     def _beat(self) -> None:
         """Keep the lease, and notice when the device has gone."""
         while not self._closing.wait(max(SHORTEST_BEAT_S, min(self.welcome["lease_s"] / 3, self.timeout_s))):
             try:
-                if not self._ping()["valid"]:
+                if not self._control.ping(self._session)["valid"]:
                     self._dead = (
                         "it no longer knows this session: it was restarted, or has not heard of us for too long"
                     )
@@ -380,18 +267,6 @@ class Connection:
                 self._dead = str(error)
             if self._dead is not None:
                 return
-
-    def _ping(self) -> dict[str, Any]:
-        """What the device says about the session: valid, finished, busy."""
-        pong = self.ask("ping", session=self._session)
-        match pong:
-            case {
-                "valid": bool(),
-                "finished": int(),
-                "busy": None | {"operation": str(), "seconds": int() | float()},
-            }:
-                return pong
-        raise ProtocolError(f"{self.control_address}: {pong} is no answer to a ping")
 
     def _await(self, request: int) -> tuple[Header, memoryview]:
         """The reply to `request`. Copies of older ones are dropped."""
@@ -406,7 +281,7 @@ class Connection:
                     raise DeviceDisconnected(f"{self.address}: the device has gone: {self._dead}") from None
                 if now - started > self.timeout_s / 2:
                     try:
-                        pong = self._ping()
+                        pong = self._control.ping(self._session)
                     except DeviceTimeout as error:
                         raise DeviceDisconnected(f"{self.address}: the device has gone: {error}") from None
                     busy = pong["busy"]
@@ -488,24 +363,3 @@ class Connection:
     def _ask_map(self, operation: Operation, payload: bytes = b"") -> dict[str, Any]:
         self.send(operation, payload)
         return unpack_map(self.receive()[1])
-
-
-def _declaration(content: dict[str, Any]) -> Declaration:
-    spec, chunked, readout = content.get("spec"), content.get("chunked"), content.get("readout")
-    if not isinstance(spec, dict) or not isinstance(chunked, bool):
-        raise ProtocolError("the declaration of the device lacks spec (a map) or chunked (a truth value)")
-    encodings = []
-    for name in ("inputs", "states"):
-        entry = content.get(name)
-        if not isinstance(entry, list) or len(entry) != 2:
-            raise ProtocolError(f"the declaration of the device lacks {name}: [dtype, scale]")
-        encodings.append(checked_encoding(*entry))
-    return Declaration(spec, *encodings, chunked=chunked, readout=bool(readout), finite=content.get("finite") is True)
-
-
-def _who() -> str:
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):
-        user = "unknown user"
-    return f"{user} on {platform.node()} (process {os.getpid()})"

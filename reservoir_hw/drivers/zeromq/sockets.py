@@ -7,12 +7,37 @@ from typing import Any
 import numpy as np
 import zmq
 
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.drivers.zeromq.security import KeyPair
+
 # As numbers: operators of enumerations take microseconds.
 _MORE = int(zmq.SNDMORE)
 # Below it a copy is quicker than telling another thread when the memory is free again.
 ZERO_COPY_BYTES = 1 << 16
 # More than any message of the protocol has: enough to tell that it is none.
 MOST_FRAMES = 4
+
+
+def dealer(
+    context: zmq.Context[Any], address: str, timeout_s: float, server_key: bytes | None, keys: KeyPair | None
+) -> zmq.Socket[bytes]:
+    """The client's end of a connection to `address`, not yet connected; sending waits no longer than `timeout_s`."""
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.SNDTIMEO, int(1000 * timeout_s))
+    socket.setsockopt(zmq.IPV6, "[" in address)
+    if server_key is not None and keys is not None:
+        socket.curve_serverkey = server_key
+        socket.curve_publickey, socket.curve_secretkey = keys.public, keys.secret
+    return socket
+
+
+def connect(socket: zmq.Socket[bytes], address: str) -> None:
+    """Connect, or raise `ConfigurationError`; that nobody is there is seen later."""
+    try:
+        socket.connect(address)
+    except zmq.ZMQError as error:
+        raise ConfigurationError(f"{address} is nothing to connect to: {error.strerror}") from error
 
 
 def send(socket: zmq.Socket[bytes], header: bytes, payload: Any, *, peer: bytes | None = None) -> None:

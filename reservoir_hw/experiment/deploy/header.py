@@ -13,7 +13,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.experiment.deploy.export_result import ExportResult
 from reservoir_hw.experiment.deploy.job import ExportJob
-from reservoir_hw.experiment.run.folder import write_text
+from reservoir_hw.core.files import replace_file
 from reservoir_hw.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def write_header(
         notes.append(single_note(readout, recorded))
     text = c_header(readout, name=name, precision=work.precision, provenance=provenance, **used)
     work.path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(work.path, text)
+    replace_file(work.path, text)
     size = work.path.stat().st_size
     exported = ExportResult(work.path, work.row.label, work.target, work.precision, size)
     exported.notes += notes

@@ -15,9 +15,9 @@ import numpy as np
 
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, MissingExtra, ShapeError
+from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.reservoir_config import ReservoirConfig, parse_reservoir, reservoir_section
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.experiment.run.folder import write_bytes
 from reservoir_hw.readout.edge import Bundle, EdgeRunner
 from reservoir_hw.readout.edge.latency import StageLatency
 from reservoir_hw.readout.edge.manifest import Slot
@@ -177,7 +177,7 @@ def write_npy(path: Path, outputs: np.ndarray) -> None:
     """Outputs (batch, time, outputs) as an npy file; one sequence as (time, outputs)."""
     content = io.BytesIO()
     np.save(content, outputs[0] if len(outputs) == 1 else outputs)
-    write_bytes(path, content.getvalue())
+    replace_file(path, content.getvalue())
 
 
 PIECE = 4096

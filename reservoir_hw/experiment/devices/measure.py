@@ -21,7 +21,8 @@ from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir,
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import parse_experiment
-from reservoir_hw.experiment.run.folder import new_run_folder, write_bytes, write_json
+from reservoir_hw.core.files import replace_file
+from reservoir_hw.experiment.run.folder import new_run_folder, write_json
 from reservoir_hw.experiment.run.progress import Progress, StepCounter
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import how_it_ended
@@ -111,7 +112,7 @@ class MeasureResult:
             for key, value in _fields(result).items()
             if isinstance(value, np.ndarray)
         }
-        write_bytes(self.folder / "measures.safetensors", safetensors.numpy.save(arrays))
+        replace_file(self.folder / "measures.safetensors", safetensors.numpy.save(arrays))
 
 
 def measure(

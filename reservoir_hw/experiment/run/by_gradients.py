@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.errors import ConfigurationError, NotSupported, StateLost
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
@@ -162,7 +163,7 @@ def _trained(
         except (StateLost, NotSupported) as error:
             notes.append(f"{run.point.label} writes no sample: {error}")
         else:
-            files.path_of(files.sample).write_text(text + "\n", encoding="utf-8")
+            replace_file(files.path_of(files.sample), text + "\n")
             evaluation.arrays["sample"] = np.array(text)
     return evaluation, {**device_records(devices), **record}, notes
 

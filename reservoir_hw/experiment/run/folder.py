@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.differences import first_change
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.provenance import as_plain
 
 
@@ -63,23 +63,6 @@ def rows_in(folder: Path) -> int:
         return 0
 
 
-def write_text(path: Path, text: str) -> None:
-    """As `write_bytes`, in UTF-8."""
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Replace the file at once: a reader, a crash or a full disk never meets half of it."""
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_bytes(content)
-        os.replace(part, path)
-    except OSError as error:
-        raise OSError(error.errno, f"cannot write {path}: {error.strerror}") from error
-    finally:
-        part.unlink(missing_ok=True)
-
-
 def to_json(value: Any) -> str:
     """Indented JSON; numpy numbers become plain ones, what JSON does not know becomes text."""
     return json.dumps(value, indent=2, default=as_plain)
@@ -87,7 +70,7 @@ def to_json(value: Any) -> str:
 
 def write_json(path: Path, value: Any) -> None:
     """As `to_json`."""
-    write_text(path, to_json(value) + "\n")
+    replace_file(path, to_json(value) + "\n")
 
 
 def write_yaml(path: Path, value: dict[str, Any]) -> None:
@@ -96,4 +79,4 @@ def write_yaml(path: Path, value: dict[str, Any]) -> None:
 
     text = io.StringIO()
     YAML().dump(value, text)
-    write_text(path, text.getvalue())
+    replace_file(path, text.getvalue())

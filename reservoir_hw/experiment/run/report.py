@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from reservoir_hw.experiment.run.folder import write_bytes, write_text
+from reservoir_hw.core.files import replace_file
 from reservoir_hw.tasks.task import Table
 
 if TYPE_CHECKING:
@@ -53,11 +53,11 @@ def write_report(result: Reported) -> None:
     for name, figure in result.figures().items():
         png = _png(figure)
         (result.folder / "figures").mkdir(exist_ok=True)
-        write_bytes(result.folder / "figures" / f"{name}.png", png)
+        replace_file(result.folder / "figures" / f"{name}.png", png)
         pictures.append({"name": name.replace("_", " "), "data": base64.b64encode(png).decode()})
     template = files("reservoir_hw.experiment.run").joinpath("report.html.j2").read_text(encoding="utf-8")
     page = Environment(autoescape=True).from_string(template)
-    write_text(
+    replace_file(
         result.folder / "report.html",
         page.render(
             result=result,

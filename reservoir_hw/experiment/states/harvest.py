@@ -23,7 +23,7 @@ from reservoir_hw.core.errors import ConfigurationError, DeviceBusy
 from reservoir_hw.core.hostlock import HostLock
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.core.store import Dataset, Place, StateStore, is_damage, plain_path
+from reservoir_hw.core.store import Dataset, Region, StateStore, is_damage, plain_path
 from reservoir_hw.experiment.configuration.experiment import Point
 from reservoir_hw.experiment.states.drive import OnSteps, mean_of, states_of
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk, plan_of
@@ -142,7 +142,7 @@ def check(store: StateStore, bursts: Sequence[Burst], say: Callable[[str], None]
         if time.monotonic() - said >= 1:
             said = time.monotonic()
             say(f"checking {store.path}: chunk {number} of {len(counted)}")
-        place, dataset, array = cast(Place, leg.place), datasets[leg.dataset], "states"
+        place, dataset, array = cast(Region, leg.place), datasets[leg.dataset], "states"
         try:
             dataset.read_states(place)
             array = "inputs"

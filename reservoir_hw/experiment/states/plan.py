@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.store import Place
+from reservoir_hw.core.store import Region
 from reservoir_hw.experiment.configuration.experiment import Point, TrainingConfig
 from reservoir_hw.tasks.task import Split, Task
 
@@ -25,7 +25,7 @@ class DriveChunk:
 
     inputs: np.ndarray
     split: SplitName = "train"
-    place: Place | None = None
+    place: Region | None = None
     repetition: int = 0
 
     @property
@@ -144,7 +144,7 @@ def _chunks(
 
 def _kept(name: SplitName, split: Split, rows: slice, chunk_steps: int) -> Iterator[DriveChunk]:
     for part in _slices(split.inputs.shape[1], chunk_steps):
-        yield DriveChunk(split.inputs[rows, part], name, Place(rows, part.start, part.stop))
+        yield DriveChunk(split.inputs[rows, part], name, Region(rows, part.start, part.stop))
 
 
 def _warmup(task: Task, training: TrainingConfig, rows: slice) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.core.store import Dataset, Place, StateStore
+from reservoir_hw.core.store import Dataset, Region, StateStore
 
 # Zarr makes every chunk as large as the first, the last ones too, and its codecs take two gigabytes at most.
 _CHUNK_BYTES = 64 << 20
@@ -116,7 +116,7 @@ class Recorder:
         inputs, states = (chunk[:, : self._waiting] for chunk in self._chunk)
         for first in range(0, dataset.sequences, dataset.group):
             rows = slice(first, min(first + dataset.group, dataset.sequences))
-            dataset.write(Place(rows, start, stop), inputs[rows], states[rows], timing=(self._began, self._seconds))
+            dataset.write(Region(rows, start, stop), inputs[rows], states[rows], timing=(self._began, self._seconds))
             self._places += 1
         self.store.commit(self._places)
         self._written, self._waiting = stop, 0

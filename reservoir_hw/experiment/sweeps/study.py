@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, MissingExtra, ReservoirError
-from reservoir_hw.core.interrupts import HeldInterrupts
+from reservoir_hw.core.interrupts import HeldInterrupts, stop_if_asked
 from reservoir_hw.core.passwords import without_password
 from reservoir_hw.core.provenance import configuration_hash, plain
 from reservoir_hw.core.seeds import generator
@@ -38,7 +38,6 @@ from reservoir_hw.experiment.sweeps.storage import (
 )
 from reservoir_hw.experiment.sweeps.trials import Trial
 from reservoir_hw.experiment.sweeps.worker import SignsOfLife, Worker, dead_workers, forget_workers
-from reservoir_hw.readout.training.stopping import stop_if_asked
 
 log = logging.getLogger(__name__)
 

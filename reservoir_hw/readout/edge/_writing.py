@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self, TypeAlias
 
+from reservoir_hw.core.files import settle_folder
 from reservoir_hw.readout.edge import _stored_zip
 from reservoir_hw.readout.edge._archive import PIECE, Archive
 from reservoir_hw.readout.edge._refusal import Refused, shown
@@ -85,6 +86,9 @@ class FolderPacker(Packer):
     ) -> None:
         if self._file is not None:
             self._file.close()
+        if error is None:
+            for folder in (self._folder, *(path for path in self._folder.rglob("*") if path.is_dir())):
+                settle_folder(folder)
 
 
 class ZipPacker(Packer):
@@ -160,6 +164,7 @@ class Replacement:
                 raise
         else:
             os.replace(self.path, self._target)
+        settle_folder(self._target.parent)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.files import replace_file
 
 VERSION = 1
 
@@ -22,8 +21,7 @@ VERSION = 1
 def write_readout(
     path: str | os.PathLike[str], arrays: dict[str, npt.NDArray], facts: dict[str, Any], kind: str = "ridge"
 ) -> None:
-    """Write beside the target first, then rename: a reader sees the old file or the new one, never a half."""
-    path = Path(path)
+    """Replace the file at `path`."""
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     text = json.dumps(facts, sort_keys=True)
     metadata = {
@@ -32,18 +30,7 @@ def write_readout(
         "readout": text,
         "sha256": _checksum(arrays, text),
     }
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(save(arrays, metadata=metadata))
-            file.flush()
-            os.fsync(file.fileno())
-        # mkstemp makes private files; a result that colleagues read follows the umask like any other.
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    replace_file(path, save(arrays, metadata=metadata))
 
 
 def read_readout(path: str | os.PathLike[str], kind: str = "ridge") -> tuple[dict[str, npt.NDArray], dict[str, Any]]:
@@ -84,9 +71,3 @@ def _checksum(arrays: dict[str, npt.NDArray], text: str) -> str:
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

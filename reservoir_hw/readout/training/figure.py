@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from reservoir_hw.core.files import replacing
 from reservoir_hw.readout.training.history import Row
 
 
@@ -31,6 +32,5 @@ def draw_losses(rows: Sequence[Row], path: Path) -> None:
     axes.set_ylabel("cross-entropy (nats per token)")
     axes.legend(frameon=False)
     plain(axes)
-    partial = path.with_name(f".{path.name}")
-    figure.savefig(partial, dpi=150, format="png")
-    partial.replace(path)
+    with replacing(path) as partial:
+        figure.savefig(partial, dpi=150, format="png")

@@ -22,7 +22,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy
-from reservoir_hw.core.files import replace
+from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.hostlock import HostLock
 from reservoir_hw.core.provenance import plain
 from reservoir_hw.readout.training.figure import can_draw, draw_losses
@@ -61,6 +61,9 @@ class TrainingFolder:
         except DeviceBusy as busy:
             raise ConfigurationError(f"{self.path} belongs to a training that is running: {busy}") from busy
         try:
+            # Of a process that died while it wrote.
+            for leftover in self.path.glob("*.partial"):
+                leftover.unlink()
             yield
         finally:
             lock.release()
@@ -72,9 +75,7 @@ class TrainingFolder:
 
     def write_facts(self, facts: Mapping[str, Any]) -> None:
         """What the training is, for people."""
-        partial = self.path / "training.json.partial"
-        partial.write_text(json.dumps(plain(facts), indent=2) + "\n", encoding="utf-8")
-        replace(partial, self.path / "training.json")
+        replace_file(self.path / "training.json", json.dumps(plain(facts), indent=2) + "\n")
 
     def write_checkpoint(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Everything that the training goes on from. The log up to here is settled first."""

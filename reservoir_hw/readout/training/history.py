@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.files import replace
+from reservoir_hw.core.files import replacing
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,10 @@ class Log:
     def begin(self, step: int) -> list[Row]:
         """Forget rows beyond `step`, which a process that died has left; returns the others."""
         rows = [row for row in self.read() if row.step <= step]
-        partial = self._path.with_name(f"{self._path.name}.partial")
-        with open(partial, "w", newline="", encoding="utf-8") as file:
+        with replacing(self._path) as partial, open(partial, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(field.name for field in fields(Row))
             writer.writerows(_cells(row) for row in rows)
-        replace(partial, self._path)
         return rows
 
     def read(self) -> list[Row]:

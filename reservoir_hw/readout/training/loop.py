@@ -21,6 +21,7 @@ from torch import Tensor
 from reservoir_hw.core import provenance
 from reservoir_hw.core.differences import first_change
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, MissingExtra
+from reservoir_hw.core.interrupts import StopRequests, stop_by
 from reservoir_hw.readout.models.evaluating import evaluating
 from reservoir_hw.readout.training._errors import NotFinite
 from reservoir_hw.readout.training.folder import TrainingFolder
@@ -29,7 +30,6 @@ from reservoir_hw.readout.training.identity import FrozenTensors, change_of_cons
 from reservoir_hw.readout.training.objective import Batch, Objective, first_difference, put_weights
 from reservoir_hw.readout.training.optimizer import make_optimizer, set_learning_rate
 from reservoir_hw.readout.training.options import DECIDE_ORDER, TrainingOptions
-from reservoir_hw.readout.training.stopping import StopRequests, stop_by
 from reservoir_hw.readout.training.weights_file import WEIGHTS, read_tensors
 
 log = logging.getLogger(__name__)
@@ -216,7 +216,7 @@ class _Training:
         """Do the steps that are left."""
         steps, state = self._work.steps, self._state
         began = state.step
-        with self._own_gradients(), StopRequests() as stop:
+        with self._own_gradients(), StopRequests("the training goes on from its last checkpoint") as stop:
             while not self._is_done:
                 norm, stopping = self._step(stop)
                 self._after_step(norm)

@@ -24,7 +24,7 @@ from reservoir_hw.core.differences import first_change
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, ShapeError
 from reservoir_hw.core.hostlock import HostLock
 from reservoir_hw.core.provenance import plain
-from reservoir_hw.core.store import Place, StateStore
+from reservoir_hw.core.store import Region, StateStore
 from reservoir_hw.readout.models.evaluating import evaluating
 from reservoir_hw.readout.training.estimate import DriveEstimate, estimate_harvest
 from reservoir_hw.readout.training.identity import reservoirs_of, upstream_constants
@@ -258,7 +258,7 @@ class HarvestedShards:
         elif not self._noise_taken_up:
             self._take_up_noise(self._opened())
         dataset = self._opened().dataset(f"shard{number}")
-        return torch.from_numpy(dataset.read_states(Place(slice(0, dataset.sequences), 0, dataset.steps)))
+        return torch.from_numpy(dataset.read_states(Region(slice(0, dataset.sequences), 0, dataset.steps)))
 
     def take_up_noise(self) -> None:
         """Bring the noise of a simulated device to where it was when the states were kept."""
@@ -326,7 +326,7 @@ class HarvestedShards:
         for start in range(0, dataset.steps, dataset.chunk_steps):
             part = slice(start, min(start + dataset.chunk_steps, dataset.steps))
             dataset.write(
-                Place(rows, part.start, part.stop),
+                Region(rows, part.start, part.stop),
                 inputs[:, part],
                 states[:, part],
                 timing=(float("nan"), float("nan")),

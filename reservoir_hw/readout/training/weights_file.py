@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.files import replace
+from reservoir_hw.core.files import replacing
 from reservoir_hw.readout.training.identity import constants_of, other_constants
 from reservoir_hw.readout.training.objective import put_weights, weights_of
 
@@ -27,20 +27,15 @@ _CONSTANTS = "constants of the model"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], form: str) -> None:
-    """Write beside `path` first, settle it on the disk, then rename: a reader sees the old file or the new one."""
-    partial = path.with_name(f"{path.name}.partial")
+    """Replace the file at `path`."""
     plain = {name: _of_its_own(tensor.detach().cpu()) for name, tensor in tensors.items()}
     text = json.dumps(facts)
     metadata = {"format": form, "version": str(VERSION), "facts": text, "sha256": _checksum(plain, text)}
-    try:
+    with replacing(path) as partial:
         try:
             save_file(plain, partial, metadata=metadata)
         except SafetensorError as error:
-            raise _of_the_disk(error, path) from error
-        replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+            raise _of_the_disk(error) from error
 
 
 def read_tensors(path: Path, form: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -76,10 +71,10 @@ def _checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
     return digest.hexdigest()
 
 
-def _of_the_disk(error: SafetensorError, path: Path) -> Exception:
+def _of_the_disk(error: SafetensorError) -> Exception:
     """The error of the system that safetensors has wrapped, such as that of a full disk."""
     number = re.search(r"os error (\d+)", str(error))
-    return error if number is None else OSError(int(number[1]), os.strerror(int(number[1])), str(path))
+    return error if number is None else OSError(int(number[1]), os.strerror(int(number[1])))
 
 
 def _of_its_own(tensor: Tensor) -> Tensor:

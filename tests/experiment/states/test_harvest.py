@@ -22,9 +22,9 @@ from zarr.storage import LocalStore
 
 from reservoir_hw import Experiment
 from reservoir_hw.backends.simulated.esn.esn import Esn
-from reservoir_hw.core.durable_store import DurableStore
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, MissingExtra
-from reservoir_hw.core.store import Dataset, Place, StateStore
+from reservoir_hw.core.store import Dataset, Region, StateStore
+from reservoir_hw.core.store.durable import DurableStore
 from reservoir_hw.experiment.configuration.experiment import TrainingConfig
 from reservoir_hw.experiment.run.in_one_pass import trained
 from reservoir_hw.experiment.states.drive import driven
@@ -329,7 +329,7 @@ def test_checking_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Monkey
     cut(path, 6)
     read, now, said = Dataset.read_states, time.monotonic(), list[str]()
 
-    def slow(self: Dataset, place: Place) -> np.ndarray:
+    def slow(self: Dataset, place: Region) -> np.ndarray:
         nonlocal now
         now += 0.5
         return read(self, place)
@@ -722,7 +722,7 @@ def test_what_a_dying_process_did_not_erase_is_erased_by_the_next(
 
     true, left = Dataset.erase, erased
 
-    def dying(dataset: Dataset, place: Place) -> None:
+    def dying(dataset: Dataset, place: Region) -> None:
         nonlocal left
         if left == 0:
             raise Died
@@ -738,7 +738,7 @@ def test_what_a_dying_process_did_not_erase_is_erased_by_the_next(
     store = StateStore.open(tmp_path / "s")
     train = store.dataset("train")
     assert store.committed == 1
-    assert [train.is_written(place) for place in train.places()] == [True] + 9 * [False]
+    assert [train.is_written(place) for place in train.regions()] == [True] + 9 * [False]
 
 
 def test_states_of_a_drive_that_is_done_again_cannot_be_read(tmp_path: Path) -> None:
@@ -752,7 +752,7 @@ def test_states_of_a_drive_that_is_done_again_cannot_be_read(tmp_path: Path) -> 
         harvest(toy, bursts, store, quiet)
     assert store.committed == 3
     train = StateStore.open(tmp_path / "s").dataset("train")
-    for number, place in enumerate(train.places()):
+    for number, place in enumerate(train.regions()):
         if number < 3:
             train.read(place)
         else:
@@ -844,7 +844,7 @@ def test_a_store_is_readable_while_it_is_written(tmp_path: Path) -> None:
         def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
             reader = StateStore.open(tmp_path / "store")
             seen.append(reader.committed)
-            for number, place in enumerate(reader.dataset("train").places()):
+            for number, place in enumerate(reader.dataset("train").regions()):
                 if number < reader.committed:
                     assert np.isfinite(reader.dataset("train").read(place)[1]).all()
             return super()._run(u, out)

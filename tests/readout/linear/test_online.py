@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reservoir_hw import Experiment
+from reservoir_hw import Experiment, open_reservoir
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.readout import Chunk, LMSReadout, NotSolved, RidgeReadout, RLSReadout
 from reservoir_hw.readout.linear.online import RlsConfig
@@ -450,8 +450,9 @@ def test_learning_on_is_what_predict_then_update_does_to_the_same_states(tmp_pat
         }
     )
     (row,) = experiment.run(report=False).rows
-    task = experiment._task(experiment.points[0])
-    with experiment._opened(experiment.points[0], task) as device:
+    point = experiment.points[0]
+    task = point.config.task.build()
+    with open_reservoir(point.config.reservoir, inputs=task.inputs) as device:
         states = device.run(np.concatenate([task.train.inputs, task.test.inputs], axis=1))[0]
     targets = np.concatenate([task.train.targets, task.test.targets], axis=1)[0]
     outputs = RLSReadout(forgetting=0.99).predict_then_update(states, targets)[500:]

@@ -29,7 +29,7 @@ def made(path: Path, memory: int = 3, dtype: Any = "float32") -> str:
     store = StateStore.create(path, {"made_by": "record", "spec": spec.model_dump(mode="json"), "provenance": {}})
     dataset = store.add("000", sequences=2, inputs=2, nodes=memory, chunk_steps=100, steps=STEPS, dtype=dtype)
     x = np.stack([np.roll(U[..., 1], k, axis=1) for k in range(memory)], axis=-1)
-    for place in dataset.places():
+    for place in dataset.regions():
         at = (place.rows, slice(place.start, place.stop))
         dataset.write(place, U[at], x[at], timing=(0.0, 1.0))
     store.commit(3)

@@ -11,7 +11,7 @@ from reservoir_hw.backends.replay import recorded_spec
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 from reservoir_hw.core.figure_style import colours, new_figure, plain, whole_numbers
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.core.store import Place, StateStore
+from reservoir_hw.core.store import Region, StateStore
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +55,7 @@ def plot(
             f"sequence {sequence}, step {start} is not among them"
         )
     stop = min(found.steps, start + max(steps, _VALUES // spec.nodes))
-    u, x = (array[0].astype(np.float64) for array in found.read(Place(slice(sequence, sequence + 1), start, stop)))
+    u, x = (array[0].astype(np.float64) for array in found.read(Region(slice(sequence, sequence + 1), start, stop)))
     spread = x.std(axis=0)
     alive = np.ptp(x, axis=0) > 0
     standard = np.where(alive, (x - x.mean(axis=0)) / np.where(alive, spread, 1.0), 0.0)

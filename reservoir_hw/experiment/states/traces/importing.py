@@ -13,7 +13,7 @@ import numpy as np
 from reservoir_hw.core import provenance
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.spec import Identity, ReservoirSpec
-from reservoir_hw.core.store import Place, StateStore
+from reservoir_hw.core.store import Region, StateStore
 from reservoir_hw.experiment.states.traces.columns import Columns, choose
 from reservoir_hw.experiment.states.traces.mapping import ColumnsConfig, MappingConfig, load_mapping, resolve
 from reservoir_hw.experiment.states.traces.sources import Source, opened
@@ -327,7 +327,7 @@ def _write(store: StateStore, name: str, part: _Part, scale: _Scale, spec: Reser
         for first in range(0, dataset.sequences, dataset.group):
             rows = slice(first, min(first + dataset.group, dataset.sequences))
             driven = scale.apply(inputs[rows]).astype(spec.dtype)
-            place = Place(rows, start, start + driven.shape[1])
+            place = Region(rows, start, start + driven.shape[1])
             dataset.write(place, driven, states[rows].astype(spec.dtype), timing=(np.nan, np.nan))
             places += 1
         on_steps("writing", states.shape[1])

@@ -149,7 +149,7 @@ def _describe(
 def _written(dataset: Dataset, known: np.ndarray) -> float:
     """Steps that a sequence has on average."""
     steps = 0
-    for place in dataset.places():
+    for place in dataset.regions():
         if known[place.rows.start // dataset.group, place.start // dataset.chunk_steps]:
             steps += (place.rows.stop - place.rows.start) * (place.stop - place.start)
     return steps / dataset.sequences

@@ -13,7 +13,7 @@ import pytest
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.spec import Identity, ReservoirSpec
-from reservoir_hw.core.store import Place, StateStore
+from reservoir_hw.core.store import Region, StateStore
 from reservoir_hw.experiment.states.traces import compare, describe, plot
 from reservoir_hw.experiment.states.traces.information import facts, table
 
@@ -38,7 +38,7 @@ def store(
             group=group, dtype=declared.dtype,
         )  # fmt: skip
         last = number == len(batches) - 1
-        for place in list(dataset.places())[: written if last else None]:
+        for place in list(dataset.regions())[: written if last else None]:
             at = (place.rows, slice(place.start, place.stop))
             dataset.write(place, u[at], x[at], timing=(1e9 + place.start, 2.0))
             places += 1
@@ -87,7 +87,7 @@ def test_times_that_were_given_up_understate_nothing(tmp_path: Path) -> None:
     trace = store(tmp_path / "t", [drive(1), drive(2)], written=2)
     (tmp_path / "t" / "001" / "timing" / "c" / "0" / "0" / "0").write_bytes(b"damaged")
     u, x = drive(2)
-    trace.dataset("001").write(Place(slice(0, 2), 32, 40), u[:, 32:], x[:, 32:], timing=(1e9, 2.0))
+    trace.dataset("001").write(Region(slice(0, 2), 32, 40), u[:, 32:], x[:, 32:], timing=(1e9, 2.0))
     trace.commit(6)
     about = describe(StateStore.open(tmp_path / "t"))
     first, second = about["datasets"].values()
@@ -119,7 +119,7 @@ def test_a_recording_that_grows_or_was_killed_is_described(tmp_path: Path, monke
 
     dataset = trace.dataset("000")
     monkeypatch.setattr(Path, "replace", watched)
-    dataset.write(Place(slice(0, 2), 16, 32), u, x, timing=(1e9, 2.0))
+    dataset.write(Region(slice(0, 2), 16, 32), u, x, timing=(1e9, 2.0))
     monkeypatch.undo()
     assert seen[0] == (16, 16)
     assert seen[-1] == (32, 32)

@@ -35,7 +35,7 @@ class Work:
     started: float = field(default_factory=time.monotonic)
 
 
-class Session:
+class Lease:
     """One client at a time, for as long as it is heard of. Every method may be called by either thread."""
 
     def __init__(self, lease_s: float) -> None:

@@ -1,0 +1,342 @@
+"""Sequences in a store: inputs and states side by side, and when they were driven."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.core.files import settle_folder
+from reservoir_hw.core.provenance import plain
+from reservoir_hw.core.store._damage import BROKEN, brief, harmed, leave, unreadable
+from reservoir_hw.core.store._home import Home
+
+log = logging.getLogger(__name__)
+
+UNFINISHED = ".partial"
+# The attribute of times some of which were damaged.
+_GIVEN_UP = "given_up"
+
+
+@dataclass(frozen=True)
+class Region:
+    """Some consecutive steps of some sequences: `rows` start..stop of the sequences, steps start..stop."""
+
+    rows: slice
+    start: int
+    stop: int
+
+
+class Dataset:
+    """Sequences that were driven alike: inputs and states side by side.
+
+    `inputs` and `states` are Zarr arrays (sequences, time, ·): slices of them are read from the disk as numpy
+    arrays. States are written in chunks of `chunk_steps` steps of `group` sequences.
+    """
+
+    def __init__(self, group: Any, home: Home) -> None:
+        self._group = group
+        self._home = home
+        # In the opposite order of that in which a writer lets them grow; times, which are no states, when asked for.
+        self.states: Any = group["states"]
+        self.inputs: Any = group["inputs"]
+        self._times: Any = None
+
+    @property
+    def name(self) -> str:
+        """Its name in the store."""
+        return self._group.basename
+
+    @property
+    def sequences(self) -> int:
+        """How many sequences."""
+        return self.states.shape[0]
+
+    @property
+    def steps(self) -> int:
+        """Length in time."""
+        return self.states.shape[1]
+
+    @property
+    def group(self) -> int:
+        """Sequences in one chunk."""
+        return self.states.chunks[0]
+
+    @property
+    def chunk_steps(self) -> int:
+        """Steps in one chunk."""
+        return self.states.chunks[1]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What was noted about this data set when it was made."""
+        return dict(self._group.attrs)
+
+    @property
+    def timing(self) -> np.ndarray:
+        """(groups, chunks, 2): start in seconds since 1970, duration in seconds; NaN where it is not known.
+
+        Raises `ConfigurationError` if they are damaged.
+        """
+        found = np.full((*self._chunks(self.steps), 2), np.nan)
+        try:
+            # A process that grew the time axis and died may have left fewer or more.
+            times = self._timing()[: found.shape[0], : found.shape[1]]
+        except BROKEN as error:
+            raise unreadable(self._home.path, f"times of {self.name}", error) from error
+        found[: times.shape[0], : times.shape[1]] = times
+        return found
+
+    @property
+    def times_given_up(self) -> str | None:
+        """What was wrong with times that were given up when more was written, None if none were."""
+        try:
+            return self._timing().attrs.get(_GIVEN_UP)
+        except BROKEN as error:
+            raise unreadable(self._home.path, f"times of {self.name}", error) from error
+
+    def regions(self) -> Iterator[Region]:
+        """All chunks, group after group."""
+        for first in range(0, self.sequences, self.group):
+            rows = slice(first, min(first + self.group, self.sequences))
+            for start in range(0, self.steps, self.chunk_steps):
+                yield Region(rows, start, min(start + self.chunk_steps, self.steps))
+
+    def read(self, region: Region) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and states there.
+
+        Raises `ConfigurationError` where they were never written, or the file is damaged.
+        """
+        return self.read_inputs(region.rows, region.start, region.stop), self.read_states(region)
+
+    def read_states(self, region: Region) -> np.ndarray:
+        """As `read`, the states alone."""
+        states = self._read(self.states, region.rows, region.start, region.stop)
+        # A single node may well be NaN.
+        missing = np.isnan(states[:, -1]).all(axis=-1) if states.size else np.zeros(0, bool)
+        if missing.any():
+            row = int(missing.argmax())
+            start = region.start + int(np.isnan(states[row]).all(axis=-1).argmax())
+            raise ConfigurationError(
+                f"{self._home.path}: {self.name}, steps {start} to {region.stop - 1} of sequence "
+                f"{region.rows.start + row} were never harvested"
+            )
+        return states
+
+    def read_inputs(self, rows: slice, start: int, stop: int) -> np.ndarray:
+        """Inputs alone, NaN where nothing was written.
+
+        Raises `ConfigurationError` if a file is damaged, or lost.
+        """
+        inputs = self._read(self.inputs, rows, start, stop)
+        if self._lost(inputs, rows, start) is not None:
+            # They may have been written just now. Inputs come before states, so those of these states are there.
+            inputs = self._read(self.inputs, rows, start, stop)
+            lost = self._lost(inputs, rows, start)
+            if lost is not None:
+                raise ConfigurationError(
+                    f"{self._home.path}: inputs of {self.name}, steps {lost.start} to {lost.stop - 1} of sequence "
+                    f"{lost.rows.start}: they were written, and are not there any more: a file was lost"
+                )
+        return inputs
+
+    def _lost(self, inputs: np.ndarray, rows: slice, start: int) -> Region | None:
+        """The first part of what was read as `inputs` that is missing, although it was written once.
+
+        Costs little: states that were never written have no file.
+        """
+        missing = np.asarray(np.isnan(inputs).any(axis=2))
+        if not missing.any():
+            return None
+        group, size = self.group, self.chunk_steps
+        for first in range(rows.start - rows.start % group, rows.stop, group):
+            for begin in range(start - start % size, start + missing.shape[1], size):
+                row, step = max(first, rows.start), max(begin, start)
+                part = missing[row - rows.start : first + group - rows.start, step - start : begin + size - start]
+                if not part.any():
+                    continue
+                row, at = (int(offset) for offset in np.argwhere(part)[0] + (row, step))
+                states = self._read(self.states, slice(row, row + 1), at, at + 1)
+                if self._home.journal.attrs["complete"] or not np.isnan(states).all():
+                    return Region(slice(row, row + 1), at, min(begin + size, start + missing.shape[1]))
+        return None
+
+    def file_of(self, region: Region, array: str) -> str:
+        """Where the chunk of `inputs` or `states` lies."""
+        group, chunk = self._chunk_of(region)
+        return f"{self._home.path}/{self.name}/{array}/c/{group}/{chunk}/0"
+
+    def _read(self, array: Any, rows: slice, start: int, stop: int) -> np.ndarray:
+        try:
+            return array[rows, start:stop]
+        except BROKEN as error:
+            why = ": the file is damaged" if harmed(error) else leave(error)
+            raise ConfigurationError(
+                f"{self._home.path}: {array.basename} of {self.name}, steps {start} to {stop - 1} of sequence "
+                f"{rows.start}: cannot be read ({brief(error)}){why}"
+            ) from error
+
+    def erase(self, region: Region) -> None:
+        """Make one chunk unwritten again. It must not count any more."""
+        at = (region.rows, slice(region.start, region.stop))
+        with self._home.writing():
+            self._forget(region)
+            for array in (self.states, self.inputs):
+                array[at] = np.nan
+            self._note_time(region, (np.nan, np.nan))
+
+    def is_written(self, region: Region) -> bool:
+        """Whether there are states, whether or not they count; damaged ones are."""
+        try:
+            return not np.isnan(self.states[region.rows.start, region.stop - 1]).all()
+        except BROKEN:
+            return True
+
+    def write(self, region: Region, inputs: np.ndarray, states: np.ndarray, *, timing: tuple[float, float]) -> None:
+        """Write one chunk, the time axis growing if need be.
+
+        `timing` is when it was driven, in seconds since 1970, and for how long. Counts once it is committed.
+        Raises `OSError` if the disk is full, or nothing may be written.
+        """
+        self._home.refuse_if_reading()
+        if region.start % self.chunk_steps or region.stop - region.start > self.chunk_steps:
+            raise ShapeError(f"steps {region.start} to {region.stop} are not one chunk of {self.chunk_steps} steps")
+        if region.rows.start % self.group or region.rows.stop != min(region.rows.start + self.group, self.sequences):
+            raise ShapeError(f"sequences {region.rows.start} to {region.rows.stop} are not one group of {self.group}")
+        at = (region.rows, slice(region.start, region.stop))
+        with self._home.writing():
+            if region.stop > self.steps:
+                # States last: whoever reads meanwhile, or after a crash here, finds times and inputs for all of them.
+                self._timing_for(region.stop)
+                for array in (self.inputs, self.states):
+                    if array.shape[1] < region.stop:
+                        array.resize((array.shape[0], region.stop, array.shape[2]))
+            self._forget(region)
+            self.inputs[at] = inputs
+            self.states[at] = states
+            self._note_time(region, timing)
+
+    def _note_time(self, region: Region, timing: tuple[float, float]) -> None:
+        group, chunk = self._chunk_of(region)
+        times = self._timing_for(self.steps)
+        try:
+            times[group, chunk] = timing
+        except (ValueError, RuntimeError) as error:
+            if not harmed(error):
+                raise
+            # Times are no states: those around this one are given up; at an address, all of them.
+            if "://" in self._home.path:
+                times = self._new_timing(error, *times.shape[:2])
+            elif self._home.remove(f"{self.name}/timing/c/{group}/{chunk // times.chunks[1]}/0"):
+                times = self._times = times.update_attributes(self._given_up(error))
+            else:
+                raise
+            times[group, chunk] = timing
+
+    def _timing(self) -> Any:
+        if self._times is None:
+            self._times = self._group["timing"]
+        return self._times
+
+    def _timing_for(self, steps: int) -> Any:
+        """The array of times, of so many steps at least; a new one if it is damaged."""
+        groups, chunks = self._chunks(steps)
+        try:
+            times = self._timing()
+        except BROKEN as error:
+            if not harmed(error):
+                raise
+            times = self._new_timing(error, groups, chunks)
+        if times.shape[1] < chunks:
+            times.resize((groups, chunks, 2))
+        return times
+
+    def _new_timing(self, error: Exception, groups: int, chunks: int) -> Any:
+        self._times = _create_timing(self._group, groups, chunks, attributes=self._given_up(error), overwrite=True)
+        return self._times
+
+    def _given_up(self, error: Exception) -> dict[str, str]:
+        """What is noted with times some of which are not known any more."""
+        log.warning(
+            "%s: times of %s were damaged (%s) and are not known any more", self._home.path, self.name, brief(error)
+        )
+        return {_GIVEN_UP: brief(error)}
+
+    def _chunks(self, steps: int) -> tuple[int, int]:
+        return -(-self.sequences // self.group), -(-steps // self.chunk_steps)
+
+    def _forget(self, region: Region) -> None:
+        """Remove the files of a chunk: one that is damaged could not be written over in part."""
+        group, chunk = self._chunk_of(region)
+        # States without inputs would pass for damage.
+        for array in (self.states, self.inputs):
+            self._home.remove(f"{self.name}/{array.basename}/c/{group}/{chunk}/0")
+
+    def _chunk_of(self, region: Region) -> tuple[int, int]:
+        return region.rows.start // self.group, region.start // self.chunk_steps
+
+
+def make_dataset(
+    home: Home,
+    name: str,
+    *,
+    sequences: int,
+    steps: int,
+    widths: Mapping[str, int],
+    chunk_steps: int,
+    group: int,
+    dtype: str,
+    facts: Mapping[str, Any],
+) -> Dataset:
+    """A new data set, with arrays of these widths; in a folder it appears as a whole, or not at all."""
+    from zarr.codecs import BloscCodec, Crc32cCodec
+
+    # The checksum makes a damaged file an error instead of wrong states.
+    codecs = [BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()]
+    folder = home.folder
+    unfinished = name if folder is None else f"{name}{UNFINISHED}"
+    try:
+        made = home.root.create_group(unfinished, overwrite=unfinished != name, attributes=plain(facts))
+        for array, width in widths.items():
+            made.create_array(
+                array,
+                shape=(sequences, steps, width),
+                chunks=(group, chunk_steps, width),
+                dtype=dtype,
+                fill_value=float("nan"),
+                compressors=codecs,
+                dimension_names=("sequence", "step", "channel" if array == "inputs" else "node"),
+            )
+        _create_timing(made, -(-sequences // group), -(-steps // chunk_steps))
+        if folder is None:
+            return Dataset(made, home)
+        os.rename(folder / unfinished, folder / name)
+    except BaseException:
+        if folder is not None:
+            shutil.rmtree(folder / unfinished, ignore_errors=True)
+        raise
+    settle_folder(folder)
+    return Dataset(home.root[name], home)
+
+
+def _create_timing(
+    group: Any, groups: int, chunks: int, *, attributes: Mapping[str, Any] | None = None, overwrite: bool = False
+) -> Any:
+    from zarr.codecs import BloscCodec, Crc32cCodec
+
+    return group.create_array(
+        "timing",
+        shape=(groups, chunks, 2),
+        chunks=(1, 1024, 2),
+        dtype="float64",
+        fill_value=float("nan"),
+        compressors=[BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()],
+        attributes=None if attributes is None else dict(attributes),
+        overwrite=overwrite,
+    )

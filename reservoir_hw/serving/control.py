@@ -1,0 +1,137 @@
+"""What is asked on the control socket, and answered beside the device: hello, ping, cancel, goodbye, status."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import platform
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import zmq
+
+from reservoir_hw.core.errors import ProtocolError
+from reservoir_hw.drivers.zeromq.error_codes import Code, Refusal
+from reservoir_hw.drivers.zeromq.frames import VERSION, pack_control, unpack_control
+from reservoir_hw.drivers.zeromq.sockets import receive, send_at_once
+from reservoir_hw.serving._texts import printable
+from reservoir_hw.serving.lease import Lease
+
+log = logging.getLogger(__name__)
+
+NONCE_BYTES = 16
+
+
+class About(NamedTuple):
+    """What a client is told when it is let in."""
+
+    device: str
+    address: str
+    credits: int
+    max_frame_bytes: int
+
+
+class Control:
+    """Answers until `at_rest` is set, also while the device is busy; after `stop` nobody is let in."""
+
+    def __init__(
+        self,
+        socket: zmq.Socket[bytes],
+        lease: Lease,
+        about: About,
+        status: Callable[[], dict[str, Any]],
+        *,
+        stop: threading.Event,
+        at_rest: threading.Event,
+    ) -> None:
+        self._socket, self._lease, self._about, self._status = socket, lease, about, status
+        self._stop, self._at_rest = stop, at_rest
+
+    def serve(self) -> None:
+        """The control thread: it touches no device."""
+        while not self._at_rest.is_set():
+            try:
+                frames = receive(self._socket)
+            except zmq.Again:
+                continue
+            except zmq.ZMQError:
+                break
+            try:
+                self._answer(frames)
+            except Exception:
+                log.exception("a control message could not be answered")
+        self._socket.close(linger=500)
+
+    def _answer(self, frames: list[zmq.Frame]) -> None:
+        try:
+            if len(frames) != 2:
+                raise ProtocolError("a control message has one frame, this has more or none")
+            message = unpack_control(frames[1].bytes)
+        except ProtocolError as error:
+            self._lease.traffic.damaged += 1
+            log.warning("a control message was dropped: %s", error)
+            return
+        try:
+            reply = self._control_reply(message)
+            packed = pack_control({**reply, "id": message["id"]})
+        except Exception as error:
+            if not isinstance(error, Refusal):
+                # Also what cannot be packed: a device may have put anything into its counters.
+                log.exception("control message %s", message.get("op"))
+                error = Refusal(Code.INTERNAL, "a bug in the server: see its log")
+            reply = {"op": "error", "code": int(error.code), "text": str(error)}
+            packed = pack_control({**reply, "id": message["id"]})
+        log.debug("control: %s -> %s", message, reply)
+        with contextlib.suppress(zmq.ZMQError):
+            send_at_once(self._socket, [frames[0].bytes, packed])
+
+    def _control_reply(self, message: dict[str, Any]) -> dict[str, Any]:
+        session = message.get("session")
+        match message["op"]:
+            case "hello":
+                return self._welcome(message)
+            case "status":
+                return {"op": "status", "status": self._status()}
+            case "ping" if type(session) is int:
+                return {"op": "pong", **self._lease.pong(session)}
+            case "cancel" | "goodbye" if type(session) is not int or not self._lease.heard(session):
+                raise Refusal(Code.NO_SESSION, "this session does not hold the device")
+            case "cancel" if type(message.get("request")) is int:
+                self._lease.cancel(message["request"])
+                return {"op": "ok"}
+            case "goodbye":
+                log.info("%s says goodbye", self._lease.holder(), extra={"event": "goodbye"})
+                self._lease.end()
+                return {"op": "ok"}
+            case op:
+                raise Refusal(Code.MALFORMED, f"{op[:50]!r} is no control message, or its fields are missing")
+
+    def _welcome(self, message: dict[str, Any]) -> dict[str, Any]:
+        versions, client, nonce = (message.get(key) for key in ("versions", "client", "nonce"))
+        if not isinstance(versions, list) or not isinstance(client, str) or not isinstance(nonce, bytes):
+            raise Refusal(Code.MALFORMED, "hello needs versions (list), client (text) and nonce (16 bytes)")
+        if len(nonce) != NONCE_BYTES:
+            raise Refusal(Code.MALFORMED, f"the nonce of hello has {NONCE_BYTES} bytes, not {len(nonce)}")
+        if VERSION not in versions:
+            raise Refusal(
+                Code.VERSION, f"this device speaks version {VERSION} of the protocol, the client {versions[:20]}"
+            )
+        if self._stop.is_set():
+            raise Refusal(Code.SHUTTING_DOWN, "the server is shutting down")
+        session = self._lease.grant(printable(client[:200]), nonce)
+        if not session:
+            raise Refusal(
+                Code.BUSY, f"{self._about.device} at {self._about.address} is in use by {self._lease.holder()}"
+            )
+        log.info("%s has the device", self._lease.holder(), extra={"event": "leased"})
+        return {
+            "op": "welcome",
+            "version": VERSION,
+            "session": session,
+            "lease_s": self._lease.lease_s,
+            "credits": self._about.credits,
+            "max_frame_bytes": self._about.max_frame_bytes,
+            "server": f"reservoir_hw on {platform.node()}",
+            "device": self._about.device,
+        }

@@ -1,0 +1,332 @@
+"""What each request on the data socket does with the device."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.core.errors import DeviceFault, Discontinuity, ProtocolError, text_of
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.drivers.zeromq.error_codes import Code, Refusal
+from reservoir_hw.drivers.zeromq.frames import (
+    Encoding,
+    Flag,
+    Header,
+    Operation,
+    array_of,
+    encoding_of,
+    name_of,
+    pack_arrays,
+    pack_map,
+    unpack_arrays,
+)
+from reservoir_hw.drivers.zeromq.sockets import ZERO_COPY_BYTES
+from reservoir_hw.serving._texts import clipped, sendable
+from reservoir_hw.serving.answers import LONGEST_TEXT, Answers, Seat
+from reservoir_hw.serving.declaration import is_chunked
+from reservoir_hw.serving.lease import Lease
+from reservoir_hw.serving.requests import Requests
+
+log = logging.getLogger(__name__)
+
+
+def problem_of(reservoir: Reservoir) -> str | None:
+    """What somebody has to look after beside the device, or None."""
+    unsafe = reservoir.unsafe
+    if unsafe is None:
+        return None
+    return f"the device could not be brought to its safe state: {clipped(sendable(unsafe), LONGEST_TEXT)}"
+
+
+class Operations:
+    """Does what was asked and answers. `inputs` and `states` are how numbers travel."""
+
+    def __init__(
+        self,
+        reservoir: Reservoir,
+        lease: Lease,
+        seat: Seat,
+        requests: Requests,
+        answers: Answers,
+        *,
+        inputs: Encoding,
+        states: Encoding,
+        max_frame_bytes: int,
+        declare: Callable[[], dict[str, Any]],
+        stop: threading.Event,
+    ) -> None:
+        self._reservoir, self._lease, self._seat = reservoir, lease, seat
+        self._requests, self._answers = requests, answers
+        self._inputs, self._states = inputs, states
+        self._declare, self._max_frame_bytes, self._stop = declare, max_frame_bytes, stop
+
+    def attend(self, header: Header, payload: memoryview) -> None:
+        """Do what was asked and answer, with an error if need be."""
+        try:
+            match header.operation:
+                case Operation.RUN:
+                    self._run(header, payload)
+                case Operation.ATTACH:
+                    self._answers.plain(header, pack_map(self._attach(header)))
+                case Operation.RESET:
+                    self._reset(header)
+                case Operation.SNAPSHOT:
+                    self._snapshot(header)
+                case Operation.RESTORE:
+                    self._restore(header, payload)
+                case Operation.TRANSITION:
+                    self._transition(header, payload)
+                case Operation.UPLOAD:
+                    self._upload(header, payload)
+                case Operation.READOUT:
+                    self._load_readout(header, payload)
+                case other:
+                    raise Refusal(Code.NOT_SUPPORTED, f"there is no operation {other:#x}")
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            # Tasks of a device's own that were cancelled are no Exception.
+            self._answers.fail(header, error)
+
+    def _attach(self, header: Header) -> dict[str, Any]:
+        if header.request != 1:
+            # The device is open already, and opening it again would not bring it to rest.
+            raise Refusal(Code.SEQUENCE, "ATTACH is the first request of a session, and no other")
+        self._prove_safe()
+        self._reservoir.open()
+        self._seat.step, self._seat.batch, self._seat.lost, self._seat.readout = 0, 1, None, None
+        return self._declare()
+
+    def _prove_safe(self) -> None:
+        """After a failed closing nobody gets the device before it was opened and closed without a fault."""
+        problem = problem_of(self._reservoir)
+        if problem is None:
+            return
+        try:
+            self._reservoir.open()
+            self._reservoir.close()
+        except Exception as error:
+            raise DeviceFault(
+                f"{problem}; it was tried again, and failed: {text_of(error)}. Nobody gets it in this condition: look "
+                "after the device itself, and then open it again, or restart its server"
+            ) from error
+        log.warning("the device was brought to its safe state after all", extra={"event": "safe again"})
+
+    def _open_device(self) -> Reservoir:
+        if not self._reservoir.is_open:
+            raise Refusal(Code.SEQUENCE, "ATTACH is the first request of a session; here it failed or is missing")
+        return self._reservoir
+
+    def _reset(self, header: Header) -> None:
+        reservoir = self._open_device()
+        self._check_size(header.batch, 1)
+        self._seat.lost = "the last reset failed"
+        reservoir.reset(header.batch)
+        self._seat.step, self._seat.batch, self._seat.lost = 0, header.batch, None
+        self._answers.plain(header, b"", batch=header.batch)
+
+    def _snapshot(self, header: Header) -> None:
+        reservoir = self._open_device()
+        if self._seat.lost is not None:
+            raise Refusal(Code.STATE_LOST, self._seat.lost)
+        self._answers.plain(header, pack_arrays(reservoir.snapshot()))
+
+    def _restore(self, header: Header, payload: memoryview) -> None:
+        reservoir = self._open_device()
+        self._check_size(header.batch, 1)
+        if header.step >= 1 << 63:
+            raise Refusal(Code.MALFORMED, f"{header.step} is no number of a step that one can go on from")
+        arrays = _named(payload)
+        if any(array.ndim < 1 or len(array) != header.batch for array in arrays.values()):
+            raise Refusal(Code.SHAPE, f"each array must have {header.batch} rows, one for each sequence")
+        reservoir.restore(arrays)
+        self._seat.step, self._seat.batch, self._seat.lost = header.step, header.batch, None
+        self._answers.plain(header, b"", batch=header.batch, step=header.step)
+
+    def _upload(self, header: Header, payload: memoryview) -> None:
+        self._open_device().upload(_named(payload))
+        self._seat.step, self._seat.lost, self._seat.readout = 0, None, None
+        self._answers.plain(header, pack_map(self._declare()))
+
+    def _transition(self, header: Header, payload: memoryview) -> None:
+        reservoir = self._open_device()
+        spec = reservoir.spec
+        if header.steps != 1 or header.width != spec.inputs + spec.nodes:
+            raise Refusal(Code.SHAPE, f"TRANSITION takes (batch, 1, {spec.inputs + spec.nodes})")
+        self._check_size(header.batch, 1)
+        rows = self._values(header, payload, self._states)[:, 0]
+        states = reservoir.transition(rows[:, : spec.inputs].copy(), rows[:, spec.inputs :].copy())
+        self._answers.array(header, states[:, None], self._states, time.time_ns())
+
+    def _load_readout(self, header: Header, payload: memoryview) -> None:
+        arrays = _named(payload)
+        nodes = self._open_device().spec.nodes
+        weights = arrays.get("weights")
+        if weights is None or weights.ndim != 2 or weights.shape[1] != nodes or weights.shape[0] < 1:
+            raise Refusal(Code.CONFIGURATION, f"a readout needs weights (outputs, {nodes})")
+        if weights.dtype not in (np.int8, np.int16, np.float32):
+            raise Refusal(Code.CONFIGURATION, f"readout weights are int8, int16 or float32, not {weights.dtype}")
+        if not np.isfinite(weights).all():
+            raise Refusal(Code.CONFIGURATION, "readout weights must be finite numbers")
+        scale, bias = arrays.get("scale"), arrays.get("bias")
+        for name, array in (("scale", scale), ("bias", bias)):
+            if array is None or array.shape != weights.shape[:1] or not np.isfinite(array).all():
+                raise Refusal(Code.CONFIGURATION, f"a readout needs {name} ({weights.shape[0]},), finite numbers")
+        assert scale is not None
+        assert bias is not None
+        with np.errstate(over="ignore"):
+            values = np.ascontiguousarray((weights.astype(np.float32) * scale.astype(np.float32)[:, None]).T)
+            bias = bias.astype(np.float32)
+        if not (np.isfinite(values).all() and np.isfinite(bias).all()):
+            raise Refusal(Code.CONFIGURATION, "the weights or the bias of the readout do not fit into float32")
+        self._seat.readout = values, bias
+        self._answers.plain(header, b"", width=weights.shape[0])
+
+    def _run(self, header: Header, payload: memoryview) -> None:
+        u = self._inputs_of(header, payload)
+        reservoir = self._reservoir
+        if reservoir.spec.continuity == "free_running" and is_chunked(self._reservoir):
+            self._run_stream(header, u)
+            return
+        if header.flags & Flag.MORE and not is_chunked(self._reservoir):
+            raise Refusal(Code.NOT_SUPPORTED, "this device must have a whole run in one message (chunked: false)")
+        started = time.time_ns()
+        states = reservoir.run(u, out=self._memory_for(header))
+        self._seat.step += header.steps
+        self._answer_run(header, states, started)
+
+    def _memory_for(self, header: Header) -> np.ndarray | None:
+        """Where large states are put: those of a device may lie in memory that it uses again before they are sent."""
+        spec = self._reservoir.spec
+        if header.batch * header.steps * spec.nodes * spec.numpy_dtype.itemsize < ZERO_COPY_BYTES:
+            return None
+        return np.empty((header.batch, header.steps, spec.nodes), spec.numpy_dtype)
+
+    def _inputs_of(self, header: Header, payload: memoryview) -> np.ndarray:
+        """What a RUN drives the device with, refused unless it goes on from where the last one ended."""
+        spec = self._open_device().spec
+        if self._seat.lost is not None:
+            raise Refusal(Code.STATE_LOST, self._seat.lost)
+        if header.step != self._seat.step:
+            raise Refusal(Code.SEQUENCE, f"this RUN begins with step {header.step}, the device is at {self._seat.step}")
+        if header.batch != self._seat.batch or header.width != spec.inputs or header.steps < 1:
+            raise Refusal(
+                Code.SHAPE,
+                f"RUN takes ({self._seat.batch}, time, {spec.inputs}) after the last RESET, got {header.shape}",
+            )
+        if header.flags & ~(Flag.MORE | Flag.OUTPUTS):
+            raise Refusal(Code.MALFORMED, f"a RUN has no flags {header.flags:#x}")
+        if header.flags & Flag.OUTPUTS and self._seat.readout is None:
+            raise Refusal(Code.CONFIGURATION, "outputs were asked for, but no READOUT was loaded")
+        self._check_size(header.batch, header.steps, outputs=bool(header.flags & Flag.OUTPUTS))
+        return self._values(header, payload, self._inputs)
+
+    def _run_stream(self, first: Header, u: np.ndarray) -> None:
+        """A device with its own clock is given each chunk as soon as all of it is here, and no later than it is due."""
+        reservoir = self._reservoir
+        period_s = reservoir.spec.step_period_s
+        taken, given, latest = [first], first.steps, first.request
+        started, started_ns = time.monotonic(), time.time_ns()
+
+        def chunks() -> Iterator[np.ndarray]:
+            nonlocal given, latest
+            yield u
+            more = first.flags & Flag.MORE
+            while more:
+                if self._stop.is_set():
+                    raise Refusal(Code.SHUTTING_DOWN, "the server is shutting down")
+                if self._lease.number != self._seat.attached or self._lease.expired():
+                    raise Refusal(Code.CANCELLED, "the client has left in the middle of a run")
+                if self._lease.is_cancelled(latest):
+                    raise Refusal(Code.CANCELLED, "cancelled by the client")
+                self._lease.wait()
+                message = self._requests.next()
+                if message is None:
+                    if self._seat.lost is not None:
+                        raise Refusal(Code.STATE_LOST, self._seat.lost)
+                    if period_s and time.monotonic() > started + given * period_s:
+                        reservoir.counters.underruns += 1
+                        raise Discontinuity(
+                            f"discontinuity at step {first.step + given}: its inputs were not there when they were due",
+                            step=first.step + given,
+                        )
+                    continue
+                header, payload = message
+                latest = header.request
+                taken.append(header)
+                if header.operation != Operation.RUN:
+                    raise Refusal(Code.SEQUENCE, f"{name_of(header.operation)} in the middle of a run")
+                values = self._inputs_of(header._replace(step=header.step - ahead()), payload)
+                more = header.flags & Flag.MORE
+                given += header.steps
+                yield values
+
+        def ahead() -> int:
+            """Steps that were taken up and not answered."""
+            return sum(header.steps for header in taken[:-1])
+
+        try:
+            for states in reservoir.stream(chunks()):
+                header = taken.pop(0)
+                # A copy, as in `_memory_for`.
+                states = np.array(states)
+                since_first = header.step - first.step
+                if not self._answer_run(header, states, started_ns + round(1e9 * since_first * (period_s or 0))):
+                    reservoir.counters.overruns += 1
+                    raise Discontinuity(
+                        f"discontinuity at step {header.step}: nobody took its states in time", step=header.step
+                    )
+                self._seat.step += header.steps
+        except Exception as error:
+            # The device went on without what it was refused.
+            self._seat.lost = self._seat.lost or sendable(text_of(error))
+            for number, header in enumerate(taken):
+                behind = Refusal(Code.STATE_LOST, f"the run has failed before this chunk: {text_of(error)}")
+                self._answers.fail(header, behind if number else error)
+
+    def _values(self, header: Header, payload: memoryview, encoding: Encoding) -> np.ndarray:
+        try:
+            if (header.dtype, header.scale) != encoding:
+                raise ProtocolError(f"dtype {header.dtype}, scale {header.scale:g}; declared were {tuple(encoding)}")
+            numbers = array_of(header, payload)
+        except ProtocolError as error:
+            raise Refusal(Code.MALFORMED, str(error)) from error
+        return encoding.decoded(numbers, self._reservoir.spec.numpy_dtype)
+
+    def _check_size(self, batch: int, steps: int, *, outputs: bool = False) -> None:
+        """Refuse what would answer with more than one frame may hold."""
+        spec = self._reservoir.spec
+        width = spec.nodes
+        if outputs and self._seat.readout is not None:
+            width = max(width, len(self._seat.readout[1]))
+        if batch < 1:
+            raise Refusal(Code.SHAPE, "batch must be at least 1")
+        if spec.max_batch is not None and batch > spec.max_batch:
+            raise Refusal(Code.TOO_LARGE, f"batch is {batch}, the device drives {spec.max_batch} sequences at once")
+        answer = batch * steps * width * max(self._states.number.itemsize, spec.numpy_dtype.itemsize)
+        if answer > self._max_frame_bytes:
+            raise Refusal(
+                Code.TOO_LARGE,
+                f"{batch} x {steps} steps of {width} numbers are {answer} bytes, at most {self._max_frame_bytes} go "
+                "into one frame: use shorter chunks or fewer sequences",
+            )
+
+    def _answer_run(self, header: Header, states: Any, time_ns: int) -> bool:
+        """Whether it could be sent."""
+        encoding = self._states
+        if header.flags & Flag.OUTPUTS and self._seat.readout is not None:
+            weights, bias = self._seat.readout
+            states, encoding = states.astype(np.float32, copy=False) @ weights + bias, encoding_of("float32")
+        return self._answers.array(header, states, encoding, time_ns)
+
+
+def _named(payload: memoryview) -> dict[str, np.ndarray]:
+    try:
+        return unpack_arrays(payload)
+    except ProtocolError as error:
+        raise Refusal(Code.MALFORMED, str(error)) from error

@@ -1,0 +1,176 @@
+"""Dotted paths of this package in texts: each must lead to what it names, for nothing else fails when it moves.
+
+Texts are the string literals of the package, of its tests, benchmarks, examples and tools, and the whole of the
+documentation and of pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from reservoir_hw import RidgeReadout
+from reservoir_hw.core.registry import BUILT_IN
+from reservoir_hw.readout import LMSReadout, RLSReadout
+
+ROOT = Path(__file__).parent.parent
+CODE = ("reservoir_hw", "tests", "benchmarks", "examples", "tools")
+# Files of other versions keep the names of their time.
+OTHER_VERSIONS = ROOT / "tests" / "written_by_8b10ae5"
+
+# Names of file formats look like modules.
+FORMATS = {
+    "reservoir_hw.bundle",
+    "reservoir_hw.checkpoint",
+    "reservoir_hw.esn_weights",
+    "reservoir_hw.gated_esn_weights",
+    "reservoir_hw.graphs",
+    "reservoir_hw.states",
+    "reservoir_hw.tokenizer",
+    "reservoir_hw.weights",
+}
+READOUT_FORMATS = {"reservoir_hw.lms", "reservoir_hw.ridge", "reservoir_hw.rls"}
+# Groups of entry points.
+GROUPS = {f"reservoir_hw.{group}" for group in BUILT_IN}
+
+_PATH = re.compile(r"(?<![\w./-])reservoir_hw((?:\.[A-Za-z_]\w*)+)(?::([A-Za-z_]\w*(?:\.\w+)*))?")
+_IMPORT = re.compile(r"from +(reservoir_hw[\w.]*) +import +(\w+(?:, *\w+)*)")
+
+
+def paths_in(text: str) -> Iterator[str]:
+    """Dotted paths, "module:name" among them as "module.name"."""
+    for found in _PATH.finditer(text):
+        yield ".".join(filter(None, (f"reservoir_hw{found[1]}", found[2])))
+    for found in _IMPORT.finditer(text):
+        for name in found[2].split(","):
+            yield f"{found[1]}.{name.strip()}"
+
+
+@cache
+def problem(path: str) -> str | None:
+    """Why a path leads nowhere, None if it leads somewhere."""
+    parts = path.split(".")
+    length = 1
+    # A module whose package is none would be an error.
+    while length < len(parts) and _is_module(".".join(parts[: length + 1])):
+        length += 1
+    if length == len(parts):
+        return None
+    module = ".".join(parts[:length])
+    try:
+        here = import_module(module)
+        for name in parts[length:]:
+            here = getattr(here, name)
+    except AttributeError:
+        return f"{module} has no {'.'.join(parts[length:])}"
+    except ModuleNotFoundError as error:
+        # An extra that is not installed here.
+        return None if error.name and not error.name.startswith("reservoir_hw") else str(error)
+    return None
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def strings_of(text: str) -> Iterator[tuple[int, str]]:
+    """String literals of a Python file with their lines; the parts of an f-string one by one."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Where a text stands, and the text."""
+    here = Path(__file__)
+    for folder in CODE:
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            if file != here and OTHER_VERSIONS not in file.parents:
+                for line, text in strings_of(file.read_text(encoding="utf-8")):
+                    yield f"{file.relative_to(ROOT)}:{line}", text
+    for file in [ROOT / "pyproject.toml", ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        for line, text in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+            yield f"{file.relative_to(ROOT)}:{line}", text
+
+
+def lost(texts: Iterator[tuple[str, str]]) -> list[str]:
+    """One line for each path that leads nowhere."""
+    known = FORMATS | READOUT_FORMATS | GROUPS
+    return [
+        f"{where}: {path}: {why}"
+        for where, text in texts
+        for path in paths_in(text)
+        if path not in known and (why := problem(path)) is not None
+    ]
+
+
+def test_every_path_in_a_string_leads_somewhere() -> None:
+    assert "\n".join(lost(texts())) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("reservoir_hw.core.seeds", None),
+        ("reservoir_hw.core.seeds:generator", None),
+        ("reservoir_hw.core.reservoir.Reservoir.open", None),
+        ("python -m reservoir_hw.cli run", None),
+        ("from reservoir_hw.readout import RidgeReadout, RLSReadout", None),
+        ("/somewhere/reservoir_hw.yaml", None),
+        ("reservoir_hw.core.moved", "reservoir_hw.core has no moved"),
+        ("reservoir_hw.moved.seeds:generator", "reservoir_hw has no moved.seeds.generator"),
+        ("reservoir_hw.core.seeds:moved", "reservoir_hw.core.seeds has no moved"),
+        ("from reservoir_hw.readout import RidgeReadout, Moved", "reservoir_hw.readout has no Moved"),
+    ],
+)
+def test_a_path_is_found_in_a_text(text: str, why: str | None) -> None:
+    found = lost(iter([("here", text)]))
+    assert [line.split(": ")[-1] for line in found] == ([] if why is None else [why])
+
+
+def test_strings_of_a_file_are_found() -> None:
+    text = textwrap.dedent('''\
+        """Docstring of reservoir_hw.a."""
+        import reservoir_hw.b
+        kinds = {"x": "reservoir_hw.c:D"}
+        text = f"{kinds} reservoir_hw.e"
+        ''')
+    found = [path for _, string in strings_of(text) for path in paths_in(string)]
+    assert sorted(found) == ["reservoir_hw.a", "reservoir_hw.c.D", "reservoir_hw.e"]
+
+
+def test_names_of_formats_are_those_of_files() -> None:
+    """Constants of modules, or what a file says that its format is."""
+    constants: set[str] = set()
+    for file in (ROOT / "reservoir_hw").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Assign(value=ast.Constant(value=str(text))):
+                    constants.add(text)
+                case ast.Dict(keys=[ast.Constant(value="format")], values=[ast.Constant(value=str(text))]):
+                    constants.add(text)
+    assert constants >= FORMATS
+
+
+def test_names_of_readout_formats_are_those_of_their_files(tmp_path: Path) -> None:
+    states = np.random.default_rng(0).standard_normal((200, 3))
+    formats = set()
+    for readout in (RidgeReadout(), RLSReadout(), LMSReadout()):
+        path = tmp_path / "readout"
+        readout.fit(states, states[:, :1]).save(path)
+        with safe_open(path, framework="numpy") as file:
+            formats.add(file.metadata()["format"])
+    assert formats == READOUT_FORMATS

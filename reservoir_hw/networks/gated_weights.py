@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from safetensors.numpy import save_file
 
-from reservoir_hw.core.files import replacing
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.files import replacing
 from reservoir_hw.networks.drawing import draw_weights
 from reservoir_hw.networks.random_matrices import Distribution, FloatArray
 from reservoir_hw.networks.weights import EsnWeights, read_weights_file

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from reservoir_hw.core.files import replacing
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.files import replacing
 from reservoir_hw.core.validation import number_in
 from reservoir_hw.networks.random_matrices import FloatArray, Matrix, scipy_sparse
 from reservoir_hw.networks.spectral_radius import scale_to

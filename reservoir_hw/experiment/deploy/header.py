@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.experiment.deploy.export_result import ExportResult
 from reservoir_hw.experiment.deploy.job import ExportJob
-from reservoir_hw.core.files import replace_file
 from reservoir_hw.tasks.task import Task
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ import safetensors.numpy
 from reservoir_hw.backends.replay import ReplayConfig
 from reservoir_hw.core import provenance
 from reservoir_hw.core.errors import ConfigurationError, DeviceError, ReservoirError, StateLost
+from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir, parse_reservoir
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import parse_experiment
-from reservoir_hw.core.files import replace_file
 from reservoir_hw.experiment.run.folder import new_run_folder, write_json
 from reservoir_hw.experiment.run.progress import Progress, StepCounter
 from reservoir_hw.experiment.run.report import write_report

@@ -16,10 +16,12 @@ from scipy.sparse import csr_array  # noqa: E402
 
 from reservoir_hw.backends.simulated.esn import cpu_loop as kernels  # noqa: E402
 from reservoir_hw.backends.simulated.esn.cpu_loop import prepare, run  # noqa: E402
-from reservoir_hw.backends.simulated.kernels.pace import share_out  # noqa: E402
-from reservoir_hw.backends.simulated.nonidealities.rounding import rounded, to_float16  # noqa: E402
+from reservoir_hw.backends.simulated.kernels import compiled, dense_batch, llvm_tile  # noqa: E402
+from reservoir_hw.backends.simulated.kernels import threads as kernel_threads  # noqa: E402
+from reservoir_hw.backends.simulated.kernels.threads import share_out  # noqa: E402
+from reservoir_hw.backends.simulated.nonidealities.rounding import to_float16  # noqa: E402
 from reservoir_hw.core.errors import ConfigurationError, ShapeError  # noqa: E402
-from reservoir_hw.networks.weights import EsnWeights, draw_weights  # noqa: E402
+from reservoir_hw.networks import EsnWeights, draw_weights  # noqa: E402
 
 FUNCTIONS = {"tanh": np.tanh, "relu": lambda x: np.maximum(x, 0), "identity": lambda x: x}
 STORAGE = {"dense": {}, "sparse": {"connectivity": 0.04}}
@@ -123,7 +125,7 @@ def test_chunks_and_single_steps_give_the_same_bits(dtype, storage, nodes, steps
 def test_batched_states_depend_neither_on_the_batch_nor_on_the_threads(monkeypatch, nodes, inputs, storage):
     weights = network(nodes, inputs)
     if storage is not None:
-        weights = rounded(weights, to_float16)
+        weights = weights.rounded(to_float16)
     u = drive(21, 9, inputs, np.float32)
     whole = run(prepare(weights, storage=storage, threads=1), u, np.zeros((21, nodes), np.float32))
     np.testing.assert_allclose(whole, naive(weights, u, np.zeros((21, nodes))), rtol=0, atol=2e-6)
@@ -168,7 +170,7 @@ def test_torch_goes_on_after_its_threads_were_let_go(monkeypatch):
 LET_GO = """
 import os, time
 import torch
-from reservoir_hw.backends.simulated.kernels import pace
+from reservoir_hw.backends.simulated.kernels import threads as kernel_threads
 def threads(expected):
     end = time.monotonic() + 10
     while len(os.listdir("/proc/self/task")) != expected and time.monotonic() < end:
@@ -178,9 +180,9 @@ torch.set_num_threads(2)
 alone = len(os.listdir("/proc/self/task"))
 torch.arange(1_000_000.0).tanh()
 assert threads(alone + 1) == alone + 1
-pace.end_spinning()
+kernel_threads.release_torch_threads()
 assert threads(alone) == alone
-pace.end_spinning()
+kernel_threads.release_torch_threads()
 """
 
 
@@ -215,13 +217,13 @@ def test_torch_has_as_many_threads_as_before():
 RENAMED = """
 import ctypes, pathlib, shutil, sys
 import torch
-from reservoir_hw.backends.simulated.kernels import pace
-(torchs,) = pace._openmp()
+from reservoir_hw.backends.simulated.kernels import threads as kernel_threads
+(torchs,) = kernel_threads._openmp()
 renamed = str(shutil.copy(torchs._name, pathlib.Path(sys.argv[1]) / "libgomp-a34b3233.so.1.0.0"))
 ctypes.CDLL(renamed)
-pace._openmp.cache_clear()
-assert {library._name for library in pace._openmp()} == {torchs._name, renamed}
-pace.end_spinning()
+kernel_threads._openmp.cache_clear()
+assert {library._name for library in kernel_threads._openmp()} == {torchs._name, renamed}
+kernel_threads.release_torch_threads()
 assert torch.ones(1_000_000).tanh().sum() > 0
 """
 
@@ -234,7 +236,7 @@ def test_wheels_may_rename_the_library_of_their_threads(tmp_path):
 
 def test_they_are_let_go_before_a_long_batch(monkeypatch):
     called = []
-    monkeypatch.setattr(kernels, "end_spinning", lambda: called.append(1))
+    monkeypatch.setattr(kernels, "release_torch_threads", lambda: called.append(1))
     prepared, u = prepare(network(60, 2)), drive(16, 5, 2, np.float32)
     for threads, least, times in ((2, 10**9, 0), (1, 0, 0), (2, 0, 1)):
         monkeypatch.setattr(kernels, "_THREADED_BATCH", 0)
@@ -373,3 +375,81 @@ def test_arrays_that_do_not_fit_are_refused():
         prepare(network(20, 2), np.float16)
     with pytest.raises(ConfigurationError, match="threads"):
         prepare(network(20, 2), threads=0)
+
+
+# ---- what stands on the inside of a library: it works here, and there is a plain way where it does not --------------
+
+
+PAUSES = """
+import torch
+from reservoir_hw.backends.simulated.kernels import threads
+libraries = threads._openmp()
+assert libraries, "the OpenMP of torch is not found"
+assert [library.omp_pause_resource_all(1) for library in libraries] == [0] * len(libraries)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="libraries are found in /proc")
+def test_the_library_of_torchs_threads_is_found_and_pauses():
+    pytest.importorskip("torch")
+    subprocess.run([sys.executable, "-c", PAUSES], check=True, timeout=60)
+
+
+def test_states_are_the_same_where_no_such_library_is_found(monkeypatch):
+    monkeypatch.setattr(kernels, "_LONG_BATCH", 0)
+    monkeypatch.setattr(kernels, "_THREADED_BATCH", 0)
+    prepared, u = replace(prepare(network(60, 2)), threads=2), drive(16, 5, 2, np.float32)
+    expected = run(prepared, u, np.zeros((16, 60), np.float32))
+    monkeypatch.setattr(kernel_threads, "_openmp", list)
+    np.testing.assert_array_equal(run(prepared, u, np.zeros((16, 60), np.float32)), expected)
+
+
+@pytest.mark.parametrize(("stored", "dtype"), [("f4", "f4"), ("f8", "f8"), ("f2", "f4")])
+def test_the_product_in_llvms_words_compiles_and_is_that_of_numpy(stored, dtype):
+    rng = np.random.default_rng(0)
+    width = compiled.TILE_BYTES // np.dtype(dtype).itemsize
+    vectors = rng.normal(size=(compiled.ROWS, 37)).astype(dtype)
+    panel = rng.normal(size=(37, width)).astype(stored)
+    given = panel.view(np.uint16) if stored == "f2" else panel
+    quick, plain = np.empty((2, compiled.ROWS, width), dtype)
+    assert dense_batch.multiply_tile is llvm_tile.multiply_tile
+    llvm_tile.multiply_one_tile(vectors, given, quick)
+    dense_batch.plain_tile(vectors, given, plain)
+    np.testing.assert_allclose(quick, vectors.astype("f8") @ panel.astype("f8"), rtol=0, atol=2e-5)
+    np.testing.assert_array_equal(plain, quick)
+
+
+ANOTHER_NUMBA = """
+import sys
+import numpy as np
+import numba.extending
+def refuse(function):
+    raise NotImplementedError("no such words")
+from reservoir_hw.backends.simulated.kernels import compiled  # It has an intrinsic of its own.
+numba.extending.intrinsic = refuse
+from reservoir_hw.backends.simulated.esn.cpu_loop import prepare, run
+from reservoir_hw.networks import EsnWeights
+u = np.load(sys.argv[1] + "/u.npy")
+weights = EsnWeights.load(sys.argv[1] + "/weights.safetensors")
+np.save(sys.argv[1] + "/states.npy", run(prepare(weights), u, np.zeros((len(u), weights.nodes), np.float32)))
+"""
+
+
+def test_states_are_the_same_where_another_numba_refuses_it(tmp_path):
+    weights, u = network(60, 2), drive(6, 9, 2, np.float32)
+    weights.save(tmp_path / "weights.safetensors")
+    np.save(tmp_path / "u.npy", u)
+    # The kernels that are cached know the other product.
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", ANOTHER_NUMBA, str(tmp_path)],
+        env=environment,
+        timeout=300,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "a slower one is used: no such words" in done.stderr
+    np.testing.assert_array_equal(
+        np.load(tmp_path / "states.npy"), run(prepare(weights), u, np.zeros((6, 60), np.float32))
+    )

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from reservoir_hw.backends.simulated.delay_loop.physics import IKEDA, PAQUOT
+
 # numba by way of `compiled`, which says how to install it.
 from reservoir_hw.backends.simulated.kernels.compiled import EXACT, ORDERED, impaired_value, jit, numba
 
 Array = NDArray[Any]
-
-MACKEY_GLASS, IKEDA, PAQUOT = range(3)
 
 # π in three parts (Cody & Waite 1980), 30 bits in each of the first two, so that their multiples are exact.
 _PI_1 = 3.141592651605606

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from reservoir_hw.backends.simulated.delay_loop.physics import MackeyGlass, Model, Physics
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
-from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.core.reservoir import OutOfRange
 from reservoir_hw.core.signal import Mask, MaskConfig, Quantiser
@@ -29,46 +29,6 @@ _ROUNDING = 1e-6
 _THREADED = 20_000
 # Numbers in one block of inputs that are tried on the DAC before the loop sees any of them.
 _BLOCK = 1 << 20
-
-
-class MackeyGlass(Config):
-    """T_R x' = -x + η z / (1 + |z|^p), z = x_(τ) + γ J (Appeltant et al. 2011)."""
-
-    kind: Literal["mackey_glass"] = "mackey_glass"
-    feedback_gain: float = Field(default=0.5, description="η")
-    input_gain: float = Field(default=0.05, description="γ")
-    exponent: PositiveFloat = Field(default=1.0, description="p; whole numbers are faster")
-
-
-class Ikeda(Config):
-    """T_R x' = -x + β sin²(x_(τ) + ρ J + φ) (Larger et al. 2012)."""
-
-    kind: Literal["ikeda"] = "ikeda"
-    feedback_gain: float = Field(default=0.8, description="β")
-    input_gain: float = Field(default=0.5, description="ρ")
-    phase: float = Field(default=0.2, description="φ")
-
-
-class Paquot(Config):
-    """x = sin(α x_(τ) + β J + φ), a node without a response time (Paquot et al. 2012)."""
-
-    kind: Literal["paquot"] = "paquot"
-    feedback_gain: float = Field(default=0.8, description="α")
-    input_gain: float = Field(default=0.3, description="β")
-    phase: float = Field(default=0.0, description="φ")
-
-
-def _by_name(value: Any) -> Any:
-    return {"kind": value} if isinstance(value, str) else value
-
-
-Physics = Annotated[
-    MackeyGlass | Ikeda | Paquot,
-    Field(discriminator="kind"),
-    BeforeValidator(
-        _by_name, json_schema_input_type=MackeyGlass | Ikeda | Paquot | Literal["mackey_glass", "ikeda", "paquot"]
-    ),
-]
 
 
 class DelayLoopConfig(SimulatedConfig):
@@ -104,16 +64,14 @@ class DelayLoopConfig(SimulatedConfig):
             )
         if delay > _LONGEST:
             raise ValueError(f"tau holds {delay} virtual nodes; {_LONGEST} are the most that are simulated")
-        if self.nonidealities.loop.weight_bits is not None:
-            raise ValueError("nonidealities.loop.weight_bits is for networks: a delay loop has no weights")
-        _check_precision(self.physics, self.dtype)
+        _check_device(self.physics, self.dtype, self.nonidealities)
         return self
 
     @property
     def delay_nodes(self) -> int:
         """The delay tau in virtual nodes."""
         if self.tau is None:
-            return self.nodes + int(isinstance(self.physics, Paquot))
+            return self.physics.delay_nodes(self.nodes)
         return round(self.tau / self.theta)
 
     @property
@@ -140,11 +98,10 @@ class DelayLoopConfig(SimulatedConfig):
         )
 
 
-def _check_precision(physics: MackeyGlass | Ikeda | Paquot, dtype: DType) -> None:
-    """Raise `ConfigurationError` for a number that is infinite in this precision."""
-    for name, value in physics.model_dump(exclude={"kind"}).items():
-        if abs(value) > float(np.finfo(dtype).max):
-            raise ConfigurationError(f"physics.{name} = {value:g} is more than {dtype} holds")
+def _check_device(physics: Model, dtype: DType, nonidealities: Nonidealities) -> None:
+    physics.check_precision(dtype)
+    if nonidealities.loop.weight_bits is not None:
+        raise ConfigurationError("nonidealities.loop.weight_bits is for networks: a delay loop has no weights")
 
 
 class DelayLoop(SimulatedReservoir):
@@ -167,7 +124,7 @@ class DelayLoop(SimulatedReservoir):
     def __init__(
         self,
         mask: Mask,
-        physics: MackeyGlass | Ikeda | Paquot,
+        physics: Model,
         *,
         theta: float = 0.2,
         delay_nodes: int | None = None,
@@ -176,12 +133,10 @@ class DelayLoop(SimulatedReservoir):
         out_of_range: OutOfRange = "error",
     ) -> None:
         if delay_nodes is None:
-            delay_nodes = mask.nodes + int(isinstance(physics, Paquot))
+            delay_nodes = physics.delay_nodes(mask.nodes)
         if delay_nodes < 1 or not theta > 0:
             raise ConfigurationError(f"a loop needs a delay and a theta above 0, not {delay_nodes} and {theta}")
-        if nonidealities.loop.weight_bits is not None:
-            raise ConfigurationError("nonidealities.loop.weight_bits is for networks: a delay loop has no weights")
-        _check_precision(physics, dtype)
+        _check_device(physics, dtype, nonidealities)
         largest = max(np.abs(mask.matrix).max(), np.abs(mask.bias).max())
         if largest > float(np.finfo(dtype).max):
             raise ConfigurationError(f"the mask reaches {largest:g}, more than {dtype} holds: lower its scaling")
@@ -197,7 +152,7 @@ class DelayLoop(SimulatedReservoir):
             inputs=mask.inputs,
             nodes=mask.nodes,
             dtype=dtype,
-            state_range=(-1.0, 1.0) if isinstance(physics, Paquot) else None,
+            state_range=physics.state_range,
             snapshot=True,
             settable=delay_nodes <= mask.nodes,
             deterministic=True,
@@ -234,7 +189,7 @@ class _LoopEngine:
     def __init__(
         self,
         mask: Mask,
-        physics: MackeyGlass | Ikeda | Paquot,
+        physics: Model,
         theta: float,
         delay_nodes: int,
         dtype: np.dtype[Any],
@@ -248,17 +203,8 @@ class _LoopEngine:
         self._columns = np.ascontiguousarray(mask.matrix.T, dtype)
         self._bias = mask.bias.astype(dtype)
         # Without a response time the whole way to the new value is gone at once.
-        decay = 0.0 if isinstance(physics, Paquot) else math.exp(-theta)
-        rise = 1.0 if isinstance(physics, Paquot) else -math.expm1(-theta)
-        code = {
-            "mackey_glass": cpu_loop.MACKEY_GLASS,
-            "ikeda": cpu_loop.IKEDA,
-            "paquot": cpu_loop.PAQUOT,
-        }
-        phase = 0.0 if isinstance(physics, MackeyGlass) else physics.phase
-        exponent = physics.exponent if isinstance(physics, MackeyGlass) else 1.0
-        numbers = (physics.feedback_gain, physics.input_gain, phase, exponent, decay, rise)
-        self._equation = (code[physics.kind], *(dtype.type(number) for number in numbers))
+        decay, rise = (0.0, 1.0) if physics.responds_at_once else (math.exp(-theta), -math.expm1(-theta))
+        self._equation = (physics.code, *(dtype.type(number) for number in (*physics.numbers(), decay, rise)))
         self._clipped = 0
 
     def reset(self, batch: int) -> None:

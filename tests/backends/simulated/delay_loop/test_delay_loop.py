@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from reservoir_hw import RidgeReadout, open_reservoir
-from reservoir_hw.backends.simulated.delay_loop.delay_loop import DelayLoop, DelayLoopConfig, Ikeda, MackeyGlass, Paquot
+from reservoir_hw.backends.simulated.delay_loop.delay_loop import DelayLoop, DelayLoopConfig
+from reservoir_hw.backends.simulated.delay_loop.physics import Ikeda, MackeyGlass, Paquot
 from reservoir_hw.backends.simulated.nonidealities.configuration import Nonidealities
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, MissingExtra, NotSupported

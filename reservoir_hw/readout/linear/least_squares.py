@@ -16,7 +16,6 @@ from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.readout.linear._readout_file import read_readout, write_readout
 from reservoir_hw.readout.linear._sequence_position import SequencePosition
 from reservoir_hw.readout.linear.configuration import LinearConfig
-from reservoir_hw.readout.linear.feature_scale import FeatureScale
 from reservoir_hw.readout.linear.linear_form import LinearForm
 from reservoir_hw.readout.linear.training_chunks import (
     Chunk,
@@ -124,11 +123,9 @@ class LeastSquaresReadout(ABC):
     def report_(self) -> dict[str, Any]:
         """What to know about the last fit, ready for JSON. Raises NotSolved before there is a solution."""
 
+    @abstractmethod
     def linear_form(self) -> LinearForm:
         """Weights and bias in units of the raw features, copied. Raises NotSolved before there is a solution."""
-        widths = self._require_solution("export")
-        weights, bias = self._by_feature(np.dtype(np.float64))
-        return LinearForm(weights.T.copy(), bias.copy(), widths.nodes, self._training_scale())
 
     def predict(
         self,
@@ -230,10 +227,6 @@ class LeastSquaresReadout(ABC):
     @abstractmethod
     def _by_feature(self, dtype: np.dtype) -> tuple[npt.NDArray, npt.NDArray]:
         """Weights (features, outputs) and bias (outputs,), standardisation folded in."""
-
-    @abstractmethod
-    def _training_scale(self) -> FeatureScale | None:
-        """What the features were like in training, where that is known."""
 
     @abstractmethod
     def _memory(self) -> tuple[dict[str, npt.NDArray], dict[str, Any]]:

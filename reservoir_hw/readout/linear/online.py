@@ -18,6 +18,7 @@ from reservoir_hw.readout.linear.configuration import LinearConfig
 from reservoir_hw.readout.linear.errors import NotSolved
 from reservoir_hw.readout.linear.feature_scale import FeatureScale
 from reservoir_hw.readout.linear.least_squares import LeastSquaresReadout
+from reservoir_hw.readout.linear.linear_form import LinearForm
 from reservoir_hw.readout.linear.training_chunks import Chunk, Columns, Widths
 
 # Rows that are converted to float64 at once.
@@ -178,6 +179,12 @@ class OnlineReadout(LeastSquaresReadout):
         widths = self._require_solution("report_")
         return {"samples": self.n_samples_, "features": widths.features, **self._settings(), "notes": []}
 
+    def linear_form(self) -> LinearForm:
+        """Weights and bias in units of the raw features, copied. Raises NotSolved before there is a solution."""
+        widths, _, scale = self._trained("export")
+        weights, bias = self._by_feature(np.dtype(np.float64))
+        return LinearForm(weights.T.copy(), bias.copy(), widths.nodes, scale if self.standardise else None)
+
     # ---- how
 
     def _learn(self, chunk: Chunk) -> tuple[Columns, Array]:
@@ -258,9 +265,6 @@ class OnlineReadout(LeastSquaresReadout):
         _, rule, scale = self._trained("predict")
         weights, bias = scale.unfolded(rule.weights, bias=self.bias)
         return weights.astype(dtype, copy=False), bias.astype(dtype, copy=False)
-
-    def _training_scale(self) -> FeatureScale | None:
-        return self._scale if self.standardise else None
 
     def _memory(self) -> tuple[dict[str, npt.NDArray], dict[str, Any]]:
         _, rule, scale = self._trained("save")

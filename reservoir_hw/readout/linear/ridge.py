@@ -30,6 +30,7 @@ from reservoir_hw.readout.linear.configuration import LinearConfig
 from reservoir_hw.readout.linear.errors import IllConditionedWarning, NotSolved
 from reservoir_hw.readout.linear.feature_scale import FeatureScale
 from reservoir_hw.readout.linear.least_squares import LeastSquaresReadout
+from reservoir_hw.readout.linear.linear_form import LinearForm
 from reservoir_hw.readout.linear.training_chunks import Chunk, Widths, checked
 
 log = logging.getLogger(__name__)
@@ -214,6 +215,11 @@ class RidgeReadout(LeastSquaresReadout):
         """See the class; inf if the problem is singular."""
         condition = self.report_["condition"]
         return float("inf") if condition is None else condition
+
+    def linear_form(self) -> LinearForm:
+        """Weights and bias in units of the raw features, copied. Raises NotSolved before there is a solution."""
+        widths = self._require_solution("export")
+        return LinearForm(self.weights_.copy(), self.bias_.copy(), widths.nodes, self.scale_)
 
     # ---- how
 
@@ -412,9 +418,6 @@ class RidgeReadout(LeastSquaresReadout):
         if dtype not in self._cast:
             self._cast[dtype] = (np.ascontiguousarray(self.weights_.T, dtype=dtype), self.bias_.astype(dtype))
         return self._cast[dtype]
-
-    def _training_scale(self) -> FeatureScale | None:
-        return self.scale_
 
     def _memory(self) -> tuple[dict[str, npt.NDArray], dict[str, Any]]:
         arrays: dict[str, npt.NDArray] = {

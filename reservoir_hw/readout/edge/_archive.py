@@ -26,7 +26,7 @@ _FLAGS |= getattr(os, "O_BINARY", 0)
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Member:
     """Where the bytes of a file lie: in a file of a folder (`path`), or in the zip itself."""
 
     path: Path | None
@@ -53,12 +53,12 @@ class Archive:
         except ValueError as error:
             raise Refused(f"this is no path: {error}") from error
         if stat.S_ISDIR(mode):
-            self._places = self._walk(Path(path))
+            self._members = self._walk(Path(path))
         elif stat.S_ISREG(mode):
             self._zip = open(path, "rb")  # noqa: SIM115 - closed by close()
             try:
-                self._places = {
-                    entry.name: _Place(None, entry.start, entry.size, entry.crc)
+                self._members = {
+                    entry.name: _Member(None, entry.start, entry.size, entry.crc)
                     for entry in entries_of(self._take, os.fstat(self._zip.fileno()).st_size, FILES_LIMIT)
                 }
             except BaseException:
@@ -66,45 +66,45 @@ class Archive:
                 raise
         else:
             raise Refused("it is neither a folder nor a file")
-        self.sizes = {name: place.size for name, place in self._places.items()}
+        self.sizes = {name: member.size for name, member in self._members.items()}
 
     def read(self, name: str, start: int, size: int) -> bytes:
         """A part of a file."""
-        place = self._places[name]
-        if place.path is None:
-            return self._take(place.start + start, size)
-        with self._open(place) as file:
+        member = self._members[name]
+        if member.path is None:
+            return self._take(member.start + start, size)
+        with self._open(member) as file:
             file.seek(start)
             return _exactly(file, size)
 
     def pieces(self, name: str) -> Iterator[bytes]:
         """A file from beginning to end; in a zip its CRC is compared on the way."""
-        place = self._places[name]
+        member = self._members[name]
         crc, done = 0, 0
-        if place.path is not None:
-            with self._open(place) as file:
-                while done < place.size:
-                    piece = _exactly(file, min(PIECE, place.size - done))
+        if member.path is not None:
+            with self._open(member) as file:
+                while done < member.size:
+                    piece = _exactly(file, min(PIECE, member.size - done))
                     done += len(piece)
                     yield piece
             return
-        while done < place.size:
-            piece = self._take(place.start + done, min(PIECE, place.size - done))
+        while done < member.size:
+            piece = self._take(member.start + done, min(PIECE, member.size - done))
             crc, done = zlib.crc32(piece, crc), done + len(piece)
             yield piece
-        if crc != place.crc:
+        if crc != member.crc:
             raise Refused("does not have the CRC of its zip entry: it is damaged, copy it again")
 
     def map(self, name: str) -> np.ndarray:
         """A file as read-only bytes (size,) that are read from disk when they are used."""
-        place = self._places[name]
-        if place.size == 0:
+        member = self._members[name]
+        if member.size == 0:
             return np.frombuffer(b"", np.uint8)
-        if place.path is None:
+        if member.path is None:
             assert self._zip is not None
-            return _mapped(self._zip, place.start, place.size)
-        with self._open(place) as file:
-            return _mapped(file, 0, place.size)
+            return _mapped(self._zip, member.start, member.size)
+        with self._open(member) as file:
+            return _mapped(file, 0, member.size)
 
     def close(self) -> None:
         """Close the zip; what is mapped stays."""
@@ -117,19 +117,19 @@ class Archive:
             self._zip.seek(start)
             return _exactly(self._zip, size)
 
-    def _open(self, place: _Place) -> BinaryIO:
-        assert place.path is not None
-        before = os.lstat(place.path)
-        file = os.fdopen(os.open(place.path, _FLAGS), "rb")
+    def _open(self, member: _Member) -> BinaryIO:
+        assert member.path is not None
+        before = os.lstat(member.path)
+        file = os.fdopen(os.open(member.path, _FLAGS), "rb")
         now = os.fstat(file.fileno())
         same = (before.st_dev, before.st_ino) == (now.st_dev, now.st_ino)
-        if not same or not stat.S_ISREG(now.st_mode) or now.st_size != place.size:
+        if not same or not stat.S_ISREG(now.st_mode) or now.st_size != member.size:
             file.close()
             raise Refused("was replaced while the bundle was open: open it again")
         return file
 
-    def _walk(self, root: Path) -> dict[str, _Place]:
-        found: dict[str, _Place] = {}
+    def _walk(self, root: Path) -> dict[str, _Member]:
+        found: dict[str, _Member] = {}
         pending, seen = [("", root)], 0
         while pending:
             prefix, folder = pending.pop()
@@ -148,7 +148,7 @@ class Archive:
                     if stat.S_ISDIR(about.st_mode):
                         pending.append((name + "/", Path(entry.path)))
                     elif stat.S_ISREG(about.st_mode):
-                        found[name] = _Place(Path(entry.path), 0, about.st_size)
+                        found[name] = _Member(Path(entry.path), 0, about.st_size)
                     else:
                         raise Refused(f"{shown(name)} is neither a file nor a folder")
             if empty and prefix:

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from reservoir_hw.readout.edge._refusal import Refused, shown
-from reservoir_hw.readout.edge._weights import Place
+from reservoir_hw.readout.edge._weights import Extent
 from reservoir_hw.readout.edge.manifest import WEIGHTS, Segment, Value
 
 OPSET, IR_VERSIONS = 17, range(3, 9)
@@ -137,7 +137,7 @@ _TYPE = {1: _Field("tensor_type", _BYTES), 6: _Field("denotation", _BYTES)}
 _TENSOR_TYPE = {1: _Field("elem_type", _VARINT), 2: _Field("shape", _BYTES)}
 
 
-def check_graph(data: bytes, segment: Segment, weights: Mapping[str, Place]) -> tuple[str, ...]:
+def check_graph(data: bytes, segment: Segment, weights: Mapping[str, Extent]) -> tuple[str, ...]:
     """Refuse a graph that is not one of standard operators on its segment's values and the bundle's weights.
 
     Returns the names of the weights that it needs.
@@ -150,7 +150,7 @@ def check_graph(data: bytes, segment: Segment, weights: Mapping[str, Place]) -> 
 
 
 class _Check:
-    def __init__(self, weights: Mapping[str, Place]) -> None:
+    def __init__(self, weights: Mapping[str, Extent]) -> None:
         self._weights = weights
         self._left = FIELDS_LIMIT
 
@@ -251,19 +251,19 @@ class _Check:
             raise Refused(
                 f"initializer {shown(name)} lies in {shown(facts.get('location', ''))}; external data lies in {file}"
             )
-        place = self._weights.get(name)
-        if place is None:
+        extent = self._weights.get(name)
+        if extent is None:
             raise Refused(f"needs the weight {shown(name)}, which {WEIGHTS} does not hold")
-        if facts != {"location": file, "offset": str(place.start), "length": str(place.length)}:
+        if facts != {"location": file, "offset": str(extent.start), "length": str(extent.length)}:
             raise Refused(
                 f"initializer {shown(name)} lies at offset {shown(facts.get('offset', '0'))} with length "
-                f"{shown(facts.get('length', 'unknown'))}, but the weight at {place.start} with {place.length}"
+                f"{shown(facts.get('length', 'unknown'))}, but the weight at {extent.start} with {extent.length}"
             )
         dtype, shape = _DTYPES.get(_number(tensor, "data_type", 0)), self._dims(tensor)
-        if dtype != place.dtype or shape != place.shape:
+        if dtype != extent.dtype or shape != extent.shape:
             raise Refused(
-                f"initializer {shown(name)} is {dtype} {list(shape)[:8]}, but the weight {place.dtype} "
-                f"{list(place.shape)}"
+                f"initializer {shown(name)} is {dtype} {list(shape)[:8]}, but the weight {extent.dtype} "
+                f"{list(extent.shape)}"
             )
         return True
 

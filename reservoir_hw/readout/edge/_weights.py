@@ -36,7 +36,7 @@ DTYPES = {
 
 
 @dataclass(frozen=True)
-class Place:
+class Extent:
     """An array in a file: `start` and `length` are bytes, from the beginning of the file."""
 
     dtype: np.dtype
@@ -45,7 +45,7 @@ class Place:
     length: int
 
 
-def parse_header(take: Callable[[int, int], bytes], size: int) -> dict[str, Place]:
+def parse_header(take: Callable[[int, int], bytes], size: int) -> dict[str, Extent]:
     """The arrays of a file of `size` bytes; `take` returns the bytes at (start, length).
 
     Raises `Refused` unless the arrays lie one behind the other and fill the file exactly.
@@ -59,31 +59,31 @@ def parse_header(take: Callable[[int, int], bytes], size: int) -> dict[str, Plac
         raise Refused(f"has a header of {length} bytes, but only {size} bytes in all: it is cut off or damaged")
     described = _described(take(8, length))
     first = 8 + length
-    places = {}
+    extents = {}
     for name, about in described.items():
         if name != "__metadata__":
-            places[name] = _place(name, about, first)
+            extents[name] = _extent(name, about, first)
     at = first
-    for name, place in sorted(places.items(), key=lambda item: (item[1].start, item[1].length)):
-        if place.start != at:
+    for name, extent in sorted(extents.items(), key=lambda item: (item[1].start, item[1].length)):
+        if extent.start != at:
             raise Refused(f"array {shown(name)} overlaps with another, or does not begin where the one before it ends")
-        if place.start % place.dtype.itemsize:
-            raise Refused(f"array {shown(name)} does not begin at a multiple of {place.dtype.itemsize} bytes")
-        at += place.length
+        if extent.start % extent.dtype.itemsize:
+            raise Refused(f"array {shown(name)} does not begin at a multiple of {extent.dtype.itemsize} bytes")
+        at += extent.length
     if at != size:
         raise Refused(f"has {size} bytes, but its arrays end at {at}: it is cut off or damaged")
-    return places
+    return extents
 
 
-def views(data: np.ndarray, places: Mapping[str, Place]) -> dict[str, np.ndarray]:
+def views(data: np.ndarray, extents: Mapping[str, Extent]) -> dict[str, np.ndarray]:
     """Read-only arrays that share the memory of the file's bytes `data` (size,)."""
     found = {}
-    for name, place in places.items():
-        part = data[place.start : place.start + place.length]
-        if not part.view(place.dtype).flags.aligned:
+    for name, extent in extents.items():
+        part = data[extent.start : extent.start + extent.length]
+        if not part.view(extent.dtype).flags.aligned:
             # Other programs' zip files begin their entries anywhere.
             part = part.copy()
-        array = part.view(place.dtype).reshape(place.shape)
+        array = part.view(extent.dtype).reshape(extent.shape)
         array.flags.writeable = False
         found[name] = array
     return found
@@ -108,7 +108,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _place(name: str, about: Any, first: int) -> Place:
+def _extent(name: str, about: Any, first: int) -> Extent:
     if not name or len(name) > _NAME_LIMIT or not name.isprintable():
         raise Refused(f"has an array called {shown(name)}")
     if not isinstance(about, dict) or about.keys() != {"dtype", "shape", "data_offsets"}:
@@ -124,7 +124,7 @@ def _place(name: str, about: Any, first: int) -> Place:
     length = offsets[1] - offsets[0]
     if math.prod(shape) * dtype.itemsize != length:
         raise Refused(f"array {shown(name)} of {kind} {shape} does not fit into its {length} bytes")
-    return Place(dtype, tuple(shape), first + offsets[0], length)
+    return Extent(dtype, tuple(shape), first + offsets[0], length)
 
 
 def _counts(values: Any) -> bool:

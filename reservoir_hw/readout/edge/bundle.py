@@ -17,7 +17,7 @@ from reservoir_hw.readout.edge._archive import PIECE, Archive
 from reservoir_hw.readout.edge._graph_check import check_graph
 from reservoir_hw.readout.edge._manifest_text import manifest_text, parse_manifest
 from reservoir_hw.readout.edge._refusal import Refused, about, check_names, shown
-from reservoir_hw.readout.edge._weights import Place, parse_header, views
+from reservoir_hw.readout.edge._weights import Extent, parse_header, views
 from reservoir_hw.readout.edge._writing import MANIFEST_LIMIT, Content, Replacement
 from reservoir_hw.readout.edge.manifest import FORMAT, MANIFEST, VERSION, WEIGHTS, FileRecord, Manifest
 
@@ -132,7 +132,7 @@ class Bundle:
             return views(array, parse_header(_taken_from(array), array.size))
 
     @property
-    def places(self) -> Mapping[str, Place]:
+    def places(self) -> Mapping[str, Extent]:
         """Where in the file of weights each of them lies."""
         return MappingProxyType(self._places)
 

@@ -235,6 +235,11 @@ class ReservoirLayer(nn.Module):
             )
 
 
+def layers_in(module: nn.Module) -> list[ReservoirLayer]:
+    """The reservoirs in a module, whatever its class, in the order in which they were registered."""
+    return [part for part in module.modules() if isinstance(part, ReservoirLayer)]
+
+
 class _ValuesOf(torch.autograd.Function):
     """The values of what was measured, with the gradient of what was predicted."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,11 +13,9 @@ from torch import Tensor, nn
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError, StateLost
 from reservoir_hw.core.validation import whole_number
 from reservoir_hw.readout.models.evaluating import evaluating
+from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer, layers_in
 from reservoir_hw.readout.models.softmax import IGNORED, cross_entropy
 from reservoir_hw.readout.sampling import Sampler
-
-if TYPE_CHECKING:
-    from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
 
 
 class TokenModel(nn.Module, ABC):
@@ -61,9 +59,7 @@ class TokenModel(nn.Module, ABC):
     @property
     def reservoir_layers(self) -> list[ReservoirLayer]:
         """The reservoirs in the model, in the order in which they were registered; none in a baseline."""
-        from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
-
-        return [module for module in self.modules() if isinstance(module, ReservoirLayer)]
+        return layers_in(self)
 
     @property
     def trainable_upstream(self) -> bool:

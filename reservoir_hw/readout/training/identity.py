@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
 from reservoir_hw.core.differences import first_change
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
-
-if TYPE_CHECKING:
-    from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
+from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer, layers_in
 
 
 def constants_of(model: Any) -> dict[str, Any]:
@@ -82,11 +80,8 @@ def layers_of(model: Any) -> list[dict[str, Any]]:
 
 
 def _layers(model: Any) -> list[ReservoirLayer]:
-    """All reservoirs in a module, whatever its class."""
-    from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
-
-    parts = model.modules() if isinstance(model, nn.Module) else []
-    return [part for part in parts if isinstance(part, ReservoirLayer)]
+    """What is trained may be no module, but anything with `parameters()`."""
+    return layers_in(model) if isinstance(model, nn.Module) else []
 
 
 class FrozenTensors:

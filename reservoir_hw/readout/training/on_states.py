@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
@@ -18,14 +17,14 @@ from reservoir_hw.readout.training.loop import Evaluation, OnProgress, TrainingR
 from reservoir_hw.readout.training.noise import inside
 from reservoir_hw.readout.training.objective import Objective
 from reservoir_hw.readout.training.options import TrainingOptions
-from reservoir_hw.readout.training.shards import HarvestedShards, Shard, Shards
+from reservoir_hw.readout.training.shards import GivenShards, Shard, Shards
 from reservoir_hw.readout.training.windows import Order, drawn, shuffled
 
 
 def train_on_states(
     readout: nn.Module,
-    shards_train: Shards,
-    shards_valid: Shards | None = None,
+    shards_train: Shards | Sequence[Shard],
+    shards_valid: Shards | Sequence[Shard] | None = None,
     *,
     options: TrainingOptions,
     folder: str | os.PathLike[str] | None = None,
@@ -55,15 +54,15 @@ def train_on_states(
     Further parameters, files and errors are those of `train`. With several processes each takes its share of
     the rows: give them shards of the same states.
     """
-    _check_filled(shards_train, "to learn from")
+    shards_train = _filled(shards_train, "to learn from")
     if shards_valid is not None:
-        _check_filled(shards_valid, "to validate with")
+        shards_valid = _filled(shards_valid, "to validate with")
     rows = _ShardRows(shards_train, options)
     evaluation, identity = None, {}
     if folder is not None:
-        identity = {"shards": _identity_of(shards_train)}
+        identity = {"shards": shards_train.identity}
         if shards_valid is not None:
-            identity["shards_valid"] = _identity_of(shards_valid)
+            identity["shards_valid"] = shards_valid.identity
     if shards_valid is not None:
         held = _AllRows([_windowed(shards_valid[i], options.context) for i in range(len(shards_valid))])
         evaluation = Evaluation(held, len(held))
@@ -91,13 +90,13 @@ class _ShardRows:
 
     def __init__(self, shards: Shards, options: TrainingOptions) -> None:
         self._shards, self._options = shards, options
-        shapes = _shapes(shards)
+        shapes = [shards.shape(number) for number in range(len(shards))]
         self._counts = [_count(steps, sequences, options.context) for sequences, steps in shapes]
         self._context = min(options.context, shapes[0][1])
         per_step = options.windows_per_step
         self._steps_of = [-(-count * options.shard_epochs // per_step) for count in self._counts]
         self.steps = self._total_steps()
-        self._noise = shards.noise if isinstance(shards, HarvestedShards) else None
+        self._noise = shards.noise
         # A shard, and where the noise was before it was driven: the one held, and one that an interruption has lost.
         self._driven: tuple[int, dict[str, np.ndarray]] | None = None
         self._lost: tuple[int, dict[str, np.ndarray]] | None = None
@@ -209,22 +208,18 @@ class _AllRows:
             begin += len(targets)
 
 
-def _check_filled(shards: Shards, purpose: str) -> None:
+def _filled(shards: Shards | Sequence[Shard], purpose: str) -> Shards:
     """Raise `ConfigurationError` where there is nothing."""
-    if not len(shards):
+    found = cast(Shards, shards) if hasattr(shards, "identity") else GivenShards(cast(Sequence[Shard], shards))
+    if not len(found):
         raise ConfigurationError(f"there are no shards {purpose}")
-    for number, (sequences, steps) in enumerate(_shapes(shards)):
+    for number in range(len(found)):
+        sequences, steps = found.shape(number)
         if not sequences or not steps:
             raise ConfigurationError(
                 f"shard {number} {purpose} is empty: it has {sequences} sequences of {steps} steps"
             )
-
-
-def _shapes(shards: Shards) -> list[tuple[int, int]]:
-    """(sequences, steps) of each shard."""
-    if isinstance(shards, HarvestedShards):
-        return [shards.shape(number) for number in range(len(shards))]
-    return [tuple(shards[number].targets.shape) for number in range(len(shards))]
+    return found
 
 
 def _count(steps: int, sequences: int, context: int) -> int:
@@ -238,20 +233,3 @@ def _windowed(shard: Shard, context: int) -> tuple[Tensor, Tensor]:
     context = min(context, steps)
     kept = steps // context * context
     return states[:, :kept].reshape(-1, context, features), targets[:, :kept].reshape(-1, context)
-
-
-def _identity_of(shards: Shards) -> dict[str, Any]:
-    """What must be the same when a checkpoint is continued."""
-    if isinstance(shards, HarvestedShards):
-        return shards.identity
-    return {"shards": [_digest(shards[number]) for number in range(len(shards))]}
-
-
-def _digest(shard: Shard) -> str:
-    """What tells one shard from another: a hash of all states and targets."""
-    digest = hashlib.sha256()
-    for array in (shard.states, shard.targets):
-        digest.update(f"{tuple(array.shape)} {array.dtype}".encode())
-        for part in array:
-            digest.update(np.ascontiguousarray(part).data)
-    return digest.hexdigest()[:16]

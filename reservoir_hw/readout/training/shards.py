@@ -55,11 +55,50 @@ class Shard:
 
 
 class Shards(Protocol):
-    """A list of `Shard`, or what makes them when they are asked for."""
+    """What gives shards when they are asked for."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, number: int, /) -> Shard: ...
+
+    def shape(self, number: int) -> tuple[int, int]:
+        """(sequences, steps) of a shard, without making it."""
+        ...
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What must be the same when a training is continued, as JSON holds it."""
+        ...
+
+    @property
+    def noise(self) -> NoiseOf | None:
+        """The noise of devices that are driven when a shard is asked for."""
+        ...
+
+
+class GivenShards:
+    """A list of shards, or what makes them one by one without a device."""
+
+    noise: NoiseOf | None = None
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self._shards = shards
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def __getitem__(self, number: int) -> Shard:
+        return self._shards[number]
+
+    def shape(self, number: int) -> tuple[int, int]:
+        """(sequences, steps) of a shard."""
+        sequences, steps = self[number].targets.shape
+        return sequences, steps
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """A hash of all states and targets for each shard."""
+        return {"shards": [_digest(self[number]) for number in range(len(self))]}
 
 
 class HarvestedShards:
@@ -359,6 +398,15 @@ class HarvestedShards:
             },
         }
         return StateStore.create(self._store_path, facts, layout)
+
+
+def _digest(shard: Shard) -> str:
+    digest = hashlib.sha256()
+    for array in (shard.states, shard.targets):
+        digest.update(f"{tuple(array.shape)} {array.dtype}".encode())
+        for part in array:
+            digest.update(np.ascontiguousarray(part).data)
+    return digest.hexdigest()[:16]
 
 
 def _check_fixed(model: Any) -> None:

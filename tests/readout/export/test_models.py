@@ -206,6 +206,44 @@ def test_a_readout_with_a_forward_of_its_own(stack: ExitStack, tmp_path: Path) -
     answers_alike(model, tmp_path / "m.rhw", [model.layer.reservoir])
 
 
+def test_subclasses_are_never_exported_as_their_parents(stack: ExitStack) -> None:
+    class Doubled(AttentionReadout):
+        def forward(self, states: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(states)
+
+    class Own(nn.Module):
+        """Derived from no built-in, and says itself how it is written."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Linear(40, VOCABULARY)
+
+        def forward(self, states: torch.Tensor) -> torch.Tensor:
+            return self.net(states).tanh()
+
+        def emit(self, graph: Any, x: str, name: str) -> str:
+            return graph.node("Tanh", graph.emit(self.net, x, f"{name}.net"))
+
+    class OwnShifted(Own):
+        def forward(self, states: torch.Tensor) -> torch.Tensor:
+            return super().forward(states) + 1
+
+    replaced: Any = LinearReadout(40, VOCABULARY)
+    replaced.forward = lambda states: nn.functional.linear(states, replaced.weight).relu()
+    for readout in (Doubled(40, 5, VOCABULARY), Own(), OwnShifted(), replaced):
+        plan = plan_of(language_model(stack, readout))
+        certify(plan, built(plan, {})[1])
+
+    class Shifted(nn.Embedding):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return super().forward(input) + 1
+
+    model = language_model(stack, LinearReadout(40, VOCABULARY))
+    model.embedding.__class__ = Shifted
+    with pytest.raises(ConfigurationError, match="embedding of type Shifted cannot be exported"):
+        plan_of(model)
+
+
 @pytest.mark.parametrize(
     "keys",
     [

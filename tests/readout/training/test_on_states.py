@@ -46,6 +46,7 @@ from reservoir_hw.readout.training import (
 from reservoir_hw.readout.training.folder import TrainingFolder
 from reservoir_hw.readout.training.noise import repeats_noise
 from reservoir_hw.readout.training.on_states import _ShardRows
+from reservoir_hw.readout.training.shards import GivenShards
 
 NODES, WIDTH = 20, 4
 TRAIN, VALID = text(3000), text(500, "valid")
@@ -132,7 +133,7 @@ def numbered(shapes: list[tuple[int, int]]) -> list[Shard]:
 def test_epochs_on_a_shard_before_the_next() -> None:
     # Köster & Uchida 2026, section III.A. 3 sequences of 4 windows; 2 steps at the end do not fill one.
     chosen = epochs(context=4, batch=6, epochs=4, shard_epochs=2)
-    rows = _ShardRows(numbered([(3, 18), (3, 18)]), chosen)
+    rows = _ShardRows(GivenShards(numbered([(3, 18), (3, 18)])), chosen)
     assert rows.steps == 2 * (4 + 4)
     visits = []
     for step in range(rows.steps):
@@ -148,14 +149,14 @@ def test_epochs_on_a_shard_before_the_next() -> None:
         assert seen == {(float(s), float(t)): 2 for s in range(3) for t in (0, 4, 8, 12)}
     assert visits[0][1] != visits[8][1]
     # As several processes would ask, or one that goes on.
-    again = _ShardRows(numbered([(3, 18), (3, 18)]), chosen)
+    again = _ShardRows(GivenShards(numbered([(3, 18), (3, 18)])), chosen)
     states, _ = again.get(9 * 6 + 2, 9 * 6 + 5, CPU)
     assert [tuple(place) for place in states[:, 0, 1:].tolist()] == visits[9][1][2:5]
 
 
 def test_shards_of_different_size_and_steps_that_are_filled_up() -> None:
     chosen = epochs(context=4, batch=5, epochs=1, shard_epochs=1)
-    rows = _ShardRows(numbered([(3, 8), (1, 3), (2, 4)]), chosen)
+    rows = _ShardRows(GivenShards(numbered([(3, 8), (1, 3), (2, 4)])), chosen)
     # 6, 1 and 2 windows: 2, 1 and 1 steps. A sequence that is shorter than a window is one.
     assert rows.steps == 4
     seen = [rows.get(step * 5, (step + 1) * 5, CPU)[0] for step in range(4)]

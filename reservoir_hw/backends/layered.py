@@ -1,4 +1,4 @@
-"""Reservoirs of which a layered model has one for each layer, as the section `reservoir` names them."""
+"""Several reservoirs in one section `reservoir`: one for each layer of a layered model."""
 
 from __future__ import annotations
 

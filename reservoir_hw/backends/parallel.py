@@ -81,7 +81,7 @@ class ParallelConfig(ReservoirConfig):
 
     @property
     def step_period_s(self) -> float | None:
-        """That of the slowest device; None where none tells it."""
+        """The value of the slowest device; None if no device declares one."""
         return _greatest(getattr(device.reservoir, "step_period_s", None) for device in self.devices)
 
     def for_inputs(self, inputs: int) -> Self:
@@ -412,7 +412,7 @@ class Parallel(Reservoir):
 
 
 def _all_refused(failed: Mapping[int, BaseException], asked: int) -> bool:
-    """Whether none of the devices took what it was given: then all are as they were."""
+    """Whether no device has accepted its part, so that all devices are unchanged."""
     return len(failed) == asked and all(isinstance(error, ConfigurationError | ShapeError) for error in failed.values())
 
 
@@ -441,7 +441,7 @@ def _common(values: Iterable[T], otherwise: T) -> T:
 
 
 def _node_names(specs: Sequence[ReservoirSpec]) -> tuple[str, ...]:
-    """Device and name, or number, of each node; none where no device names its nodes."""
+    """Device and name (or number) of each node; empty if no device names its nodes."""
     if not any(spec.node_names for spec in specs):
         return ()
     return tuple(

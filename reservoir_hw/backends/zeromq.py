@@ -197,7 +197,7 @@ class ZmqReservoir(Reservoir):
         return spec
 
     def _refuse_impossible(self, spec: ReservoirSpec) -> None:
-        """What a foreign device may declare, but no array of this program can hold."""
+        """Refuse declarations of a foreign device that no array of this program can hold."""
         where = self._config.address
         if max(spec.inputs, spec.nodes) > WIDEST:
             raise ProtocolError(f"{where} declares {spec.inputs} inputs and {spec.nodes} nodes; {WIDEST} can be sent")
@@ -402,7 +402,7 @@ class ZmqReservoir(Reservoir):
         steps, raw = fault.steps_done, fault.states
         fault.steps_done, fault.states = done, out[:, :done]
         if isinstance(raw, np.ndarray):
-            # They lie in `out`, which is where the client saw that they are none.
+            # The states are in `out`, and there the client saw that they are not finite.
             fault.steps_done, fault.states = done + steps, out[:, : done + steps]
         elif isinstance(raw, bytes) and steps and done + steps <= out.shape[1]:
             encoding = self._declaration.states

@@ -36,7 +36,7 @@ def serve(
     ] = None,
     inputs: InputsOption = None,
     set_: SetOption = None,
-    lease: Annotated[float, typer.Option(help="A client that is silent for so many seconds has lost the device.")] = 10,
+    lease: Annotated[float, typer.Option(help="Seconds. A client that is silent for longer has lost the device.")] = 10,
     credits: Annotated[int, typer.Option(help="Chunks that a client may have under way at once.")] = 8,
     max_message: Annotated[
         str, typer.Option("--max-message", metavar="BYTES", help="Largest message, for instance 64M.")
@@ -45,7 +45,7 @@ def serve(
         Path | None, typer.Option("--secret-key", metavar="FILE", help="The server's own .key_secret file.")
     ] = None,
     clients: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder with the .key files of those who may come in.")
+        Path | None, typer.Option(metavar="DIR", help="Folder with the .key files of the clients that may connect.")
     ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen to other hosts without keys: anybody may drive the device.")

@@ -86,7 +86,7 @@ def print_json(value: Any) -> None:
 
 
 def print_tables(tables: Iterable[Table]) -> None:
-    """Tables with their notes, as wide as they need to be where the output is no terminal."""
+    """Tables with their notes. If the output is not a terminal, they are as wide as they need to be."""
     from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text

@@ -41,7 +41,7 @@ def import_torch(purpose: str) -> Any:
 
 
 def to_numpy(value: Any, dtype: np.dtype[Any], name: str) -> np.ndarray:
-    """A C-contiguous numpy array of `dtype`; no copy is made where none is needed."""
+    """A C-contiguous numpy array of `dtype`, copied only if necessary."""
     if is_tensor(value):
         value = value.detach().cpu().numpy()
     elif type(value) is np.ndarray and value.dtype == dtype and value.flags.c_contiguous:
@@ -129,7 +129,7 @@ def limits_of(array: Any) -> tuple[float, float]:
 
 
 def refuse_gradient(value: Any) -> None:
-    """Raise if a gradient is asked of a reservoir that has none, instead of silently cutting the graph."""
+    """Raise if a gradient is asked of a reservoir without gradients, instead of silently cutting the graph."""
     if is_tensor(value) and value.requires_grad and sys.modules["torch"].is_grad_enabled():
         raise NotSupported(
             "the inputs require a gradient, but this reservoir is not differentiable; detach() them "

@@ -279,7 +279,7 @@ def _index(key: str, here: list[Any], dotted: str, origin: str) -> int:
 
 
 def _explain(error: ValidationError, model: type[BaseModel], document: Document) -> str:
-    # What fits none of several types is reported by pydantic once for each: that is one problem.
+    # If a value fits none of several types, pydantic reports it once for each type. It is one problem.
     merged: dict[str, list[str]] = {}
     for problem in error.errors():
         place, message = _explain_one(problem, model, document)

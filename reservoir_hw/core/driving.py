@@ -132,7 +132,7 @@ class Driving:
         try:
             self._rest(batch)
         except DeviceError as fault:
-            # What a reset waveform or washout returned before the fault is no harvest.
+            # States that a reset waveform or washout returned before the fault are not part of the harvest.
             fault.steps_done, fault.states = 0, None
             fault.add_note("this happened while the device was being brought to rest")
             raise
@@ -272,7 +272,7 @@ class Driving:
             device.counters.steps += batch * int(fault.steps_done)
             fault.steps_done = max(0, int(fault.steps_done) - replay)
             if fault.states is not None and getattr(fault.states, "ndim", None) != 3:
-                fault.add_note("the states in this fault were dropped: they are no array (batch, time, nodes)")
+                fault.add_note("the states in this fault were dropped: they are not an array (batch, time, nodes)")
                 fault.steps_done, fault.states = 0, None
             fault.states = None if fault.states is None else fault.states[:, replay : replay + fault.steps_done]
             raise
@@ -370,7 +370,7 @@ class Driving:
                     # The device may read ahead, and the caller may use the buffer of the chunk again.
                     native = native.clone() if arrays.is_tensor(native) else native.copy()
                 given.append((chunk, native.shape[1], arrays.as_numpy(shaped).copy() if self.observers else None))
-                # From here on the device may be moving, whatever becomes of the stream.
+                # From here on the device may have been driven, even if the stream fails.
                 self.steps += native.shape[1]
                 yield native
 
@@ -433,7 +433,7 @@ class Driving:
         """Go on from a snapshot."""
         batch = len(state.get("contract.steps", ()))
         self._check_snapshot(state, batch)
-        # Copies: what the caller does with the arrays afterwards is no business of the device.
+        # Copies, so that later changes by the caller do not reach the device.
         device = {
             name.removeprefix("device."): np.array(array) for name, array in state.items() if name.startswith("device.")
         }

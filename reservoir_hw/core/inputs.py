@@ -128,7 +128,7 @@ class Inputs:
         if out is None:
             return
         expected = (*shape[:2], self._spec.nodes)
-        # The names of numpy's dtypes are made anew each time, which takes longer than the rest of a call.
+        # numpy makes the name of a dtype at every use. That takes longer than the rest of a call.
         known = type(out) is np.ndarray and out.dtype == self._dtype
         dtype = self._spec.dtype if known else str(getattr(out, "dtype", None)).removeprefix("torch.")
         if tuple(getattr(out, "shape", ())) != expected or dtype != self._spec.dtype:

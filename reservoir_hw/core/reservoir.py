@@ -39,7 +39,7 @@ class Reservoir(ABC):
     Parameters
     ----------
     spec
-        What the device declares. A device that tells it by itself returns it from `_open` instead.
+        What the device declares. A device that reports its spec returns it from `_open` instead.
     reset
         How the device is brought to rest; by default it has a command of its own (`_reset`).
     out_of_range
@@ -372,7 +372,7 @@ class Reservoir(ABC):
         """
 
     def _open(self) -> ReservoirSpec | None:
-        """Connect; return the spec if the device tells it by itself."""
+        """Connect; return the spec if the device reports it."""
 
     def _close(self) -> None:
         """Leave the device in its safe state and disconnect. Also called after a failed `_open`."""

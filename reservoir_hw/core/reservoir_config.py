@@ -103,7 +103,7 @@ def _of_its_kind(value: Any) -> Any:
 
 
 def _readable(problem: Any, model: type[Config]) -> InitErrorDetails:
-    """A problem as it was, but for an unknown key: only here it is known which ones there are."""
+    """The same problem; for an unknown key, with a list of the known keys, which are known only here."""
     kind: Any = PydanticCustomError("of_its_kind", "{message}", {"message": problem["msg"]})
     if problem["type"] == "missing":
         kind = "missing"

@@ -33,7 +33,7 @@ class Share:
         self._counted = 0
 
     def begin(self, batch: int) -> None:
-        """Begin so many new sequences. Nothing is sent: the first `run` resets the device."""
+        """Begin this many new sequences. Nothing is sent: the first `run` resets the device."""
         self.batch, self.steps = batch, 0
         self._kept = self._recent = None
 

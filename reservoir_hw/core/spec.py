@@ -153,7 +153,7 @@ class Counters:
     faults: int = 0
 
     def as_dict(self) -> dict[str, int]:
-        """Plain numbers, for provenance and `--json`; what a backend made no number of is a text."""
+        """Plain numbers, for provenance and `--json`. A count that is not a number becomes a text."""
         return {name: _plain(count) for name, count in asdict(self).items()}
 
 

@@ -42,7 +42,7 @@ class StateBasis:
         scaling = np.divide(1.0, scale, out=np.zeros(nodes), where=moving)
         lengths, directions = _axes(gram * scaling[:, None] * scaling, _HIDDEN)
         coarse = scaling[:, None] * directions / lengths
-        # Nearly orthonormal already, but for the directions that were hidden.
+        # These are nearly orthonormal already, except for directions that were hidden.
         rest, turn = _axes(_gram(self.centred(block.states) @ coarse for block in recording.blocks()), _HIDDEN)
         left, singular, _ = np.linalg.svd((turn * rest).T * lengths)
         least = nodes * recording.precision if tolerance is None else tolerance

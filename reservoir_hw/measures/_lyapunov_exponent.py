@@ -20,7 +20,7 @@ Transition: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
 # The noise in a distance of three times the noise floor is small beside it.
 _ABOVE_FLOOR = math.log(3)
 _FEWEST_STEPS = 4
-# A floor so many times the precision of the states is noise of the device.
+# A floor of this many times the precision of the states counts as noise of the device.
 _NOISE = 100.0
 _PIECES = 5
 

@@ -25,7 +25,7 @@ _MOST_TARGETS = 1_000_000
 _REMARKABLE = 0.01
 
 
-# A sum so many standard errors beyond its bound is no chance.
+# A sum this many standard errors beyond its bound is not chance.
 _IMPOSSIBLE = 5.0
 
 

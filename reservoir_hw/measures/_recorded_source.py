@@ -25,7 +25,7 @@ _MOST = 20_000_000
 
 @dataclass(frozen=True)
 class _SequenceStates:
-    """One sequence among the recordings: states (time, nodes), of which only slices are read."""
+    """One sequence among the recordings: states (time, nodes). Only slices of it are read."""
 
     states: Any
     number: int
@@ -150,7 +150,7 @@ def _repeated_drives(pairs: list[tuple[np.ndarray, Any]]) -> list[_RepeatedDrive
     for inputs, states in pairs:
         for number, u in enumerate(inputs):
             tail = u[-(-3 * len(u) // 4) :]
-            # A pause at the end (padding, an input that was switched off) is no drive that was repeated.
+            # A pause at the end (padding, an input that was switched off) does not count as a repeated drive.
             varies = (tail[len(tail) // 2 :] != tail[-1]).any()
             key = len(u), tail.tobytes() if varies else f"{id(inputs)}, {number}".encode()
             alike.setdefault(key, []).append((u, _SequenceStates(states, number)))

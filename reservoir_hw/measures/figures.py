@@ -28,7 +28,7 @@ _NAMED = 4
 
 
 def figures(results: Mapping[str, Measured]) -> dict[str, Figure]:
-    """A figure for each result, under its name; one without anything to draw has none."""
+    """A figure for each result, under its name. A result without anything to draw has no figure."""
     return {name: _DRAW[type(result)](result) for name, result in results.items() if result.has_figure}
 
 

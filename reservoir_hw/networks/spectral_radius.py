@@ -16,7 +16,7 @@ _DENSE_SPECTRUM_BELOW = 1000
 _ARPACK_TOLERANCE = 1e-2
 # Random networks converge within ten restarts; eigenvalues on one circle do not within thousands.
 _ARPACK_RESTARTS = 50
-# Up to so many nodes LAPACK takes seconds where ARPACK gave up.
+# Up to this many nodes, LAPACK takes seconds if ARPACK has failed.
 _DENSE_SPECTRUM_UP_TO = 3000
 
 

@@ -9,7 +9,7 @@ def printable(text: str) -> str:
 
 
 def sendable(text: str) -> str:
-    """A text that may hold what an instrument has sent, which may be none at all."""
+    """A text that may contain bytes from an instrument, which need not be text."""
     return text.encode(errors="backslashreplace").decode()
 
 

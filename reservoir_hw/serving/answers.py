@@ -112,7 +112,7 @@ class Answers:
                 extra={"event": "refused", "request": header.request, "code": int(code)},
             )
         more = header.operation == Operation.RUN and header.flags & Flag.MORE
-        # What a device raises in the middle of its work loses the state, whatever it is called.
+        # Any exception of a device in the middle of its work loses the state.
         lost = code not in HARMLESS or more or (self._reservoir.is_open and self._reservoir.state_lost is not None)
         if lost and self._seat.lost is None:
             self._seat.lost = sendable(f"request {header.request} failed: {text_of(error)}")

@@ -22,7 +22,7 @@ __all__ = ["ChaosConfig", "ChaosProxy"]
 
 log = logging.getLogger(__name__)
 
-# Connections of clients that went without a word are given up for new ones.
+# Connections of clients that disappeared are dropped for new ones.
 MOST_LINKS = 200
 CUT_MS = 2000
 
@@ -142,7 +142,7 @@ class ChaosProxy:
                 self._forget(lane, next(iter(lane.links)))
             link = lane.new_link(peer, self._config)
             self._poller.register(link.back, zmq.POLLIN)
-        # At the end: who was not heard of for longest is given up first.
+        # At the end. The connection that was silent for longest is dropped first.
         lane.links[peer] = link
         self._pass_on(lane, link, "to_device", frames)
 

@@ -19,7 +19,7 @@ class Engine(Protocol):
     name: str
 
     def reset(self, batch: int) -> None:
-        """To rest, for so many sequences."""
+        """Bring the state to rest for this many sequences."""
 
     def run(self, u: Any, out: Any, loop: LoopTerms | None) -> Any:
         """(batch, time, inputs) -> (batch, time, nodes); `loop` acts on every new state. `out` may be filled."""
@@ -48,7 +48,7 @@ class NumbaEngine:
         self._loop, self._nodes, self._dtype = loop, nodes, np.dtype(dtype)
 
     def reset(self, batch: int) -> None:
-        """To rest, for so many sequences."""
+        """Bring the state to rest for this many sequences."""
         self._state = np.zeros((batch, self._nodes), self._dtype)
 
     def run(self, u: np.ndarray, out: np.ndarray | None, loop: LoopTerms | None) -> np.ndarray:
@@ -86,7 +86,7 @@ class TorchEngine:
         self._options = {"dtype": getattr(self._torch, dtype), "device": device}
 
     def reset(self, batch: int) -> None:
-        """To rest, for so many sequences."""
+        """Bring the state to rest for this many sequences."""
         with self._torch.inference_mode(False):
             self._state = self._torch.zeros((batch, self._nodes), **self._options)
 

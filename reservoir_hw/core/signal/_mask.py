@@ -141,7 +141,7 @@ class MaskConfig(Config):
         return self
 
     def check_inputs(self, inputs: int, section: str = "mask") -> None:
-        """Raise `ConfigurationError` unless `scaling` of this section fits so many input channels."""
+        """Raise `ConfigurationError` unless `scaling` of this section fits this number of input channels."""
         if isinstance(self.scaling, list) and len(self.scaling) != inputs:
             raise ConfigurationError(f"{section}.scaling has {len(self.scaling)} numbers for {inputs} input channels")
 

@@ -70,7 +70,7 @@ class Sampler(Config):
         return max(1, int(self.average * self.theta_s * self.sample_rate_hz + _ROUNDING))
 
     def samples_needed(self, steps: int, nodes: int) -> int:
-        """How many samples the digitizer must take for so many steps of so many nodes."""
+        """How many samples the digitizer must take for `steps` steps of `nodes` nodes."""
         return int(self._first(np.array(steps * nodes - 1))) + self.samples_averaged
 
     def apply(self, samples: Any, steps: int, nodes: int) -> NDArray[Any]:

@@ -20,7 +20,7 @@ from reservoir_hw.core.store._home import Home
 log = logging.getLogger(__name__)
 
 UNFINISHED = ".partial"
-# The attribute of times some of which were damaged.
+# The attribute that marks times of which some were damaged.
 _GIVEN_UP = "given_up"
 
 
@@ -95,7 +95,7 @@ class Dataset:
 
     @property
     def times_given_up(self) -> str | None:
-        """What was wrong with times that were given up when more was written, None if none were."""
+        """What was wrong with times that were lost when more was written; None if none were lost."""
         try:
             return self._timing().attrs.get(_GIVEN_UP)
         except BROKEN as error:
@@ -212,7 +212,7 @@ class Dataset:
         at = (region.rows, slice(region.start, region.stop))
         with self._home.writing():
             if region.stop > self.steps:
-                # States last: whoever reads meanwhile, or after a crash here, finds times and inputs for all of them.
+                # States last. A reader then finds times and inputs for all states, even after a crash here.
                 self._timing_for(region.stop)
                 for array in (self.inputs, self.states):
                     if array.shape[1] < region.stop:
@@ -230,7 +230,7 @@ class Dataset:
         except (ValueError, RuntimeError) as error:
             if not harmed(error):
                 raise
-            # Times are no states: those around this one are given up; at an address, all of them.
+            # Times are less precious than states: the times near this one are lost; at a remote address, all times are.
             if "://" in self._home.path:
                 times = self._new_timing(error, *times.shape[:2])
             elif self._home.remove(f"{self.name}/timing/c/{group}/{chunk // times.chunks[1]}/0"):
@@ -262,7 +262,7 @@ class Dataset:
         return self._times
 
     def _given_up(self, error: Exception) -> dict[str, str]:
-        """What is noted with times some of which are not known any more."""
+        """The note that some times are not known any more."""
         log.warning(
             "%s: times of %s were damaged (%s) and are not known any more", self._home.path, self.name, brief(error)
         )

@@ -11,7 +11,7 @@ from reservoir_hw.core.files import replacing, settle_folder
 
 
 class DurableStore(LocalStore):
-    """A folder as Zarr has it, every file of which is either the old one or the new one, whatever happens."""
+    """A folder for Zarr. After a crash, each file is either the old one or the new one."""
 
     async def set(self, key: str, value: Buffer) -> None:
         """Write one file."""

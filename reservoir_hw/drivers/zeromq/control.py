@@ -131,7 +131,7 @@ class Control:
         """What the device tells everybody about itself."""
         status = self.ask("status").get("status")
         if not isinstance(status, dict):
-            raise ProtocolError(f"{self.address}: the answer to a question for the status has none")
+            raise ProtocolError(f"{self.address}: it was asked for its status, and its answer has no status")
         return status
 
     def ping(self, session: int) -> dict[str, Any]:

@@ -101,7 +101,7 @@ class Refusal(Exception):
 
 
 def code_of(error: BaseException) -> Code:
-    """The code that tells a client about this exception."""
+    """The code for this exception."""
     if isinstance(error, Refusal):
         return error.code
     return next((code for kind, code in _SENT if isinstance(error, kind)), Code.INTERNAL)

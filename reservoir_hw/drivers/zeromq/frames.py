@@ -48,7 +48,7 @@ class Operation(IntEnum):
 
 
 def name_of(operation: int) -> str:
-    """For messages; also of what is no operation."""
+    """A name for messages, also for a number that is not an operation."""
     try:
         return Operation(operation).name
     except ValueError:

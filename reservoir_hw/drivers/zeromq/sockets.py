@@ -14,7 +14,7 @@ from reservoir_hw.drivers.zeromq.security import KeyPair
 _MORE = int(zmq.SNDMORE)
 # Below it a copy is quicker than telling another thread when the memory is free again.
 ZERO_COPY_BYTES = 1 << 16
-# More than any message of the protocol has: enough to tell that it is none.
+# More frames than any message of the protocol has. A message with so many is not one of them.
 MOST_FRAMES = 4
 
 
@@ -50,7 +50,7 @@ def send(socket: zmq.Socket[bytes], header: bytes, payload: Any, *, peer: bytes 
 
 
 def send_at_once(socket: zmq.Socket[bytes], frames: list[Any]) -> None:
-    """A whole message, or `zmq.Again` if its receiver takes none for now."""
+    """Send a whole message; raises `zmq.Again` if the receiver does not take it now."""
     try:
         socket.send_multipart(frames, zmq.DONTWAIT)
     except zmq.Again:

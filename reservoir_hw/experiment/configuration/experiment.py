@@ -38,11 +38,11 @@ class TrainingConfig(Config):
         default=False, description="the test goes on where the training ended: no reset and no warm-up between them"
     )
     repetitions: PositiveInt = Field(
-        default=1, description="drive everything so many times from rest, and learn and test on the mean states"
+        default=1, description="how often everything is driven from rest; the readout sees the mean states"
     )
     guard_steps: NonNegativeInt | None = Field(
         default=None,
-        description="drive all sequences in one burst, so many rest inputs (0) between them; null: a reset before each",
+        description="all sequences in one burst, with this many rest inputs (0) between; null: a reset before each",
     )
     gradient: GradientConfig | None = Field(
         default=None, description="how a language model is trained; it needs nothing else of this section"

@@ -24,7 +24,7 @@ _SINGLE = 1e-3
 
 
 def ranges_of(spec: ReservoirSpec, recorded: Values | None, task: Task | None) -> dict[str, tuple[float, float]]:
-    """What states and inputs lie within: as declared, else as they were seen."""
+    """The range of states and inputs: as the device declares it, otherwise as recorded."""
     found = {}
     if spec.state_range is not None:
         found["state_range"] = spec.state_range

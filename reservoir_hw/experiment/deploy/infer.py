@@ -235,7 +235,7 @@ def run_series(
 
 
 def _goes_on(spec: ReservoirSpec, batch: int) -> bool:
-    """Whether a device can go on with so many sequences from call to call, with nothing driven again."""
+    """Whether a device can continue this many sequences from call to call without driving anything again."""
     at_once = spec.max_batch is None or batch <= spec.max_batch
     return spec.continuity == "held" and (at_once or spec.snapshot)
 

@@ -37,7 +37,7 @@ class ExportJob:
     progress: Progress
 
     def say(self, what: str, steps: int = 0) -> Callable[[int], None]:
-        """Begin something that takes so many steps; the result is told of them."""
+        """Begin something that takes this many steps, and tell the result."""
         done = 0
 
         def add(more: int) -> None:

@@ -172,7 +172,7 @@ def _throughput(reservoir: Reservoir, inputs: _Inputs, seconds: float, step_s: f
     spec = reservoir.spec
     bytes_per_step = (spec.inputs + spec.nodes) * spec.numpy_dtype.itemsize
     most = max(1, _LARGEST_RUN_BYTES // bytes_per_step)
-    # A step in a run takes no longer than one on its own, but for the clock of the device.
+    # A step in a run takes no longer than a single step, except where the device has a clock of its own.
     slowest = max(step_s, spec.step_period_s or 0.0, 1e-9)
     enough = seconds * _ENOUGH
     steps = int(min(most, max(1, enough / slowest)))
@@ -225,7 +225,7 @@ def _spec_facts(spec: ReservoirSpec) -> list[tuple[str, str]]:
 
 
 def _server_facts(status: dict[str, Any]) -> list[tuple[str, str]]:
-    """As the server tells it: another one than ours tells other things."""
+    """The status as the server reports it. A foreign server may report other things."""
     facts = []
     for name, value in status.items():
         if name in {"device", "fingerprint"}:

@@ -136,7 +136,7 @@ def _readout(config: ExperimentConfig) -> StateReadoutConfig:
 
 
 def _harvested(run: PointRun) -> StateStore | None:
-    """The states of an earlier harvest, if they are whole; whoever reads the result is told."""
+    """The states of an earlier harvest, if they are complete. A note in the result says so."""
     settings = run.point.config.run
     if settings.states is None or settings.record is not None:
         return None

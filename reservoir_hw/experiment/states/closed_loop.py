@@ -91,7 +91,7 @@ def _forecast(
             states = _step(reservoir, inputs, step)
             tell(starts)
             answers = _answers(readout, states, inputs)
-        # Written so that NaN is no small number.
+        # Written so that NaN does not count as a small number.
         alive &= (np.abs(answers) <= bound).all(axis=1)
         result[alive, step] = answers[alive]
         inputs = np.where(alive[:, None], answers, last).astype(warmup.dtype)

@@ -95,7 +95,7 @@ def open_store(point: Point, task: Task, reservoir: Reservoir) -> StateStore:
 
 
 def harvest_plan(point: Point, task: Task, store: StateStore) -> list[Burst]:
-    """The plan that a store is filled by: the settings it was begun with, whatever the file says now."""
+    """The plan by which a store is filled. It has the settings with which the store was begun."""
     facts = store.facts
     return plan_of(point, task, chunk_steps=facts["chunk_steps"], max_batch=facts["spec"]["max_batch"])
 
@@ -397,7 +397,7 @@ def _decisive(point: Point, task: Task) -> dict[str, Any]:
 
 
 def contents(value: Any) -> Iterator[tuple[str, str]]:
-    """Every text that names a file, a store or a function (module:name), with a digest of what is behind it now."""
+    """Every text that names a file, a store or a function (module:name), with a digest of its present content."""
     if isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             yield from contents(item)

@@ -151,7 +151,7 @@ def _warmup(task: Task, training: TrainingConfig, rows: slice) -> np.ndarray:
     """The last training inputs; where there are other sequences in training, those of the first."""
     inputs = task.train.inputs
     if task.train.lengths is not None:
-        # The end of a padded sequence is no drive, and another sequence is no past.
+        # Padding must not be driven, and another sequence is not the past of this one.
         return task.test.inputs[rows, :0]
     before = inputs[:, max(0, inputs.shape[1] - training.test_warmup_steps) :]
     if before.shape[0] == task.test.inputs.shape[0]:

@@ -16,7 +16,7 @@ from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 from reservoir_hw.core.passwords import without_password
 
 HEARTBEAT_S, GRACE_S = 30, 300
-"""A running trial shows every so often that it lives; one that did not for so long is given up.
+"""A running trial shows regularly that it lives. A trial that was silent for too long counts as dead.
 
 The grace is long because a kernel that computes for minutes keeps the sign of life waiting."""
 

@@ -296,7 +296,7 @@ def _gave_up(trial: FrozenTrial) -> bool:
 def _died_again(trials: Sequence[FrozenTrial]) -> set[int]:
     """The trials whose processes died while they ran, as had another one with the same draw.
 
-    Whatever ends in order is told of, if only that nothing was found.
+    A sweep that ends normally is always reported, even if it found nothing.
     """
     draws: set[int] = set()
     again: set[int] = set()

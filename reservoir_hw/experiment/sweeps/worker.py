@@ -36,7 +36,7 @@ class Worker:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._lock.release()
         if kind is None:
-            # After an error a trial may be left that only the free lock tells to be dead.
+            # After an error, a dead trial may be left. Only its free lock shows that it is dead.
             self._path.unlink(missing_ok=True)
 
 
@@ -61,7 +61,7 @@ class SignsOfLife:
             try:
                 self._show()
             except Exception as error:
-                # If the database is lost, whoever writes the result will say so.
+                # If the database is lost, the code that writes the result reports it.
                 log.debug("no sign of life: %s", error)
             if self._ended.wait(self._every_s):
                 return

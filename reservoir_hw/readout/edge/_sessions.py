@@ -58,7 +58,7 @@ def session_of(
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.execution_mode = runtime.ExecutionMode.ORT_SEQUENTIAL
-    # Threads that spin would take the time of whoever drives the reservoir.
+    # Spinning threads would take processor time from the code that drives the reservoir.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     # What fails is raised, in one message.

@@ -70,7 +70,7 @@ class CrossingStage:
 
     @property
     def steps(self) -> int | None:
-        """How many the device has taken of these sequences; None where it keeps no state of them."""
+        """How many steps of these sequences the device has taken; None if it keeps no state of them."""
         return self._share.steps if self.crossing.state is None else None
 
     def begin(self, batch: int) -> None:

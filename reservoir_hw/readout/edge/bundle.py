@@ -169,7 +169,7 @@ class Bundle:
                     raise Refused(f"has {sizes[name]} bytes, the manifest says {record.bytes}: copy it again")
         mapped = self._check_files()
         with about(self.name, WEIGHTS):
-            # Of what is mapped, as that is what was hashed and will be used.
+            # From the mapped file, because its content was hashed and will be used.
             self._places = {} if mapped is None else parse_header(_taken_from(mapped), mapped.size)
             found = {} if mapped is None else views(mapped, self._places)
             self.weights: Mapping[str, np.ndarray] = MappingProxyType(found)

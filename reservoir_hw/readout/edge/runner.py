@@ -109,7 +109,7 @@ class EdgeRunner:
             """Values that the model's input maps have clipped into the range of a device, since the runner was made."""
             self._bound: Bound | None = None
             if manifest.tokenizer is not None and manifest.input.dtype == "int64":
-                # Byte pairs need another package, which who gives tokens may not have.
+                # Byte pairs need another package. A caller who gives tokens may not have it.
                 with suppress(MissingExtra):
                     self._check_tokenizer(self.tokenizer)
             self.reset()
@@ -117,7 +117,7 @@ class EdgeRunner:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Of the text that the model was trained on. Raises `NotSupported` where there is none."""
+        """The tokenizer of the text that the model was trained on. Raises `NotSupported` if there is none."""
         if self._tokenizer is None:
             file = self.manifest.tokenizer
             if file is None:
@@ -217,7 +217,7 @@ class EdgeRunner:
     def checked(self, inputs: Any) -> np.ndarray:
         """Inputs (batch, time, ...), or tokens (batch, time), in the model's dtype: what `run` looks at first.
 
-        Raises `ShapeError` and `InputRangeError`, but for what a device refuses.
+        Raises `ShapeError` and `InputRangeError`. A device may refuse inputs for other reasons.
         """
         given = np.asarray(inputs)
         shape = given.shape
@@ -272,7 +272,7 @@ class EdgeRunner:
     # ---- how
 
     def _step(self, inputs: Any) -> np.ndarray:
-        """As `step`; the array is written anew by the next one."""
+        """As `step`. The next call overwrites the returned array."""
         if self.whole_sequences:
             raise NotSupported(f"{self.manifest.model} cannot go step by step: give whole sequences to run")
         given = np.asarray(inputs)
@@ -327,7 +327,7 @@ class EdgeRunner:
         return outputs
 
     def _driven_since(self, steps: int) -> bool:
-        """Whether any device has taken a step since there were so many: an input may be refused before it is sent."""
+        """Whether any device has taken a step since this count. An input may be refused before it is sent."""
         crossings = [stage for stage in self._stages if isinstance(stage, CrossingStage)]
         return self._steps != steps or any(stage.steps not in (None, steps) for stage in crossings)
 
@@ -409,7 +409,7 @@ class EdgeRunner:
         for token in tokens:
             pending.append(token)
             text = decode(said + pending)
-            # A character of several tokens is not there before its last one; after so many it is none.
+            # A character may take several tokens. After this many tokens, they are not a character.
             if text.endswith("\N{REPLACEMENT CHARACTER}") and len(pending) < _MOST_PENDING:
                 continue
             yield text[len(decode(said)) :]

@@ -94,7 +94,7 @@ class Int8Matrix:
         return (q.astype(np.float64) @ self.weights.T.astype(np.float64)).astype(np.int32).astype(np.float32)
 
     def largest_sum(self) -> float:
-        """What no sum of a row, times its scale, can exceed."""
+        """An upper bound for every sum of a row, times its scale."""
         worst = np.abs(self.weights.astype(np.int64)).sum(axis=1) * 128.0
         return float((worst * self.row_scale.astype(np.float64)).max())
 

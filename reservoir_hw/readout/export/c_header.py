@@ -233,7 +233,7 @@ def _check_name(name: str) -> None:
 
 
 def _text(value: str) -> str:
-    """What can stand in a comment whatever it was: one line of ASCII without what ends or continues a comment."""
+    """Any text, made safe for a C comment: one line of ASCII that neither ends nor continues the comment."""
     plain = re.sub(r"[^ -~]+", " ", value).replace("\\", "_").replace("?", "_")
     return plain.replace("*/", "* /").replace("/*", "/ *")[:_LONGEST_TEXT]
 

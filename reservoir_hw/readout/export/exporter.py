@@ -217,7 +217,7 @@ def _listed(reservoirs: Sequence[Reservoir] | Reservoir | None) -> list[Reservoi
 
 
 def _without_paths(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The provenance for whoever gets the bundle: not where things lay, nor how the command was called."""
+    """The provenance in the bundle. It has neither paths of this machine nor the command line."""
     return {
         key: value for key, value in record.items() if key not in ("command", "configuration", "configuration_sha256")
     }

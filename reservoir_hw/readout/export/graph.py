@@ -169,7 +169,7 @@ class Graph:
         return model.SerializeToString(deterministic=True)
 
     def _with_outputs(self) -> list[Any]:
-        """The nodes, of which those that make an output call it so: the runtime would run a node that only renames."""
+        """The nodes. A node that makes an output carries its name: the runtime would execute a renaming node."""
         made = {name for node in self._nodes for name in node.output}
         inner = set(_read_inside(self._nodes))
         names, copies = dict[str, str](), []

@@ -34,7 +34,7 @@ from reservoir_hw.readout.models.evaluating import evaluating
 # The lowest that torch writes; its own conversion to lower ones gives up without an error.
 _TORCH_OPSET = 18
 
-# Arrays of at least so many numbers are weights; smaller ones, such as shapes, belong to the graph.
+# Arrays with at least this many numbers are weights. Smaller ones, such as shapes, belong to the graph.
 _SMALLEST_WEIGHT = 8
 
 # Of how to debug torch itself.
@@ -178,7 +178,7 @@ def _in_single(module: nn.Module, example: Tensor) -> nn.Module:
         return module
     try:
         single = copy.deepcopy(module).float()
-        # One that needs double, or computes in it whatever it is given, stays as it is.
+        # A readout that needs double precision, or always computes in it, is not changed.
         if is_single(module) and not (is_single(single) and agree(single, module)):
             return module
         return single

@@ -216,7 +216,7 @@ class OnlineReadout(LeastSquaresReadout):
                 rows, targets = _rows(columns, first, last)
                 assert scale is not None
                 answers[:, first:last] = rule.learn(scale.standardised(rows, bias=self.bias), targets).swapaxes(0, 1)
-        # Written so that NaN is no small number.
+        # Written so that NaN does not count as a small number.
         if not np.abs(rule.weights).max() <= _DIVERGED:
             rule.weights, rule.steps = weights, steps
             raise self._diverged()

@@ -144,7 +144,7 @@ class ReservoirLayer(nn.Module):
             states = self._measure(mapped)
         autocast = torch.is_autocast_enabled(u.device.type)
         if autocast:
-            # Autocast leaves float64 as it is, which nothing behind it could be multiplied with.
+            # Autocast leaves float64 as it is. The layers behind could not multiply it with their weights.
             return states.float() if states.dtype == torch.float64 else states
         return states if not u.is_floating_point() else states.to(u.dtype)
 
@@ -189,7 +189,7 @@ class ReservoirLayer(nn.Module):
         return cutter.chain(series.name, [self], [first, last], series=series)
 
     def constants(self) -> dict[str, Any]:
-        """The input map as it was asked for, which no weight tells; see `training.identity`."""
+        """The input map as it was configured. No weight shows it; see `training.identity`."""
         return {"scale": self.scale, "offset": self.offset, "limit": self._asked_limit}
 
     def extra_repr(self) -> str:
@@ -241,7 +241,7 @@ def layers_in(module: nn.Module) -> list[ReservoirLayer]:
 
 
 class _ValuesOf(torch.autograd.Function):
-    """The values of what was measured, with the gradient of what was predicted."""
+    """The measured values, with the gradient of the predicted values."""
 
     @staticmethod
     def forward(ctx: Any, predicted: Tensor, measured: Tensor) -> Tensor:

@@ -59,7 +59,7 @@ def estimate_training(
 
 
 def estimate_harvest(model: Any, sequences: int, length: int, at_once: int) -> DriveEstimate:
-    """What it takes to drive the model's reservoirs with so many sequences once, `at_once` side by side."""
+    """The cost of driving the model's reservoirs with this many sequences once, `at_once` side by side."""
     full, rest = divmod(sequences, at_once)
     return _estimate(model, [at_once] * full + [rest] * (rest > 0), length, 0)
 

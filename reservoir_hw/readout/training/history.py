@@ -33,7 +33,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Progress:
-    """A row as it is told to the caller, with what is still to come."""
+    """A row as the caller sees it, with an estimate of what is left."""
 
     row: Row
     steps: int

@@ -1,4 +1,4 @@
-"""What decides about the function of a model, and is no weight.
+"""Constants of a model: they decide about its function, but are not weights.
 
 A module tells its own part by a method `constants()`, whose values JSON can hold: `ReservoirLayer` its input map,
 `EsnLM` its leak rate and activation. Modules of your own may do the same.

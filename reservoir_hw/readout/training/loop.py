@@ -235,7 +235,7 @@ class _Training:
 
     @contextmanager
     def _own_gradients(self) -> Iterator[None]:
-        """Without gradients that somebody left, and leaving none, whatever happens."""
+        """Remove gradients that were left before, and leave none behind, also after an error."""
         self._optimizer.zero_grad()
         try:
             yield

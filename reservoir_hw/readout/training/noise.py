@@ -1,4 +1,4 @@
-"""Noise of simulated devices, which a training that was interrupted takes up where it was."""
+"""Noise of simulated devices. A training that was interrupted goes on with the noise where it was."""
 
 from __future__ import annotations
 

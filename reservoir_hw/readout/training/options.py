@@ -75,7 +75,7 @@ class TrainingOptions(Config):
     final_rate: Fraction = Field(default=1.0, description="factor on the learning rate at the end of the cosine")
     clip: PositiveFloat | None = Field(default=None, description="largest norm of the gradient")
     patience: PositiveInt | None = Field(
-        default=None, description="stop after so many evaluations without a better validation loss"
+        default=None, description="stop after this many evaluations without a better validation loss"
     )
     keep: Literal["last", "best"] = Field(default="last", description="which weights the model has in the end")
     seed: NonNegativeInt = 0
@@ -125,7 +125,7 @@ class TrainingOptions(Config):
         return self.batch * self.accumulate
 
     def steps_for(self, windows: int) -> int:
-        """Steps of the whole training on a corpus of so many consecutive windows."""
+        """Steps of the whole training on a corpus with this many consecutive windows."""
         if self.steps is not None:
             return self.steps
         assert self.epochs is not None

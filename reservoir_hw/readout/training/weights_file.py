@@ -22,7 +22,7 @@ from reservoir_hw.readout.training.objective import put_weights, weights_of
 
 VERSION = 1
 WEIGHTS = "reservoir_hw.weights"
-# Kept beside the facts; no name of a fact can be like this.
+# Kept beside the facts. A fact cannot have such a name.
 _CONSTANTS = "constants of the model"
 
 
@@ -78,7 +78,7 @@ def _of_the_disk(error: SafetensorError) -> Exception:
 
 
 def _of_its_own(tensor: Tensor) -> Tensor:
-    """Contiguous, and no part of a larger tensor: the format refuses memory that is shared."""
+    """A contiguous copy that is not part of a larger tensor, because the format refuses shared memory."""
     tensor = tensor.contiguous()
     return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
 

@@ -44,7 +44,7 @@ def shuffled(items: int, seed: int, name: str) -> Order:
 
 
 def drawn(items: int, seed: int, name: str) -> Order:
-    """Each row is any item, whatever the others are."""
+    """Each row is any item, independent of the others."""
 
     def order(first: int, stop: int) -> np.ndarray:
         numbers = step_uniform(seed, 0, first, stop - first, 1, name)[:, 0]

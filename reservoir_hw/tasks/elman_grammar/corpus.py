@@ -15,7 +15,7 @@ from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks.elman_grammar.grammar import CLASS_SIZE, CLASS_START, LONGEST, VOCABULARY, Language
 
 TEST_SHARE = 10
-"""One in so many goes to the test side."""
+"""One of this many sentences goes to the test."""
 
 
 @dataclass(frozen=True)

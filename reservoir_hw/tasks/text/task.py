@@ -51,7 +51,7 @@ class TextConfig(TaskConfig):
     level: Level = Field(default="char", description="what a token is; bpe: GPT-2's")
     lower: bool = Field(default=False, description="turn the text to lower case")
     limit: PositiveInt | None = Field(default=None, description="characters that are read, from the start")
-    most: PositiveInt | None = Field(default=None, description="level word: so many of the most frequent words")
+    most: PositiveInt | None = Field(default=None, description="level word: how many of the most frequent words")
     unknown: Literal["error", "token"] = Field(
         default="error", description="what the training part does not have: refuse it, or give it a token of its own"
     )
@@ -164,7 +164,7 @@ class Text(Task):
         metrics = {"cross_entropy": cross_entropy}
         if self.level == "char":
             metrics["bits_per_character"] = cross_entropy / math.log(2)
-        # Beyond 700 nats its exponential is no number any more.
+        # Beyond 700 nats the exponential overflows.
         metrics |= {"perplexity": math.exp(min(cross_entropy, 700.0)), "accuracy": accuracy}
         return Evaluation(metrics, dict(arrays or {}))
 

@@ -102,12 +102,12 @@ class PreparedWeights:
         return issparse(self.W)
 
     def step_is_threaded(self, batch: int) -> bool:
-        """Whether one step of so many sequences is worth sharing out among threads."""
+        """Whether it pays to divide one step of this many sequences among threads."""
         work, least = (self.W.nnz, _THREADED_SPARSE) if self.sparse else (self.W.size, THREADED_DENSE)
         return self.threads > 1 and work * batch >= least
 
     def adaptive_threads(self, batch: int) -> AdaptiveThreads:
-        """What is known about the speed of steps of so many sequences."""
+        """What is known about the speed of steps with this many sequences."""
         return self.adaptive.setdefault(batch, AdaptiveThreads())
 
 

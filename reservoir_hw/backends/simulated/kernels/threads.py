@@ -76,7 +76,7 @@ class AdaptiveThreads:
 
 @contextmanager
 def numba_threads(threads: int) -> Iterator[None]:
-    """Parallel kernels inside share their work out among so many threads."""
+    """Inside this block, parallel kernels divide their work among this many threads."""
     # None too while another thread is importing torch.
     torchs = getattr(sys.modules.get("torch"), "get_num_threads", None)
     with _parallel_region:
@@ -98,7 +98,7 @@ def available_threads() -> int:
 
 
 def share_out(work: Callable[[_Part], object], parts: Sequence[_Part], threads: int) -> None:
-    """Call `work` for each part, on so many threads, this one included; it should release the interpreter lock.
+    """Call `work` for each part, on this many threads, the calling one included. `work` should release the GIL.
 
     For parts that do not wait for each other. The threads of numba's parallel kernels spin for 13 ms after each call,
     in the way of whoever computes next, which in training is torch; these sleep.
@@ -161,6 +161,6 @@ _PROCESS = _this_process()
 
 @cache
 def _helpers(process: int) -> ThreadPoolExecutor:
-    """Threads of this process: a fork has none of its parent's."""
+    """The threads of this process. A forked process has none of the threads of its parent."""
     del process
     return ThreadPoolExecutor(available_threads(), "reservoir")

@@ -38,7 +38,7 @@ class LoopTerms(NamedTuple):
 
 
 class DrawnNonidealities:
-    """What `nonidealities:` says, for a device of so many nodes."""
+    """The section `nonidealities:`, as numbers for a device with this many nodes."""
 
     def __init__(self, config: Nonidealities, nodes: int, dtype: np.dtype[Any]) -> None:
         self.config = config = config.effective

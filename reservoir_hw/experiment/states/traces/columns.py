@@ -87,7 +87,7 @@ def choose(source: Source, config: ColumnsConfig, what: str) -> Columns:
 
 
 def _known_names(source: Source, config: ColumnsConfig, width: int, what: str) -> Sequence[str]:
-    """Names of all columns of the array; none where the file tells none."""
+    """Names of all columns of the array; empty if the file has no names."""
     if not isinstance(config.names, str):
         return source.header if (config.array or TABLE) == TABLE else ()
     labels = np.asarray(source.array(config.names))

@@ -288,7 +288,7 @@ def _spec(
     scale: _Scale,
     clock: dict[str, float] | None,
 ) -> ReservoirSpec:
-    # The same data with other columns or another scale are another device to whoever trains on them.
+    # With other columns or another scale, the same data count as another device.
     reading = config.model_dump(mode="json", include={"inputs", "states", "latency_steps", "dtype"})
     content = [*(source.sha256 for source in sources), provenance.configuration_hash(reading)]
     return ReservoirSpec(

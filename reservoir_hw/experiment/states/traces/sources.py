@@ -233,7 +233,7 @@ def _split(line: str, delimiter: str | None) -> list[str]:
 
 
 def _numbers(line: str, delimiter: str | None, decimal: str) -> list[float] | None:
-    """The numbers of a line, or None if something in it is none, or nothing is there at all."""
+    """The numbers of a line; None if the line is empty or has something that is not a number."""
     fields = _split(line, delimiter)
     values = [value for value in (_number(f, decimal) for f in fields) if value is not None]
     return values if len(values) == len(fields) and any(fields) else None

@@ -74,12 +74,17 @@ class LayersConfig(LayeredReservoirConfig):
 class LaercReservoirsConfig(LayeredReservoirConfig):
     """An echo state network for each layer of a LAERC (Köster & Uchida 2026, eq. A3-A5): radii from 0.95 to 0.99."""
 
-    kind: Literal["laerc"]
+    kind: Literal["laerc_layers"]
     nodes: PositiveInt | None = Field(default=None, description="of each; null: four times the width of the model")
     bias_scaling: NonNegativeFloat = 0.0
     seed: NonNegativeInt = Field(default=0, description="of the first; each further one is drawn with the next")
     dtype: DType = "float32"
     gradients: bool = Field(default=False, description="compute with torch, so that gradients pass through")
+
+    @property
+    def label(self) -> str:
+        """LAERC(nodes)."""
+        return "LAERC" + (f"({self.nodes})" if self.nodes else "")
 
     def configurations(self, width: int, layers: int) -> list[ReservoirConfig]:
         """The networks of `reservoir_configurations`."""

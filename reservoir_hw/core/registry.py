@@ -15,7 +15,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "delay_loop": "reservoir_hw.backends.simulated.delay_loop.delay_loop:DelayLoopConfig",
         "esn": "reservoir_hw.backends.simulated.esn.esn:EsnConfig",
         "gated_esn": "reservoir_hw.backends.simulated.gated.gated_esn:GatedEsnConfig",
-        "laerc": "reservoir_hw.backends.layered:LaercReservoirsConfig",
+        "laerc_layers": "reservoir_hw.backends.layered:LaercReservoirsConfig",
         "layers": "reservoir_hw.backends.layered:LayersConfig",
         "parallel": "reservoir_hw.backends.parallel:ParallelConfig",
         "python": "reservoir_hw.backends.python:PythonConfig",

@@ -21,7 +21,7 @@ reservoir:
   nodes: 30
   input_scaling: 0.5
 readout: {kind: ridge, alpha: 1e-2, input_connection: true}
-training: {settle_passes: 1}
+training: {priming_passes: 1}
 baselines: [bigram]
 run: {folder: RUNS}
 """
@@ -145,7 +145,7 @@ def test_a_run_folder_that_cannot_be_made(file: Path, tmp_path: Path) -> None:
 
 def test_ctrl_c_keeps_what_was_finished(file: Path, tmp_path: Path) -> None:
     file.write_text(file.read_text() + "vary: {reservoir.nodes: [20, 2500]}\n")
-    slow = ["--set", "run.chunk_steps=50", "--set", "training.settle_passes=50"]
+    slow = ["--set", "run.chunk_steps=50", "--set", "training.priming_passes=50"]
     process = subprocess.Popen(
         [sys.executable, "-m", "reservoir_hw.cli", "run", str(file), *slow],
         stdout=subprocess.PIPE,
@@ -204,7 +204,7 @@ def test_init_writes_a_file_that_runs_and_overwrites_none(tmp_path: Path) -> Non
 def test_schema_describes_every_kind(file: Path) -> None:
     schema = json.loads(call("schema").stdout)
     text = json.dumps(schema)
-    for word in ("connections_per_node", "set_call", "elman_grammar", "gcv", "settle_passes", "bigram"):
+    for word in ("connections_per_node", "set_call", "elman_grammar", "gcv", "priming_passes", "bigram"):
         assert word in text
 
 

@@ -394,7 +394,7 @@ def test_a_damaged_bundle(folder: Path, tmp_path: Path) -> None:
 
 
 def test_one_file_may_name_the_reservoirs_of_all_layers(tmp_path: Path) -> None:
-    run = text_run(tmp_path, "laerc", reservoir={"kind": "laerc", "nodes": 12})
+    run = text_run(tmp_path, "laerc", reservoir={"kind": "laerc_layers", "nodes": 12})
     export_run(run, tmp_path / "model.rhw")
     with open_runner(tmp_path / "model.rhw", [run / "experiment.yaml"]) as runner:
         assert [device.spec.nodes for device in runner.reservoirs] == [12, 12]

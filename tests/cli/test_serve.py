@@ -27,7 +27,7 @@ ELMAN = """\
 task: {kind: elman_grammar, sentences: 300}
 reservoir: {kind: esn, nodes: 30, input_scaling: 0.5}
 readout: {kind: ridge, alpha: 1e-2, input_connection: true}
-training: {settle_passes: 1}
+training: {priming_passes: 1}
 run: {folder: runs, states: null, chunk_steps: 500}
 """
 NARMA = """\
@@ -36,7 +36,7 @@ reservoir: {kind: esn, nodes: 40, nonidealities: {loop: {noise: 0.01}, readout: 
 readout: {kind: ridge, washout: 50}
 run: {folder: runs, states: null, chunk_steps: 300}
 """
-GRID = "vary: {readout.alpha: [1e-6, 1e-2], training.settle_passes: [0, 1]}\n"
+GRID = "vary: {readout.alpha: [1e-6, 1e-2], training.priming_passes: [0, 1]}\n"
 BENCH = """\
 import time, pathlib
 

@@ -27,7 +27,7 @@ readout:
   kind: ridge
   alpha: 1e-4
 training:
-  settle_passes: 1
+  priming_passes: 1
 """
 
 
@@ -125,7 +125,7 @@ def test_missing_folder_and_binary_files(tmp_path: Path) -> None:
         ("nodes: 50", "nodes: 50\n  leak_rate: [0.1, 1.5]", r"experiment\.yaml:8: reservoir\.leak_rate\.1 = 1\.5"),
         ("kind: ridge", "kind: rigde", r"experiment\.yaml:10: readout: unknown kind 'rigde'; did you mean 'ridge'"),
         ("  kind: ridge\n", "", r"experiment\.yaml:9: readout needs `kind:`, one of: .*ridge"),
-        ("settle_passes: 1", "settle_passes: -1", r"experiment\.yaml:13: training\.settle_passes = -1"),
+        ("priming_passes: 1", "priming_passes: -1", r"experiment\.yaml:13: training\.priming_passes = -1"),
         ("title: test", "titel: test", r"experiment\.yaml:1: unknown key 'titel'; did you mean 'title'"),
         ("task:\n  kind: elman_grammar\n  sentences: 100\n", "", "task is missing"),
         ("title: test", "vary: {reservoir.nodes: []}", r"experiment\.yaml:1: vary\.reservoir\.nodes"),

@@ -28,7 +28,7 @@ SECTIONS = {"task": "tasks", "reservoir": "backends", "readout": "readouts"}
 class TrainingConfig(Config):
     """How the readout's data are gathered."""
 
-    settle_passes: NonNegativeInt = Field(
+    priming_passes: NonNegativeInt = Field(
         default=0, description="passes over the training inputs before the one that is learned from"
     )
     test_warmup_steps: NonNegativeInt = Field(

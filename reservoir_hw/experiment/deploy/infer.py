@@ -45,7 +45,8 @@ def open_runner(
 ) -> Iterator[EdgeRunner]:
     """A runner with the reservoirs of these files open, one for each slot of the bundle.
 
-    One file may name the reservoirs of all layers (`kind: layers`, `kind: laerc`). `repetitions` None: as in training.
+    One file may name the reservoirs of all layers (`kind: layers`, `kind: laerc_layers`). `repetitions` None: as in
+    training.
     """
     with ExitStack() as stack:
         opened = stack.enter_context(Bundle.open(bundle))

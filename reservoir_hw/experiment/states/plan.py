@@ -65,7 +65,7 @@ def plan(
 ) -> list[Burst]:
     """All bursts of the training split, then of the test split.
 
-    Training inputs are driven `settle_passes` times before the pass that counts; the test starts from rest with the
+    Training inputs are driven `priming_passes` times before the pass that counts; the test starts from rest with the
     last training inputs as a warm-up, unless it continues the training. At most `max_batch` sequences are driven side
     by side; with `guard_steps` one after the other in a single burst, so many rest inputs (0) between them.
     Sequences of different lengths are driven whole. The repetitions of a burst follow each other.
@@ -132,7 +132,7 @@ def _chunks(
     """One group of sequences through one split, or through both."""
     if "train" in names:
         inputs = task.train.inputs[rows]
-        for _ in range(training.settle_passes):
+        for _ in range(training.priming_passes):
             yield from (DriveChunk(inputs[:, part]) for part in _slices(inputs.shape[1], chunk_steps))
         yield from _kept("train", task.train, rows, chunk_steps)
     if "test" in names:

@@ -121,7 +121,7 @@ def test_a_language_model_at_the_edge_writes_what_torch_writes(kind: str, tmp_pa
 
 
 def test_each_layer_may_have_its_own_device(tmp_path: Path) -> None:
-    run = text_run(tmp_path, "laerc", reservoir={"kind": "laerc", "nodes": 12})
+    run = text_run(tmp_path, "laerc", reservoir={"kind": "laerc_layers", "nodes": 12})
     exported = export_run(run, tmp_path / "model.rhw")
     assert exported.manifest is not None
     fingerprints = [slot.fingerprint for slot in exported.manifest.slots]

@@ -143,7 +143,7 @@ def test_a_served_device_gives_the_same(file: Path, tmp_path: Path, readout: dic
 def test_layers_with_reservoirs_of_their_own(file: Path) -> None:
     settings = {"readout": LAERC, "training__gradient__epochs": 1}
     shared = run(file, **settings)
-    drawn = run(file, reservoir={"kind": "laerc", "nodes": 12}, **settings)
+    drawn = run(file, reservoir={"kind": "laerc_layers", "nodes": 12}, **settings)
     esn = {"kind": "esn", "nodes": 12}
     listed = run(file, reservoir={"kind": "layers", "reservoirs": [esn, {**esn, "nodes": 9}]}, **settings)
     rows = [result.provenance["rows"][0] for result in (shared, drawn, listed)]
@@ -202,13 +202,13 @@ def test_a_ridge_readout_reads_the_same_text(file: Path) -> None:
          r"yaml:5: readout: reservoir_gradient is through, but no gradient passes the reservoir of kind esn"),
         ({"readout__reservoir_gradient": "twin", "readout__twin": {"kind": "esn", "nodes": 12}},
          r"yaml:5: readout: reservoir_gradient is twin, but no gradient passes the twin of kind esn"),
-        ({"readout": {**LAERC, "reservoir_gradient": "through"}, "reservoir": {"kind": "laerc", "nodes": 4}},
+        ({"readout": {**LAERC, "reservoir_gradient": "through"}, "reservoir": {"kind": "laerc_layers", "nodes": 4}},
          r"no gradient passes the reservoir of kind esn: give it gradients: true"),
         ({"training__gradient__shards": 2},
          r"yaml:8: training: gradient\.epochs 2 must be a multiple of gradient\.shard_epochs 5"),
-        ({"readout": LAERC, "reservoir": {"kind": "laerc", "nodes": 4}, "training__gradient__shards": 2},
+        ({"readout": LAERC, "reservoir": {"kind": "laerc_layers", "nodes": 4}, "training__gradient__shards": 2},
          r"training: gradient\.shards is for states that are computed beforehand, and readout laerc drives"),
-        ({"readout": LAERC, "reservoir": {"kind": "laerc", "nodes": 4}, "training__gradient__keep_states": True},
+        ({"readout": LAERC, "reservoir": {"kind": "laerc_layers", "nodes": 4}, "training__gradient__keep_states": True},
          r"training: gradient\.keep_states is for states that are computed beforehand"),
         ({"run__generate": {"prompt": "xyz"}}, r"run: generate\.prompt: the character 'x'"),
         ({"run__resume": "nowhere"}, r"run\.resume: nowhere is not the folder of a run"),
@@ -396,7 +396,7 @@ def test_the_seed_of_a_sample_may_be_any_whole_number(file: Path) -> None:
 def test_the_settings_of_a_paper_lie_below() -> None:
     data = {
         "task": {"kind": "text", "corpus": "x"},
-        "reservoir": {"kind": "laerc"},
+        "reservoir": {"kind": "laerc_layers"},
         "readout": LAERC,
         "training": {"gradient": {"paper": "laerc", "steps": 7, "betas": [0.8, 0.9]}},
     }

@@ -38,7 +38,7 @@ EXPERIMENT = f"""\
 task: {{kind: narma, train_steps: {STEPS}, test_steps: {TEST_STEPS}}}
 reservoir: {{kind: esn, nodes: 40, nonidealities: {{loop: {{noise: NOISE}}, readout: {{noise: NOISE}}}}}}
 readout: {{kind: ridge, washout: 100}}
-training: {{settle_passes: 1}}
+training: {{priming_passes: 1}}
 run: {{chunk_steps: {CHUNK}, states: states, folder: runs}}
 """
 
@@ -196,7 +196,7 @@ def test_states_of_other_settings_are_never_taken(tmp_path: Path) -> None:
     for sections in (
         {"reservoir": {"nodes": 31}},
         {"task": {"seed": 1}},
-        {"training": {"settle_passes": 1}},
+        {"training": {"priming_passes": 1}},
         {"run": {"states": None}},
     ):
         assert not experiment(tmp_path, **sections).run().notes
@@ -876,7 +876,7 @@ def test_packed_and_separate_sequences_agree() -> None:
 
 def test_a_continuous_test_goes_on_where_the_training_ended(tmp_path: Path) -> None:
     task = Sequences(1, 100)
-    training = TrainingConfig(continuous=True, settle_passes=1)
+    training = TrainingConfig(continuous=True, priming_passes=1)
     chunks = [chunk for burst in plan(task, training, chunk_steps=30) for chunk in burst.chunks]
     assert len(plan(task, training, chunk_steps=30)) == 1
     joined = np.concatenate([chunk.inputs for chunk in chunks], axis=1)

@@ -30,7 +30,6 @@ from reservoir_hw.readout.edge import Bundle, EdgeRunner
 KEPT = Path(__file__).parent / "written_by_8b10ae5"
 EXPECTED = json.loads((KEPT / "expected.json").read_text())
 FINGERPRINTS = json.loads((KEPT / "fingerprints.json").read_text())
-KEYS = json.loads((KEPT / "keys.json").read_text())
 STATES = EXPECTED["states"]
 
 
@@ -178,7 +177,15 @@ def test_a_device_has_the_fingerprint_that_it_had(name: str) -> None:
     known = FINGERPRINTS[name]
     if "layers" not in known:
         with open_reservoir(known["config"], inputs=known["inputs"]) as reservoir:
-            assert reservoir.spec.identity.fingerprint == known["fingerprint"]
+            identity = reservoir.spec.identity
+        if "calibration_id" in known["config"]:
+            # It was part of the fingerprint; what was recorded with any calibration is still known.
+            recorded = f"{known['config']['call']} {known['config']['calibration_id']}"
+            assert identity.fingerprint != known["fingerprint"]
+            assert identity.matches(known["fingerprint"], recorded)
+            assert not identity.matches(known["fingerprint"], f"{recorded}s")
+        else:
+            assert identity.fingerprint == known["fingerprint"]
         return
     config: Any = parse_reservoir(Document.from_mapping(known["config"], name))
     found = []
@@ -188,7 +195,15 @@ def test_a_device_has_the_fingerprint_that_it_had(name: str) -> None:
     assert found == known["layers"]
 
 
-@pytest.mark.parametrize("case", KEYS, ids=lambda case: " ".join([case["file"], *case["set"]]))
-def test_a_harvest_is_looked_for_under_the_name_that_it_had(case: dict[str, Any]) -> None:
-    points = Experiment.from_file(case["file"], set=case["set"], environment={}).points
-    assert [store_path(point, point.config.task.build()) for point in points] == case["stores"]
+def test_an_old_harvest_keeps_its_name_with_another_calibration() -> None:
+    (point,) = Experiment.from_file("film.yaml", set={"reservoir.calibration_id": "autumn"}, environment={}).points
+    (old,) = Path("harvests").glob("python-*")
+    assert store_path(point, point.config.task.build()) == str(old)
+
+
+def test_an_old_harvest_goes_on_on_the_device_of_another_calibration() -> None:
+    """Opened for writing, the store asks whether this is the device that began it."""
+    experiment = Experiment.from_file("film.yaml", set={"reservoir.calibration_id": "autumn"}, environment={})
+    (store,) = experiment.harvest()
+    assert store.complete
+    assert [Path(store.path)] == list(Path("harvests").glob("python-*"))

@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
+from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES
 from reservoir_hw.core.current_folder import look_in_current_folder
 from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected, DeviceFault, DeviceTimeout, ReservoirError
 from reservoir_hw.core.reservoir import Reservoir
@@ -60,8 +61,12 @@ class PythonConfig(ReservoirConfig):
     model: str = "python"
     serial: str = ""
     firmware: str = ""
-    calibration_id: str = ""
-    resource: str | None = Field(default=None, description="what one process uses at a time; by default the function")
+    calibration_id: Annotated[str, NO_INFLUENCE_ON_STATES] = Field(
+        default="", description="kept in the provenance; the fingerprint does not cover it"
+    )
+    resource: Annotated[str | None, NO_INFLUENCE_ON_STATES] = Field(
+        default=None, description="what one process uses at a time; by default the function"
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
-from reservoir_hw.core.configuration import Config
+from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config
 from reservoir_hw.core.errors import (
     ConfigurationError,
     DeviceError,
@@ -50,26 +50,28 @@ class ZmqConfig(ReservoirConfig):
 
     kind: Literal["zmq"]
     address: str = Field(description="tcp://host:port or ipc://path of the data socket")
-    control: str | None = Field(
+    control: Annotated[str | None, NO_INFLUENCE_ON_STATES] = Field(
         default=None, description="address of the control socket; by default the next port, or the path + .control"
     )
-    timeout_s: PositiveFloat = Field(
+    timeout_s: Annotated[PositiveFloat, NO_INFLUENCE_ON_STATES] = Field(
         default=5.0,
         le=86400,
         description="wait so long for a sign of life; what a device is busy with may take any time",
     )
-    credits: PositiveInt | None = Field(
+    credits: Annotated[PositiveInt | None, NO_INFLUENCE_ON_STATES] = Field(
         default=None, description="chunks under way at once; by default what the device offers"
     )
-    chunk_steps: PositiveInt | None = Field(
+    chunk_steps: Annotated[PositiveInt | None, NO_INFLUENCE_ON_STATES] = Field(
         default=None, description="time steps in a message; by default about two megabytes"
     )
-    check_states: bool | None = Field(
+    check_states: Annotated[bool | None, NO_INFLUENCE_ON_STATES] = Field(
         default=None,
         description="look for states that are not finite: always, never, or by default unless the device says that it "
         "does so itself",
     )
-    security: SecurityConfig | None = Field(default=None, description="keys, where the device asks for them")
+    security: Annotated[SecurityConfig | None, NO_INFLUENCE_ON_STATES] = Field(
+        default=None, description="keys, where the device asks for them"
+    )
     reset: ResetPolicy | None = Field(default=None, description="in addition to the reset of the device itself")
 
     @property

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import to_jsonable_python
 
 from reservoir_hw.core.errors import ConfigurationError
 
@@ -21,6 +22,10 @@ Key = str | int
 Location = tuple[Key, ...]
 
 
+NO_INFLUENCE_ON_STATES = object()
+"""Annotates a field that does not decide about states: `Annotated[float, NO_INFLUENCE_ON_STATES]`."""
+
+
 class Config(BaseModel):
     """Base of every section of a configuration: immutable, unknown keys are errors."""
 
@@ -28,6 +33,27 @@ class Config(BaseModel):
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)
+
+
+def decisive(value: Any) -> Any:
+    """What of a configuration decides about states, as plain values.
+
+    Left out are fields that have no influence on states and fields that have their default. So a harvest keeps its
+    name when a field is added.
+    """
+    if isinstance(value, BaseModel):
+        fields = {name: (field, getattr(value, name)) for name, field in type(value).model_fields.items()}
+        return {
+            name: decisive(given)
+            for name, (field, given) in fields.items()
+            if NO_INFLUENCE_ON_STATES not in field.metadata
+            and (field.is_required() or given != field.get_default(call_default_factory=True))
+        }
+    if isinstance(value, Mapping):
+        return {str(key): decisive(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [decisive(item) for item in value]
+    return to_jsonable_python(value)
 
 
 @dataclass

@@ -1,9 +1,14 @@
-"""Keys and kinds of configurations that have another name now."""
+"""Keys and kinds of configurations that have another name now. They are translated, and one sentence tells so."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any, NamedTuple
+
+from reservoir_hw.core.configuration import Document
+
+log = logging.getLogger(__name__)
 
 _KEYS = {("training", "settle_passes"): "priming_passes"}
 """(section, old key) -> new key."""
@@ -13,10 +18,24 @@ _KINDS = {("reservoir", "laerc"): "laerc_layers"}
 
 
 class Renamed(NamedTuple):
-    """An old name that was found: its place in the data, as it is now, and one sentence with the new name."""
+    """An old name that was found: where it stood, where the value is now, and one sentence with the new name."""
 
+    was: tuple[str | int, ...]
     place: tuple[str | int, ...]
     sentence: str
+
+
+def translate(document: Document) -> None:
+    """Put the new names into a document; a warning for each old name says where it stands and what it is called."""
+    for was, place, sentence in renamed(document.data):
+        document.origins[place] = document.origin(was)
+        log.warning("%s: %s", document.origins[place], sentence)
+
+
+def translate_record(record: dict[str, Any], where: str) -> None:
+    """As `translate`, for what a run folder, a study or a store has recorded."""
+    for found in renamed(record):
+        log.warning("%s: %s", where, found.sentence)
 
 
 def renamed(data: dict[str, Any]) -> list[Renamed]:
@@ -41,11 +60,11 @@ def _in_section(name: str, section: dict[str, Any], at: tuple[str | int, ...]) -
     for (where, old), new in _KEYS.items():
         if where == name and old in section:
             _rename(section, old, new)
-            yield Renamed((*at, new), f"{name}.{old} is called {name}.{new} now")
+            yield Renamed((*at, old), (*at, new), f"{name}.{old} is called {name}.{new} now")
     for (where, old), new in _KINDS.items():
         if where == name and section.get("kind") == old:
             section["kind"] = new
-            yield Renamed((*at, "kind"), f"{name} kind {old} is called {new} now")
+            yield Renamed((*at, "kind"), (*at, "kind"), f"{name} kind {old} is called {new} now")
 
 
 def _in_tried(tried: Any, at: tuple[str | int, ...]) -> Iterator[Renamed]:
@@ -56,7 +75,7 @@ def _in_tried(tried: Any, at: tuple[str | int, ...]) -> Iterator[Renamed]:
         dotted, now = f"{section}.{old}", f"{section}.{new}"
         if dotted in tried:
             _rename(tried, dotted, now)
-            yield Renamed((*at, now), f"{dotted} is called {now} now")
+            yield Renamed((*at, dotted), (*at, now), f"{dotted} is called {now} now")
     for key, given in tried.items():
         values, place = given, (*at, key)
         if isinstance(given, dict):
@@ -69,7 +88,7 @@ def _in_tried(tried: Any, at: tuple[str | int, ...]) -> Iterator[Renamed]:
             for (section, old), new in _KINDS.items():
                 if key == f"{section}.kind" and value == old:
                     values[number] = new
-                    yield Renamed((*place, number), f"{section} kind {old} is called {new} now")
+                    yield Renamed((*place, number), (*place, number), f"{section} kind {old} is called {new} now")
 
 
 def _rename(mapping: dict[str, Any], old: str, new: str) -> None:

@@ -23,6 +23,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from reservoir_hw.core import registry
 from reservoir_hw.core.configuration import Config, Document, validate
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.renamed_keys import translate
 from reservoir_hw.core.reservoir import OutOfRange, Reservoir
 from reservoir_hw.core.signal import MaskConfig
 
@@ -128,6 +129,7 @@ AnyReservoirConfig = Annotated[
 def parse_reservoir(document: Document) -> ReservoirConfig:
     """The configuration in a reservoir file, or in the `reservoir` section of an experiment file."""
     section = reservoir_section(document)
+    translate(section)
     kind = section.data.get("kind")
     if not isinstance(kind, str):
         raise ConfigurationError(f"{section.origin(())}: a reservoir needs `kind:`, for instance kind: esn")

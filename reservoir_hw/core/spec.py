@@ -63,18 +63,17 @@ class Identity(_Frozen):
         """Vendor, model and serial number, for messages."""
         return f"{self.vendor} {self.model} {self.serial}".strip()
 
-    def matches(self, recorded: Identity) -> bool:
-        """Whether a recorded identity is that of this device.
+    def matches(self, fingerprint: str, content: str = "") -> bool:
+        """Whether a recorded fingerprint, with the content that was recorded beside it, is that of this device.
 
         Recordings of Python functions from before calibrations left the fingerprint have the calibration id behind
         their content. They match with any calibration.
         """
-        if recorded.fingerprint == self.fingerprint:
+        if fingerprint == self.fingerprint:
             return True
-        own = recorded.model_dump(exclude={"fingerprint"})
-        behind = recorded.content.removeprefix(self.content)
-        calibrated = bool(self.content) and behind != recorded.content and behind.startswith(" ")
-        return calibrated and Identity(**own) == recorded and Identity(**{**own, "content": self.content}) == self
+        calibrated = bool(self.content) and content.startswith(f"{self.content} ")
+        own = {**self.model_dump(exclude={"fingerprint"}), "content": content}
+        return calibrated and Identity(**own).fingerprint == fingerprint
 
 
 class ReservoirSpec(_Frozen):

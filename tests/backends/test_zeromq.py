@@ -37,6 +37,7 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir, parse_reservoir
 from reservoir_hw.drivers.zeromq import Allowed, Encoding, make_keys
 from reservoir_hw.drivers.zeromq.security import read_pair, read_public
+from reservoir_hw.experiment.states.record import Recorder
 from reservoir_hw.serving import Server
 
 NOISY = {
@@ -369,6 +370,22 @@ def test_a_readout_runs_on_the_device(ipc: str) -> None:
             far.set_readout(weights, bias, dtype=dtype)
             outputs = far.run_outputs(drive(1, 40))
             np.testing.assert_allclose(outputs, expected, atol=tolerance)
+
+
+def test_a_recording_knows_of_drives_whose_states_nobody_saw(ipc: str, tmp_path: Path) -> None:
+    u = drive(1, 30)
+    with served(Toy(), ipc), connect(ipc) as far, Recorder(far, tmp_path / "trace") as recorder:
+        far.set_readout(np.eye(2), np.zeros(2), dtype="float32")
+        first = far.run(u[:, :10])
+        far.run_outputs(u[:, 10:20])
+        far.run(u[:, 20:])
+        assert far.counters.steps == 30
+    before, after = recorder.store.datasets.values()
+    assert [(part.steps, part.facts["from_rest"]) for part in (before, after)] == [(10, True), (10, False)]
+    with open_reservoir({"kind": "replay", "trace": str(tmp_path / "trace")}) as replay:
+        assert np.array_equal(replay.run(u[:, :10]), first)
+        with pytest.raises(InputRangeError, match="data set 001 does not begin at rest"):
+            replay.run(u[:, 20:])
 
 
 def test_another_client_is_told_who_has_the_device(ipc: str) -> None:

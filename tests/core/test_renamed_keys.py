@@ -1,72 +1,67 @@
-"""Old names in configurations become the new ones, and each is said in one sentence."""
+"""Old names of keys and kinds: they still work, and one sentence says what they are called now."""
 
 from __future__ import annotations
 
+import copy
+import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reservoir_hw.core.renamed_keys import renamed
+from reservoir_hw import Experiment
+from reservoir_hw.core.configuration import Document
+from reservoir_hw.core.renamed_keys import renamed, translate_record
+from reservoir_hw.core.reservoir_config import parse_reservoir
+
+EXPERIMENT: dict[str, Any] = {
+    "task": {"kind": "memory_recall", "delays": [1], "train_steps": 20, "test_steps": 10},
+    "reservoir": {"kind": "esn", "nodes": 4},
+    "readout": {"kind": "ridge"},
+}
 
 
-def test_sections_grids_and_searches_get_the_new_names_in_their_order() -> None:
-    data: dict[str, Any] = {
-        "reservoir": {"kind": "laerc", "nodes": 4},
-        "readout": {"kind": "laerc"},
-        "training": {"settle_passes": 1, "continuous": True},
-        "vary": {"training.settle_passes": [0, 1], "reservoir": [{"kind": "laerc"}, {"kind": "esn"}], "task.seed": [0]},
-        "sweep": {
-            "search": {"training.settle_passes": {"low": 0, "high": 3}, "reservoir.kind": {"choices": ["laerc"]}}
-        },
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def test_an_old_key_in_a_file_works_and_is_told_with_its_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "old.yaml"
+    file.write_text(
+        "task: {kind: memory_recall, delays: [1], train_steps: 20, test_steps: 10}\n"
+        "reservoir: {kind: esn, nodes: 4}\n"
+        "readout: {kind: ridge}\n"
+        "training:\n"
+        "  settle_passes: 2\n"
+    )
+    experiment = Experiment.from_file(file, environment={})
+    assert experiment.config.training.priming_passes == 2
+    (sentence,) = warnings(caplog)
+    assert sentence == f"{file}:5: training.settle_passes is called training.priming_passes now"
+
+
+def test_old_keys_that_vary_and_old_options_work_too(caplog: pytest.LogCaptureFixture) -> None:
+    points = Experiment({**EXPERIMENT, "vary": {"training.settle_passes": [0, 1]}}).points
+    assert [point.config.training.priming_passes for point in points] == [0, 1]
+    assert len(warnings(caplog)) == 1
+
+
+def test_the_old_kind_of_the_layers_of_a_laerc(caplog: pytest.LogCaptureFixture) -> None:
+    config = parse_reservoir(Document.from_mapping({"kind": "laerc", "nodes": 8}, "bench.yaml"))
+    assert config.kind == "laerc_layers"
+    assert warnings(caplog) == ["bench.yaml: reservoir kind laerc is called laerc_layers now"]
+
+
+def test_what_was_recorded_is_translated_whole(caplog: pytest.LogCaptureFixture) -> None:
+    record = {
+        **copy.deepcopy(EXPERIMENT),
+        "training": {"settle_passes": 3},
+        "vary": {"reservoir.kind": ["esn", "laerc"], "reservoir": [{"kind": "laerc"}]},
+        "sweep": {"search": {"training.settle_passes": {"choices": [0, 1]}}},
     }
-    found = renamed(data)
-    assert data == {
-        "reservoir": {"kind": "laerc_layers", "nodes": 4},
-        "readout": {"kind": "laerc"},
-        "training": {"priming_passes": 1, "continuous": True},
-        "vary": {
-            "training.priming_passes": [0, 1],
-            "reservoir": [{"kind": "laerc_layers"}, {"kind": "esn"}],
-            "task.seed": [0],
-        },
-        "sweep": {
-            "search": {
-                "training.priming_passes": {"low": 0, "high": 3},
-                "reservoir.kind": {"choices": ["laerc_layers"]},
-            }
-        },
-    }
-    assert list(data["vary"]) == ["training.priming_passes", "reservoir", "task.seed"]
-    assert list(data["training"]) == ["priming_passes", "continuous"]
-    assert [place for place, _ in found] == [
-        ("training", "priming_passes"),
-        ("reservoir", "kind"),
-        ("vary", "training.priming_passes"),
-        ("vary", "reservoir", 0, "kind"),
-        ("sweep", "search", "training.priming_passes"),
-        ("sweep", "search", "reservoir.kind", "choices", 0),
-    ]
-    assert found[0].sentence == "training.settle_passes is called training.priming_passes now"
-    assert found[1].sentence == "reservoir kind laerc is called laerc_layers now"
-    assert renamed(data) == []
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        {},
-        {"training": None, "vary": None, "sweep": {"search": None}},
-        {"reservoir": "laerc", "vary": {"readout.kind": ["laerc"], "reservoir.nodes": 3}},
-        {"kind": "esn"},
-    ],
-)
-def test_anything_else_stays(data: dict[str, Any]) -> None:
-    before = repr(data)
-    assert renamed(data) == []
-    assert repr(data) == before
-
-
-def test_a_reservoir_file_is_its_own_section() -> None:
-    data = {"kind": "laerc", "nodes": 4}
-    assert [place for place, _ in renamed(data)] == [("kind",)]
-    assert data == {"kind": "laerc_layers", "nodes": 4}
+    translate_record(record, "a study")
+    assert record["training"] == {"priming_passes": 3}
+    assert record["vary"] == {"reservoir.kind": ["esn", "laerc_layers"], "reservoir": [{"kind": "laerc_layers"}]}
+    assert list(record["sweep"]["search"]) == ["training.priming_passes"]
+    assert len(warnings(caplog)) == 4
+    assert renamed(record) == []

@@ -627,6 +627,45 @@ def test_one_process_owns_a_device(monkeypatch: pytest.MonkeyPatch, tmp_path: An
         assert toy.is_open
 
 
+def test_a_bench_locks_all_of_its_instruments_or_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("RESERVOIR_HW_LOCKS", str(tmp_path))
+    with Toy(resource="scope"):
+        with pytest.raises(DeviceBusy, match="'scope' is in use"):
+            Toy(resource=["scope", "generator", "generator"]).open()
+        with Toy(resource="generator"):
+            pass
+    with Toy(resource=["scope", "generator", "scope"]) as bench:
+        for one in ("generator", "scope"):
+            with pytest.raises(DeviceBusy, match=f"'{one}' is in use"):
+                Toy(resource=one).open()
+        assert bench.is_open
+    with Toy(resource="scope"), Toy(resource="generator"):
+        pass
+
+
+def test_everybody_who_looks_on_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Seen:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def was_reset(self, *, from_rest: bool) -> None:
+            told.append((self.name, from_rest))
+
+        def was_driven(self, inputs: np.ndarray, states: np.ndarray | None, seconds: float) -> None:
+            told.append((self.name, None if states is None else states.shape[1]))
+
+    told: list[tuple[str, Any]] = []
+    first, second = Seen("first"), Seen("second")
+    with SnapshotToy() as toy:
+        with toy.observed_by(first):
+            toy.run(inputs(time=3))
+            with toy.observed_by(second):
+                toy.step(inputs()[:, 0])
+            toy.reset()
+        toy.run(inputs(time=2))
+    assert told == [("first", 3), ("first", 1), ("second", 1), ("first", True)]
+
+
 def test_errors_are_also_the_builtins_one_expects() -> None:
     for kind, builtin in ((ConfigurationError, ValueError), (StateLost, RuntimeError), (DeviceFault, RuntimeError)):
         assert issubclass(kind, ReservoirError)

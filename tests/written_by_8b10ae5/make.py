@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 from reservoir_hw.configuration import Document
-from reservoir_hw.experiment.harvest import store_path
 from reservoir_hw.reservoir_config import parse_reservoir
 from reservoir_hw.store import StateStore
 from typer.testing import CliRunner
 
-from reservoir_hw import Experiment, RidgeReadout, open_reservoir
+from reservoir_hw import RidgeReadout, open_reservoir
 from reservoir_hw.backends.simulated import EsnWeights
 from reservoir_hw.cli import app
 from reservoir_hw.readout import LMSReadout, RLSReadout
@@ -63,16 +62,6 @@ LAYERED = {
     "laerc": {"kind": "laerc", "nodes": 8, "seed": 1},
     "layers": {"kind": "layers", "reservoirs": [{**ESN, "inputs": 4}, {**LOOP, "inputs": 4}]},
 }
-KEYS = [
-    *({"file": f"{name}.yaml", "set": {}} for name in ("esn", "film", "loop", "replayed", "ridge")),
-    {"file": "esn.yaml", "set": {"training.repetitions": 1, "training.guard_steps": 5, "training.continuous": True}},
-    {"file": "film.yaml", "set": {"reservoir.calibration_id": "autumn"}},
-    {"file": "ridge.yaml", "set": {"reservoir": {"kind": "gated_esn", "nodes": 4}, "training.settle_passes": 1}},
-    {"file": "ridge.yaml", "set": {"reservoir": RESERVOIRS["parallel"] | {"inputs": 1, "devices": [
-        {"reservoir": {"kind": "esn", "nodes": 4}}, {"reservoir": LOOP, "channels": [0]}]}}},
-    {"file": "ridge.yaml", "set": {"reservoir": {"kind": "esn", "inputs": 2, "weights": "weights.safetensors",
-        "input_mask": {"kind": "uniform"}}}},
-]  # fmt: skip
 
 
 def call(*arguments: str) -> None:
@@ -169,11 +158,6 @@ def main() -> None:
         parts = parsed.configurations(4, 2)
         known[name] = {"config": config, "layers": [fingerprint(part) for part in parts]}
     write("fingerprints.json", known)
-    for case in KEYS:
-        case["set"]["run.states"] = "harvests"
-        points = Experiment.from_file(case["file"], set=case["set"], environment={}).points
-        case["stores"] = [store_path(point, point.config.task.build()) for point in points]
-    write("keys.json", KEYS)
     write("expected.json", expected)
 
 

@@ -12,8 +12,9 @@ from typing import Annotated, Any
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, create_model
 
 from reservoir_hw.core import registry
-from reservoir_hw.core.configuration import Config, Document, validate
+from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config, Document, validate
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.renamed_keys import translate
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.experiment.configuration.gradient import GradientConfig
 from reservoir_hw.experiment.configuration.search import Dimension, SweepConfig
@@ -44,7 +45,7 @@ class TrainingConfig(Config):
         default=None,
         description="all sequences in one burst, with this many rest inputs (0) between; null: a reset before each",
     )
-    gradient: GradientConfig | None = Field(
+    gradient: Annotated[GradientConfig | None, NO_INFLUENCE_ON_STATES] = Field(
         default=None, description="how a language model is trained; it needs nothing else of this section"
     )
 
@@ -129,6 +130,7 @@ def parse_experiment(document: Document) -> ExperimentConfig:
             f"{document.origin(('kind',))}: this is a reservoir file; name an experiment file and give this one "
             "with --reservoir"
         )
+    translate(document)
     _expand_baselines(document)
     _expand_choices(document)
     fields: dict[str, Any] = {}

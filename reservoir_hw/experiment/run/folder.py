@@ -13,6 +13,7 @@ from reservoir_hw.core.differences import first_change
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.provenance import as_plain
+from reservoir_hw.core.renamed_keys import translate_record
 
 
 def new_run_folder(parent: str | Path, name: str) -> Path:
@@ -44,6 +45,7 @@ def begun_run_folder(path: str | Path, resolved: dict[str, Any]) -> Path:
     if not (folder / "experiment.yaml").is_file():
         raise ConfigurationError(f"run.resume: {folder} is not the folder of a run: it has no experiment.yaml")
     begun = Document.from_file(folder / "experiment.yaml").data
+    translate_record(begun, f"{folder}/experiment.yaml")
     now = json.loads(json.dumps(resolved))
     for section in ("task", "reservoir", "readout", "training", "baselines", "vary"):
         change = first_change(begun.get(section), now[section], (section,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import importlib.util
 import logging
@@ -17,14 +18,16 @@ from typing import Any, cast
 
 import numpy as np
 
-from reservoir_hw.core import provenance
+from reservoir_hw.core import provenance, registry
+from reservoir_hw.core.configuration import Config, decisive
 from reservoir_hw.core.current_folder import look_in_current_folder
-from reservoir_hw.core.errors import ConfigurationError, DeviceBusy
+from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, ReservoirError
 from reservoir_hw.core.hostlock import HostLock
+from reservoir_hw.core.renamed_keys import renamed
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.core.spec import ReservoirSpec
+from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.core.store import Dataset, Region, StateStore, is_damage, plain_path
-from reservoir_hw.experiment.configuration.experiment import Point
+from reservoir_hw.experiment.configuration.experiment import Point, TrainingConfig
 from reservoir_hw.experiment.states.drive import OnSteps, mean_of, states_of
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk, plan_of
 from reservoir_hw.tasks.task import Task
@@ -33,9 +36,18 @@ log = logging.getLogger(__name__)
 
 
 def store_path(point: Point, task: Task) -> str:
-    """Where the states of this point lie: in `run.states`, under the hash of all that decides about them."""
+    """Where the states of this point lie: in `run.states`, under the hash of all that decides about them.
+
+    A store that an earlier version gave another name keeps it, if what it recorded decides about the same states.
+    """
     config = point.config
-    return f"{config.run.states}/{config.reservoir.kind}-{_key(point, task)[:12]}"
+    decides = _decisive(config.task, config.reservoir.for_inputs(task.inputs), config.training)
+    folder = config.run.states
+    path = f"{folder}/{config.reservoir.kind}-{provenance.configuration_hash(decides)[:12]}"
+    if folder is None or StateStore.exists(path) or not os.path.isdir(folder):
+        return path
+    stores = sorted(str(store.parent) for store in Path(folder).glob("*/zarr.json"))
+    return next((store for store in stores if _recorded(store) == decides), path)
 
 
 def find_states(point: Point, task: Task) -> StateStore | None:
@@ -76,20 +88,26 @@ def open_store(point: Point, task: Task, reservoir: Reservoir) -> StateStore:
     path, spec = store_path(point, task), reservoir.spec
     if StateStore.exists(path):
         store = _checked(StateStore.open(path, writable=True), point, task)
-        began = store.facts["spec"]["identity"]
-        if began["fingerprint"] != spec.identity.fingerprint:
+        began = Identity(**store.facts["spec"]["identity"])
+        if not spec.identity.matches(began.fingerprint, began.content):
             raise ConfigurationError(
-                f"{path} was begun on another device ({began['vendor']} {began['model']} {began['serial']}, "
-                f"fingerprint {began['fingerprint'][:12]}); this one has {spec.identity.fingerprint[:12]}"
+                f"{path} was begun on another device ({began.name}, fingerprint {began.fingerprint[:12]}); this one "
+                f"has {spec.identity.fingerprint[:12]}"
             )
         return store
-    decisive = _decisive(point, task)
+    config = point.config
+    configuration = {
+        "task": config.task.model_dump(mode="json"),
+        "reservoir": config.reservoir.for_inputs(task.inputs).model_dump(mode="json", serialize_as_any=True),
+        "training": config.training.model_dump(mode="json", exclude={"gradient"}),
+    }
+    configuration["files"] = dict(contents(configuration))
     facts = {
         "made_by": "harvest",
         "spec": spec.model_dump(mode="json"),
         "chunk_steps": point.config.run.chunk_steps,
-        "configuration": decisive,
-        "provenance": {**provenance.collect(decisive), "reservoir": reservoir.provenance()},
+        "configuration": configuration,
+        "provenance": {**provenance.collect(configuration), "reservoir": reservoir.provenance()},
     }
     return StateStore.create(path, facts, layout(plan_of(point, task, max_batch=spec.max_batch), spec, task))
 
@@ -385,15 +403,29 @@ def _digest(inputs: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(inputs).tobytes()).hexdigest()
 
 
-def _decisive(point: Point, task: Task) -> dict[str, Any]:
+def _decisive(task: Config, reservoir: Config, training: TrainingConfig) -> dict[str, Any]:
     """What decides about the states: task, reservoir, how it is driven, and the content of files that are named."""
-    config = point.config
-    decisive = {
-        "task": config.task.model_dump(mode="json"),
-        "reservoir": config.reservoir.for_inputs(task.inputs).model_dump(mode="json"),
-        "training": config.training.model_dump(mode="json", exclude={"gradient"}),
-    }
-    return {**decisive, "files": dict(contents(decisive))}
+    sections = {"task": decisive(task), "reservoir": decisive(reservoir), "training": decisive(training)}
+    return {**sections, "files": dict(contents(sections))}
+
+
+def _recorded(path: str) -> dict[str, Any] | None:
+    """What decided about the states of a harvest, in the words of today; None for anything else."""
+    try:
+        facts = StateStore.open(path).facts
+        if facts["made_by"] != "harvest":
+            return None
+        recorded = copy.deepcopy(facts["configuration"])
+        renamed(recorded)
+        task, reservoir = (
+            registry.find(group, recorded[section]["kind"]).load().model_validate(recorded[section])
+            for section, group in (("task", "tasks"), ("reservoir", "backends"))
+        )
+        decides = _decisive(task, reservoir, TrainingConfig.model_validate(recorded["training"]))
+        return {**decides, "files": {name: recorded["files"].get(name) for name in decides["files"]}}
+    except (ReservoirError, LookupError, TypeError, ValueError):
+        # Another version's, a damaged one, or of a package that is not installed: not this one in any case.
+        return None
 
 
 def contents(value: Any) -> Iterator[tuple[str, str]]:
@@ -420,7 +452,3 @@ def _files_of(text: str) -> Iterator[Path]:
         elif (Path(text) / "zarr.json").is_file():
             # A store: its attributes name what it came from, and when.
             yield Path(text) / "zarr.json"
-
-
-def _key(point: Point, task: Task) -> str:
-    return provenance.configuration_hash(_decisive(point, task))

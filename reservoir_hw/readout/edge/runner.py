@@ -455,7 +455,7 @@ def _check_device(device: Reservoir, slot: Slot, number: int, *, any_device: boo
         if here != there:
             raise ConfigurationError(f"reservoir {number} has {name} {here}, the model was trained on {name} {there}")
     identity = spec.identity
-    if identity.fingerprint != slot.fingerprint and not any_device:
+    if not any_device and not identity.matches(slot.fingerprint, str(slot.identity.get("content", ""))):
         raise ConfigurationError(
             f"reservoir {number} is another device ({_named(identity.model_dump())}, fingerprint "
             f"{identity.fingerprint[:12]}) than the one that the model was trained on ({_named(slot.identity)}, "

@@ -22,13 +22,14 @@ from zarr.storage import LocalStore
 
 from reservoir_hw import Experiment
 from reservoir_hw.backends.simulated.esn.esn import Esn
+from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, MissingExtra
 from reservoir_hw.core.store import Dataset, Region, StateStore
 from reservoir_hw.core.store.durable import DurableStore
 from reservoir_hw.experiment.configuration.experiment import TrainingConfig
 from reservoir_hw.experiment.run.in_one_pass import trained
 from reservoir_hw.experiment.states.drive import driven
-from reservoir_hw.experiment.states.harvest import harvest, harvest_lock, layout, stored
+from reservoir_hw.experiment.states.harvest import harvest, harvest_lock, layout, store_path, stored
 from reservoir_hw.experiment.states.plan import Burst, plan
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Split, Task
 
@@ -200,6 +201,28 @@ def test_states_of_other_settings_are_never_taken(tmp_path: Path) -> None:
         {"run": {"states": None}},
     ):
         assert not experiment(tmp_path, **sections).run().notes
+
+
+def test_the_name_of_a_harvest_says_what_decides_about_its_states(tmp_path: Path) -> None:
+    def name(**changes: Any) -> str:
+        document = {
+            "task": {"kind": "memory_recall", "delays": [1], "train_steps": 20, "test_steps": 10},
+            "reservoir": {"kind": "zmq", "address": "tcp://bench:5555", "inputs": 1},
+            "readout": {"kind": "ridge"},
+            "run": {"states": str(tmp_path)},
+        }
+        given = Document.from_mapping(document, "a test")
+        for key, value in changes.items():
+            given.set(key, value, key)
+        (point,) = Experiment(given).points
+        return store_path(point, point.config.task.build())
+
+    base = name()
+    for key, value in {"timeout_s": 60.0, "credits": 2, "chunk_steps": 7, "check_states": True}.items():
+        assert name(**{f"reservoir.{key}": value}) == base, "how the device is talked to decides nothing"
+    assert name(**{"training.test_warmup_steps": 200}) == base, "a default that is written down decides nothing"
+    others = {"reservoir.address": "tcp://bench:6666", "task.train_steps": 21, "training.priming_passes": 1}
+    assert len({base, *(name(**{key: value}) for key, value in others.items())}) == 4
 
 
 def test_an_unfinished_harvest_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,17 +5,8 @@ from typing import TYPE_CHECKING
 from reservoir_hw.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from reservoir_hw.experiment.configuration.experiment import ExperimentConfig
-    from reservoir_hw.experiment.run.experiment import Experiment
-    from reservoir_hw.experiment.run.result import Result
+    from reservoir_hw.experiment.configuration.experiment import ExperimentConfig as ExperimentConfig
+    from reservoir_hw.experiment.run.experiment import Experiment as Experiment
+    from reservoir_hw.experiment.run.result import Result as Result
 
-__all__ = ["Experiment", "ExperimentConfig", "Result"]
-
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "Experiment": ".run.experiment",
-        "ExperimentConfig": ".configuration.experiment",
-        "Result": ".run.result",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -5,70 +5,34 @@ from typing import TYPE_CHECKING
 from reservoir_hw.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from reservoir_hw.measures._consistency import Consistency, consistency
-    from reservoir_hw.measures._drift import Drift, drift
-    from reservoir_hw.measures._echo_state_index import EchoStateIndex, echo_state_index
-    from reservoir_hw.measures._effective_dimension import EffectiveDimension, effective_dimension
-    from reservoir_hw.measures._live_source import Live
-    from reservoir_hw.measures._lyapunov_exponent import (
-        LyapunovExponent,
-        lyapunov_from_replicas,
-        lyapunov_from_transition,
+    from reservoir_hw.measures._consistency import Consistency as Consistency
+    from reservoir_hw.measures._consistency import consistency as consistency
+    from reservoir_hw.measures._drift import Drift as Drift
+    from reservoir_hw.measures._drift import drift as drift
+    from reservoir_hw.measures._echo_state_index import EchoStateIndex as EchoStateIndex
+    from reservoir_hw.measures._echo_state_index import echo_state_index as echo_state_index
+    from reservoir_hw.measures._effective_dimension import EffectiveDimension as EffectiveDimension
+    from reservoir_hw.measures._effective_dimension import effective_dimension as effective_dimension
+    from reservoir_hw.measures._live_source import Live as Live
+    from reservoir_hw.measures._lyapunov_exponent import LyapunovExponent as LyapunovExponent
+    from reservoir_hw.measures._lyapunov_exponent import lyapunov_from_replicas as lyapunov_from_replicas
+    from reservoir_hw.measures._lyapunov_exponent import lyapunov_from_transition as lyapunov_from_transition
+    from reservoir_hw.measures._measured import Interval as Interval
+    from reservoir_hw.measures._measured import Measured as Measured
+    from reservoir_hw.measures._memory_capacity import MemoryCapacity as MemoryCapacity
+    from reservoir_hw.measures._memory_capacity import memory_capacity as memory_capacity
+    from reservoir_hw.measures._processing_capacity import ProcessingCapacity as ProcessingCapacity
+    from reservoir_hw.measures._processing_capacity import (
+        information_processing_capacity as information_processing_capacity,
     )
-    from reservoir_hw.measures._measured import Interval, Measured
-    from reservoir_hw.measures._memory_capacity import MemoryCapacity, memory_capacity
-    from reservoir_hw.measures._processing_capacity import ProcessingCapacity, information_processing_capacity
-    from reservoir_hw.measures._rank import Rank, generalisation_rank, kernel_rank
-    from reservoir_hw.measures._recorded_source import Recorded
-    from reservoir_hw.measures._signal_to_noise import SignalToNoise, signal_to_noise
-    from reservoir_hw.measures._source import MEASURES, Source
-    from reservoir_hw.measures._states_on_disk import StatesOnDisk
+    from reservoir_hw.measures._rank import Rank as Rank
+    from reservoir_hw.measures._rank import generalisation_rank as generalisation_rank
+    from reservoir_hw.measures._rank import kernel_rank as kernel_rank
+    from reservoir_hw.measures._recorded_source import Recorded as Recorded
+    from reservoir_hw.measures._signal_to_noise import SignalToNoise as SignalToNoise
+    from reservoir_hw.measures._signal_to_noise import signal_to_noise as signal_to_noise
+    from reservoir_hw.measures._source import MEASURES as MEASURES
+    from reservoir_hw.measures._source import Source as Source
+    from reservoir_hw.measures._states_on_disk import StatesOnDisk as StatesOnDisk
 
-__all__ = [
-    "MEASURES",
-    "Consistency",
-    "Drift",
-    "EchoStateIndex",
-    "EffectiveDimension",
-    "Interval",
-    "Live",
-    "LyapunovExponent",
-    "Measured",
-    "MemoryCapacity",
-    "ProcessingCapacity",
-    "Rank",
-    "Recorded",
-    "SignalToNoise",
-    "Source",
-    "StatesOnDisk",
-    "consistency",
-    "drift",
-    "echo_state_index",
-    "effective_dimension",
-    "generalisation_rank",
-    "information_processing_capacity",
-    "kernel_rank",
-    "lyapunov_from_replicas",
-    "lyapunov_from_transition",
-    "memory_capacity",
-    "signal_to_noise",
-]
-
-_HOME = {
-    "._consistency": ("Consistency", "consistency"),
-    "._effective_dimension": ("EffectiveDimension", "effective_dimension"),
-    "._drift": ("Drift", "drift"),
-    "._echo_state_index": ("EchoStateIndex", "echo_state_index"),
-    "._live_source": ("Live",),
-    "._lyapunov_exponent": ("LyapunovExponent", "lyapunov_from_replicas", "lyapunov_from_transition"),
-    "._measured": ("Interval", "Measured"),
-    "._memory_capacity": ("MemoryCapacity", "memory_capacity"),
-    "._processing_capacity": ("ProcessingCapacity", "information_processing_capacity"),
-    "._rank": ("Rank", "generalisation_rank", "kernel_rank"),
-    "._recorded_source": ("Recorded",),
-    "._signal_to_noise": ("SignalToNoise", "signal_to_noise"),
-    "._source": ("MEASURES", "Source"),
-    "._states_on_disk": ("StatesOnDisk",),
-}
-
-__getattr__ = lazy_names(__name__, {name: module for module, names in _HOME.items() for name in names})
+__getattr__, __dir__ = lazy_names(__name__)

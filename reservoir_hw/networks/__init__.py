@@ -5,70 +5,28 @@ from typing import TYPE_CHECKING
 from reservoir_hw.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from reservoir_hw.networks.contractivity import (
-        contractivity_bound,
-        lipschitz_bound,
-        matrix_norms,
-        recurrent_norms,
-        update_gate_range,
-    )
-    from reservoir_hw.networks.drawing import draw_weights
-    from reservoir_hw.networks.gated_weights import GatedWeights, draw_gated_weights
-    from reservoir_hw.networks.laerc_reservoirs import norm_scaled_weights, radius_schedule, reservoir_configurations
-    from reservoir_hw.networks.language_weights import EsnArrays, dense_esn_weights, sparse_esn_weights
-    from reservoir_hw.networks.topologies import (
-        Block,
-        CycleJumps,
-        DelayLine,
-        Orthogonal,
-        Random,
-        Ring,
-        ScaleFree,
-        SmallWorld,
-    )
-    from reservoir_hw.networks.weights import EsnWeights
+    from reservoir_hw.networks.contractivity import contractivity_bound as contractivity_bound
+    from reservoir_hw.networks.contractivity import lipschitz_bound as lipschitz_bound
+    from reservoir_hw.networks.contractivity import matrix_norms as matrix_norms
+    from reservoir_hw.networks.contractivity import recurrent_norms as recurrent_norms
+    from reservoir_hw.networks.contractivity import update_gate_range as update_gate_range
+    from reservoir_hw.networks.drawing import draw_weights as draw_weights
+    from reservoir_hw.networks.gated_weights import GatedWeights as GatedWeights
+    from reservoir_hw.networks.gated_weights import draw_gated_weights as draw_gated_weights
+    from reservoir_hw.networks.laerc_reservoirs import norm_scaled_weights as norm_scaled_weights
+    from reservoir_hw.networks.laerc_reservoirs import radius_schedule as radius_schedule
+    from reservoir_hw.networks.laerc_reservoirs import reservoir_configurations as reservoir_configurations
+    from reservoir_hw.networks.language_weights import EsnArrays as EsnArrays
+    from reservoir_hw.networks.language_weights import dense_esn_weights as dense_esn_weights
+    from reservoir_hw.networks.language_weights import sparse_esn_weights as sparse_esn_weights
+    from reservoir_hw.networks.topologies import Block as Block
+    from reservoir_hw.networks.topologies import CycleJumps as CycleJumps
+    from reservoir_hw.networks.topologies import DelayLine as DelayLine
+    from reservoir_hw.networks.topologies import Orthogonal as Orthogonal
+    from reservoir_hw.networks.topologies import Random as Random
+    from reservoir_hw.networks.topologies import Ring as Ring
+    from reservoir_hw.networks.topologies import ScaleFree as ScaleFree
+    from reservoir_hw.networks.topologies import SmallWorld as SmallWorld
+    from reservoir_hw.networks.weights import EsnWeights as EsnWeights
 
-__all__ = [
-    "Block",
-    "CycleJumps",
-    "DelayLine",
-    "EsnArrays",
-    "EsnWeights",
-    "GatedWeights",
-    "Orthogonal",
-    "Random",
-    "Ring",
-    "ScaleFree",
-    "SmallWorld",
-    "contractivity_bound",
-    "dense_esn_weights",
-    "draw_gated_weights",
-    "draw_weights",
-    "lipschitz_bound",
-    "matrix_norms",
-    "norm_scaled_weights",
-    "radius_schedule",
-    "recurrent_norms",
-    "reservoir_configurations",
-    "sparse_esn_weights",
-    "update_gate_range",
-]
-
-__getattr__ = lazy_names(
-    __name__,
-    {
-        **dict.fromkeys(
-            ("Block", "CycleJumps", "DelayLine", "Orthogonal", "Random", "Ring", "ScaleFree", "SmallWorld"),
-            ".topologies",
-        ),
-        **dict.fromkeys(("EsnArrays", "dense_esn_weights", "sparse_esn_weights"), ".language_weights"),
-        **dict.fromkeys(("norm_scaled_weights", "radius_schedule", "reservoir_configurations"), ".laerc_reservoirs"),
-        **dict.fromkeys(
-            ("contractivity_bound", "lipschitz_bound", "matrix_norms", "recurrent_norms", "update_gate_range"),
-            ".contractivity",
-        ),
-        **dict.fromkeys(("GatedWeights", "draw_gated_weights"), ".gated_weights"),
-        "EsnWeights": ".weights",
-        "draw_weights": ".drawing",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

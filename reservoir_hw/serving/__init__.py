@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 from reservoir_hw.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from reservoir_hw.serving.server import Server
+    from reservoir_hw.serving.server import Server as Server
 
-__all__ = ["Server"]
-
-__getattr__ = lazy_names(__name__, {"Server": ".server"})
+__getattr__, __dir__ = lazy_names(__name__)

@@ -5,73 +5,37 @@ from typing import TYPE_CHECKING
 from reservoir_hw.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from reservoir_hw.tasks.channel_equalisation.task import ChannelEqualisation, ChannelEqualisationConfig
-    from reservoir_hw.tasks.datasets import dataset
-    from reservoir_hw.tasks.elman_grammar.task import ElmanGrammar, ElmanGrammarConfig
-    from reservoir_hw.tasks.japanese_vowels.task import JapaneseVowels, JapaneseVowelsConfig
-    from reservoir_hw.tasks.lorenz import Lorenz, LorenzConfig
-    from reservoir_hw.tasks.mackey_glass import MackeyGlass, MackeyGlassConfig
-    from reservoir_hw.tasks.memory_recall.task import MemoryRecall, MemoryRecallConfig
-    from reservoir_hw.tasks.narma.task import Narma, NarmaConfig
-    from reservoir_hw.tasks.parity.task import Parity, ParityConfig
-    from reservoir_hw.tasks.prediction.task import ClosedLoop
-    from reservoir_hw.tasks.santa_fe import SantaFe, SantaFeConfig
-    from reservoir_hw.tasks.sine_square.task import SineSquare, SineSquareConfig
-    from reservoir_hw.tasks.task import Evaluation, Row, Split, Table, Task, TaskConfig
-    from reservoir_hw.tasks.text.task import Text, TextConfig
-    from reservoir_hw.tasks.trace.task import Trace, TraceConfig
+    from reservoir_hw.tasks.channel_equalisation.task import ChannelEqualisation as ChannelEqualisation
+    from reservoir_hw.tasks.channel_equalisation.task import ChannelEqualisationConfig as ChannelEqualisationConfig
+    from reservoir_hw.tasks.datasets import dataset as dataset
+    from reservoir_hw.tasks.elman_grammar.task import ElmanGrammar as ElmanGrammar
+    from reservoir_hw.tasks.elman_grammar.task import ElmanGrammarConfig as ElmanGrammarConfig
+    from reservoir_hw.tasks.japanese_vowels.task import JapaneseVowels as JapaneseVowels
+    from reservoir_hw.tasks.japanese_vowels.task import JapaneseVowelsConfig as JapaneseVowelsConfig
+    from reservoir_hw.tasks.lorenz import Lorenz as Lorenz
+    from reservoir_hw.tasks.lorenz import LorenzConfig as LorenzConfig
+    from reservoir_hw.tasks.mackey_glass import MackeyGlass as MackeyGlass
+    from reservoir_hw.tasks.mackey_glass import MackeyGlassConfig as MackeyGlassConfig
+    from reservoir_hw.tasks.memory_recall.task import MemoryRecall as MemoryRecall
+    from reservoir_hw.tasks.memory_recall.task import MemoryRecallConfig as MemoryRecallConfig
+    from reservoir_hw.tasks.narma.task import Narma as Narma
+    from reservoir_hw.tasks.narma.task import NarmaConfig as NarmaConfig
+    from reservoir_hw.tasks.parity.task import Parity as Parity
+    from reservoir_hw.tasks.parity.task import ParityConfig as ParityConfig
+    from reservoir_hw.tasks.prediction.task import ClosedLoop as ClosedLoop
+    from reservoir_hw.tasks.santa_fe import SantaFe as SantaFe
+    from reservoir_hw.tasks.santa_fe import SantaFeConfig as SantaFeConfig
+    from reservoir_hw.tasks.sine_square.task import SineSquare as SineSquare
+    from reservoir_hw.tasks.sine_square.task import SineSquareConfig as SineSquareConfig
+    from reservoir_hw.tasks.task import Evaluation as Evaluation
+    from reservoir_hw.tasks.task import Row as Row
+    from reservoir_hw.tasks.task import Split as Split
+    from reservoir_hw.tasks.task import Table as Table
+    from reservoir_hw.tasks.task import Task as Task
+    from reservoir_hw.tasks.task import TaskConfig as TaskConfig
+    from reservoir_hw.tasks.text.task import Text as Text
+    from reservoir_hw.tasks.text.task import TextConfig as TextConfig
+    from reservoir_hw.tasks.trace.task import Trace as Trace
+    from reservoir_hw.tasks.trace.task import TraceConfig as TraceConfig
 
-__all__ = [
-    "ChannelEqualisation",
-    "ChannelEqualisationConfig",
-    "ClosedLoop",
-    "ElmanGrammar",
-    "ElmanGrammarConfig",
-    "Evaluation",
-    "JapaneseVowels",
-    "JapaneseVowelsConfig",
-    "Lorenz",
-    "LorenzConfig",
-    "MackeyGlass",
-    "MackeyGlassConfig",
-    "MemoryRecall",
-    "MemoryRecallConfig",
-    "Narma",
-    "NarmaConfig",
-    "Parity",
-    "ParityConfig",
-    "Row",
-    "SantaFe",
-    "SantaFeConfig",
-    "SineSquare",
-    "SineSquareConfig",
-    "Split",
-    "Table",
-    "Task",
-    "TaskConfig",
-    "Text",
-    "TextConfig",
-    "Trace",
-    "TraceConfig",
-    "dataset",
-]
-
-_HOME = {
-    ".channel_equalisation.task": ("ChannelEqualisation", "ChannelEqualisationConfig"),
-    ".datasets": ("dataset",),
-    ".elman_grammar.task": ("ElmanGrammar", "ElmanGrammarConfig"),
-    ".japanese_vowels.task": ("JapaneseVowels", "JapaneseVowelsConfig"),
-    ".lorenz": ("Lorenz", "LorenzConfig"),
-    ".mackey_glass": ("MackeyGlass", "MackeyGlassConfig"),
-    ".memory_recall.task": ("MemoryRecall", "MemoryRecallConfig"),
-    ".narma.task": ("Narma", "NarmaConfig"),
-    ".parity.task": ("Parity", "ParityConfig"),
-    ".prediction.task": ("ClosedLoop",),
-    ".santa_fe": ("SantaFe", "SantaFeConfig"),
-    ".sine_square.task": ("SineSquare", "SineSquareConfig"),
-    ".task": ("Evaluation", "Row", "Split", "Table", "Task", "TaskConfig"),
-    ".text.task": ("Text", "TextConfig"),
-    ".trace.task": ("Trace", "TraceConfig"),
-}
-
-__getattr__ = lazy_names(__name__, {name: module for module, names in _HOME.items() for name in names})
+__getattr__, __dir__ = lazy_names(__name__)

@@ -13,61 +13,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reservoir_hw.core.lazy import lazy_names
-from reservoir_hw.core.tokenizer import BpeTokenizer, CharTokenizer, Tokenizer, WordTokenizer, load_tokenizer
 
 if TYPE_CHECKING:
-    from reservoir_hw.readout.training._errors import NotFinite
-    from reservoir_hw.readout.training.estimate import DriveEstimate, estimate_training
-    from reservoir_hw.readout.training.history import Progress, Row
-    from reservoir_hw.readout.training.loop import TrainingResult
-    from reservoir_hw.readout.training.on_corpus import train
-    from reservoir_hw.readout.training.on_states import train_on_states
-    from reservoir_hw.readout.training.options import PRESETS, TrainingOptions
-    from reservoir_hw.readout.training.shards import HarvestedShards, Shard
-    from reservoir_hw.readout.training.weights_file import load_weights, save_weights
+    from reservoir_hw.core.tokenizer import BpeTokenizer as BpeTokenizer
+    from reservoir_hw.core.tokenizer import CharTokenizer as CharTokenizer
+    from reservoir_hw.core.tokenizer import Tokenizer as Tokenizer
+    from reservoir_hw.core.tokenizer import WordTokenizer as WordTokenizer
+    from reservoir_hw.core.tokenizer import load_tokenizer as load_tokenizer
+    from reservoir_hw.readout.training.estimate import DriveEstimate as DriveEstimate
+    from reservoir_hw.readout.training.estimate import estimate_training as estimate_training
+    from reservoir_hw.readout.training.history import Progress as Progress
+    from reservoir_hw.readout.training.history import Row as Row
+    from reservoir_hw.readout.training.loop import NotFinite as NotFinite
+    from reservoir_hw.readout.training.loop import TrainingResult as TrainingResult
+    from reservoir_hw.readout.training.on_corpus import train as train
+    from reservoir_hw.readout.training.on_states import train_on_states as train_on_states
+    from reservoir_hw.readout.training.options import PRESETS as PRESETS
+    from reservoir_hw.readout.training.options import TrainingOptions as TrainingOptions
+    from reservoir_hw.readout.training.shards import HarvestedShards as HarvestedShards
+    from reservoir_hw.readout.training.shards import Shard as Shard
+    from reservoir_hw.readout.training.weights_file import load_weights as load_weights
+    from reservoir_hw.readout.training.weights_file import save_weights as save_weights
 
-__all__ = [
-    "PRESETS",
-    "BpeTokenizer",
-    "CharTokenizer",
-    "DriveEstimate",
-    "HarvestedShards",
-    "NotFinite",
-    "Progress",
-    "Row",
-    "Shard",
-    "Tokenizer",
-    "TrainingOptions",
-    "TrainingResult",
-    "WordTokenizer",
-    "estimate_training",
-    "load_tokenizer",
-    "load_weights",
-    "save_weights",
-    "train",
-    "train_on_states",
-]
-
-_HOME = {
-    "PRESETS": ".options",
-    "DriveEstimate": ".estimate",
-    "HarvestedShards": ".shards",
-    "NotFinite": "._errors",
-    "Progress": ".history",
-    "Row": ".history",
-    "Shard": ".shards",
-    "TrainingOptions": ".options",
-    "TrainingResult": ".loop",
-    "estimate_training": ".estimate",
-    "load_weights": ".weights_file",
-    "save_weights": ".weights_file",
-    "train": ".on_corpus",
-    "train_on_states": ".on_states",
-}
-
-
-__getattr__ = lazy_names(__name__, _HOME)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__)

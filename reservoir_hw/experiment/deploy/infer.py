@@ -308,10 +308,10 @@ def latency_figure(stages: Sequence[StageLatency], title: str) -> Figure:
     from matplotlib import colormaps
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-    from reservoir_hw.core.figure_style import new_figure, plain
+    from reservoir_hw.core.figure_style import panels
 
-    figure = new_figure(8.0, 1.9 + 0.28 * len(stages))
-    budget, spread = figure.subplots(2, 1, height_ratios=[1, 0.6 + 0.3 * len(stages)])
+    heights = [1, 0.6 + 0.3 * len(stages)]
+    figure, (budget, spread) = panels(8.0, 1.9 + 0.28 * len(stages), 2, 1, height_ratios=heights)
     shades = _shades(stages, colormaps)
     times = [1e6 * typical_s(one) for one in stages]
     left, total = 0.0, sum(times)
@@ -340,8 +340,6 @@ def latency_figure(stages: Sequence[StageLatency], title: str) -> Figure:
     spread.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     spread.xaxis.set_minor_formatter(NullFormatter())
     spread.set_xlabel("time of a call (µs): median (|) to 99th percentile")
-    for axes in (budget, spread):
-        plain(axes)
     return figure
 
 

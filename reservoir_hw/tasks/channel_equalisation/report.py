@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from reservoir_hw.core import registry
-from reservoir_hw.core.figure_style import colours, new_figure, plain
+from reservoir_hw.core.figure_style import colours, one_panel
 from reservoir_hw.tasks.classification import wilson_interval
 from reservoir_hw.tasks.report import mean_and_spread
 from reservoir_hw.tasks.task import Row, Table
@@ -83,8 +83,7 @@ def figures(rows: Sequence[Row], snr_db: float) -> dict[str, Figure]:
     reservoirs = {label: points for label, points in models.items() if label not in baselines}
     noises = sorted({snr for points in models.values() for snr in points})
     varied = _varied(rows)
-    figure = new_figure(8.0, 4.8)
-    axes = figure.subplots()
+    figure, axes = one_panel(8.0, 4.8)
     axes.set_yscale("log")
     if reservoirs and (len(noises) == 1 or (len(varied) == 1 and len(reservoirs) > len(noises))):
         subject, line = (varied[0], "-") if len(varied) == 1 else ("model", "")
@@ -108,7 +107,6 @@ def figures(rows: Sequence[Row], snr_db: float) -> dict[str, Figure]:
         label = "no error seen:\nupper end of the interval"
         handles += axes.plot([], [], "v", color="0.4", markerfacecolor="white", label=label)
     figure.legend(handles=handles, loc="outside right center", frameon=False)
-    plain(axes)
     return {"symbol_error_rate": figure}
 
 

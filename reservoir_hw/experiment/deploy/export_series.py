@@ -12,9 +12,14 @@ from reservoir_hw.core.reservoir_config import build_reservoir
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.experiment.deploy.export_result import ExportResult
 from reservoir_hw.experiment.deploy.header import ranges_of, used_ranges, write_header
-from reservoir_hw.experiment.deploy.job import RECORDED_STEPS, ExportJob, carried_at_rest, check_devices, facts_of
+from reservoir_hw.experiment.deploy.job import (
+    RECORDED_STEPS,
+    ExportJob,
+    carried_at_rest,
+    check_devices,
+    simulated_networks,
+)
 from reservoir_hw.experiment.deploy.quantised import Metrics, QuantisedReadout, series_metrics, session_computes
-from reservoir_hw.experiment.deploy.simulated_networks import simulated_networks
 from reservoir_hw.readout.configuration import StateReadoutConfig
 from reservoir_hw.tasks.task import Task
 
@@ -73,30 +78,21 @@ def _write_readout(
     if work.target == "c":
         limits = ranges if ranges is not None else ranges_of(spec, None, None)
         return write_header(work, readout, [spec], limits, recorded)
-    from reservoir_hw.readout.export.exporter import write_plan
     from reservoir_hw.readout.export.linear_readout import plan_of_readout
     from reservoir_hw.readout.export.whole_model import whole_plan
 
     devices = [] if device is None else [device]
     if work.target == "whole":
-        _refuse_repetitions(repetitions)
+        if repetitions > 1:
+            raise ConfigurationError(
+                f"training.repetitions is {repetitions}, and a network without noise has nothing to average: run the "
+                "experiment with 1, or export the segments"
+            )
         plan = whole_plan(readout, simulated_networks(devices), work.precision, reservoir=device)
         recorded = carried_at_rest(plan, recorded)
     else:
         plan = plan_of_readout(readout, spec, work.precision, recorded=recorded)
-    work.say("writing")
-    manifest = write_plan(
-        plan,
-        work.path,
-        devices=devices,
-        precision=work.precision,
-        recorded=recorded,
-        probe=device is not None,
-        repetitions=repetitions,
-        metrics=metrics,
-        facts=facts_of(work.row),
-    )
-    return work.written(manifest)
+    return work.write_bundle(plan, devices, recorded, metrics, repetitions=repetitions)
 
 
 def _quantised_readout(
@@ -119,11 +115,3 @@ def _quantised_readout(
         return compute(given)["outputs"]
 
     return QuantisedReadout(readout.input_connection, outputs)
-
-
-def _refuse_repetitions(repetitions: int) -> None:
-    if repetitions > 1:
-        raise ConfigurationError(
-            f"training.repetitions is {repetitions}, and a network without noise has nothing to average: run the "
-            "experiment with 1, or export the segments"
-        )

@@ -15,9 +15,14 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
 from reservoir_hw.experiment.run.point_run import PointRun, device_records
-from reservoir_hw.experiment.run.text_judging import curves, judged, sample_of
 from reservoir_hw.experiment.run.text_plan import check_gradient, check_training, cost, gradient_of, prompt_of
-from reservoir_hw.experiment.run.text_training import train_on_harvested_states, train_on_tokens
+from reservoir_hw.experiment.run.text_training import (
+    curves,
+    judged,
+    sample_of,
+    train_on_harvested_states,
+    train_on_tokens,
+)
 from reservoir_hw.experiment.run.trainer import Cost, Trainer
 from reservoir_hw.experiment.states.record import Recorder
 from reservoir_hw.readout.models.configuration import ModelConfig
@@ -71,7 +76,6 @@ class ByGradients(Trainer):
 
     def cost(self, point: Point, task: Task, *, harvest: bool = False) -> Cost:
         """From the windows of the text."""
-        del harvest
         model = model_of(point.config)
         return cost(point.config, model, model.tokens_of(task))
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.experiment.configuration.experiment import Point
-from reservoir_hw.experiment.run.progress import StepCounter
 from reservoir_hw.experiment.run.result import Result
+from reservoir_hw.experiment.states.progress import StepCounter
 from reservoir_hw.tasks.task import Evaluation, Row, Task
 
 

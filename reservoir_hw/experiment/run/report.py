@@ -6,33 +6,10 @@ import base64
 import io
 import json
 from importlib.resources import files
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from reservoir_hw.core.files import replace_file
-from reservoir_hw.tasks.task import Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-class Reported(Protocol):
-    """What a report needs of a result: of a run, of measures, or of a sweep."""
-
-    title: str
-    status: str
-    problem: str
-    folder: Path
-    provenance: dict[str, Any]
-    notes: list[str]
-
-    def tables(self) -> list[Table]:
-        """Tables for the page."""
-        ...
-
-    def figures(self) -> dict[str, Figure]:
-        """Figures by file stem."""
-        ...
+from reservoir_hw.experiment.run.result import InFolder
 
 
 def have_report_extra() -> bool:
@@ -42,7 +19,7 @@ def have_report_extra() -> bool:
     return all(find_spec(name) for name in ("matplotlib", "jinja2"))
 
 
-def write_report(result: Reported) -> None:
+def write_report(result: InFolder) -> None:
     """Write figures/*.png and report.html; where the `report` extra is not installed, only a note that says so."""
     if not have_report_extra():
         result.notes.append("figures and the report need matplotlib and jinja2: pip install 'reservoir-hw[report]'")

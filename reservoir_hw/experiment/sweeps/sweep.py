@@ -30,9 +30,9 @@ from reservoir_hw.experiment.configuration.search import SweepConfig
 from reservoir_hw.experiment.run.estimate import Estimate
 from reservoir_hw.experiment.run.experiment import Experiment
 from reservoir_hw.experiment.run.folder import write_yaml
-from reservoir_hw.experiment.run.progress import Progress
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import how_it_ended
+from reservoir_hw.experiment.states.progress import Progress
 from reservoir_hw.experiment.sweeps.identity import identity_of
 from reservoir_hw.experiment.sweeps.result import SweepResult
 from reservoir_hw.experiment.sweeps.space import search_space, with_values

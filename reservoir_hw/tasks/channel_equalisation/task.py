@@ -127,7 +127,6 @@ class ChannelEqualisation(Task):
 
         Raises `ShapeError` for other shapes and `InputRangeError` for NaN or infinity.
         """
-        del scale
         outputs = checked_outputs(outputs, self.test)
         errors = int(np.count_nonzero(np.digitize(outputs[0, :, 0], _THRESHOLDS) != self._sent))
         rates = error_metrics("symbol_error_rate", errors, len(self._sent))

@@ -13,9 +13,9 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks.narma import report
-from reservoir_hw.tasks.prediction.report import PIECE
-from reservoir_hw.tasks.series import nmse, one_sequence
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Table, Task, TaskConfig, checked_outputs
+from reservoir_hw.tasks.prediction.task import series_evaluation
+from reservoir_hw.tasks.series import one_sequence
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Table, Task, TaskConfig
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -129,18 +129,9 @@ class Narma(Task):
 
         Raises `ShapeError` for other shapes and `InputRangeError` for NaN or infinity.
         """
-        del scale
-        outputs = checked_outputs(outputs, self.test)
-        error = nmse(outputs, self.test.targets)
-        piece = slice(PIECE)
-        return Evaluation(
-            {"nrmse": math.sqrt(error), "nmse": error},
-            {
-                "piece/targets": self.test.targets[0, piece, 0],
-                "piece/outputs": outputs[0, piece, 0],
-                "redrawn": np.array(self.redrawn),
-            },
-        )
+        evaluation = series_evaluation(outputs, self.test)
+        evaluation.arrays["redrawn"] = np.array(self.redrawn)
+        return evaluation
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """NRMSE and NMSE by model, over the data sets, for order 10 with published values below."""

@@ -17,7 +17,7 @@ from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress
 from reservoir_hw.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from reservoir_hw.experiment.deploy.infer import Progress
+    from reservoir_hw.experiment.states.progress import Progress
     from reservoir_hw.readout.edge import EdgeRunner
 
 

@@ -21,7 +21,6 @@ from reservoir_hw.experiment.deploy.job import (
 )
 from reservoir_hw.experiment.deploy.quantised import Metrics, QuantisedReadout, series_metrics, session_computes
 from reservoir_hw.readout.configuration import StateReadoutConfig
-from reservoir_hw.tasks.task import Task
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.export.plan import Values
@@ -41,11 +40,15 @@ def export_readout(work: ExportJob, *, offline: bool) -> ExportResult:
         (spec,) = row.reservoirs
         exported = _write_readout(work, readout, spec, None, None, {}, repetitions)
     else:
+        from reservoir_hw.readout.export.recording import record_series
+
         task = config.task.build()
         work.say("opening")
         with build_reservoir(config.reservoir.for_inputs(task.inputs)) as device:
             check_devices(row, [device])
-            recorded = _recorded_series(work, device, task)
+            inputs = task.test.inputs[:1, :RECORDED_STEPS]
+            work.say(f"recording {inputs.shape[1]} steps")
+            recorded = record_series(device, inputs)
             ranges = ranges_of(device.spec, recorded, task)
             if work.precision == "int8":
                 quantised = _quantised_readout(work, readout, device.spec, ranges)
@@ -55,14 +58,6 @@ def export_readout(work: ExportJob, *, offline: bool) -> ExportResult:
     exported.notes += notes
     exported.metrics = metrics
     return exported
-
-
-def _recorded_series(work: ExportJob, device: Reservoir, task: Task) -> Values:
-    from reservoir_hw.readout.export.recording import record_series
-
-    inputs = task.test.inputs[:1, :RECORDED_STEPS]
-    work.say(f"recording {inputs.shape[1]} steps")
-    return record_series(device, inputs)
 
 
 def _write_readout(

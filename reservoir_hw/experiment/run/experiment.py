@@ -17,10 +17,9 @@ from reservoir_hw.experiment.run.by_gradients import ByGradients
 from reservoir_hw.experiment.run.estimate import Estimate, estimate
 from reservoir_hw.experiment.run.folder import begun_run_folder, new_run_folder, rows_in, write_yaml
 from reservoir_hw.experiment.run.in_one_pass import InOnePass, harvest_point
-from reservoir_hw.experiment.run.point_run import PointRun, RowFiles
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import Result, how_it_ended
-from reservoir_hw.experiment.run.trainer import Trainer
+from reservoir_hw.experiment.run.trainer import PointRun, RowFiles, Trainer
 from reservoir_hw.experiment.states.harvest import store_path
 from reservoir_hw.experiment.states.plan import plan_of, steps_of
 from reservoir_hw.experiment.states.progress import Progress, StepCounter

@@ -13,8 +13,7 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
-from reservoir_hw.experiment.run.point_run import PointRun, device_records
-from reservoir_hw.experiment.run.trainer import Cost, Trainer
+from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer, device_records
 from reservoir_hw.experiment.states.closed_loop import forecast
 from reservoir_hw.experiment.states.drive import driven, learn, predict_into, predict_then_update_into
 from reservoir_hw.experiment.states.harvest import (

@@ -28,7 +28,9 @@ def write_report(result: InFolder) -> None:
 
     pictures: list[dict[str, str]] = []
     for name, figure in result.figures().items():
-        png = _png(figure)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=150, bbox_inches="tight")
+        png = buffer.getvalue()
         (result.folder / "figures").mkdir(exist_ok=True)
         replace_file(result.folder / "figures" / f"{name}.png", png)
         pictures.append({"name": name.replace("_", " "), "data": base64.b64encode(png).decode()})
@@ -59,9 +61,3 @@ def _devices(provenance: dict[str, Any]) -> list[str]:
             name = " ".join(filter(None, (identity["vendor"], identity["model"], identity["serial"])))
             lines.append(f"{what}: {name} (fingerprint {identity['fingerprint'][:12]})")
     return list(dict.fromkeys(lines))
-
-
-def _png(figure: Any) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=150, bbox_inches="tight")
-    return buffer.getvalue()

@@ -12,8 +12,8 @@ import numpy as np
 
 from reservoir_hw.experiment.configuration.experiment import SampleConfig
 from reservoir_hw.experiment.configuration.gradient import GradientConfig
-from reservoir_hw.experiment.run.point_run import PointRun
 from reservoir_hw.experiment.run.text_plan import held_out_of, prompt_of, shards_for, windows_in
+from reservoir_hw.experiment.run.trainer import PointRun
 from reservoir_hw.readout.training.options import TrainingOptions
 from reservoir_hw.tasks.task import Tokens
 

@@ -46,10 +46,10 @@ class _Pooled:
 Models: TypeAlias = dict[str, dict[float, _Pooled]]
 
 
-def tables(rows: Sequence[Row], snr_db: float) -> list[Table]:
-    """One table; `snr_db` is that of rows in which it was not varied."""
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """One table, with a line for each model and signal-to-noise ratio."""
     body = []
-    for label, points in _models(rows, snr_db).items():
+    for label, points in _models(rows).items():
         for snr, pooled in points.items():
             low, high = pooled.interval
             body.append(
@@ -72,13 +72,13 @@ def tables(rows: Sequence[Row], snr_db: float) -> list[Table]:
     return [Table("Channel equalisation", header, body, note)]
 
 
-def figures(rows: Sequence[Row], snr_db: float) -> dict[str, Figure]:
+def figures(rows: Sequence[Row]) -> dict[str, Figure]:
     """Figures by file stem, over the same rows as `tables`.
 
     The rates stand over the noise, one curve for each model; where one other thing takes more values, they stand
     over that, one curve for each noise. Baselines are dashed.
     """
-    models = _models(rows, snr_db)
+    models = _models(rows)
     baselines = {label: points for label, points in models.items() if _is_baseline(label)}
     reservoirs = {label: points for label, points in models.items() if label not in baselines}
     noises = sorted({snr for points in models.values() for snr in points})
@@ -158,12 +158,14 @@ def _curve(axes: Axes, places: Sequence[float], points: Sequence[_Pooled], label
     return curve
 
 
-def _models(rows: Sequence[Row], snr_db: float) -> Models:
+def _models(rows: Sequence[Row]) -> Models:
     """Runs by label and signal-to-noise ratio."""
     models: Models = {}
     for row in rows:
         points = models.setdefault(row.label, {})
-        points.setdefault(float(row.point.get("task.snr_db", snr_db)), _Pooled([])).runs.append(row)
+        points.setdefault(
+            float(row.point.get("task.snr_db", row.evaluation.arrays["snr_db"])), _Pooled([])
+        ).runs.append(row)
     return models
 
 

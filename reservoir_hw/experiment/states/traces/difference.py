@@ -17,6 +17,7 @@ from reservoir_hw.tasks.task import Table
 _AT_ONCE = 64
 _PIECE_BYTES = 16 << 20
 _WORST = 10
+_OF_A_NODE = ("nrmse", "consistency", "offset", "largest")
 
 
 @dataclass(frozen=True)
@@ -110,14 +111,8 @@ class Difference:
                 "deviations": _known(first.deviations),
             },
             "nodes": [
-                {
-                    "name": self.nodes[i],
-                    "nrmse": _known(self.nrmse[i]),
-                    "consistency": _known(self.consistency[i]),
-                    "offset": _known(self.offset[i]),
-                    "largest": _known(self.largest[i]),
-                }
-                for i in range(len(self.nodes))
+                {"name": name, **{key: _known(getattr(self, key)[i]) for key in _OF_A_NODE}}
+                for i, name in enumerate(self.nodes)
             ],
         }
 

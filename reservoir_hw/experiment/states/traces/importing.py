@@ -60,7 +60,11 @@ def import_trace(
         config, folder = mapping, Path()
     else:
         config, folder = load_mapping(mapping), Path(mapping).parent
-    paths = [Path(file) for file in files] or [_named_file(config, folder)]
+    paths = [Path(file) for file in files]
+    if not paths:
+        if config.file is None:
+            raise ConfigurationError("the mapping names no `file`; name one, or several, on the command line")
+        paths = [resolve(config.file, folder)]
     with ExitStack() as stack:
         sources = [stack.enter_context(opened(path, config.text)) for path in paths]
         if not files and config.sha256 not in (None, sources[0].sha256):
@@ -165,12 +169,6 @@ class _Part:
             self.low = np.fmin(self.low, np.fmin.reduce(states, axis=(0, 1)))
             self.high = np.fmax(self.high, np.fmax.reduce(states, axis=(0, 1)))
             on_steps(states.shape[1])
-
-
-def _named_file(config: MappingConfig, folder: Path) -> Path:
-    if config.file is None:
-        raise ConfigurationError("the mapping names no `file`; name one, or several, on the command line")
-    return resolve(config.file, folder)
 
 
 def _broken(columns: Columns, row: int, column: int, what: str) -> str:

@@ -37,7 +37,6 @@ def _common(
         str, typer.Option("--log", help="Log to standard error from this level on: debug, info, warning, error.")
     ] = "warning",
 ) -> None:
-    del version
     import logging
 
     level = logging.getLevelNamesMapping().get(log.upper())

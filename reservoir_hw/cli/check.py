@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Annotated
 
 import typer
@@ -35,7 +34,7 @@ def check(
         else:
             typer.echo(f"{file} is a valid reservoir file of kind {config.kind}")
         return
-    with own_stdout() if json else contextlib.nullcontext():
+    with own_stdout(json):
         experiment = Experiment(document)
         sweep = None if experiment.config.sweep is None else Sweep(document)
         cost = (sweep or experiment).estimate()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from reservoir_hw.cli.options import InputsOption, JsonOption, SetOption
+from reservoir_hw.cli.options import InputRangeOption, InputsOption, JsonOption, SetOption
 from reservoir_hw.cli.show import own_stdout, print_facts, print_json
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 
@@ -22,10 +21,7 @@ def info(
     inputs: InputsOption = None,
     set_: SetOption = None,
     drive: Annotated[bool, typer.Option(help="Drive it, to see how fast it answers.")] = True,
-    input_range: Annotated[
-        tuple[float, float] | None,
-        typer.Option("--input-range", metavar="LOW HIGH", help="Inputs to drive with. (default: the device's range)"),
-    ] = None,
+    input_range: InputRangeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Say what a device is, and how fast it answers: round trip of a step, steps and bytes per second.
@@ -36,7 +32,7 @@ def info(
     from reservoir_hw.experiment.devices.info import look_at
     from reservoir_hw.experiment.devices.reservoir_file import reservoir_from_file
 
-    with own_stdout() if json else contextlib.nullcontext():
+    with own_stdout(json):
         config, reservoir = reservoir_from_file(file, set=set_ or [], inputs=inputs)
         with reservoir:
             found = look_at(reservoir, config.kind, drive=drive, input_range=input_range)

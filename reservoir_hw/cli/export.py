@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -46,7 +45,7 @@ def export(
     """
     from reservoir_hw.experiment.deploy.export import export_run
 
-    with own_stdout() if json else contextlib.nullcontext(), progress_bar() as progress:
+    with own_stdout(json), progress_bar() as progress:
         exported = export_run(
             run, out, precision=precision, target=target, row=row, reservoir=reservoir, offline=offline, force=force,
             progress=progress,

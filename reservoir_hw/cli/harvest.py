@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 
 import typer
@@ -23,7 +22,7 @@ def harvest(
     """
     from reservoir_hw.experiment import Experiment
 
-    with own_stdout() if json else contextlib.nullcontext():
+    with own_stdout(json):
         experiment = Experiment.from_file(file, reservoir=reservoir, set=set_ or [])
         cost = experiment.estimate(harvest=True)
         typer.echo(f"{experiment.config.title or experiment.name}: {cost}", err=True)

@@ -17,7 +17,7 @@ from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress
 from reservoir_hw.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from reservoir_hw.experiment.deploy.infer import Progress
+    from reservoir_hw.experiment.states.progress import Progress
     from reservoir_hw.readout.edge import EdgeRunner
 
 
@@ -78,14 +78,14 @@ def infer(
     )
 
     timed = latency or figure is not None
-    if json or output == "-":
-        _require_standard_output()
+    if (json or output == "-") and sys.stdout is None:
+        raise ConfigurationError("standard output is closed: give --output FILE, without --json")
     if output != "-":
         require_place(Path(output), "--output")
     if figure is not None:
         require_figure(figure)
     facts: dict[str, Any] = {}
-    with own_stdout() if json else contextlib.nullcontext():
+    with own_stdout(json):
         with open_runner(bundle, reservoir or [], any_device=any_device, repetitions=repetitions) as runner:
             facts |= {"model": runner.manifest.model, "precision": runner.manifest.precision}
             if verify_probe:
@@ -122,15 +122,11 @@ def infer(
         print_json(facts)
         return
     if latency:
-        with _on_standard_error():
+        # Outputs alone go to standard output.
+        with contextlib.redirect_stdout(sys.stderr):
             print_tables([latency_table(stages)])
     if facts["clipped"]:
         typer.echo(f"{facts['clipped']:,} values were clipped into the range of a reservoir", err=True)
-
-
-def _require_standard_output() -> None:
-    if sys.stdout is None:
-        raise ConfigurationError("standard output is closed: give --output FILE, without --json")
 
 
 def _unseen(what: str, done: int, total: int) -> None:
@@ -241,10 +237,3 @@ def _named(output: str) -> Iterator[None]:
     except OSError as error:
         error.filename = error.filename or ("standard output" if output == "-" else output)
         raise
-
-
-@contextlib.contextmanager
-def _on_standard_error() -> Iterator[None]:
-    """Outputs alone go to standard output."""
-    with contextlib.redirect_stdout(sys.stderr):
-        yield

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from reservoir_hw.cli.options import JsonOption, ReservoirOption, SetOption
-from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress_bar
+from reservoir_hw.cli.options import InputRangeOption, JsonOption, ReservoirOption, SetOption
+from reservoir_hw.cli.show import own_stdout, print_result, progress_bar
 
 
 def measure(
@@ -30,10 +29,7 @@ def measure(
         int | None, typer.Option("--max-delay", min=0, help="Longest delay. (default: twice the number of nodes)")
     ] = None,
     repeats: Annotated[int, typer.Option(min=2, help="How often a device is driven with the same inputs.")] = 10,
-    input_range: Annotated[
-        tuple[float, float] | None,
-        typer.Option("--input-range", metavar="LOW HIGH", help="Inputs to drive with. (default: the device's range)"),
-    ] = None,
+    input_range: InputRangeOption = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the inputs.")] = 0,
     folder: Annotated[Path, typer.Option(help="Where the folder with the results is made.")] = Path("runs"),
     json: JsonOption = False,
@@ -45,7 +41,7 @@ def measure(
     """
     from reservoir_hw.experiment.devices.measure import measure as take_measures
 
-    with own_stdout() if json else contextlib.nullcontext(), progress_bar() as progress:
+    with own_stdout(json), progress_bar() as progress:
         result = take_measures(
             source,
             reservoir=reservoir,
@@ -60,10 +56,4 @@ def measure(
             folder=folder,
             progress=progress,
         )
-    if json:
-        print_json(result.metrics)
-    else:
-        print_tables(result.tables())
-        typer.echo(f"Results are in {result.folder}")
-    for note in result.notes:
-        typer.echo(note, err=True)
+    print_result(result, json=json)

@@ -19,6 +19,10 @@ SetOption: TypeAlias = Annotated[
     ),
 ]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+InputRangeOption: TypeAlias = Annotated[
+    tuple[float, float] | None,
+    typer.Option("--input-range", metavar="LOW HIGH", help="Inputs to drive with. (default: the device's range)"),
+]
 InputsOption: TypeAlias = Annotated[
     int | None, typer.Option("--inputs", min=1, metavar="N", help="Input channels, where neither file nor task says.")
 ]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import typer
 
 from reservoir_hw.cli.options import ExperimentFile, JsonOption, ReservoirOption, SetOption
-from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress_bar
+from reservoir_hw.cli.show import own_stdout, print_result, progress_bar
 
 
 def run(
@@ -23,15 +21,9 @@ def run(
     """
     from reservoir_hw.experiment import Experiment
 
-    with own_stdout() if json else contextlib.nullcontext():
+    with own_stdout(json):
         experiment = Experiment.from_file(file, reservoir=reservoir, set=set_ or [])
         typer.echo(f"{experiment.config.title or experiment.name}: {experiment.estimate()}", err=True)
         with progress_bar() as progress:
             result = experiment.run(progress)
-    if json:
-        print_json(result.metrics)
-    else:
-        print_tables(result.tables())
-        typer.echo(f"Results are in {result.folder}")
-    for note in result.notes:
-        typer.echo(note, err=True)
+    print_result(result, json=json)

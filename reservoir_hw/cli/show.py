@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
+    from reservoir_hw.experiment.run.result import InFolder
     from reservoir_hw.tasks.task import Table
 
 LINE_EVERY_S = 30.0
 
 
 @contextmanager
-def own_stdout() -> Iterator[None]:
-    """Standard output belongs to us: what a lab's code prints meanwhile goes to standard error."""
-    if sys.stdout is None:
-        # Closed by the caller: there is nothing to keep clean.
+def own_stdout(wanted: bool) -> Iterator[None]:
+    """Standard output belongs to us if that is wanted: what a lab's code prints meanwhile goes to standard error."""
+    # It may be closed by the caller: then there is nothing to keep clean.
+    if not wanted or sys.stdout is None:
         yield
         return
     sys.stdout.flush()
@@ -83,6 +84,19 @@ def print_json(value: Any) -> None:
     from reservoir_hw.experiment.run.folder import to_json
 
     typer.echo(to_json(value))
+
+
+def print_result(result: InFolder, *, json: bool, now: str = "") -> None:
+    """What was found and where it lies, `now` what to type next, and the remarks on standard error."""
+    if json:
+        print_json(result.metrics)
+    else:
+        print_tables(result.tables())
+        typer.echo(f"Results are in {result.folder}")
+        if now:
+            typer.echo(f"Now: {now}")
+    for note in result.notes:
+        typer.echo(note, err=True)
 
 
 def print_tables(tables: Iterable[Table]) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Annotated
 
 import typer
 
 from reservoir_hw.cli.options import ExperimentFile, JsonOption, ReservoirOption, SetOption
-from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress_bar
+from reservoir_hw.cli.show import own_stdout, print_result, progress_bar
 
 
 def sweep(
@@ -37,18 +36,11 @@ def sweep(
     """
     from reservoir_hw.experiment.sweeps.sweep import Sweep, describe
 
-    with own_stdout() if json else contextlib.nullcontext():
+    with own_stdout(json):
         wanted = Sweep.of(file, reservoir=reservoir, set=set_ or [], trials=trials, name=name, storage=storage)
         title = wanted.experiment.config.title or wanted.experiment.name
         typer.echo(f"{title}: {describe(wanted.config)}; each {wanted.estimate()}", err=True)
         with progress_bar() as progress:
             result = wanted.run(progress)
-    if json:
-        print_json(result.metrics)
-    else:
-        print_tables(result.tables())
-        typer.echo(f"Results are in {result.folder}")
-        if result.best is not None:
-            typer.echo(f"Now: reservoir-hw run {result.best_file}")
-    for note in result.notes:
-        typer.echo(note, err=True)
+    now = "" if result.best is None else f"reservoir-hw run {result.best_file}"
+    print_result(result, json=json, now=now)

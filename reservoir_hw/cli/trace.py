@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from reservoir_hw.cli.options import JsonOption
 from reservoir_hw.cli.show import print_facts, print_json, print_tables, progress_bar
 from reservoir_hw.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from reservoir_hw.core.store import StateStore
 
 app = typer.Typer(
     help="States of a device on disk: what is in them, import, comparison, a picture.", no_args_is_help=True
@@ -22,14 +25,8 @@ TracePath: TypeAlias = Annotated[str, typer.Argument(metavar="TRACE", help="A re
 def info(trace: TracePath, json: JsonOption = False) -> None:
     """Say what is in a trace: device, data sets, how far it is, where it comes from."""
     from reservoir_hw.core.store import StateStore
-    from reservoir_hw.experiment.states.traces.information import describe, facts, table
 
-    about = describe(StateStore.open(trace))
-    if json:
-        print_json(about)
-        return
-    print_facts(facts(about))
-    print_tables([table(about)])
+    _print_trace(StateStore.open(trace), json=json)
 
 
 @app.command("import")
@@ -44,11 +41,16 @@ def import_(
 ) -> None:
     """Convert measured data (npy, npz, HDF5, csv, txt; packed or not) into a trace."""
     from reservoir_hw.experiment.states.traces.importing import import_trace
-    from reservoir_hw.experiment.states.traces.information import describe, facts, table
 
     with progress_bar() as progress:
         imported = import_trace(mapping, out, files or [], progress)
-    about = describe(imported.store)
+    _print_trace(imported.store, json=json)
+
+
+def _print_trace(store: StateStore, *, json: bool) -> None:
+    from reservoir_hw.experiment.states.traces.information import describe, facts, table
+
+    about = describe(store)
     if json:
         print_json(about)
         return

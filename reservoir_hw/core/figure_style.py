@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,23 @@ def new_figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def one_panel(width: float, height: float) -> tuple[Figure, Axes]:
+    """A figure of this size in inches with one plain set of axes."""
+    figure = new_figure(width, height)
+    axes = figure.subplots()
+    plain(axes)
+    return figure, axes
+
+
+def panels(width: float, height: float, rows: int, columns: int, **options: Any) -> tuple[Figure, Any]:
+    """A figure of this size in inches with several plain sets of axes; `options` are those of `Figure.subplots`."""
+    figure = new_figure(width, height)
+    grid = figure.subplots(rows, columns, **options)
+    for axes in grid.flat:
+        plain(axes)
+    return figure, grid
 
 
 def colours(count: int) -> list[tuple[float, ...]]:

@@ -11,7 +11,7 @@ from reservoir_hw.core.errors import ShapeError
 from reservoir_hw.measures._arrays import moving_nodes
 from reservoir_hw.measures._blocks import Rows
 from reservoir_hw.measures._measured import Measured
-from reservoir_hw.measures._statistics import BATCHES, bounded, check_confidence, t_interval
+from reservoir_hw.measures._statistics import BATCHES, bounded, check_confidence, require_steps, t_interval
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -64,9 +64,8 @@ def _jackknife(rows: Rows, mean: np.ndarray, weights: np.ndarray, products: np.n
 
     Leaving out a piece with the sum S_b gives tr(S - S_b)² / tr (S - S_b)², for which three traces are enough.
     """
+    require_steps(rows.rows)
     edges = np.linspace(0, rows.rows, BATCHES + 1).astype(int)
-    if edges[1] < 2:
-        raise ShapeError(f"{rows.rows} steps are too few for an interval: at least {2 * BATCHES} are needed")
     own, crossed, squared = np.zeros(BATCHES), np.zeros(BATCHES), np.zeros(BATCHES)
     # The sums of the pieces that are not whole yet: rows of different sequences may come in turn.
     sums: dict[int, np.ndarray] = {}

@@ -16,6 +16,7 @@ from reservoir_hw.measures._statistics import (
     correlation_times,
     independent_pieces,
     no_interval,
+    require_steps,
     t_interval,
 )
 
@@ -68,8 +69,7 @@ def share_interval(
     pieces the interval is infinite. Raises `ShapeError` for fewer than two steps for each of `BATCHES` pieces.
     """
     steps = x.shape[1]
-    if steps < 2 * BATCHES:
-        raise ShapeError(f"{steps} steps are too few for an interval: at least {2 * BATCHES} are needed")
+    require_steps(steps)
     response = x.mean(axis=0)
     times = [correlation_times(response[:, [node]])[0] for node in range(0, x.shape[2], -(-x.shape[2] // _NODES))]
     pieces = min(int(independent_pieces(influence[:, None], BATCHES)[0]), int(steps / (_SPAN * np.mean(times))))

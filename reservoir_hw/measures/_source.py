@@ -78,7 +78,6 @@ class Source(ABC):
 
     def planned_steps(self, names: Collection[str]) -> int:
         """Steps that the measures `names` will drive; 0 for what was driven already."""
-        del names
         return 0
 
     # ---- the measures ---------------------------------------------------------------------------

@@ -26,6 +26,12 @@ def check_confidence(confidence: float) -> None:
         raise ConfigurationError(f"confidence is {confidence}; it lies between 0 and 1, for instance 0.95")
 
 
+def require_steps(steps: int) -> None:
+    """Raise `ShapeError` where there are fewer than two steps for each of `BATCHES` pieces."""
+    if steps < 2 * BATCHES:
+        raise ShapeError(f"{steps} steps are too few for an interval: at least {2 * BATCHES} are needed")
+
+
 def chi2_quantile(probability: float, degrees: float) -> float:
     """Quantile of the chi-square distribution (Wilson & Hilferty 1931).
 
@@ -98,8 +104,7 @@ def batch_means(series: np.ndarray) -> BatchMeans:
     correlation time asks for longer ones. Raises `ShapeError` where there are fewer than two steps for each of
     `BATCHES` pieces.
     """
-    if len(series) < 2 * BATCHES:
-        raise ShapeError(f"{len(series)} steps are too few for an interval: at least {2 * BATCHES} are needed")
+    require_steps(len(series))
     batches = int(independent_pieces(series[:, None], BATCHES)[0])
     count = max(batches, FEWEST)
     length = len(series) // count

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reservoir_hw.core.figure_style import colours, new_figure, plain, whole_numbers
+from reservoir_hw.core.figure_style import colours, one_panel, panels, whole_numbers
 from reservoir_hw.measures._consistency import Consistency
 from reservoir_hw.measures._drift import Drift
 from reservoir_hw.measures._echo_state_index import EchoStateIndex
@@ -34,8 +34,7 @@ def figures(results: Mapping[str, Measured]) -> dict[str, Figure]:
 
 def memory_figure(result: MemoryCapacity) -> Figure:
     """What is remembered of each delay."""
-    figure = new_figure(8.0, 3.6)
-    axes = figure.subplots()
+    figure, axes = one_panel(8.0, 3.6)
     delays = np.arange(result.recall.shape[1])
     for channel, (recall, colour) in enumerate(zip(result.recall, colours(len(result.recall)), strict=True)):
         label = "recall" if len(result.recall) == 1 else f"recall of input {channel}"
@@ -45,19 +44,16 @@ def memory_figure(result: MemoryCapacity) -> Figure:
     remembered = np.flatnonzero(result.capacities.any(axis=0))
     axes.set_xlim(-0.5, min(len(delays) - 0.5, 1.15 * (remembered[-1] if len(remembered) else 0) + 5))
     axes.set_ylim(0, 1.05)
-    axes.set_xlabel("delay (steps)")
-    axes.set_ylabel("squared correlation r²\nof the best linear readout")
+    axes.set(xlabel="delay (steps)", ylabel="squared correlation r²\nof the best linear readout")
     whole_numbers(axes.xaxis)
     axes.set_title(f"Linear memory capacity {result.value:.3g}; at most {result.rank}", loc="left")
     axes.legend(frameon=False)
-    plain(axes)
     return figure
 
 
 def processing_figure(result: ProcessingCapacity) -> Figure:
     """Capacity by degree, and by the longest delay."""
-    figure = new_figure(9.0, 4.0)
-    whole, parts = figure.subplots(1, 2, width_ratios=[1, 3])
+    figure, (whole, parts) = panels(9.0, 4.0, 1, 2, width_ratios=[1, 3])
     shades = colours(len(result.by_degree))
     longest = np.flatnonzero(result.by_delay.any(axis=0))
     delays = np.arange((longest[-1] if len(longest) else 0) + 1)
@@ -80,20 +76,16 @@ def processing_figure(result: ProcessingCapacity) -> Figure:
     whole.set_xticks([])
     whole.set_ylabel("capacity")
     whole.set_title(f"Total {result.value:.3g}", loc="left")
-    parts.set_xlabel("longest delay in the function (steps)")
-    parts.set_ylabel("capacity")
+    parts.set(xlabel="longest delay in the function (steps)", ylabel="capacity")
     whole_numbers(parts.xaxis)
     parts.set_title("Which functions of past inputs the states compute", loc="left")
     parts.legend(frameon=False, fontsize=9)
-    plain(whole)
-    plain(parts)
     return figure
 
 
 def rank_figure(result: Rank) -> Figure:
     """The singular values with their threshold."""
-    figure = new_figure(7.0, 3.6)
-    axes = figure.subplots()
+    figure, axes = one_panel(7.0, 3.6)
     at = np.arange(1, result.singular_values.shape[1] + 1)
     positive = np.maximum(result.singular_values, np.finfo(np.float64).tiny)
     for values in positive:
@@ -101,23 +93,19 @@ def rank_figure(result: Rank) -> Figure:
     axes.axhline(result.threshold, color=_SECOND, linestyle="--", linewidth=1, label="below: noise or rounding")
     axes.legend(frameon=False, fontsize=9)
     axes.set_ylim(bottom=min(result.threshold, max(positive.min(), result.threshold * 1e-4)) / 5)
-    axes.set_xlabel("number of the singular value")
+    axes.set(xlabel="number of the singular value", ylabel="singular value\n(units of the state)")
     whole_numbers(axes.xaxis)
-    axes.set_ylabel("singular value\n(units of the state)")
     what = "Kernel" if result.streams == "different" else "Generalisation"
     axes.set_title(f"{what} rank {result.value:.3g}: states at the ends of {result.streams} input streams", loc="left")
-    plain(axes)
     return figure
 
 
 def consistency_figure(result: Consistency) -> Figure:
     """Consistency of each node, and of the directions of the states."""
-    figure = new_figure(9.0, 3.6)
-    nodes, profile = figure.subplots(1, 2, sharey=True)
+    figure, (nodes, profile) = panels(9.0, 3.6, 1, 2, sharey=True)
     nodes.plot(np.arange(len(result.nodes)), result.nodes, "o", color=_MAIN, markersize=4)
     nodes.axhline(result.value, color=_SECOND, linewidth=1)
-    nodes.set_xlabel("node")
-    nodes.set_ylabel("consistency\n(1: fully reproduced, 0: unrelated)")
+    nodes.set(xlabel="node", ylabel="consistency\n(1: fully reproduced, 0: unrelated)")
     nodes.set_title(f"Nodes, mean {result.value:.3g} (line)", loc="left")
     profile.plot(np.arange(1, len(result.profile) + 1), result.profile, "o-", color=_MAIN, markersize=3, linewidth=1)
     profile.fill_between(np.arange(1, len(result.profile) + 1), result.profile, color=_MAIN, alpha=0.15, linewidth=0)
@@ -126,15 +114,12 @@ def consistency_figure(result: Consistency) -> Figure:
     low = float(np.nanmin(np.concatenate([result.nodes, result.profile])))
     nodes.set_ylim(min(0.0, low) - 0.03, 1.05)
     whole_numbers(nodes.xaxis, profile.xaxis)
-    plain(nodes)
-    plain(profile)
     return figure
 
 
 def signal_to_noise_figure(result: SignalToNoise) -> Figure:
     """Signal-to-noise ratio of each node."""
-    figure = new_figure(8.0, 3.4)
-    axes = figure.subplots()
+    figure, axes = one_panel(8.0, 3.4)
     at = np.flatnonzero(np.isfinite(result.nodes))
     axes.vlines(at, 0, result.nodes[at], color=_MAIN, linewidth=1)
     axes.plot(at, result.nodes[at], "o", color=_MAIN, markersize=4)
@@ -147,14 +132,12 @@ def signal_to_noise_figure(result: SignalToNoise) -> Figure:
     axes.set_ylabel("signal-to-noise ratio (dB)")
     whole_numbers(axes.xaxis)
     axes.set_title(f"Signal to noise, {result.value:.3g} dB over all nodes (line)", loc="left")
-    plain(axes)
     return figure
 
 
 def lyapunov_figure(result: LyapunovExponent) -> Figure:
     """The mean log distance with the fitted line."""
-    figure = new_figure(7.5, 3.8)
-    axes = figure.subplots()
+    figure, axes = one_panel(7.5, 3.8)
     shown = slice(None) if np.isinf(result.floor) else slice(2 * result.last + 20)
     curve = result.log_distance[shown]
     axes.plot(np.arange(len(curve)), curve, color=_QUIET, linewidth=2, label="measured, mean over pairs")
@@ -166,20 +149,17 @@ def lyapunov_figure(result: LyapunovExponent) -> Figure:
     )  # fmt: skip
     if np.isfinite(result.floor):
         axes.axhline(result.floor, color="black", linestyle="--", linewidth=1, label="noise floor")
-    axes.set_xlabel("step of the common drive")
+    axes.set(xlabel="step of the common drive", ylabel="ln (distance / first distance)")
     whole_numbers(axes.xaxis)
-    axes.set_ylabel("ln (distance / first distance)")
     what = "forgets its past" if result.value < 0 else "does not forget its past"
     axes.set_title(f"Lyapunov exponent {result.value:.3g} per step: the device {what}", loc="left")
     axes.legend(frameon=False)
-    plain(axes)
     return figure
 
 
 def echo_index_figure(result: EchoStateIndex) -> Figure:
     """How the responses from different initial states approach each other, or not."""
-    figure = new_figure(7.5, 3.8)
-    axes = figure.subplots()
+    figure, axes = one_panel(7.5, 3.8)
     steps = np.arange(1, result.approach.shape[1] + 1)
     lowest = result.tolerance / 100
     for number, colour in enumerate(colours(int(result.value))):
@@ -195,14 +175,12 @@ def echo_index_figure(result: EchoStateIndex) -> Figure:
     most = f" to {result.interval.high:.0f}" if np.isfinite(result.interval.high) else ""
     axes.set_title(f"Echo-state index {result.value:.0f}{most}, from {len(result.response)} initial states", loc="left")
     axes.legend(frameon=False, fontsize=8, loc="lower left")
-    plain(axes)
     return figure
 
 
 def dimension_figure(result: EffectiveDimension) -> Figure:
     """The share of each principal axis in the variance."""
-    figure = new_figure(7.0, 3.6)
-    axes = figure.subplots()
+    figure, axes = one_panel(7.0, 3.6)
     share = result.variances / result.variances.sum()
     kept = share > 1e-16
     axes.semilogy(np.arange(1, len(share) + 1)[kept], share[kept], "o-", color=_MAIN, markersize=3, linewidth=1)
@@ -211,18 +189,15 @@ def dimension_figure(result: EffectiveDimension) -> Figure:
         f"effective dimension {result.value:.3g}", (result.value, 1), (4, 0), xycoords=("data", "axes fraction"),
         textcoords="offset points", va="top", color=_SECOND, fontsize=9,
     )  # fmt: skip
-    axes.set_xlabel("principal axis of the states")
+    axes.set(xlabel="principal axis of the states", ylabel="share of the variance")
     whole_numbers(axes.xaxis)
-    axes.set_ylabel("share of the variance")
     axes.set_title(f"How the variance of {len(share)} nodes is spread", loc="left")
-    plain(axes)
     return figure
 
 
 def drift_figure(result: Drift) -> Figure:
     """Change of each node, and the course of those that change most."""
-    figure = new_figure(9.0, 3.8)
-    course, change = figure.subplots(1, 2)
+    figure, (course, change) = panels(9.0, 3.8, 1, 2)
     most = np.argsort(-np.abs(result.mean_change))[:_SHOWN_NODES]
     for node, colour in zip(most, colours(len(most)), strict=True):
         course.plot(result.means[:, node], "o-", color=colour, markersize=3, linewidth=1, label=f"node {node}")
@@ -241,13 +216,10 @@ def drift_figure(result: Drift) -> Figure:
                 nodes[significant], result.mean_change[significant], "o", color=colour, markersize=4, label=label
             )
     change.axhline(0, color=_QUIET, linewidth=1)
-    change.set_xlabel("node")
-    change.set_ylabel("change of the mean from start to end\n(in standard deviations)")
+    change.set(xlabel="node", ylabel="change of the mean from start to end\n(in standard deviations)")
     change.set_title(f"Largest change {result.value:.3g}", loc="left")
     change.legend(frameon=False, fontsize=8)
     whole_numbers(course.xaxis, change.xaxis)
-    plain(course)
-    plain(change)
     return figure
 
 

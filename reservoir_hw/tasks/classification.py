@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reservoir_hw.core.figure_style import colours, new_figure, plain
+from reservoir_hw.core.figure_style import colours, one_panel
 from reservoir_hw.tasks.report import Models, by_model
 from reservoir_hw.tasks.task import Row, Table
 
@@ -85,8 +85,7 @@ def table(found: Models, title: str, trials: str, further: Sequence[str] = ()) -
 
 def figure(found: Models, trials: str, guessing: float) -> Figure:
     """Error rates with their intervals by model, beside the rate of guessing where that is not far away."""
-    drawn = new_figure(7.5, 1.8 + 0.35 * len(found))
-    axes = drawn.subplots()
+    drawn, axes = one_panel(7.5, 1.8 + 0.35 * len(found))
     largest = 0.0
     for height, (runs, colour) in enumerate(zip(found.values(), colours(len(found)), strict=True)):
         errors, total = pooled(runs)
@@ -102,7 +101,6 @@ def figure(found: Models, trials: str, guessing: float) -> Figure:
     # A little to the left, so that a point at 0 is seen whole.
     axes.set_xlim(left=-0.04 * largest)
     axes.set_xlabel(f"{trials} with the wrong answer (%, with 95 % interval; guessing: {100 * guessing:.0f} %)")
-    plain(axes)
     return drawn
 
 
@@ -110,8 +108,7 @@ def curves(rows: Sequence[Row], parameter: str, trials: str, guessing: float) ->
     """Error rates with their intervals against a parameter of the task that varies, a curve for each model."""
     key = f"task.{parameter}"
     values = sorted({row.point[key] for row in rows})
-    drawn = new_figure(7.5, 4.4)
-    axes = drawn.subplots()
+    drawn, axes = one_panel(7.5, 4.4)
     found = by_model([replace(row, point={k: v for k, v in row.point.items() if k != key}) for row in rows])
     at = {id(row.evaluation): row.point[key] for row in rows}
     for (name, runs), colour in zip(found.items(), colours(len(found)), strict=True):
@@ -126,9 +123,7 @@ def curves(rows: Sequence[Row], parameter: str, trials: str, guessing: float) ->
     axes.axhline(guessing, color="0.5", linewidth=1, linestyle="--", label="guessing")
     axes.set_xticks(values)
     axes.set_ylim(-0.01, 1.08 * guessing)
-    axes.set_xlabel(parameter)
-    axes.set_ylabel(f"error rate of {trials} (95 % interval)")
+    axes.set(xlabel=parameter, ylabel=f"error rate of {trials} (95 % interval)")
     axes.grid(axis="y", color="0.92")
     drawn.legend(loc="outside right center", frameon=False)
-    plain(axes)
     return drawn

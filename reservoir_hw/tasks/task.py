@@ -95,6 +95,18 @@ class Tokens(Protocol):
         ...
 
 
+class Report(Protocol):
+    """What makes tables and figures from the rows of a result."""
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """As `Task.tables`."""
+        ...
+
+    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+        """As `Task.figures`."""
+        ...
+
+
 class Task(ABC):
     """A train and a test split and the measures of success.
 
@@ -106,6 +118,8 @@ class Task(ABC):
     train: Split
     test: Split
     closed_loop: bool = False
+    report: Report | None = None
+    """Makes the tables and figures: the module `report` beside the task. A task can also override the two methods."""
 
     @property
     def inputs(self) -> int:
@@ -131,13 +145,11 @@ class Task(ABC):
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Tables beyond the plain list of metrics, for instance beside published figures."""
-        del rows
-        return []
+        return [] if self.report is None else self.report.tables(rows)
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """Figures by file stem. Imports matplotlib, so it needs the `report` extra."""
-        del rows
-        return {}
+        return {} if self.report is None else self.report.figures(rows)
 
 
 class TaskConfig(Config):

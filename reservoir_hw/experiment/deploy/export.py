@@ -10,7 +10,7 @@ from reservoir_hw.experiment.deploy.export_series import export_readout
 from reservoir_hw.experiment.deploy.export_text import export_model
 from reservoir_hw.experiment.deploy.job import REPLAYED, ExportJob
 from reservoir_hw.experiment.deploy.trained import TrainedRow, trained_row
-from reservoir_hw.experiment.run.progress import Progress
+from reservoir_hw.experiment.states.progress import Progress
 
 # By how an experiment trains a readout: what it was trained on is what it is compared on.
 _EXPORTS = {"in one pass": export_readout, "by gradients": export_model}
@@ -68,7 +68,7 @@ def export_run(
     chosen = trained_row(run, row, reservoir=reservoir)
     if target != "c":
         _require_export()
-    work = ExportJob(chosen, place, precision, target, progress or (lambda what, done, total: None))
+    work = ExportJob(chosen, place, precision, target, progress)
     exported = _EXPORTS[chosen.point.config.readout.trained](work, offline=offline)
     if offline:
         exported.notes.append(

@@ -12,11 +12,15 @@ from reservoir_hw.core.reservoir_config import build_reservoir
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.experiment.deploy.export_result import ExportResult
 from reservoir_hw.experiment.deploy.header import ranges_of, used_ranges, write_header
-from reservoir_hw.experiment.deploy.job import RECORDED_STEPS, ExportJob, carried_at_rest, check_devices, facts_of
+from reservoir_hw.experiment.deploy.job import (
+    RECORDED_STEPS,
+    ExportJob,
+    carried_at_rest,
+    check_devices,
+    simulated_networks,
+)
 from reservoir_hw.experiment.deploy.quantised import Metrics, QuantisedReadout, series_metrics, session_computes
-from reservoir_hw.experiment.deploy.simulated_networks import simulated_networks
 from reservoir_hw.readout.configuration import StateReadoutConfig
-from reservoir_hw.tasks.task import Task
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.export.plan import Values
@@ -36,11 +40,15 @@ def export_readout(work: ExportJob, *, offline: bool) -> ExportResult:
         (spec,) = row.reservoirs
         exported = _write_readout(work, readout, spec, None, None, {}, repetitions)
     else:
+        from reservoir_hw.readout.export.recording import record_series
+
         task = config.task.build()
         work.say("opening")
         with build_reservoir(config.reservoir.for_inputs(task.inputs)) as device:
             check_devices(row, [device])
-            recorded = _recorded_series(work, device, task)
+            inputs = task.test.inputs[:1, :RECORDED_STEPS]
+            work.say(f"recording {inputs.shape[1]} steps")
+            recorded = record_series(device, inputs)
             ranges = ranges_of(device.spec, recorded, task)
             if work.precision == "int8":
                 quantised = _quantised_readout(work, readout, device.spec, ranges)
@@ -50,14 +58,6 @@ def export_readout(work: ExportJob, *, offline: bool) -> ExportResult:
     exported.notes += notes
     exported.metrics = metrics
     return exported
-
-
-def _recorded_series(work: ExportJob, device: Reservoir, task: Task) -> Values:
-    from reservoir_hw.readout.export.recording import record_series
-
-    inputs = task.test.inputs[:1, :RECORDED_STEPS]
-    work.say(f"recording {inputs.shape[1]} steps")
-    return record_series(device, inputs)
 
 
 def _write_readout(
@@ -73,30 +73,21 @@ def _write_readout(
     if work.target == "c":
         limits = ranges if ranges is not None else ranges_of(spec, None, None)
         return write_header(work, readout, [spec], limits, recorded)
-    from reservoir_hw.readout.export.exporter import write_plan
     from reservoir_hw.readout.export.linear_readout import plan_of_readout
     from reservoir_hw.readout.export.whole_model import whole_plan
 
     devices = [] if device is None else [device]
     if work.target == "whole":
-        _refuse_repetitions(repetitions)
+        if repetitions > 1:
+            raise ConfigurationError(
+                f"training.repetitions is {repetitions}, and a network without noise has nothing to average: run the "
+                "experiment with 1, or export the segments"
+            )
         plan = whole_plan(readout, simulated_networks(devices), work.precision, reservoir=device)
         recorded = carried_at_rest(plan, recorded)
     else:
         plan = plan_of_readout(readout, spec, work.precision, recorded=recorded)
-    work.say("writing")
-    manifest = write_plan(
-        plan,
-        work.path,
-        devices=devices,
-        precision=work.precision,
-        recorded=recorded,
-        probe=device is not None,
-        repetitions=repetitions,
-        metrics=metrics,
-        facts=facts_of(work.row),
-    )
-    return work.written(manifest)
+    return work.write_bundle(plan, devices, recorded, metrics, repetitions=repetitions)
 
 
 def _quantised_readout(
@@ -119,11 +110,3 @@ def _quantised_readout(
         return compute(given)["outputs"]
 
     return QuantisedReadout(readout.input_connection, outputs)
-
-
-def _refuse_repetitions(repetitions: int) -> None:
-    if repetitions > 1:
-        raise ConfigurationError(
-            f"training.repetitions is {repetitions}, and a network without noise has nothing to average: run the "
-            "experiment with 1, or export the segments"
-        )

@@ -6,16 +6,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError, NotSupported
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
+from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.tokenizer import Tokenizer, load_tokenizer
-from reservoir_hw.experiment.deploy.declared_reservoir import DeclaredReservoir
 from reservoir_hw.experiment.deploy.export_result import ExportResult
 from reservoir_hw.experiment.deploy.header import ranges_of, used_ranges, write_header
-from reservoir_hw.experiment.deploy.job import RECORDED_STEPS, ExportJob, carried_at_rest, check_devices, facts_of
+from reservoir_hw.experiment.deploy.job import (
+    RECORDED_STEPS,
+    ExportJob,
+    carried_at_rest,
+    check_devices,
+    simulated_networks,
+)
 from reservoir_hw.experiment.deploy.quantised import Metrics, session_computes, text_metrics
-from reservoir_hw.experiment.deploy.simulated_networks import simulated_networks
 from reservoir_hw.experiment.deploy.trained import TrainedRow
 from reservoir_hw.experiment.run.by_gradients import model_of, opened_model
 from reservoir_hw.experiment.run.text_plan import gradient_of
@@ -31,6 +36,8 @@ _PROMPT = 12
 
 def export_model(work: ExportJob, *, offline: bool) -> ExportResult:
     """Export a model; unless offline, its devices are opened and driven."""
+    from reservoir_hw.readout.training import load_weights
+
     row, config = work.row, work.row.point.config
     tokenizer = load_tokenizer(row.tokenizer)
     with ExitStack() as stack:
@@ -47,7 +54,7 @@ def export_model(work: ExportJob, *, offline: bool) -> ExportResult:
             work.say("opening")
             model, devices = stack.enter_context(opened_model(row.point, task))
             check_devices(row, devices)
-        _load_weights(model, row)
+        load_weights(model, row.weights)
         return _write_model(work, model, devices, task, tokenizer)
 
 
@@ -56,7 +63,6 @@ def _write_model(
 ) -> ExportResult:
     if work.target == "c":
         return _write_model_header(work, model, devices, task)
-    from reservoir_hw.readout.export.exporter import write_plan
     from reservoir_hw.readout.export.segments import plan_of
     from reservoir_hw.readout.export.whole_model import whole_plan
 
@@ -70,20 +76,7 @@ def _write_model(
         recorded = carried_at_rest(plan, recorded)
     else:
         plan = plan_of(model, (), work.precision)
-    work.say("writing")
-    manifest = write_plan(
-        plan,
-        work.path,
-        devices=devices or [],
-        precision=work.precision,
-        recorded=recorded,
-        probe=devices is not None,
-        tokenizer=tokenizer,
-        metrics=metrics,
-        facts=facts_of(work.row),
-    )
-    exported = work.written(manifest)
-    exported.metrics = metrics
+    exported = work.write_bundle(plan, devices or [], recorded, metrics, tokenizer=tokenizer)
     if task is not None:
         exported.prompt = tokenizer.decode(task.tokens_test[:_PROMPT]).split("\n")[0] or exported.prompt
     return exported
@@ -131,10 +124,21 @@ def _recorded_text(work: ExportJob, model: TokenModel, task: Tokens) -> Values:
     return record_text(model, tokens)
 
 
-def _load_weights(model: TokenModel, row: TrainedRow) -> None:
-    from reservoir_hw.readout.training import load_weights
+class DeclaredReservoir(Reservoir):
+    """A device that is not there: it has a declaration, and cannot be driven."""
 
-    load_weights(model, row.weights)
+    def __init__(self, spec: ReservoirSpec) -> None:
+        # What a device can do, but this does not.
+        able = {"snapshot": False, "settable": False, "programmable": False}
+        super().__init__(spec.model_copy(update=able))
+        if spec.differentiable:
+            self.native = "torch"
+
+    def _reset(self, batch: int) -> None:
+        pass
+
+    def _run(self, u: Any, out: Any = None) -> Any:
+        raise NotSupported("this model was loaded without its device: nothing can be driven")
 
 
 @contextmanager

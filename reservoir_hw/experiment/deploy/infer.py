@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from reservoir_hw.core.errors import ConfigurationError, InputRangeError, Missin
 from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.reservoir_config import ReservoirConfig, parse_reservoir, reservoir_section
 from reservoir_hw.core.spec import ReservoirSpec
+from reservoir_hw.experiment.states.progress import Progress
 from reservoir_hw.readout.edge import Bundle, EdgeRunner
 from reservoir_hw.readout.edge.latency import StageLatency
 from reservoir_hw.readout.edge.manifest import Slot
@@ -26,11 +27,6 @@ from reservoir_hw.tasks.task import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-# What is being done, steps done, steps in all.
-Progress: TypeAlias = Callable[[str, int, int], None]
-
-FIGURES = (".png", ".pdf", ".svg")
 
 _SEPARATORS = str.maketrans(",;\t", "   ")
 
@@ -289,30 +285,24 @@ def require_times(stages: Sequence[StageLatency]) -> None:
         )
 
 
-def require_figures() -> None:
-    """Raise `MissingExtra` without matplotlib, before anything is driven."""
+def require_figure(path: Path) -> None:
+    """Raise `ConfigurationError` or `MissingExtra` before anything is driven, where no figure can be written."""
+    if path.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise ConfigurationError(f"--figure {path}: a figure is a file that ends in .png, .pdf or .svg")
+    require_place(path, "--figure")
     if find_spec("matplotlib") is None:
         raise MissingExtra("a figure needs matplotlib: pip install 'reservoir-hw[report]'")
 
 
-def require_figure(path: Path) -> None:
-    """Raise `ConfigurationError` or `MissingExtra` before anything is driven, where no figure can be written."""
-    if path.suffix.lower() not in FIGURES:
-        raise ConfigurationError(f"--figure {path}: a figure is a file that ends in .png, .pdf or .svg")
-    require_place(path, "--figure")
-    require_figures()
-
-
 def latency_figure(stages: Sequence[StageLatency], title: str) -> Figure:
     """The budget of a step: a bar of the median times, and how much each stage varies (median to 99th percentile)."""
-    require_figures()
     from matplotlib import colormaps
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-    from reservoir_hw.core.figure_style import new_figure, plain
+    from reservoir_hw.core.figure_style import panels
 
-    figure = new_figure(8.0, 1.9 + 0.28 * len(stages))
-    budget, spread = figure.subplots(2, 1, height_ratios=[1, 0.6 + 0.3 * len(stages)])
+    heights = [1, 0.6 + 0.3 * len(stages)]
+    figure, (budget, spread) = panels(8.0, 1.9 + 0.28 * len(stages), 2, 1, height_ratios=heights)
     shades = _shades(stages, colormaps)
     times = [1e6 * typical_s(one) for one in stages]
     left, total = 0.0, sum(times)
@@ -341,8 +331,6 @@ def latency_figure(stages: Sequence[StageLatency], title: str) -> Figure:
     spread.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     spread.xaxis.set_minor_formatter(NullFormatter())
     spread.set_xlabel("time of a call (µs): median (|) to 99th percentile")
-    for axes in (budget, spread):
-        plain(axes)
     return figure
 
 

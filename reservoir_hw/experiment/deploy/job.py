@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.experiment.deploy.export_result import ExportResult, Precision, Target
+from reservoir_hw.experiment.deploy.quantised import Metrics
 from reservoir_hw.experiment.deploy.trained import TrainedRow
-from reservoir_hw.experiment.run.progress import Progress
+from reservoir_hw.experiment.states.progress import Progress, StepCounter
 
 if TYPE_CHECKING:
-    from reservoir_hw.readout.edge.manifest import Manifest
     from reservoir_hw.readout.export.plan import Plan, Values
+    from reservoir_hw.readout.export.simulated_network import SimulatedNetwork
 
 RECORDED_STEPS = 300
 """Of the task's test, on which the exported graphs are compared with the model."""
@@ -34,31 +35,40 @@ class ExportJob:
     path: Path
     precision: Precision
     target: Target
-    progress: Progress
+    progress: Progress | None
 
     def say(self, what: str, steps: int = 0) -> Callable[[int], None]:
         """Begin something that takes this many steps, and tell the result."""
-        done = 0
+        counter = StepCounter(self.progress, steps)
+        counter.say(what)
+        return counter.add
 
-        def add(more: int) -> None:
-            nonlocal done
-            done += more
-            self.progress(what, done, max(steps, done))
-
-        self.progress(what, 0, steps)
-        return add
-
-    def written(self, manifest: Manifest) -> ExportResult:
-        """What was made of a bundle."""
+    def write_bundle(
+        self, plan: Plan, devices: Sequence[Reservoir], recorded: Values | None, metrics: Metrics, **more: Any
+    ) -> ExportResult:
+        """Write the bundle and say what is in it; `more` is for `write_plan`. Without devices there is no probe."""
         from reservoir_hw.readout.edge.bundle import Bundle
+        from reservoir_hw.readout.export.exporter import write_plan
 
+        self.say("writing")
+        manifest = write_plan(
+            plan,
+            self.path,
+            devices=devices,
+            precision=self.precision,
+            recorded=recorded,
+            probe=bool(devices),
+            metrics=metrics,
+            facts=_facts_of(self.row),
+            **more,
+        )
         with Bundle.open(self.path) as bundle:
             parameters = [
                 sum(array.size for array in bundle.weights_of(number).values())
                 for number in range(len(manifest.segments))
             ]
             size = sum(bundle.sizes.values())
-        return ExportResult(self.path, self.row.label, self.target, self.precision, size, manifest, parameters)
+        return ExportResult(self.path, self.row.label, self.target, self.precision, size, manifest, parameters, metrics)
 
 
 def check_devices(row: TrainedRow, devices: Sequence[Reservoir]) -> None:
@@ -94,7 +104,39 @@ def carried_at_rest(plan: Plan, recorded: Values | None) -> Values | None:
     }
 
 
-def facts_of(row: TrainedRow) -> dict[str, Any]:
+def simulated_networks(devices: Sequence[Reservoir]) -> list[SimulatedNetwork]:
+    """The weights of simulated echo state networks. Raises `ConfigurationError` for anything else."""
+    from reservoir_hw.readout.export.simulated_network import SimulatedNetwork
+
+    found = []
+    for number, device in enumerate(devices):
+        weights = getattr(device, "weights", None)
+        spec = device.spec
+        if not (spec.identity.simulated and spec.identity.model == "esn" and weights is not None):
+            raise ConfigurationError(
+                f"reservoir {number} ({spec.identity.model}) cannot be put inside a graph: only a simulated esn in "
+                "this process can; export the segments (--target segments), and drive the reservoir beside them"
+            )
+        if not spec.deterministic or spec.input_bits or spec.output_bits or device.input_mask is not None:
+            raise ConfigurationError(
+                f"reservoir {number} has non-idealities or an input mask, which a graph has not: export the segments "
+                "(--target segments), and drive the reservoir beside them"
+            )
+        esn = cast(Any, device)
+        found.append(
+            SimulatedNetwork(
+                W=weights.recurrent(),
+                W_in=weights.W_in,
+                bias=weights.bias,
+                leak=weights.leak,
+                activation=esn.activation,
+                dtype=spec.dtype,
+            )
+        )
+    return found
+
+
+def _facts_of(row: TrainedRow) -> dict[str, Any]:
     """What the bundle says about the run."""
     config = row.point.config
     return {

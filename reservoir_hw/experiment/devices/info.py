@@ -56,18 +56,8 @@ class DeviceInfo:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {
-            "kind": self.kind,
-            "identity": self.spec.identity.model_dump(),
-            "spec": self.spec.model_dump(mode="json", exclude={"identity"}),
-            "settings": self.settings,
-            "reset_s": self.reset_s,
-            "server": self.server,
-            "round_trip": None if self.round_trip is None else asdict(self.round_trip),
-            "throughput": None if self.throughput is None else asdict(self.throughput),
-            "not_driven": self.not_driven,
-            "counters": self.counters,
-        }
+        spec = self.spec.model_dump(mode="json", exclude={"identity"})
+        return {"kind": self.kind, "identity": self.spec.identity.model_dump(), **asdict(self), "spec": spec}
 
     def sections(self) -> list[tuple[str, list[tuple[str, str]]]]:
         """For people: titles, and below each of them names and what there is to say."""

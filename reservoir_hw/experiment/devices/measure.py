@@ -22,10 +22,10 @@ from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir,
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import parse_experiment
-from reservoir_hw.experiment.run.folder import new_run_folder, write_json
-from reservoir_hw.experiment.run.progress import Progress, StepCounter
+from reservoir_hw.experiment.run.folder import new_run_folder
 from reservoir_hw.experiment.run.report import write_report
-from reservoir_hw.experiment.run.result import how_it_ended
+from reservoir_hw.experiment.run.result import InFolder, how_it_ended
+from reservoir_hw.experiment.states.progress import Progress, StepCounter
 from reservoir_hw.measures import (
     MEASURES,
     Interval,
@@ -48,22 +48,12 @@ _WASHOUT = 200
 _SHOWN_DELAYS = 12
 
 
-@dataclass
-class MeasureResult:
-    """What was measured, by the names of `MEASURES`, and why the rest could not be.
+@dataclass(kw_only=True)
+class MeasureResult(InFolder):
+    """What was measured, by the names of `MEASURES`, and why the rest could not be."""
 
-    `status` is "running", "complete", "interrupted" or "failed"; what was finished is always there. `notes` are remarks
-    for the user.
-    """
-
-    title: str
-    folder: Path
-    provenance: dict[str, Any]
     measured: dict[str, Measured] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
-    status: str = "running"
-    problem: str = ""
-    notes: list[str] = field(default_factory=list)
 
     @property
     def rows(self) -> list[Measured]:
@@ -74,10 +64,7 @@ class MeasureResult:
     def metrics(self) -> dict[str, Any]:
         """All numbers, ready for JSON: null for what is infinite or missing."""
         return {
-            "title": self.title,
-            "status": self.status,
-            "problem": self.problem,
-            "folder": str(self.folder),
+            **super().metrics,
             "measures": {name: _plain(_fields(result)) for name, result in self.measured.items()},
             "not_measured": self.reasons,
         }
@@ -104,8 +91,7 @@ class MeasureResult:
 
     def save(self) -> None:
         """Write metrics.json, measures.safetensors and provenance.json; done after every measure."""
-        write_json(self.folder / "metrics.json", self.metrics)
-        write_json(self.folder / "provenance.json", {**self.provenance, "status": self.status})
+        super().save()
         arrays = {
             f"{name}.{key}": np.ascontiguousarray(value)
             for name, result in self.measured.items()

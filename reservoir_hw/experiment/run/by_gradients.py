@@ -14,11 +14,15 @@ from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
-from reservoir_hw.experiment.run.point_run import PointRun, device_records
-from reservoir_hw.experiment.run.text_judging import curves, judged, sample_of
 from reservoir_hw.experiment.run.text_plan import check_gradient, check_training, cost, gradient_of, prompt_of
-from reservoir_hw.experiment.run.text_training import train_on_harvested_states, train_on_tokens
-from reservoir_hw.experiment.run.trainer import Cost, Trainer
+from reservoir_hw.experiment.run.text_training import (
+    curves,
+    judged,
+    sample_of,
+    train_on_harvested_states,
+    train_on_tokens,
+)
+from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer, device_records
 from reservoir_hw.experiment.states.record import Recorder
 from reservoir_hw.readout.models.configuration import ModelConfig
 from reservoir_hw.tasks.task import Evaluation, Task, Tokens
@@ -71,7 +75,6 @@ class ByGradients(Trainer):
 
     def cost(self, point: Point, task: Task, *, harvest: bool = False) -> Cost:
         """From the windows of the text."""
-        del harvest
         model = model_of(point.config)
         return cost(point.config, model, model.tokens_of(task))
 
@@ -155,7 +158,13 @@ def _trained(
         },
         "saturations": [layer.saturations for layer in model.reservoir_layers],
     }
-    notes = _notes_on_saturation(run.point, record["saturations"])
+    notes = []
+    if any(record["saturations"]):
+        layers = ", ".join(f"{count:,}" for count in record["saturations"])
+        notes.append(
+            f"{run.point.label}: the input map clipped {layers} values into the range of the device "
+            "(readout.input_map.scale)"
+        )
     if config.run.generate is not None:
         run.say("writing a sample")
         try:
@@ -166,12 +175,3 @@ def _trained(
             replace_file(files.path_of(files.sample), text + "\n")
             evaluation.arrays["sample"] = np.array(text)
     return evaluation, {**device_records(devices), **record}, notes
-
-
-def _notes_on_saturation(point: Point, saturations: Sequence[int]) -> list[str]:
-    if not any(saturations):
-        return []
-    layers = ", ".join(f"{count:,}" for count in saturations)
-    return [
-        f"{point.label}: the input map clipped {layers} values into the range of the device (readout.input_map.scale)"
-    ]

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from reservoir_hw.experiment.configuration.experiment import Point
-from reservoir_hw.experiment.run.trainers import trainer_of
-from reservoir_hw.tasks.task import Task
+from reservoir_hw.experiment.run.trainer import Cost
 
 
 @dataclass(frozen=True)
@@ -42,12 +41,12 @@ class Estimate:
         return f"{runs}{learning}, {self.device_steps:,} device steps{chunks}{states}{time}"
 
 
-def estimate(points: Sequence[tuple[Point, Task]], *, kept: bool = False) -> Estimate:
-    """From the tasks' lengths and what the configurations say of nodes and step period; opens nothing.
+def estimate(points: Sequence[tuple[Point, Cost]], *, kept: bool = False) -> Estimate:
+    """Add up what the points take, in hours as far as their configurations say of a step period.
 
     `kept` is for a harvest: only states that are kept count as bytes, and no forecast is made.
     """
-    costs = [trainer_of(point.config.readout).cost(point, task, harvest=kept) for point, task in points]
+    costs = [cost for _, cost in points]
     sizes = [cost.state_bytes for cost in costs if cost.state_bytes is not None]
     periods = [getattr(point.config.reservoir, "step_period_s", None) for point, _ in points]
     hours = [

@@ -13,19 +13,20 @@ from reservoir_hw.core.errors import ConfigurationError, ReservoirError
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point, grid, parse_experiment
+from reservoir_hw.experiment.run.by_gradients import ByGradients
 from reservoir_hw.experiment.run.estimate import Estimate, estimate
 from reservoir_hw.experiment.run.folder import begun_run_folder, new_run_folder, rows_in, write_yaml
-from reservoir_hw.experiment.run.in_one_pass import harvest_point
-from reservoir_hw.experiment.run.point_run import PointRun, RowFiles
-from reservoir_hw.experiment.run.progress import Progress, StepCounter
+from reservoir_hw.experiment.run.in_one_pass import InOnePass, harvest_point
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import Result, how_it_ended
-from reservoir_hw.experiment.run.trainer import Trainer
-from reservoir_hw.experiment.run.trainers import trainer_of
+from reservoir_hw.experiment.run.trainer import PointRun, RowFiles, Trainer
 from reservoir_hw.experiment.states.harvest import store_path
 from reservoir_hw.experiment.states.plan import plan_of, steps_of
+from reservoir_hw.experiment.states.progress import Progress, StepCounter
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.tasks.task import Row, Task
+
+_TRAINERS: dict[str, Trainer] = {"in one pass": InOnePass(), "by gradients": ByGradients()}
 
 
 class Experiment:
@@ -73,7 +74,8 @@ class Experiment:
         if harvest:
             self._check_harvest()
             points = list({store_path(point, task): (point, task) for point, task in points}.values())
-        return estimate(points, kept=harvest)
+        costs = [(point, _trainer(point).cost(point, task, harvest=harvest)) for point, task in points]
+        return estimate(costs, kept=harvest)
 
     def run(
         self,
@@ -94,7 +96,8 @@ class Experiment:
         record = {**provenance.collect(resolved), "rows": []}
         run = self.config.run
         record |= {"sample": run.sample, "operator": run.operator, "notes": run.notes}
-        result = Result(self.config.title or self.name, points[0][1], folder, record)
+        title = self.config.title or self.name
+        result = Result(title=title, folder=folder, provenance=record, task=points[0][1])
         if run.resume is not None:
             result.earlier_rows = rows_in(folder)
         write_yaml(folder / "experiment.yaml", resolved)
@@ -207,7 +210,8 @@ class Experiment:
 
 
 def _trainer(point: Point) -> Trainer:
-    return trainer_of(point.config.readout)
+    """The trainer that the readout of the point names by `trained`."""
+    return _TRAINERS[point.config.readout.trained]
 
 
 def _run_baseline(config: BaselineConfig, task: Task, point: Point) -> Row:

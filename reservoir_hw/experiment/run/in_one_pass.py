@@ -13,9 +13,7 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
-from reservoir_hw.experiment.run.point_run import PointRun, device_records
-from reservoir_hw.experiment.run.progress import StepCounter
-from reservoir_hw.experiment.run.trainer import Cost, Trainer
+from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer, device_records
 from reservoir_hw.experiment.states.closed_loop import forecast
 from reservoir_hw.experiment.states.drive import driven, learn, predict_into, predict_then_update_into
 from reservoir_hw.experiment.states.harvest import (
@@ -30,6 +28,7 @@ from reservoir_hw.experiment.states.harvest import (
     stored,
 )
 from reservoir_hw.experiment.states.plan import DriveChunk, plan_of, steps_needed
+from reservoir_hw.experiment.states.progress import StepCounter
 from reservoir_hw.experiment.states.record import Recorder
 from reservoir_hw.readout.configuration import PrequentialReadout, Readout, StateReadoutConfig
 from reservoir_hw.tasks.task import Task
@@ -55,11 +54,9 @@ class InOnePass(Trainer):
 
     def check_harvest(self, config: ExperimentConfig) -> None:
         """Always possible."""
-        del config
 
     def metrics(self, config: ExperimentConfig, task: Task) -> list[str]:
         """Those of the task."""
-        del config
         return list(task.evaluate(np.nan_to_num(task.test.targets)).metrics)
 
     def cost(self, point: Point, task: Task, *, harvest: bool = False) -> Cost:

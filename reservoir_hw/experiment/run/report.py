@@ -6,33 +6,10 @@ import base64
 import io
 import json
 from importlib.resources import files
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from reservoir_hw.core.files import replace_file
-from reservoir_hw.tasks.task import Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-class Reported(Protocol):
-    """What a report needs of a result: of a run, of measures, or of a sweep."""
-
-    title: str
-    status: str
-    problem: str
-    folder: Path
-    provenance: dict[str, Any]
-    notes: list[str]
-
-    def tables(self) -> list[Table]:
-        """Tables for the page."""
-        ...
-
-    def figures(self) -> dict[str, Figure]:
-        """Figures by file stem."""
-        ...
+from reservoir_hw.experiment.run.result import InFolder
 
 
 def have_report_extra() -> bool:
@@ -42,7 +19,7 @@ def have_report_extra() -> bool:
     return all(find_spec(name) for name in ("matplotlib", "jinja2"))
 
 
-def write_report(result: Reported) -> None:
+def write_report(result: InFolder) -> None:
     """Write figures/*.png and report.html; where the `report` extra is not installed, only a note that says so."""
     if not have_report_extra():
         result.notes.append("figures and the report need matplotlib and jinja2: pip install 'reservoir-hw[report]'")
@@ -51,7 +28,9 @@ def write_report(result: Reported) -> None:
 
     pictures: list[dict[str, str]] = []
     for name, figure in result.figures().items():
-        png = _png(figure)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=150, bbox_inches="tight")
+        png = buffer.getvalue()
         (result.folder / "figures").mkdir(exist_ok=True)
         replace_file(result.folder / "figures" / f"{name}.png", png)
         pictures.append({"name": name.replace("_", " "), "data": base64.b64encode(png).decode()})
@@ -82,9 +61,3 @@ def _devices(provenance: dict[str, Any]) -> list[str]:
             name = " ".join(filter(None, (identity["vendor"], identity["model"], identity["serial"])))
             lines.append(f"{what}: {name} (fingerprint {identity['fingerprint'][:12]})")
     return list(dict.fromkeys(lines))
-
-
-def _png(figure: Any) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=150, bbox_inches="tight")
-    return buffer.getvalue()

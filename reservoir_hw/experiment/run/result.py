@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,33 +14,57 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass
-class Result:
-    """The rows of an experiment, one for each point of its grid and each baseline.
+@dataclass(kw_only=True)
+class InFolder(ABC):
+    """What was found and the folder that it is kept in: the part that runs, sweeps and measures share.
 
-    `status` is "running", "complete", "interrupted" or "failed"; the rows that were finished are always there.
-    `notes` are remarks for the user. `earlier_rows` is how many rows a call that is gone on with has left in the
-    folder: its files stay as they are until there are as many again.
+    `status` is "running", "complete", "interrupted" or "failed"; what was finished is always there. `notes` are remarks
+    for the user.
     """
 
     title: str
-    task: Task
     folder: Path
     provenance: dict[str, Any]
-    rows: list[Row] = field(default_factory=list)
     status: str = "running"
     problem: str = ""
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """All numbers, ready for JSON."""
+        return {"title": self.title, "status": self.status, "problem": self.problem, "folder": str(self.folder)}
+
+    @abstractmethod
+    def tables(self) -> list[Table]:
+        """Tables for the terminal and the page."""
+
+    @abstractmethod
+    def figures(self) -> dict[str, Figure]:
+        """Figures by file stem. Needs the `report` extra."""
+
+    def save(self) -> None:
+        """Write metrics.json and provenance.json; done whenever something was finished."""
+        write_json(self.folder / "metrics.json", self.metrics)
+        write_json(self.folder / "provenance.json", {**self.provenance, "status": self.status})
+
+
+@dataclass(kw_only=True)
+class Result(InFolder):
+    """The rows of an experiment, one for each point of its grid and each baseline.
+
+    `earlier_rows` is how many rows a call that is gone on with has left in the folder: its files stay as they are until
+    there are as many again.
+    """
+
+    task: Task
+    rows: list[Row] = field(default_factory=list)
     earlier_rows: int = 0
 
     @property
     def metrics(self) -> dict[str, Any]:
         """All numbers, ready for JSON."""
         return {
-            "title": self.title,
-            "status": self.status,
-            "problem": self.problem,
-            "folder": str(self.folder),
+            **super().metrics,
             "rows": [
                 {"label": row.label, "point": dict(row.point), "metrics": row.evaluation.metrics} for row in self.rows
             ],
@@ -60,10 +85,8 @@ class Result:
 
     def save(self) -> None:
         """Write metrics.json and provenance.json; done after every row."""
-        if not self.replaces_earlier:
-            return
-        write_json(self.folder / "metrics.json", self.metrics)
-        write_json(self.folder / "provenance.json", {**self.provenance, "status": self.status})
+        if self.replaces_earlier:
+            super().save()
 
 
 def how_it_ended(error: BaseException) -> tuple[str, str]:

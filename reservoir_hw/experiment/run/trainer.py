@@ -1,14 +1,107 @@
-"""What an experiment asks of a way to train a readout."""
+"""What an experiment asks of a way to train a readout, and what it gives it: a point at work, with its files."""
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
+from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
-from reservoir_hw.experiment.run.point_run import PointRun
-from reservoir_hw.tasks.task import Task
+from reservoir_hw.experiment.run.result import Result
+from reservoir_hw.experiment.states.progress import StepCounter
+from reservoir_hw.tasks.task import Evaluation, Row, Task
+
+
+@dataclass(frozen=True)
+class RowFiles:
+    """Where the files of a row lie in the run folder, and the recording of its drives, if there is one."""
+
+    folder: Path
+    number: int
+    record: str | None = None
+
+    @property
+    def training(self) -> Path:
+        """The folder of the training."""
+        return self.folder / "training" / f"{self.number:03d}"
+
+    @property
+    def weights(self) -> str:
+        """The file of the weights, in the run folder."""
+        return f"readout/{self.number:03d}.safetensors"
+
+    @property
+    def tokenizer(self) -> str:
+        """The file of the tokenizer, in the run folder."""
+        return f"readout/{self.number:03d}.tokenizer.json"
+
+    @property
+    def sample(self) -> str:
+        """The file of a text that the model wrote, in the run folder."""
+        return f"samples/{self.number:03d}.txt"
+
+    def path_of(self, file: str) -> Path:
+        """Where a file of the row is written; its folder is made."""
+        path = self.folder / file
+        path.parent.mkdir(exist_ok=True)
+        return path
+
+
+@dataclass(frozen=True)
+class PointRun:
+    """What a trainer gets: a point with its task, its files, and the result that its row goes into."""
+
+    point: Point
+    task: Task
+    files: RowFiles
+    result: Result
+    counter: StepCounter
+
+    def say(self, what: str) -> None:
+        """What is being done from now on."""
+        place = f" [{self.point.place}]" if self.point.place else ""
+        self.counter.say(f"{self.point.config.reservoir.label}{place}: {what}")
+
+    def add(self, steps: int) -> None:
+        """So many steps were done."""
+        self.counter.add(steps)
+
+    def keep(self, evaluation: Evaluation, record: dict[str, Any], notes: Sequence[str] = ()) -> None:
+        """Put the finished row into the result and its folder, before anything else can go wrong.
+
+        `record` is for the provenance; its `reservoir` is the device, or that of the first layer.
+        """
+        self.result.rows.append(Row(self.point.label, self.point.values, evaluation))
+        self.result.provenance["rows"].append({**self._name, **record})
+        self.result.notes += notes
+        self.result.save()
+
+    @contextlib.contextmanager
+    def on(self, devices: Sequence[Reservoir]) -> Iterator[None]:
+        """While the devices are at work: after a fault, what is known of them is kept."""
+        try:
+            yield
+        except BaseException as error:
+            try:
+                self.result.provenance["unfinished"] = {**self._name, **device_records(devices)}
+            except Exception as reading:
+                # A dead device cannot be read back; why it died is what counts.
+                error.add_note(f"its settings could not be read back: {reading}")
+            raise
+
+    @property
+    def _name(self) -> dict[str, Any]:
+        return {"label": self.point.label, "point": dict(self.point.values)}
+
+
+def device_records(devices: Sequence[Reservoir]) -> dict[str, Any]:
+    """What the provenance of a row says about its devices; `reservoir` is that of the first layer."""
+    first, *others = (device.provenance() for device in devices)
+    return {"reservoir": first, **({"further_reservoirs": others} if others else {})}
 
 
 @dataclass(frozen=True)

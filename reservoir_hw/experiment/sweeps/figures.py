@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reservoir_hw.core.figure_style import new_figure, plain, whole_numbers
+from reservoir_hw.core.figure_style import one_panel, panels, whole_numbers
 from reservoir_hw.experiment.sweeps.trials import Trial, Trials, short_names
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ def figures(result: Trials) -> dict[str, Figure]:
 
 def _history(result: Trials) -> Figure:
     """The objective of every trial, and the best so far."""
-    figure = new_figure(8.0, 4.0)
-    axes = figure.subplots()
+    figure, axes = one_panel(8.0, 4.0)
     _objective_axis(axes, result)
     numbers, found = _points(result.complete)
     _dots(axes, numbers, found, color=_MAIN, s=16, alpha=0.6, linewidths=0, label="trial")
@@ -55,7 +54,6 @@ def _history(result: Trials) -> Figure:
     if winner is not None:
         axes.set_title(f"Best {result.metric} {winner.objective:.4g}, in trial {winner.number}", loc="left")
     axes.legend(frameon=False, fontsize=9, loc="upper right" if result.direction == "minimize" else "lower right")
-    plain(axes)
     return figure
 
 
@@ -64,14 +62,14 @@ def _values(result: Trials) -> Figure:
     names = short_names(result.space)
     columns = min(_COLUMNS, len(names))
     rows = math.ceil(len(names) / columns)
-    figure = new_figure(3.3 * columns + 0.6, 2.8 * rows + 0.5)
-    panels = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    size = (3.3 * columns + 0.6, 2.8 * rows + 0.5)
+    figure, grid = panels(*size, rows, columns, squeeze=False, sharey=True)
     trials = result.complete
     _, found = _points(trials)
     shades = np.linspace(0.75, 0.15, len(trials))
-    for panel in panels.flat[len(names) :]:
+    for panel in grid.flat[len(names) :]:
         panel.set_visible(False)
-    for position, (axes, (key, name)) in enumerate(zip(panels.flat, names.items(), strict=False)):
+    for position, (axes, (key, name)) in enumerate(zip(grid.flat, names.items(), strict=False)):
         _objective_axis(axes, result, named=position % columns == 0)
         dimension = result.space[key]
         values = [trial.values[key] for trial in trials]
@@ -94,7 +92,6 @@ def _values(result: Trials) -> Figure:
                 at[best], found[best], "o", color=_BEST, markersize=7, markerfacecolor="none", markeredgewidth=1.5
             )
         axes.set_xlabel(name)
-        plain(axes)
     title = "Every complete trial; dark: late, ring: the best, triangles: beyond the scale"
     figure.suptitle(title, fontsize=11, x=0.01, ha="left")
     return figure
@@ -103,12 +100,10 @@ def _values(result: Trials) -> Figure:
 def _importance(result: Trials) -> Figure:
     names = short_names(result.space)
     shares = sorted(result.importances.items(), key=lambda item: item[1])
-    figure = new_figure(7.0, 1.3 + 0.35 * len(shares))
-    axes = figure.subplots()
+    figure, axes = one_panel(7.0, 1.3 + 0.35 * len(shares))
     axes.barh([names[key] for key, _ in shares], [share for _, share in shares], 0.6, color=_MAIN)
     axes.set_xlabel("importance (shares of 1)")
     axes.set_title("Which keys decide whether a trial is among the best tenth", loc="left")
-    plain(axes)
     return figure
 
 

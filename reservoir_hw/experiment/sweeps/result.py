@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reservoir_hw.experiment.run.folder import write_json
+from reservoir_hw.experiment.run.result import InFolder
 from reservoir_hw.experiment.sweeps.figures import figures
 from reservoir_hw.experiment.sweeps.trials import Trial, Trials, short_names
 from reservoir_hw.tasks.task import Table
@@ -20,22 +20,15 @@ _SHOWN_REASONS = 5
 
 
 @dataclass(kw_only=True)
-class SweepResult(Trials):
+class SweepResult(Trials, InFolder):
     """The trials of a study with what a sweep says of them.
 
-    `status` is "complete", "unfinished" (other processes are at work on the last trials), "interrupted" or "failed".
-    `notes` are remarks for the user.
+    `status` can also be "unfinished": other processes are at work on the last trials.
     """
 
-    title: str
-    folder: Path
     study: str
     storage: str
     wanted: int
-    provenance: dict[str, Any]
-    status: str = "running"
-    problem: str = ""
-    notes: list[str] = field(default_factory=list)
 
     @property
     def best_file(self) -> Path:
@@ -46,10 +39,7 @@ class SweepResult(Trials):
     def metrics(self) -> dict[str, Any]:
         """Everything that was found, ready for JSON."""
         return {
-            "title": self.title,
-            "status": self.status,
-            "problem": self.problem,
-            "folder": str(self.folder),
+            **super().metrics,
             "study": self.study,
             "storage": self.storage,
             "metric": self.metric,
@@ -94,11 +84,6 @@ class SweepResult(Trials):
     def figures(self) -> dict[str, Figure]:
         """How the objective went, each key against it, and which keys decide. Needs the `report` extra."""
         return figures(self)
-
-    def save(self) -> None:
-        """Write metrics.json and provenance.json."""
-        write_json(self.folder / "metrics.json", self.metrics)
-        write_json(self.folder / "provenance.json", {**self.provenance, "status": self.status})
 
     def _text(self, trial: Trial, key: str) -> str:
         value, dimension = trial.values[key], self.space[key]

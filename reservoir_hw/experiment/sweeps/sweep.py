@@ -25,14 +25,13 @@ from reservoir_hw.core.errors import (
     StateLost,
 )
 from reservoir_hw.experiment.configuration.document import load_document
-from reservoir_hw.experiment.configuration.experiment import ExperimentConfig
 from reservoir_hw.experiment.configuration.search import SweepConfig
 from reservoir_hw.experiment.run.estimate import Estimate
 from reservoir_hw.experiment.run.experiment import Experiment
 from reservoir_hw.experiment.run.folder import write_yaml
-from reservoir_hw.experiment.run.progress import Progress
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import how_it_ended
+from reservoir_hw.experiment.states.progress import Progress
 from reservoir_hw.experiment.sweeps.identity import identity_of
 from reservoir_hw.experiment.sweeps.result import SweepResult
 from reservoir_hw.experiment.sweeps.space import search_space, with_values
@@ -82,7 +81,12 @@ class Sweep:
         self._document = document
         self._tasks: dict[str, Task] = {}
         self.experiment = Experiment(document, name, self._tasks)
-        self.config = _section(self.experiment.config, document)
+        if self.experiment.config.sweep is None:
+            raise ConfigurationError(
+                f"{document.origin(())}: there is no section `sweep:` that says what to search, for instance "
+                "{metric: nrmse, direction: minimize, search: {reservoir.spectral_radius: {low: 0.1, high: 1.5}}}"
+            )
+        self.config = self.experiment.config.sweep
         self.name = self.config.name or self.experiment.name
         if self.name in {"", ".", ".."} or any(character in self.name for character in "/\\\0"):
             raise ConfigurationError(
@@ -142,12 +146,15 @@ class Sweep:
 
     def run(self, progress: Progress | None = None) -> SweepResult:
         """Run trials until as many are there as are wanted; then write the best and the report. See `sweep`."""
-        study_class = _study_class()
+        if find_spec("optuna") is None:
+            raise MissingExtra("a sweep needs optuna: pip install 'reservoir-hw[train]'")
+        from reservoir_hw.experiment.sweeps.study import Study
+
         cost = self.estimate()
         self._make_folder()
         resolved = self.experiment.resolved()
         identity = identity_of(resolved, self.config, self.space)
-        study = study_class(self._url, self.name, self.folder, self.config, self.space, identity, self._document)
+        study = Study(self._url, self.name, self.folder, self.config, self.space, identity, self._document)
         result = SweepResult(
             title=f"Sweep of {self.experiment.config.title or self.experiment.name}",
             folder=self.folder,
@@ -315,23 +322,6 @@ def describe(config: SweepConfig) -> str:
     return (
         f"a sweep of {config.trials} trials ({config.sampler}) over {keys}, {config.direction[:-1]}ing {config.metric}"
     )
-
-
-def _section(config: ExperimentConfig, document: Document) -> SweepConfig:
-    if config.sweep is None:
-        raise ConfigurationError(
-            f"{document.origin(())}: there is no section `sweep:` that says what to search, for instance "
-            "{metric: nrmse, direction: minimize, search: {reservoir.spectral_radius: {low: 0.1, high: 1.5}}}"
-        )
-    return config.sweep
-
-
-def _study_class() -> type[Study]:
-    if find_spec("optuna") is None:
-        raise MissingExtra("a sweep needs optuna: pip install 'reservoir-hw[train]'")
-    from reservoir_hw.experiment.sweeps.study import Study
-
-    return Study
 
 
 def _progress_of_trial(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from reservoir_hw.core import registry
-from reservoir_hw.core.figure_style import colours, new_figure, plain
+from reservoir_hw.core.figure_style import colours, one_panel
 from reservoir_hw.tasks.classification import wilson_interval
 from reservoir_hw.tasks.report import mean_and_spread
 from reservoir_hw.tasks.task import Row, Table
@@ -46,10 +46,10 @@ class _Pooled:
 Models: TypeAlias = dict[str, dict[float, _Pooled]]
 
 
-def tables(rows: Sequence[Row], snr_db: float) -> list[Table]:
-    """One table; `snr_db` is that of rows in which it was not varied."""
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """One table, with a line for each model and signal-to-noise ratio."""
     body = []
-    for label, points in _models(rows, snr_db).items():
+    for label, points in _models(rows).items():
         for snr, pooled in points.items():
             low, high = pooled.interval
             body.append(
@@ -72,19 +72,18 @@ def tables(rows: Sequence[Row], snr_db: float) -> list[Table]:
     return [Table("Channel equalisation", header, body, note)]
 
 
-def figures(rows: Sequence[Row], snr_db: float) -> dict[str, Figure]:
+def figures(rows: Sequence[Row]) -> dict[str, Figure]:
     """Figures by file stem, over the same rows as `tables`.
 
     The rates stand over the noise, one curve for each model; where one other thing takes more values, they stand
     over that, one curve for each noise. Baselines are dashed.
     """
-    models = _models(rows, snr_db)
+    models = _models(rows)
     baselines = {label: points for label, points in models.items() if _is_baseline(label)}
     reservoirs = {label: points for label, points in models.items() if label not in baselines}
     noises = sorted({snr for points in models.values() for snr in points})
     varied = _varied(rows)
-    figure = new_figure(8.0, 4.8)
-    axes = figure.subplots()
+    figure, axes = one_panel(8.0, 4.8)
     axes.set_yscale("log")
     if reservoirs and (len(noises) == 1 or (len(varied) == 1 and len(reservoirs) > len(noises))):
         subject, line = (varied[0], "-") if len(varied) == 1 else ("model", "")
@@ -108,7 +107,6 @@ def figures(rows: Sequence[Row], snr_db: float) -> dict[str, Figure]:
         label = "no error seen:\nupper end of the interval"
         handles += axes.plot([], [], "v", color="0.4", markerfacecolor="white", label=label)
     figure.legend(handles=handles, loc="outside right center", frameon=False)
-    plain(axes)
     return {"symbol_error_rate": figure}
 
 
@@ -160,12 +158,14 @@ def _curve(axes: Axes, places: Sequence[float], points: Sequence[_Pooled], label
     return curve
 
 
-def _models(rows: Sequence[Row], snr_db: float) -> Models:
+def _models(rows: Sequence[Row]) -> Models:
     """Runs by label and signal-to-noise ratio."""
     models: Models = {}
     for row in rows:
         points = models.setdefault(row.label, {})
-        points.setdefault(float(row.point.get("task.snr_db", snr_db)), _Pooled([])).runs.append(row)
+        points.setdefault(
+            float(row.point.get("task.snr_db", row.evaluation.arrays["snr_db"])), _Pooled([])
+        ).runs.append(row)
     return models
 
 

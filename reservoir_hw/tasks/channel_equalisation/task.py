@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -13,10 +12,7 @@ from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks.channel_equalisation import report
 from reservoir_hw.tasks.classification import error_metrics
 from reservoir_hw.tasks.series import nmse, one_sequence
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Table, Task, TaskConfig, checked_outputs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Task, TaskConfig, checked_outputs
 
 LEVELS = np.array([-3.0, -1.0, 1.0, 3.0])
 """The four symbols, equally likely."""
@@ -105,6 +101,8 @@ class ChannelEqualisation(Task):
     settings out of range.
     """
 
+    report = report
+
     def __init__(self, config: ChannelEqualisationConfig | None = None, /, **settings: Any) -> None:
         config = ChannelEqualisationConfig.of(config, settings)
         self.snr_db, train_steps = config.snr_db, config.train_steps
@@ -123,23 +121,18 @@ class ChannelEqualisation(Task):
     def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
         """Judge `outputs` (1, time, 1) for the test split; the class describes the metrics.
 
-        `arrays` are `errors` () and `symbols` (), the counts behind the error rate.
+        `arrays` are `errors` () and `symbols` (), the counts behind the error rate, and `snr_db` ().
 
         Raises `ShapeError` for other shapes and `InputRangeError` for NaN or infinity.
         """
-        del scale
         outputs = checked_outputs(outputs, self.test)
         errors = int(np.count_nonzero(np.digitize(outputs[0, :, 0], _THRESHOLDS) != self._sent))
         rates = error_metrics("symbol_error_rate", errors, len(self._sent))
         return Evaluation(
             {**rates, "nmse": nmse(outputs, self.test.targets)},
-            {"errors": np.array(errors), "symbols": np.array(len(self._sent))},
+            {
+                "errors": np.array(errors),
+                "symbols": np.array(len(self._sent)),
+                "snr_db": np.array(self.snr_db),
+            },
         )
-
-    def tables(self, rows: Sequence[Row]) -> list[Table]:
-        """Symbol error rates with their intervals by model and signal-to-noise ratio, data sets pooled."""
-        return report.tables(rows, self.snr_db)
-
-    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
-        """Symbol error rate against signal-to-noise ratio, one curve for each model."""
-        return report.figures(rows, self.snr_db)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reservoir_hw.core.figure_style import colours, new_figure, plain
+from reservoir_hw.core.figure_style import colours, one_panel, panels
 from reservoir_hw.tasks.elman_grammar.grammar import DISTANCES, VOCABULARY
 from reservoir_hw.tasks.elman_grammar.published import AGREEMENT_ERROR, AUC, VERB_SHARES
 from reservoir_hw.tasks.report import by_label, mean_and_spread, metric_values
@@ -122,8 +122,7 @@ def _overall_table(labels: dict[str, list[Row]]) -> Table:
 
 
 def _distance_figure(labels: dict[str, list[Row]]) -> Figure:
-    figure = new_figure(8.5, 4.6)
-    axes = figure.subplots()
+    figure, axes = one_panel(8.5, 4.6)
     at = np.arange(len(DISTANCES))
     width = 0.84 / len(labels)
     marked = False
@@ -154,17 +153,14 @@ def _distance_figure(labels: dict[str, list[Row]]) -> Figure:
     axes.set_xticks(at, [str(distance) for distance in DISTANCES])
     axes.set_xlim(-0.55, len(DISTANCES) - 0.45)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("words from the noun to its verb (5 and 8 cannot occur)")
-    axes.set_ylabel("verb agreement error")
+    axes.set(xlabel="words from the noun to its verb (5 and 8 cannot occur)", ylabel="verb agreement error")
     axes.set_title("How often the wrong number is preferred for a verb\n(bars ± one binomial standard error)")
     figure.legend(loc="outside right center", frameon=False)
-    plain(axes)
     return figure
 
 
 def _roc_figure(labels: dict[str, list[Row]]) -> Figure:
-    figure = new_figure(6.4, 4.6)
-    axes = figure.subplots()
+    figure, axes = one_panel(6.4, 4.6)
     # Denser where the curves are steep.
     grid = np.linspace(0, 1, 401) ** 2
     for label, colour in zip(labels, colours(len(labels)), strict=True):
@@ -178,18 +174,16 @@ def _roc_figure(labels: dict[str, list[Row]]) -> Figure:
     axes.set_aspect("equal")
     axes.set_xlim(-0.01, 1)
     axes.set_ylim(0, 1.01)
-    axes.set_xlabel("impossible word classes taken for possible")
-    axes.set_ylabel("possible word classes recognised")
+    axes.set(xlabel="impossible word classes taken for possible", ylabel="possible word classes recognised")
     axes.set_title("Possible against impossible word classes (ROC)")
     axes.legend(loc="lower right", frameon=False)
-    plain(axes)
     return figure
 
 
 def _probe_figure(labels: dict[str, list[Row]]) -> Figure:
     shown = list(labels)[:_SHOWN]
-    figure = new_figure(2.2 + 2.6 * len(shown), 9.0)
-    grid = figure.subplots(len(_PROBE), len(shown), sharex=True, sharey=True, squeeze=False)
+    size = (2.2 + 2.6 * len(shown), 9.0)
+    figure, grid = panels(*size, len(_PROBE), len(shown), sharex=True, sharey=True, squeeze=False)
     at = np.arange(len(VOCABULARY))
     for column, (label, colour) in enumerate(zip(shown, colours(len(shown)), strict=True)):
         arrays = labels[label][0].evaluation.arrays
@@ -199,7 +193,6 @@ def _probe_figure(labels: dict[str, list[Row]]) -> Figure:
             exact, output = arrays["probe/probabilities"][row], arrays["probe/outputs"][row]
             exact_bars = axes.bar(at, exact, 0.95, color="0.8")
             output_bars = axes.bar(at, output, 0.5, color=colour)
-            plain(axes)
             if column == 0:
                 axes.set_ylabel(f"after\n“{word}”", rotation=0, ha="right", va="center", labelpad=14)
                 if row == 0:

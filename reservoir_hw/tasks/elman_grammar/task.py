@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, NonNegativeInt
@@ -14,10 +13,7 @@ from reservoir_hw.tasks.elman_grammar import report
 from reservoir_hw.tasks.elman_grammar.corpus import draw, read
 from reservoir_hw.tasks.elman_grammar.grammar import VOCABULARY, language
 from reservoir_hw.tasks.elman_grammar.metrics import SHIFT, as_activation, corpus_evaluation, grammar_evaluation
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, TaskConfig, checked_outputs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Split, Task, TaskConfig, checked_outputs
 
 PROBE = ("boy", "who", "walks", "sees", "cats", ".")
 """The sentence of Fig. 2. It follows the test sentences, is in no training set, and enters no metric."""
@@ -85,6 +81,8 @@ class ElmanGrammar(Task):
     out of range and for a corpus that cannot be used.
     """
 
+    report = report
+
     def __init__(self, config: ElmanGrammarConfig | None = None, /, **settings: Any) -> None:
         config = ElmanGrammarConfig.of(config, settings)
         if config.corpus is not None:
@@ -143,11 +141,3 @@ class ElmanGrammar(Task):
         evaluation.arrays["probe/outputs"] = as_activation(values[probe], scale)
         evaluation.arrays["probe/probabilities"] = self.probabilities[probe]
         return evaluation
-
-    def tables(self, rows: Sequence[Row]) -> list[Table]:
-        """Tables 4 and 2 beside the paper's, and the four overall metrics, as means over the data sets."""
-        return report.tables(rows)
-
-    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
-        """ROC curves, agreement error by distance, and Fig. 2's outputs beside the true probabilities."""
-        return report.figures(rows)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.tasks import classification, datasets
 from reservoir_hw.tasks.japanese_vowels import report
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, TaskConfig, checked_outputs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Split, Task, TaskConfig, checked_outputs
 
 SPEAKERS = 9
 COEFFICIENTS = 12
@@ -64,6 +60,8 @@ class JapaneseVowels(Task):
     Raises what `datasets.contents` raises where the data set is not at hand.
     """
 
+    report = report
+
     def __init__(self) -> None:
         self.train = _split("train")
         self.test = _split("test")
@@ -76,7 +74,6 @@ class JapaneseVowels(Task):
 
         Raises `ShapeError` for other shapes and `InputRangeError` for NaN or infinity.
         """
-        del scale
         outputs, valid = checked_outputs(outputs, self.test), self.test.valid
         speakers = self.test.targets[:, 0].argmax(axis=1)
         # The padding is 0 in both, and what the sum is divided by does not change which is the largest.
@@ -92,14 +89,6 @@ class JapaneseVowels(Task):
             },
             {**classification.error_counts(errors, len(speakers)), "confusion": confusion},
         )
-
-    def tables(self, rows: Sequence[Row]) -> list[Table]:
-        """Error rates by model, with published ones below."""
-        return report.tables(rows)
-
-    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
-        """Error rates, and who was taken for whom."""
-        return report.figures(rows)
 
 
 def _split(name: str) -> Split:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reservoir_hw.core.figure_style import colours, new_figure, plain, whole_numbers
+from reservoir_hw.core.figure_style import colours, one_panel, whole_numbers
 from reservoir_hw.tasks.report import by_model, mean_and_spread
 from reservoir_hw.tasks.task import Row, Table
 
@@ -40,8 +40,7 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
     from matplotlib.ticker import MaxNLocator
 
     models = by_model(rows)
-    drawn = new_figure(7.5, 3.8 + 0.13 * len(models))
-    axes = drawn.subplots()
+    drawn, axes = one_panel(7.5, 3.8 + 0.13 * len(models))
     for (name, runs), colour in zip(models.items(), colours(len(models)), strict=True):
         delays = runs[0].evaluation.arrays["delays"]
         order = np.argsort(delays)
@@ -52,13 +51,11 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
             axes.fill_between(delays[order], r2.min(axis=0), r2.max(axis=0), color=colour, alpha=0.2, linewidth=0)
     axes.set_ylim(0, 1.03)
     axes.set_xlim(left=0)
-    axes.set_xlabel("delay k in steps")
+    axes.set(xlabel="delay k in steps", ylabel="r² of output and u(t - k)")
     whole_numbers(axes.xaxis)
-    axes.set_ylabel("r² of output and u(t - k)")
     axes.set_title("How well the input of k steps ago is recalled (1: exactly, 0: not at all)", fontsize=11)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     drawn.legend(loc="outside lower center", ncols=2, frameon=False)
     axes.grid(axis="y", color="0.92")
     axes.set_axisbelow(True)
-    plain(axes)
     return {"recall": drawn}

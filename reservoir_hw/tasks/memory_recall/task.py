@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
@@ -11,10 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks.memory_recall import report
 from reservoir_hw.tasks.series import one_sequence
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Table, Task, TaskConfig, checked_outputs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Task, TaskConfig, checked_outputs
 
 
 class MemoryRecallConfig(TaskConfig):
@@ -56,6 +52,8 @@ class MemoryRecall(Task):
     out of range.
     """
 
+    report = report
+
     def __init__(self, config: MemoryRecallConfig | None = None, /, **settings: Any) -> None:
         config = MemoryRecallConfig.of(config, settings)
         self.delays = tuple(config.delays)
@@ -74,7 +72,6 @@ class MemoryRecall(Task):
 
         Raises `ShapeError` for other shapes and `InputRangeError` for NaN or infinity.
         """
-        del scale
         outputs = checked_outputs(outputs, self.test)[0]
         targets = self.test.targets[0].astype(np.float64)
         outputs, targets = outputs - outputs.mean(axis=0), targets - targets.mean(axis=0)
@@ -83,11 +80,3 @@ class MemoryRecall(Task):
         r2 = np.divide(product**2, power, out=np.zeros_like(power), where=power > 0)
         metrics = {f"r2/{delay}": float(value) for delay, value in zip(self.delays, r2, strict=True)}
         return Evaluation({"recalled": float(r2.sum()), **metrics}, {"delays": np.array(self.delays), "r2": r2})
-
-    def tables(self, rows: Sequence[Row]) -> list[Table]:
-        """r² by delay, and their sum, as means over the runs."""
-        return report.tables(rows)
-
-    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
-        """r² against delay, one curve for each model."""
-        return report.figures(rows)

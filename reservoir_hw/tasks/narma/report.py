@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 Models = dict[tuple[str, int], list[Row]]
 
 
-def tables(rows: Sequence[Row], order: int) -> list[Table]:
-    """One table; `order` is that of rows in which it was not varied."""
-    models = _models(rows, order)
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """One table."""
+    models = _models(rows)
     body = [
         [
             label,
@@ -37,18 +37,18 @@ def tables(rows: Sequence[Row], order: int) -> list[Table]:
     return [Table("NARMA", ["model", "order", "runs", "NRMSE", "NMSE"], body, note)]
 
 
-def figures(rows: Sequence[Row], order: int) -> dict[str, Figure]:
+def figures(rows: Sequence[Row]) -> dict[str, Figure]:
     """Figures by file stem, over the same rows as `tables`."""
-    models = _models(rows, order)
+    models = _models(rows)
     several = len({of_order for _, of_order in models}) > 1
     return prediction_report.figures(
         {f"{label}, order {of_order}" if several else label: runs for (label, of_order), runs in models.items()}
     )
 
 
-def _models(rows: Sequence[Row], order: int) -> Models:
+def _models(rows: Sequence[Row]) -> Models:
     """Runs that differ in the data alone, together."""
     models: Models = {}
     for row in rows:
-        models.setdefault((row.label, row.point.get("task.order", order)), []).append(row)
+        models.setdefault((row.label, int(row.evaluation.arrays["order"])), []).append(row)
     return models

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -13,12 +12,9 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks.narma import report
-from reservoir_hw.tasks.prediction.report import PIECE
-from reservoir_hw.tasks.series import nmse, one_sequence
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Table, Task, TaskConfig, checked_outputs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from reservoir_hw.tasks.prediction.task import series_evaluation
+from reservoir_hw.tasks.series import one_sequence
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Task, TaskConfig
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +89,8 @@ class Narma(Task):
     range, and if one sequence after the other diverges.
     """
 
+    report = report
+
     def __init__(self, config: NarmaConfig | None = None, /, **settings: Any) -> None:
         config = NarmaConfig.of(config, settings)
         self.order = config.order
@@ -125,27 +123,10 @@ class Narma(Task):
     def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
         """Judge `outputs` (1, time, 1) for the test split; the class describes the metrics.
 
-        `arrays` are `piece/targets` and `piece/outputs`, the first 200 steps of the test, and `redrawn` ().
+        `arrays` are `piece/targets` and `piece/outputs`, the first 200 steps of the test, `order` () and `redrawn` ().
 
         Raises `ShapeError` for other shapes and `InputRangeError` for NaN or infinity.
         """
-        del scale
-        outputs = checked_outputs(outputs, self.test)
-        error = nmse(outputs, self.test.targets)
-        piece = slice(PIECE)
-        return Evaluation(
-            {"nrmse": math.sqrt(error), "nmse": error},
-            {
-                "piece/targets": self.test.targets[0, piece, 0],
-                "piece/outputs": outputs[0, piece, 0],
-                "redrawn": np.array(self.redrawn),
-            },
-        )
-
-    def tables(self, rows: Sequence[Row]) -> list[Table]:
-        """NRMSE and NMSE by model, over the data sets, for order 10 with published values below."""
-        return report.tables(rows, self.order)
-
-    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
-        """Outputs beside targets with their error, and the NMSE of every run."""
-        return report.figures(rows, self.order)
+        evaluation = series_evaluation(outputs, self.test)
+        evaluation.arrays |= {"order": np.array(self.order), "redrawn": np.array(self.redrawn)}
+        return evaluation

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reservoir_hw.core.figure_style import colours, new_figure, plain
+from reservoir_hw.core.figure_style import colours, panels
 from reservoir_hw.tasks import classification
 from reservoir_hw.tasks.report import Models, by_model
 from reservoir_hw.tasks.task import Row, Table
@@ -38,10 +38,9 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
 def _outputs_figure(models: Models) -> Figure:
     """Histograms of the arrays `outputs/0` and `outputs/1`, the outputs for an even and for an odd number."""
     shown = list(models.items())[-_SHOWN:]
-    figure = new_figure(7.5, 1.0 + 1.3 * len(shown))
-    grid = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
+    figure, grid = panels(7.5, 1.0 + 1.3 * len(shown), len(shown), 1, sharex=True, squeeze=False)
     low_colour, high_colour = colours(3)[::2]
-    for axes, (name, runs) in zip(grid, shown, strict=True):
+    for axes, (name, runs) in zip(grid[:, 0], shown, strict=True):
         groups = [np.concatenate([run.evaluation.arrays[f"outputs/{answer}"] for run in runs]) for answer in (0, 1)]
         # The middle 99.8 %: single outliers would squeeze the rest.
         low, high = np.percentile(np.concatenate(groups), [0.1, 99.9])
@@ -51,8 +50,7 @@ def _outputs_figure(models: Models) -> Figure:
         axes.axvline(0.0, color="crimson", linewidth=1)
         axes.set_title(name, fontsize=10, loc="left")
         axes.set_yticks([])
-        plain(axes)
-    figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
-    grid[-1].set_xlabel("output (line: where the answer changes)")
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    grid[-1, 0].set_xlabel("output (line: where the answer changes)")
     figure.suptitle("Outputs by the right answer: what overlaps is what is mistaken")
     return figure

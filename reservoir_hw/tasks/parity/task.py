@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -12,10 +11,7 @@ from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks import classification
 from reservoir_hw.tasks.parity import report
 from reservoir_hw.tasks.series import nmse, one_sequence
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Table, Task, TaskConfig, checked_outputs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Task, TaskConfig, checked_outputs
 
 
 class ParityConfig(TaskConfig):
@@ -52,6 +48,8 @@ class Parity(Task):
     range.
     """
 
+    report = report
+
     def __init__(self, config: ParityConfig | None = None, /, **settings: Any) -> None:
         config = ParityConfig.of(config, settings)
         bits, delay, train_steps = config.bits, config.delay, config.train_steps
@@ -70,7 +68,6 @@ class Parity(Task):
 
         Raises `ShapeError` for other shapes and `InputRangeError` for NaN or infinity.
         """
-        del scale
         outputs = checked_outputs(outputs, self.test)
         odd = self.test.targets > 0
         errors = int(np.count_nonzero((outputs > 0) != odd))
@@ -81,11 +78,3 @@ class Parity(Task):
             },
             {**classification.error_counts(errors, odd.size), "outputs/0": outputs[~odd], "outputs/1": outputs[odd]},
         )
-
-    def tables(self, rows: Sequence[Row]) -> list[Table]:
-        """Error rates by model, data sets pooled."""
-        return report.tables(rows)
-
-    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
-        """Error rates, against `bits` or `delay` where one of them varies, and the outputs by the right answer."""
-        return report.figures(rows)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reservoir_hw.core.figure_style import colours, new_figure, plain
+from reservoir_hw.core.figure_style import colours, new_figure, one_panel, panels, plain
 from reservoir_hw.tasks.report import Models
 from reservoir_hw.tasks.task import Row, Table
 
@@ -116,8 +116,7 @@ def _forecast_figure(models: Models, channel_names: Sequence[str]) -> Figure:
 
 
 def _growth_figure(models: Models) -> Figure:
-    figure = new_figure(7.5, 4.6)
-    axes = figure.subplots()
+    figure, axes = one_panel(7.5, 4.6)
     last = 1
     for (name, runs), colour in zip(models.items(), colours(len(models)), strict=True):
         errors = np.concatenate([run.evaluation.arrays["error"] for run in runs])
@@ -133,19 +132,16 @@ def _growth_figure(models: Models) -> Figure:
     axes.set_yscale("log")
     axes.set_xlim(1, last)
     axes.set_ylim(top=5)
-    axes.set_xlabel("steps after the last true input")
-    axes.set_ylabel("error / standard deviation of the series")
+    axes.set(xlabel="steps after the last true input", ylabel="error / standard deviation of the series")
     _lyapunov_axis(axes, models)
     axes.set_title("How the error of the forecast grows (median and quartiles of the starts)", fontsize=11)
     axes.legend(loc="lower right", frameon=False)
     axes.grid(axis="y", color="0.92")
-    plain(axes)
     return figure
 
 
 def _valid_figure(models: Models) -> Figure:
-    figure = new_figure(7.5, 2.0 + 0.4 * len(models))
-    axes = figure.subplots()
+    figure, axes = one_panel(7.5, 2.0 + 0.4 * len(models))
     for height, (runs, colour) in enumerate(zip(models.values(), colours(len(models)), strict=True)):
         valid = _valid(runs)
         low, middle, high = np.percentile(valid, [25, 50, 75])
@@ -157,14 +153,12 @@ def _valid_figure(models: Models) -> Figure:
     axes.set_xlim(left=0)
     axes.set_xlabel("valid steps (dots: starts, band: quartiles, bar: median)")
     _lyapunov_axis(axes, models)
-    plain(axes)
     return figure
 
 
 def _attractor_figure(models: Models, channel_names: Sequence[str], portrait: Portrait) -> Figure:
     shown = list(models.items())[-(_SHOWN - 1) :]
-    figure = new_figure(3.2 * (1 + len(shown)), 3.6)
-    grid = figure.subplots(1, 1 + len(shown), sharex=True, sharey=True, squeeze=False)[0]
+    figure, grid = panels(3.2 * (1 + len(shown)), 3.6, 1, 1 + len(shown), sharex=True, sharey=True)
     run, start = _typical(shown[0][1])
     truth = run.evaluation.arrays["targets"][start]
     _draw_portrait(grid[0], truth, portrait, "0.35")
@@ -191,7 +185,6 @@ def _draw_portrait(axes: Axes, series: np.ndarray, portrait: Portrait, colour: o
     longest = max(delay for _, delay in portrait)
     lines = [series[longest - delay : len(series) - delay, channel] for channel, delay in portrait]
     axes.plot(*lines, color=colour, linewidth=0.6)  # type: ignore[arg-type]
-    plain(axes)
 
 
 def _window(series: np.ndarray) -> tuple[float, float]:

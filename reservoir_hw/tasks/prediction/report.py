@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reservoir_hw.core.figure_style import colours, new_figure, plain
+from reservoir_hw.core.figure_style import colours, one_panel, panels
 from reservoir_hw.tasks.report import Models, mean_and_spread, metric_values
 from reservoir_hw.tasks.task import Table
 
@@ -41,8 +41,7 @@ def figures(models: Models) -> dict[str, Figure]:
 
 def _series_figure(models: Models) -> Figure:
     shown = list(models.items())[-_SHOWN:]
-    figure = new_figure(9.0, 1.4 + 1.5 * len(shown))
-    grid = figure.subplots(len(shown), 2, sharex=True, sharey="col", squeeze=False)
+    figure, grid = panels(9.0, 1.4 + 1.5 * len(shown), len(shown), 2, sharex=True, sharey="col", squeeze=False)
     for (above, below), (name, runs), colour in zip(grid, shown, colours(len(shown)), strict=True):
         arrays = runs[0].evaluation.arrays
         steps = np.arange(len(arrays["piece/targets"]))
@@ -53,8 +52,6 @@ def _series_figure(models: Models) -> Figure:
         below.plot(steps, arrays["piece/outputs"] - arrays["piece/targets"], color=colour, linewidth=1)
         above.set_ylabel("value")
         below.set_ylabel("output - target")
-        plain(above)
-        plain(below)
     for axes in grid[-1]:
         axes.set_xlabel("step of the test")
     which = f"; the last {len(shown)} of {len(models)} models" if len(shown) < len(models) else ""
@@ -63,8 +60,7 @@ def _series_figure(models: Models) -> Figure:
 
 
 def _error_figure(models: Models) -> Figure:
-    figure = new_figure(7.5, 1.6 + 0.35 * len(models))
-    axes = figure.subplots()
+    figure, axes = one_panel(7.5, 1.6 + 0.35 * len(models))
     found = [np.array([run.evaluation.metrics["nmse"] for run in runs]) for runs in models.values()]
     for height, (errors, colour) in enumerate(zip(found, colours(len(found)), strict=True)):
         axes.plot(errors, np.full(len(errors), height), "o", color=colour, markersize=4, alpha=0.6)
@@ -78,5 +74,4 @@ def _error_figure(models: Models) -> Figure:
     else:
         axes.set_xlim(left=0)
     axes.set_xlabel("NMSE (dots: runs, bar: their mean)")
-    plain(axes)
     return figure

@@ -19,6 +19,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+def series_evaluation(outputs: np.ndarray, test: Split) -> Evaluation:
+    """`nrmse` and `nmse` of outputs (1, time, outputs), and of both series the piece that the report shows.
+
+    Raises `ShapeError` for other shapes and `InputRangeError` for NaN or infinity.
+    """
+    outputs = checked_outputs(outputs, test)
+    error = nmse(outputs, test.targets)
+    piece = slice(report.PIECE)
+    return Evaluation(
+        {"nrmse": math.sqrt(error), "nmse": error},
+        {"piece/targets": test.targets[0, piece, 0], "piece/outputs": outputs[0, piece, 0]},
+    )
+
+
 class ClosedLoop(Config):
     """The reservoir goes on alone, fed with the readout's answers: from where, how long, and judged how.
 
@@ -123,16 +137,9 @@ class Prediction(Task):
 
         Raises `ShapeError` for other shapes and, in an open loop, `InputRangeError` for NaN or infinity.
         """
-        del scale
         if self._loop is not None:
             return self._judge_forecast(checked_outputs(outputs, self.test, finite=False), self._loop)
-        outputs = checked_outputs(outputs, self.test)
-        error = nmse(outputs, self.test.targets)
-        piece = slice(report.PIECE)
-        return Evaluation(
-            {"nrmse": math.sqrt(error), "nmse": error},
-            {"piece/targets": self.test.targets[0, piece, 0], "piece/outputs": outputs[0, piece, 0]},
-        )
+        return series_evaluation(outputs, self.test)
 
     def _judge_forecast(self, outputs: np.ndarray, loop: ClosedLoop) -> Evaluation:
         targets = self.test.targets.astype(np.float64)

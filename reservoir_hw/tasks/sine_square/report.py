@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reservoir_hw.core.figure_style import colours, new_figure, plain
+from reservoir_hw.core.figure_style import colours, one_panel, panels
 from reservoir_hw.tasks import classification
 from reservoir_hw.tasks.report import Models, by_model
 from reservoir_hw.tasks.task import Row, Table
@@ -38,8 +38,7 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
 
 def _answers_figure(models: Models) -> Figure:
     shown = list(models.items())[-_SHOWN:]
-    figure = new_figure(9.0, 1.8 + 1.4 * len(shown))
-    first, *grid = figure.subplots(1 + len(shown), 1, sharex=True)
+    figure, (first, *grid) = panels(9.0, 1.8 + 1.4 * len(shown), 1 + len(shown), 1, sharex=True)
     arrays = shown[0][1][0].evaluation.arrays
     first.plot(arrays["piece/inputs"], color="0.3", linewidth=1, marker=".", markersize=4)
     first.set_title("input", fontsize=10, loc="left")
@@ -51,24 +50,19 @@ def _answers_figure(models: Models) -> Figure:
         axes.set_yticks([0, 1], ["sine", "square"])
         axes.set_ylim(-0.45, 1.45)
         axes.set_title(name, fontsize=10, loc="left")
-    for axes in (first, *grid):
-        plain(axes)
     figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     grid[-1].set_xlabel("step of the test")
     return figure
 
 
 def _phase_figure(models: Models) -> Figure:
-    figure = new_figure(7.5, 3.6)
-    axes = figure.subplots()
+    figure, axes = one_panel(7.5, 3.6)
     for (name, runs), colour in zip(models.items(), colours(len(models)), strict=True):
         by_phase = np.mean([run.evaluation.arrays["by_phase"] for run in runs], axis=0)
         axes.plot(range(len(by_phase)), by_phase, "o-", color=colour, markersize=4, linewidth=1, label=name)
     axes.set_ylim(bottom=-0.005)
-    axes.set_xlabel("step of the period")
-    axes.set_ylabel("error rate")
+    axes.set(xlabel="step of the period", ylabel="error rate")
     axes.set_title("Where in a period the answers are wrong", fontsize=11)
     axes.grid(axis="y", color="0.92")
     figure.legend(loc="outside right center", frameon=False)
-    plain(axes)
     return figure

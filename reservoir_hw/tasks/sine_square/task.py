@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -12,10 +11,7 @@ from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks import classification
 from reservoir_hw.tasks.series import nmse, one_sequence
 from reservoir_hw.tasks.sine_square import report
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Table, Task, TaskConfig, checked_outputs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Task, TaskConfig, checked_outputs
 
 
 def waves(kinds: np.ndarray, period_steps: int = 12) -> np.ndarray:
@@ -64,6 +60,8 @@ class SineSquare(Task):
     out of range.
     """
 
+    report = report
+
     def __init__(self, config: SineSquareConfig | None = None, /, **settings: Any) -> None:
         config = SineSquareConfig.of(config, settings)
         self.period_steps = config.period_steps
@@ -82,7 +80,6 @@ class SineSquare(Task):
 
         Raises `ShapeError` for other shapes and `InputRangeError` for NaN or infinity.
         """
-        del scale
         outputs = checked_outputs(outputs, self.test)
         square = self.test.targets > 0.5
         wrong = ((outputs > 0.5) != square).reshape(-1, self.period_steps)
@@ -103,11 +100,3 @@ class SineSquare(Task):
                 "by_phase": wrong.mean(axis=0),
             },
         )
-
-    def tables(self, rows: Sequence[Row]) -> list[Table]:
-        """Error rates by model, data sets pooled."""
-        return report.tables(rows)
-
-    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
-        """Waves with the answers below, error rates, and at which step of a period the errors are."""
-        return report.figures(rows)

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from reservoir_hw.core.figure_style import colours, new_figure, plain
+from reservoir_hw.core.figure_style import colours, one_panel
 from reservoir_hw.tasks.report import by_label, mean_and_spread, metric_values
 from reservoir_hw.tasks.task import Row, Table
 
@@ -86,8 +86,7 @@ def _wrapped(sample: str) -> str:
 
 
 def _training_figure(labels: dict[str, list[Row]]) -> Figure:
-    figure = new_figure(8.5, 4.4)
-    axes = figure.subplots()
+    figure, axes = one_panel(8.5, 4.4)
     for (label, rows), colour in zip(labels.items(), colours(len(labels)), strict=True):
         for number, row in enumerate(rows):
             arrays = row.evaluation.arrays
@@ -110,17 +109,13 @@ def _training_figure(labels: dict[str, list[Row]]) -> Figure:
                 )
     if any(len(row.evaluation.arrays["validation/step"]) for rows in labels.values() for row in rows):
         axes.plot([], [], "o--", color="0.4", markersize=4, linewidth=1, markerfacecolor="white", label="validation")
-    axes.set_xlabel("step")
-    axes.set_ylabel("cross-entropy (nats per token)")
-    axes.set_title("Loss over the training")
+    axes.set(xlabel="step", ylabel="cross-entropy (nats per token)", title="Loss over the training")
     figure.legend(loc="outside right center", frameon=False)
-    plain(axes)
     return figure
 
 
 def _weights_figure(trained: dict[str, list[Row]], others: dict[str, list[Row]]) -> Figure:
-    figure = new_figure(8.5, 4.4)
-    axes = figure.subplots()
+    figure, axes = one_panel(8.5, 4.4)
     for (label, rows), colour in zip(trained.items(), colours(len(trained)), strict=True):
         axes.plot(
             metric_values(rows, "parameters"),
@@ -135,9 +130,7 @@ def _weights_figure(trained: dict[str, list[Row]], others: dict[str, list[Row]])
             metric_values(rows, "cross_entropy").mean(), color="0.5", linewidth=1, linestyle=style, label=label
         )
     axes.set_xscale("log")
-    axes.set_xlabel("trained weights")
-    axes.set_ylabel("cross-entropy of the test (nats per token)")
+    axes.set(xlabel="trained weights", ylabel="cross-entropy of the test (nats per token)")
     axes.set_title("Test loss by the number of trained weights")
     figure.legend(loc="outside right center", frameon=False)
-    plain(axes)
     return figure

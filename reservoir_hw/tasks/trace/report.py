@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reservoir_hw.core.figure_style import colours, new_figure, plain, whole_numbers
+from reservoir_hw.core.figure_style import colours, one_panel, panels, whole_numbers
 from reservoir_hw.tasks.report import Models, by_model, mean_and_spread
 from reservoir_hw.tasks.task import Row, Table
 
@@ -48,8 +48,7 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
 
 
 def _r2_figure(models: Models) -> Figure:
-    figure = new_figure(7.5, 4.2)
-    axes = figure.subplots()
+    figure, axes = one_panel(7.5, 4.2)
     for (name, runs), colour in zip(models.items(), colours(len(models)), strict=True):
         delays = runs[0].evaluation.arrays["delays"]
         order = np.argsort(delays)
@@ -58,13 +57,12 @@ def _r2_figure(models: Models) -> Figure:
     axes.set_ylim(-0.02, 1.03)
     coming = min(int(runs[0].evaluation.arrays["delays"].min()) for runs in models.values()) < 0
     axes.set_xlabel("delay k in steps" + (" (below 0: inputs that are still to come)" if coming else ""))
-    whole_numbers(axes.xaxis)
     axes.set_ylabel("r² of output and u(t - k)")
+    whole_numbers(axes.xaxis)
     axes.set_title("How well the input of k steps ago is told from the states (1: exactly, 0: not at all)", fontsize=11)
     axes.legend(frameon=False)
     axes.grid(axis="y", color="0.92")
     axes.set_axisbelow(True)
-    plain(axes)
     return figure
 
 
@@ -72,9 +70,8 @@ def _outputs_figure(models: Models) -> Figure:
     """One panel for each of some delays; every model over the truth."""
     delays = list(dict.fromkeys(int(d) for runs in models.values() for d in runs[0].evaluation.arrays["delays"]))
     shown = [delays[i] for i in np.linspace(0, len(delays) - 1, min(_PANELS, len(delays))).round().astype(int)]
-    figure = new_figure(10.0, 1.2 + 1.9 * len(shown))
-    panels = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, delay in zip(panels, shown, strict=True):
+    figure, grid = panels(10.0, 1.2 + 1.9 * len(shown), len(shown), 1, sharex=True, squeeze=False)
+    for axes, delay in zip(grid[:, 0], shown, strict=True):
         truth_drawn = False
         for (name, runs), colour in zip(models.items(), colours(len(models)), strict=True):
             arrays = runs[0].evaluation.arrays
@@ -88,8 +85,7 @@ def _outputs_figure(models: Models) -> Figure:
             axes.plot(arrays["piece/outputs"][:, column], color=colour, linewidth=1.1, label=f"{name}, r² {r2:.3f}")
         axes.set_title(_asked(delay), fontsize=10, loc="left")
         axes.legend(frameon=False, fontsize=8, ncols=4, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0)
-        plain(axes)
-    panels[-1].set_xlabel("step of the test")
+    grid[-1, 0].set_xlabel("step of the test")
     figure.suptitle("Outputs beside the truth, first steps of the test", fontsize=11)
     return figure
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.store import Dataset, StateStore
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, TaskConfig, checked_outputs
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Split, Task, TaskConfig, checked_outputs
 from reservoir_hw.tasks.trace import report
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 class TraceConfig(TaskConfig):
@@ -64,6 +60,8 @@ class Trace(Task):
     range, and for a part that was not recorded.
     """
 
+    report = report
+
     def __init__(self, config: TraceConfig | None = None, /, **settings: Any) -> None:
         config = TraceConfig.of(config, settings)
         trace, train_steps, test_steps = config.trace, config.train_steps, config.test_steps
@@ -101,7 +99,6 @@ class Trace(Task):
 
         Raises `ShapeError` for other shapes and `InputRangeError` for NaN or infinity.
         """
-        del scale
         outputs = checked_outputs(outputs, self.test)[0]
         targets = self.test.targets[0].astype(np.float64)
         nrmse = np.sqrt(((outputs - targets) ** 2).mean(axis=0)) / targets.std(axis=0)
@@ -119,14 +116,6 @@ class Trace(Task):
             "r2": correlation**2,
         }
         return Evaluation(metrics, piece)
-
-    def tables(self, rows: Sequence[Row]) -> list[Table]:
-        """r², NRMSE and correlation by delay."""
-        return report.tables(rows)
-
-    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
-        """r² by delay for each model, and outputs beside targets."""
-        return report.figures(rows)
 
 
 def _inputs(dataset: Dataset, sequence: int, trace: str) -> np.ndarray:

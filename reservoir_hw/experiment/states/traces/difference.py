@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,13 @@ import numpy as np
 from reservoir_hw.backends.replay import Tape, recorded_spec
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.store import StateStore
+from reservoir_hw.experiment.states.progress import Progress, StepCounter
 from reservoir_hw.tasks.task import Table
 
 _AT_ONCE = 64
 _PIECE_BYTES = 16 << 20
 _WORST = 10
+_OF_A_NODE = ("nrmse", "consistency", "offset", "largest")
 
 
 @dataclass(frozen=True)
@@ -109,14 +111,8 @@ class Difference:
                 "deviations": _known(first.deviations),
             },
             "nodes": [
-                {
-                    "name": self.nodes[i],
-                    "nrmse": _known(self.nrmse[i]),
-                    "consistency": _known(self.consistency[i]),
-                    "offset": _known(self.offset[i]),
-                    "largest": _known(self.largest[i]),
-                }
-                for i in range(len(self.nodes))
+                {"name": name, **{key: _known(getattr(self, key)[i]) for key in _OF_A_NODE}}
+                for i, name in enumerate(self.nodes)
             ],
         }
 
@@ -184,7 +180,7 @@ def compare(
     tolerance: float = 0.0,
     washout: int = 0,
     input_tolerance: float = 0.0,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Difference:
     """Compare the states of two traces wherever both devices were driven with the same inputs from a reset on.
 
@@ -212,23 +208,18 @@ def compare(
     if max(steps for _, _, steps in matched) <= washout:
         raise ConfigurationError(f"washout {washout}: no pair of sequences is longer")
     compared = sum(max(0, steps - washout) for _, _, steps in matched)
-    done = 0
-
-    def tell(what: str, states: np.ndarray) -> None:
-        nonlocal done
-        done += states.shape[0] * states.shape[1]
-        if progress is not None:
-            progress(what, done, 2 * compared)
-
+    counter = StepCounter(progress, 2 * compared)
+    counter.say("measuring")
     sums = _Sums(spec_a.nodes)
     for _, _, x, _ in _pieces(tapes, matched, washout, spec_a.nodes):
         sums.add_reference(x)
-        tell("measuring", x)
+        counter.add(x.shape[0] * x.shape[1])
     sums.fix_scale()
+    counter.say("comparing")
     first: tuple[int, int, int, float] | None = None
     for numbers, start, x, y in _pieces(tapes, matched, washout, spec_a.nodes):
         sums.add(x, y)
-        tell("comparing", x)
+        counter.add(x.shape[0] * x.shape[1])
         if first is None or start < first[1]:
             found = _first_above(x, y, sums.scale, tolerance)
             if found is not None and (first is None or start + found[1] < first[1]):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -14,11 +14,11 @@ from reservoir_hw.core import provenance
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.core.store import Region, StateStore
+from reservoir_hw.experiment.states.drive import OnSteps
+from reservoir_hw.experiment.states.progress import Progress, StepCounter
 from reservoir_hw.experiment.states.traces.columns import Columns, choose
 from reservoir_hw.experiment.states.traces.mapping import ColumnsConfig, MappingConfig, load_mapping, resolve
 from reservoir_hw.experiment.states.traces.sources import Source, opened
-
-OnSteps: TypeAlias = Callable[[str, int], None]
 
 _CHUNK_BYTES = 4 << 20
 _SEQUENCES_PER_CHUNK = 64
@@ -38,7 +38,7 @@ def import_trace(
     mapping: str | Path | MappingConfig,
     out: str | Path,
     files: Sequence[str | Path] = (),
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Imported:
     """Convert measured data into a trace at `out`, as a mapping file says.
 
@@ -60,7 +60,11 @@ def import_trace(
         config, folder = mapping, Path()
     else:
         config, folder = load_mapping(mapping), Path(mapping).parent
-    paths = [Path(file) for file in files] or [_named_file(config, folder)]
+    paths = [Path(file) for file in files]
+    if not paths:
+        if config.file is None:
+            raise ConfigurationError("the mapping names no `file`; name one, or several, on the command line")
+        paths = [resolve(config.file, folder)]
     with ExitStack() as stack:
         sources = [stack.enter_context(opened(path, config.text)) for path in paths]
         if not files and config.sha256 not in (None, sources[0].sha256):
@@ -72,16 +76,10 @@ def import_trace(
             driver = stack.enter_context(opened(resolve(config.inputs.file, folder), config.text))
         used = [*sources, *([driver] if driver else [])]
         parts = [_Part.of(source, driver or source, config) for source in sources]
-        done, total = 0, 2 * sum(part.steps for part in parts)
-
-        def on_steps(what: str, steps: int) -> None:
-            nonlocal done
-            done += steps
-            if progress is not None:
-                progress(what, done, total)
-
+        counter = StepCounter(progress, 2 * sum(part.steps for part in parts))
+        counter.say("checking")
         for part in parts:
-            part.look(on_steps)
+            part.look(counter.add)
         notes = [note for source in used for note in source.notes]
         parts = _without_dropped(parts, config, notes)
         scale = _Scale.of(config, parts)
@@ -100,10 +98,10 @@ def import_trace(
         store = StateStore.create(
             out, {"made_by": "import", "spec": spec.model_dump(mode="json"), "provenance": record}
         )
-        places = 0
-        for number, part in enumerate(parts):
-            places += _write(store, f"{number:03d}", part, scale, spec, on_steps)
-        store.commit(places)
+        counter.say("writing")
+        store.commit(
+            sum(_write(store, f"{number:03d}", part, scale, spec, counter.add) for number, part in enumerate(parts))
+        )
         store.close_segment([], complete=True)
     return Imported(store, notes)
 
@@ -170,13 +168,7 @@ class _Part:
                 self.broken.setdefault(int(column), self.rows.start + self.latency + start + row)
             self.low = np.fmin(self.low, np.fmin.reduce(states, axis=(0, 1)))
             self.high = np.fmax(self.high, np.fmax.reduce(states, axis=(0, 1)))
-            on_steps("checking", states.shape[1])
-
-
-def _named_file(config: MappingConfig, folder: Path) -> Path:
-    if config.file is None:
-        raise ConfigurationError("the mapping names no `file`; name one, or several, on the command line")
-    return resolve(config.file, folder)
+            on_steps(states.shape[1])
 
 
 def _broken(columns: Columns, row: int, column: int, what: str) -> str:
@@ -330,7 +322,7 @@ def _write(store: StateStore, name: str, part: _Part, scale: _Scale, spec: Reser
             place = Region(rows, start, start + driven.shape[1])
             dataset.write(place, driven, states[rows].astype(spec.dtype), timing=(np.nan, np.nan))
             places += 1
-        on_steps("writing", states.shape[1])
+        on_steps(states.shape[1])
     return places
 
 

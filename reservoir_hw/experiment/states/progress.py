@@ -1,4 +1,4 @@
-"""How far a run has come, for whoever waits."""
+"""How far a run, a harvest or an import has come, for whoever waits."""
 
 from __future__ import annotations
 
@@ -24,4 +24,4 @@ class StepCounter:
         """So many steps were done."""
         self._done += steps
         if self._progress is not None:
-            self._progress(self._what, self._done, self.total)
+            self._progress(self._what, self._done, max(self.total, self._done))

@@ -128,22 +128,23 @@ class PythonReservoir(Reservoir):
             target = getattr(config, name)
             if target is not None:
                 self._functions[name] = _import(target, name)
-        if "setup_call" in self._functions:
-            with _named(config.setup_call or ""):
-                result = self._functions["setup_call"]()
-            if isinstance(result, Mapping):
-                self._setup_result = {str(name): value for name, value in result.items()}
+        result = self._call("setup_call")
+        if isinstance(result, Mapping):
+            self._setup_result = {str(name): value for name, value in result.items()}
 
     def _close(self) -> None:
-        if "close_call" in self._functions:
-            with _named(self._config.close_call or ""):
-                self._functions["close_call"]()
+        self._call("close_call")
 
     def _reset(self, batch: int) -> None:
         del batch
-        if "reset_call" in self._functions:
-            with _named(self._config.reset_call or ""):
-                self._functions["reset_call"]()
+        self._call("reset_call")
+
+    def _call(self, name: str) -> Any:
+        """What this function of the user returns; None where there is none."""
+        if name not in self._functions:
+            return None
+        with _named(getattr(self._config, name)):
+            return self._functions[name]()
 
     def _run(self, u: np.ndarray, out: Any) -> np.ndarray:
         del out

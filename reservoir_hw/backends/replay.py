@@ -160,7 +160,6 @@ class _Block:
     dataset: Dataset
     rows: slice
     first: int
-    path: str
     # The last chunks by number: a replay step by step, or of many sequences, would read them again and again.
     _inputs: dict[int, np.ndarray] = field(default_factory=dict)
     _states: dict[int, np.ndarray] = field(default_factory=dict)
@@ -179,12 +178,8 @@ class _Block:
         """(sequences, time, inputs); NaN where nothing was recorded."""
         if chunk not in self._inputs:
             place = self._place(chunk)
-            _keep(self._inputs, chunk, self.read_inputs(place.start, place.stop), _KEPT_INPUTS)
+            _keep(self._inputs, chunk, self.dataset.read_inputs(self.rows, place.start, place.stop), _KEPT_INPUTS)
         return self._inputs[chunk]
-
-    def read_inputs(self, start: int, stop: int) -> np.ndarray:
-        """As `inputs`, of any steps; nothing is kept."""
-        return self.dataset.read_inputs(self.rows, start, stop)
 
     def states(self, chunk: int) -> np.ndarray:
         """(sequences, time, nodes)."""
@@ -220,7 +215,7 @@ class Tape:
         for dataset in (dataset for dataset in written if dataset.name not in self.left_out):
             for first in range(0, dataset.sequences, dataset.group):
                 rows = slice(first, min(first + dataset.group, dataset.sequences))
-                self._blocks.append(_Block(dataset, rows, self.sequences, store.path))
+                self._blocks.append(_Block(dataset, rows, self.sequences))
                 self.sequences += rows.stop - rows.start
         if not self._blocks:
             why = f": {self.reason_left_out}" if self.left_out else ""
@@ -238,7 +233,7 @@ class Tape:
     @cached_property
     def first_inputs(self) -> np.ndarray:
         """The first step of every sequence: (sequences, inputs)."""
-        return np.concatenate([block.read_inputs(0, 1)[:, 0] for block in self._blocks])
+        return np.concatenate([block.dataset.read_inputs(block.rows, 0, 1)[:, 0] for block in self._blocks])
 
     def beginning_with(self, u: np.ndarray, plays: np.ndarray) -> list[int]:
         """Sequences whose first inputs are `u` (inputs,), the least played first."""

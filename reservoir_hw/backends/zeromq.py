@@ -272,26 +272,10 @@ class ZmqReservoir(Reservoir):
         return out
 
     def _stream(self, chunks: Iterator[Any]) -> Iterator[Any]:
-        """Up to `credits` chunks are under way; each comes out as it went in."""
         if not self._declaration.chunked:
             raise NotSupported(f"{self.name} must have a whole run at once: drive it with one run()")
-        waiting: deque[tuple[Any, np.ndarray]] = deque()
-        ahead = next(chunks, None)
-        while ahead is not None or waiting:
-            while ahead is not None and len(waiting) < self._credits:
-                chunk, ahead = ahead, next(chunks, None)
-                out = np.empty((*chunk.shape[:2], self.device_spec.nodes), self.spec.numpy_dtype)
-                # A chunk without steps has nothing to send.
-                sent = self._send_run(chunk, more=ahead is not None, outputs=False) if chunk.shape[1] else None
-                waiting.append((sent, out))
-            sent, out = waiting.popleft()
-            try:
-                if sent is not None:
-                    self._deliver(sent, out)
-            except DeviceError as fault:
-                self._keep(fault, out.shape[0], out, 0)
-                raise
-            yield out
+        nodes, dtype = self.device_spec.nodes, self.spec.numpy_dtype
+        return self._in_flight(((u, np.empty((*u.shape[:2], nodes), dtype), 0) for u in chunks), outputs=False)
 
     def _settings(self) -> dict[str, Any]:
         timing = self._last_timing
@@ -324,26 +308,14 @@ class ZmqReservoir(Reservoir):
         """Fill `out` with the answers to `u`, several chunks under way at once."""
         steps = u.shape[1]
         size = self._chunk_steps(u.shape[0]) if self._declaration.chunked and steps > 1 else steps
-        waiting: deque[tuple[Any, int, int]] = deque()
-        sent = done = 0
+        parts = ((u[:, first : first + size], out[:, first : first + size], first) for first in range(0, steps, size))
+        done = 0
         try:
-            if size >= steps:
-                self._deliver(self._send_run(u, more=False, outputs=outputs), out)
-                return
-            while done < steps:
-                while sent < steps and len(waiting) < self._credits:
-                    stop = min(sent + size, steps)
-                    header = self._send_run(u[:, sent:stop], more=stop < steps, outputs=outputs)
-                    waiting.append((header, sent, stop))
-                    sent = stop
-                header, start, stop = waiting.popleft()
-                self._deliver(header, out[:, start:stop], start)
-                done = stop
+            for answered in self._in_flight(parts, outputs=outputs):
+                done += answered.shape[1]
         except DeviceError as fault:
-            if outputs:
-                fault.steps_done, fault.states = done, None
-            else:
-                self._keep(fault, u.shape[0], out, done)
+            fault.steps_done = done if outputs else done + fault.steps_done
+            fault.states = None if outputs else out[:, : fault.steps_done]
             raise
         except StateLost as lost:
             lost.add_note(f"{done} steps of this run had come before")
@@ -352,6 +324,32 @@ class ZmqReservoir(Reservoir):
             with contextlib.suppress(ReservoirError):
                 self._abandon()
             raise
+
+    def _in_flight(
+        self, chunks: Iterator[tuple[np.ndarray, np.ndarray, int]], *, outputs: bool
+    ) -> Iterator[np.ndarray]:
+        """Drive chunks, `credits` of them under way at once; each answer comes out in the order of the chunks.
+
+        A chunk is its inputs, the array for its answer, and the number of its first step. A fault keeps what came
+        of its own chunk.
+        """
+        waiting: deque[tuple[Any, np.ndarray, int]] = deque()
+        ahead = next(chunks, None)
+        while ahead is not None or waiting:
+            while ahead is not None and len(waiting) < self._credits:
+                (u, out, first), ahead = ahead, next(chunks, None)
+                # A chunk without steps has nothing to send.
+                sent = self._send_run(u, more=ahead is not None, outputs=outputs) if u.shape[1] else None
+                waiting.append((sent, out, first))
+            sent, out, first = waiting.popleft()
+            if sent is not None:
+                try:
+                    self._deliver(sent, out, first)
+                except DeviceError as fault:
+                    if not outputs:
+                        self._keep(fault, out, first)
+                    raise
+            yield out
 
     def _send_run(self, u: np.ndarray, *, more: bool, outputs: bool) -> Any:
         encoding = self._declaration.inputs
@@ -399,26 +397,29 @@ class ZmqReservoir(Reservoir):
                 step=header.step,
             )
 
-    def _keep(self, fault: DeviceError, batch: int, out: np.ndarray, done: int) -> None:
-        """Put what was harvested before a fault into it."""
+    def _keep(self, fault: DeviceError, out: np.ndarray, first: int) -> None:
+        """Put what was harvested before a fault into `out`, and that into the fault."""
         steps, raw = fault.steps_done, fault.states
-        fault.steps_done, fault.states = done, out[:, :done]
+        fault.steps_done = 0
         if isinstance(raw, np.ndarray):
             # The states are in `out`, and there the client saw that they are not finite.
-            fault.steps_done, fault.states = done + steps, out[:, : done + steps]
-        elif isinstance(raw, bytes) and steps and done + steps <= out.shape[1]:
+            fault.steps_done = steps
+        elif isinstance(raw, bytes) and steps and steps <= out.shape[1]:
             encoding = self._declaration.states
             try:
-                numbers = np.frombuffer(raw, encoding.number).reshape(batch, steps, out.shape[2])
+                numbers = np.frombuffer(raw, encoding.number).reshape(len(out), steps, out.shape[2])
             except ValueError:
-                log.warning("the states in the error are not (%d, %d, %d)", batch, steps, out.shape[2])
-                return
-            encoding.decode(numbers, out[:, done : done + steps])
-            finite = np.isfinite(out[:, done : done + steps]).all((0, 2))
-            if not finite.all():
-                steps = int(finite.argmin())
-                fault.add_note(f"what came with the error is not finite from step {done + steps} on, and was dropped")
-            fault.steps_done, fault.states = done + steps, out[:, : done + steps]
+                log.warning("the states in the error are not (%d, %d, %d)", len(out), steps, out.shape[2])
+            else:
+                encoding.decode(numbers, out[:, :steps])
+                finite = np.isfinite(out[:, :steps]).all((0, 2))
+                if not finite.all():
+                    steps = int(finite.argmin())
+                    fault.add_note(
+                        f"what came with the error is not finite from step {first + steps} on, and was dropped"
+                    )
+                fault.steps_done = steps
+        fault.states = out[:, : fault.steps_done]
 
     def _abandon(self) -> None:
         """Forget what is under way; the answers are dropped when they come."""

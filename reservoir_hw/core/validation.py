@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from reservoir_hw.core.errors import ConfigurationError, ReservoirError
 
@@ -15,6 +16,28 @@ def whole_number(name: str, value: Any, *, least: int = 1, error: type[Reservoir
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise error(f"{name} must be a whole number ≥ {least}, not {value!r}")
     return int(value)
+
+
+def real_array(name: str, values: Any) -> NDArray[np.float64]:
+    """`values` as a float64 array of its own, or a `ConfigurationError` unless all are finite real numbers."""
+    try:
+        given = np.asarray(values)
+        if np.iscomplexobj(given):
+            raise TypeError("complex numbers")
+        array = np.array(given, np.float64, order="C")
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"{name} must be an array of real numbers: {error}") from error
+    check_finite(name, array)
+    return array
+
+
+def check_finite(name: str, values: NDArray[Any]) -> None:
+    """Raise `ConfigurationError` for NaN and infinity."""
+    bad = np.flatnonzero(~np.isfinite(values))
+    if bad.size:
+        raise ConfigurationError(
+            f"{name} holds {bad.size} value(s) that are not finite, the first at flat position {bad[0]}"
+        )
 
 
 def at_least(**limits: tuple[float, float]) -> None:

@@ -5,11 +5,6 @@ from typing import TYPE_CHECKING
 from reservoir_hw.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from reservoir_hw.networks.contractivity import contractivity_bound as contractivity_bound
-    from reservoir_hw.networks.contractivity import lipschitz_bound as lipschitz_bound
-    from reservoir_hw.networks.contractivity import matrix_norms as matrix_norms
-    from reservoir_hw.networks.contractivity import recurrent_norms as recurrent_norms
-    from reservoir_hw.networks.contractivity import update_gate_range as update_gate_range
     from reservoir_hw.networks.drawing import draw_weights as draw_weights
     from reservoir_hw.networks.gated_weights import GatedWeights as GatedWeights
     from reservoir_hw.networks.gated_weights import draw_gated_weights as draw_gated_weights

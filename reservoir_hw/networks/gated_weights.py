@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,6 @@ from reservoir_hw.networks.random_matrices import Distribution, FloatArray
 from reservoir_hw.networks.weights import EsnWeights, read_weights_file
 
 _HEADER = {"format": "reservoir_hw.gated_esn_weights", "version": "1"}
-
-# The state's matrices are those of a plain network of the same seed; the gates have streams of their own.
-_GATE_STREAMS = {"reset": (1,), "update": (2,)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,29 +166,27 @@ def draw_gated_weights(
     Raises `ConfigurationError` as `draw_weights` does.
     """
 
-    def draw(key: tuple[int, ...], radius: float | None, scaling: float | Sequence[float], bias: float) -> EsnWeights:
-        return draw_weights(
-            nodes,
-            inputs,
-            seed=np.random.SeedSequence(seed, spawn_key=key),
-            spectral_radius=radius,
-            connectivity=connectivity,
-            connections_per_node=connections_per_node,
-            distribution=distribution,
-            input_connectivity=input_connectivity,
-            input_distribution=input_distribution,
-            input_scaling=scaling,
-            bias_scaling=bias,
-        )
+    draw = partial(
+        draw_weights,
+        nodes,
+        inputs,
+        connectivity=connectivity,
+        connections_per_node=connections_per_node,
+        distribution=distribution,
+        input_connectivity=input_connectivity,
+        input_distribution=input_distribution,
+    )
 
-    def gate(name: str, radius: float | None, scaling: float | Sequence[float], bias: float) -> EsnWeights:
-        drawn = draw(_GATE_STREAMS[name], radius, scaling, 0.0)
+    def gate(key: int, radius: float | None, scaling: float | Sequence[float], bias: float) -> EsnWeights:
+        # The state's matrices are those of a plain network of the same seed; the gates have streams of their own.
+        stream = np.random.SeedSequence(seed, spawn_key=(key,))
+        drawn = draw(seed=stream, spectral_radius=radius, input_scaling=scaling)
         return EsnWeights(drawn.W, drawn.W_in, np.full(nodes, bias), drawn.leak, drawn.spectral_scale)
 
     return GatedWeights(
-        state=draw((), spectral_radius, input_scaling, bias_scaling),
-        reset=gate("reset", reset_spectral_radius, reset_input_scaling, reset_bias),
-        update=gate("update", update_spectral_radius, update_input_scaling, update_bias),
+        state=draw(seed=seed, spectral_radius=spectral_radius, input_scaling=input_scaling, bias_scaling=bias_scaling),
+        reset=gate(1, reset_spectral_radius, reset_input_scaling, reset_bias),
+        update=gate(2, update_spectral_radius, update_input_scaling, update_bias),
     )
 
 

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import replacing
-from reservoir_hw.core.validation import number_in
+from reservoir_hw.core.validation import check_finite, number_in, real_array
 from reservoir_hw.networks.random_matrices import FloatArray, Matrix, scipy_sparse
 from reservoir_hw.networks.spectral_radius import scale_to
 from reservoir_hw.networks.spectral_radius import spectral_radius as spectral_radius_of
@@ -48,7 +48,7 @@ class EsnWeights:
     def __post_init__(self) -> None:
         W = _recurrent_matrix(self.W)
         nodes = int(W.shape[0])
-        W_in = _real_array("W_in", self.W_in)
+        W_in = real_array("W_in", self.W_in)
         if W_in.ndim != 2 or W_in.shape[0] != nodes:
             raise ConfigurationError(
                 f"W_in must have the shape (nodes, inputs) = ({nodes}, inputs), it has {W_in.shape}"
@@ -210,38 +210,18 @@ def _recurrent_matrix(W: Any) -> Matrix:
         index = np.int32 if matrix.nnz < 2**31 else np.int64
         matrix.indices = matrix.indices.astype(index)
         matrix.indptr = matrix.indptr.astype(index)
-        _check_finite("W", matrix.data)
+        check_finite("W", matrix.data)
     else:
-        matrix = _real_array("W", W)
+        matrix = real_array("W", W)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
         raise ConfigurationError(f"W must have the shape (nodes, nodes), it has {matrix.shape}")
     return matrix
 
 
-def _real_array(name: str, value: Any) -> FloatArray:
-    try:
-        given = np.asarray(value)
-        if np.iscomplexobj(given):
-            raise TypeError("complex numbers")
-        array: FloatArray = np.array(given, np.float64, order="C")
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"{name} must be an array of real numbers: {error}") from error
-    _check_finite(name, array)
-    return array
-
-
 def _per_node(name: str, value: Any, nodes: int) -> FloatArray:
-    array = _real_array(name, value)
+    array = real_array(name, value)
     if array.shape not in ((), (nodes,)):
         raise ConfigurationError(
             f"{name} must be one number or one per node, shape ({nodes},); its shape is {array.shape}"
         )
     return np.ascontiguousarray(np.broadcast_to(array, (nodes,)))
-
-
-def _check_finite(name: str, values: NDArray[Any]) -> None:
-    bad = np.flatnonzero(~np.isfinite(values))
-    if bad.size:
-        raise ConfigurationError(
-            f"{name} holds {bad.size} value(s) that are not finite, the first at flat position {bad[0]}"
-        )

@@ -9,14 +9,15 @@ import logging
 import math
 import threading
 import time
+from collections import Counter
 from typing import Any, NamedTuple, Self
 
 import zmq
 
-from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.drivers.zeromq.addresses import checked_address, control_address, is_local
-from reservoir_hw.drivers.zeromq.security import Allowed, admit
-from reservoir_hw.serving.faults import ChaosConfig, Direction, Path, SocketName, no_faults
+from reservoir_hw.drivers.zeromq.addresses import checked_address, control_address
+from reservoir_hw.drivers.zeromq.security import Allowed, admit, check_guarded
+from reservoir_hw.drivers.zeromq.sockets import bind_router
+from reservoir_hw.serving.faults import FAULTS, ChaosConfig, Direction, Path, SocketName
 
 __all__ = ["ChaosConfig", "ChaosProxy"]
 
@@ -56,7 +57,7 @@ class ChaosProxy:
         insecure: bool = False,
         max_frame_bytes: int = 1 << 28,
     ) -> None:
-        self.counts = no_faults()
+        self.counts = Counter(dict.fromkeys(FAULTS, 0))
         """How often each fault struck."""
         self.messages = 0
         """Messages that came to the proxy."""
@@ -68,10 +69,7 @@ class ChaosProxy:
                 checked_address(back_control or control_address(back)),
             ),
         }
-        if allowed is None and not insecure and not all(is_local(pair[0]) for pair in self._addresses.values()):
-            raise ConfigurationError(
-                f"{front} can be reached by other hosts: give keys, bind to 127.0.0.1, or insecure"
-            )
+        check_guarded([listening for listening, _ in self._addresses.values()], allowed, insecure=insecure)
         self._allowed = allowed
         self._max_frame_bytes = max_frame_bytes
         self._held = contextlib.ExitStack()
@@ -188,21 +186,9 @@ class ChaosProxy:
             self._forget(lane, link.peer)
 
     def _listen(self, lane: _Lane) -> None:
-        socket = lane.context.socket(zmq.ROUTER)
-        # Who has gone is noticed when something is sent there; nothing blocks.
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        socket.setsockopt(zmq.SNDTIMEO, 0)
-        socket.setsockopt(zmq.MAXMSGSIZE, self._max_frame_bytes)
-        socket.setsockopt(zmq.IPV6, "[" in lane.front_address)
-        if self._allowed is not None:
-            self._allowed.secure(socket)
-        try:
-            socket.bind(lane.front_address)
-        except zmq.ZMQError as error:
-            socket.close(linger=0)
-            raise ConfigurationError(f"cannot listen at {lane.front_address}: {error.strerror}") from error
-        lane.front = socket
-        self._poller.register(socket, zmq.POLLIN)
+        lane.front = lane.context.socket(zmq.ROUTER)
+        bind_router(lane.front, lane.front_address, self._max_frame_bytes, self._allowed)
+        self._poller.register(lane.front, zmq.POLLIN)
 
     def _forget(self, lane: _Lane, peer: bytes) -> None:
         """Cut the connection of one client to the device."""

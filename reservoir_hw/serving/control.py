@@ -6,8 +6,8 @@ import contextlib
 import logging
 import platform
 import threading
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import zmq
 
@@ -23,29 +23,23 @@ log = logging.getLogger(__name__)
 NONCE_BYTES = 16
 
 
-class About(NamedTuple):
-    """What a client is told when it is let in."""
-
-    device: str
-    address: str
-    credits: int
-    max_frame_bytes: int
-
-
 class Control:
-    """Answers until `at_rest` is set, also while the device is busy; after `stop` nobody is let in."""
+    """Answers until `at_rest` is set, also while the device is busy; after `stop` nobody is let in.
+
+    `terms` is what a client is told when it is let in: device, credits, max_frame_bytes.
+    """
 
     def __init__(
         self,
         socket: zmq.Socket[bytes],
         lease: Lease,
-        about: About,
+        terms: Mapping[str, Any],
         status: Callable[[], dict[str, Any]],
         *,
         stop: threading.Event,
         at_rest: threading.Event,
     ) -> None:
-        self._socket, self._lease, self._about, self._status = socket, lease, about, status
+        self._socket, self._lease, self._terms, self._status = socket, lease, terms, status
         self._stop, self._at_rest = stop, at_rest
 
     def serve(self) -> None:
@@ -121,17 +115,14 @@ class Control:
             raise Refusal(Code.SHUTTING_DOWN, "the server is shutting down")
         session = self._lease.grant(printable(client[:200]), nonce)
         if not session:
-            raise Refusal(
-                Code.BUSY, f"{self._about.device} at {self._about.address} is in use by {self._lease.holder()}"
-            )
+            where = f"{self._terms['device']} at {self._status()['address']}"
+            raise Refusal(Code.BUSY, f"{where} is in use by {self._lease.holder()}")
         log.info("%s has the device", self._lease.holder(), extra={"event": "leased"})
         return {
             "op": "welcome",
             "version": VERSION,
             "session": session,
             "lease_s": self._lease.lease_s,
-            "credits": self._about.credits,
-            "max_frame_bytes": self._about.max_frame_bytes,
             "server": f"reservoir_hw on {platform.node()}",
-            "device": self._about.device,
+            **self._terms,
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
@@ -88,11 +87,6 @@ class Path:
     def heads_or_tails(self) -> bool:
         """One of two, equally likely."""
         return self._random.random() < 0.5
-
-
-def no_faults() -> Counter[str]:
-    """A count of zero for each kind."""
-    return Counter(dict.fromkeys(FAULTS, 0))
 
 
 def _truncated(frames: list[bytes], random: np.random.Generator) -> list[bytes]:

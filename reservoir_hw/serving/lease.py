@@ -57,11 +57,6 @@ class Lease:
         """The session that holds the device, 0 if none does."""
         return self._number
 
-    @property
-    def finished(self) -> int:
-        """The last request that was answered."""
-        return self._finished
-
     def grant(self, client: str, nonce: bytes) -> int:
         """A new session, or the one that this client has already; 0 if another holds the device."""
         with self._guard:

@@ -1,4 +1,4 @@
-"""What each request on the data socket does with the device."""
+"""What a device says about itself on the wire, and what each request on the data socket does with it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.core.errors import DeviceFault, Discontinuity, ProtocolError, text_of
+from reservoir_hw.core.errors import ConfigurationError, DeviceFault, Discontinuity, ProtocolError, text_of
 from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.drivers.zeromq.error_codes import Code, Refusal
 from reservoir_hw.drivers.zeromq.frames import (
     Encoding,
@@ -27,10 +28,7 @@ from reservoir_hw.drivers.zeromq.frames import (
 )
 from reservoir_hw.drivers.zeromq.sockets import ZERO_COPY_BYTES
 from reservoir_hw.serving._texts import clipped, sendable
-from reservoir_hw.serving.answers import LONGEST_TEXT, Answers, Seat
-from reservoir_hw.serving.declaration import is_chunked
-from reservoir_hw.serving.lease import Lease
-from reservoir_hw.serving.requests import Requests
+from reservoir_hw.serving.data_socket import LONGEST_TEXT, DataSocket
 
 log = logging.getLogger(__name__)
 
@@ -43,27 +41,61 @@ def problem_of(reservoir: Reservoir) -> str | None:
     return f"the device could not be brought to its safe state: {clipped(sendable(unsafe), LONGEST_TEXT)}"
 
 
+def is_chunked(reservoir: Reservoir) -> bool:
+    """Whether a run may come in several messages."""
+    continuity = reservoir.spec.continuity
+    return continuity == "held" or (continuity == "free_running" and reservoir.streams)
+
+
+def declaration_of(reservoir: Reservoir, inputs: Encoding, states: Encoding) -> tuple[ReservoirSpec, dict[str, Any]]:
+    """The spec of an open device with numbers that travel in these encodings, and the whole declaration.
+
+    Raises `ConfigurationError` if inputs cannot reach the range of the device.
+    """
+    spec = reservoir.spec
+    # Integers on the wire are a limit of the device, like those of its converters.
+    for name, encoding in (("input", inputs), ("output", states)):
+        if encoding.number.kind == "i":
+            bits = 8 * encoding.number.itemsize
+            spec = spec.model_copy(update={f"{name}_bits": min(bits, getattr(spec, f"{name}_bits") or bits)})
+    if inputs.number.kind == "i":
+        number = spec.numpy_dtype.type
+        low, high = inputs.limits
+        if spec.input_range is not None:
+            low, high = max(low, spec.input_range[0]), min(high, spec.input_range[1])
+        if not low < high:
+            raise ConfigurationError(
+                f"inputs as {inputs.number} with a scale of {inputs.scale:g} cannot reach the device's "
+                f"range {spec.input_range}: choose another scale"
+            )
+        # Inwards: what the client may send in the dtype of the device must fit.
+        low = float(low if float(number(low)) >= low else np.nextafter(number(low), number(np.inf)))
+        high = float(high if float(number(high)) <= high else np.nextafter(number(high), number(-np.inf)))
+        spec = spec.model_copy(update={"input_range": (low, high)})
+    return spec, {
+        "spec": spec.model_dump(mode="json"),
+        "inputs": list(inputs),
+        "states": list(states),
+        "chunked": is_chunked(reservoir),
+        "readout": True,
+        # `Reservoir.run` has looked at them; only a narrower number could still overflow.
+        "finite": reservoir.states_are_checked and (states.number.kind == "i" or states.number == spec.numpy_dtype),
+    }
+
+
 class Operations:
-    """Does what was asked and answers. `inputs` and `states` are how numbers travel."""
+    """Does what was asked on a data socket, and answers. `inputs` is how inputs travel."""
 
     def __init__(
         self,
-        reservoir: Reservoir,
-        lease: Lease,
-        seat: Seat,
-        requests: Requests,
-        answers: Answers,
+        data: DataSocket,
         *,
         inputs: Encoding,
-        states: Encoding,
-        max_frame_bytes: int,
         declare: Callable[[], dict[str, Any]],
         stop: threading.Event,
     ) -> None:
-        self._reservoir, self._lease, self._seat = reservoir, lease, seat
-        self._requests, self._answers = requests, answers
-        self._inputs, self._states = inputs, states
-        self._declare, self._max_frame_bytes, self._stop = declare, max_frame_bytes, stop
+        self._data, self._reservoir, self._lease, self._seat = data, data.reservoir, data.lease, data.seat
+        self._inputs, self._states, self._declare, self._stop = inputs, data.states, declare, stop
 
     def attend(self, header: Header, payload: memoryview) -> None:
         """Do what was asked and answer, with an error if need be."""
@@ -72,7 +104,7 @@ class Operations:
                 case Operation.RUN:
                     self._run(header, payload)
                 case Operation.ATTACH:
-                    self._answers.plain(header, pack_map(self._attach(header)))
+                    self._data.plain(header, pack_map(self._attach(header)))
                 case Operation.RESET:
                     self._reset(header)
                 case Operation.SNAPSHOT:
@@ -91,7 +123,7 @@ class Operations:
             raise
         except BaseException as error:
             # Tasks of a device's own that were cancelled are no Exception.
-            self._answers.fail(header, error)
+            self._data.fail(header, error)
 
     def _attach(self, header: Header) -> dict[str, Any]:
         if header.request != 1:
@@ -128,13 +160,13 @@ class Operations:
         self._seat.lost = "the last reset failed"
         reservoir.reset(header.batch)
         self._seat.step, self._seat.batch, self._seat.lost = 0, header.batch, None
-        self._answers.plain(header, b"", batch=header.batch)
+        self._data.plain(header, b"", batch=header.batch)
 
     def _snapshot(self, header: Header) -> None:
         reservoir = self._open_device()
         if self._seat.lost is not None:
             raise Refusal(Code.STATE_LOST, self._seat.lost)
-        self._answers.plain(header, pack_arrays(reservoir.snapshot()))
+        self._data.plain(header, pack_arrays(reservoir.snapshot()))
 
     def _restore(self, header: Header, payload: memoryview) -> None:
         reservoir = self._open_device()
@@ -146,12 +178,12 @@ class Operations:
             raise Refusal(Code.SHAPE, f"each array must have {header.batch} rows, one for each sequence")
         reservoir.restore(arrays)
         self._seat.step, self._seat.batch, self._seat.lost = header.step, header.batch, None
-        self._answers.plain(header, b"", batch=header.batch, step=header.step)
+        self._data.plain(header, b"", batch=header.batch, step=header.step)
 
     def _upload(self, header: Header, payload: memoryview) -> None:
         self._open_device().upload(_named(payload))
         self._seat.step, self._seat.lost, self._seat.readout = 0, None, None
-        self._answers.plain(header, pack_map(self._declare()))
+        self._data.plain(header, pack_map(self._declare()))
 
     def _transition(self, header: Header, payload: memoryview) -> None:
         reservoir = self._open_device()
@@ -161,7 +193,7 @@ class Operations:
         self._check_size(header.batch, 1)
         rows = self._values(header, payload, self._states)[:, 0]
         states = reservoir.transition(rows[:, : spec.inputs].copy(), rows[:, spec.inputs :].copy())
-        self._answers.array(header, states[:, None], self._states, time.time_ns())
+        self._data.array(header, states[:, None], self._states, time.time_ns())
 
     def _load_readout(self, header: Header, payload: memoryview) -> None:
         arrays = _named(payload)
@@ -185,7 +217,7 @@ class Operations:
         if not (np.isfinite(values).all() and np.isfinite(bias).all()):
             raise Refusal(Code.CONFIGURATION, "the weights or the bias of the readout do not fit into float32")
         self._seat.readout = values, bias
-        self._answers.plain(header, b"", width=weights.shape[0])
+        self._data.plain(header, b"", width=weights.shape[0])
 
     def _run(self, header: Header, payload: memoryview) -> None:
         u = self._inputs_of(header, payload)
@@ -245,7 +277,7 @@ class Operations:
                 if self._lease.is_cancelled(latest):
                     raise Refusal(Code.CANCELLED, "cancelled by the client")
                 self._lease.wait()
-                message = self._requests.next()
+                message = self._data.next()
                 if message is None:
                     if self._seat.lost is not None:
                         raise Refusal(Code.STATE_LOST, self._seat.lost)
@@ -287,7 +319,7 @@ class Operations:
             self._seat.lost = self._seat.lost or sendable(text_of(error))
             for number, header in enumerate(taken):
                 behind = Refusal(Code.STATE_LOST, f"the run has failed before this chunk: {text_of(error)}")
-                self._answers.fail(header, behind if number else error)
+                self._data.fail(header, behind if number else error)
 
     def _values(self, header: Header, payload: memoryview, encoding: Encoding) -> np.ndarray:
         try:
@@ -309,11 +341,11 @@ class Operations:
         if spec.max_batch is not None and batch > spec.max_batch:
             raise Refusal(Code.TOO_LARGE, f"batch is {batch}, the device drives {spec.max_batch} sequences at once")
         answer = batch * steps * width * max(self._states.number.itemsize, spec.numpy_dtype.itemsize)
-        if answer > self._max_frame_bytes:
+        if answer > self._data.max_frame_bytes:
             raise Refusal(
                 Code.TOO_LARGE,
-                f"{batch} x {steps} steps of {width} numbers are {answer} bytes, at most {self._max_frame_bytes} go "
-                "into one frame: use shorter chunks or fewer sequences",
+                f"{batch} x {steps} steps of {width} numbers are {answer} bytes, at most {self._data.max_frame_bytes} "
+                "go into one frame: use shorter chunks or fewer sequences",
             )
 
     def _answer_run(self, header: Header, states: Any, time_ns: int) -> bool:
@@ -322,7 +354,7 @@ class Operations:
         if header.flags & Flag.OUTPUTS and self._seat.readout is not None:
             weights, bias = self._seat.readout
             states, encoding = states.astype(np.float32, copy=False) @ weights + bias, encoding_of("float32")
-        return self._answers.array(header, states, encoding, time_ns)
+        return self._data.array(header, states, encoding, time_ns)
 
 
 def _named(payload: memoryview) -> dict[str, np.ndarray]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import platform
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import zmq
@@ -18,17 +16,15 @@ from reservoir_hw.core.errors import ConfigurationError, DeviceFault
 from reservoir_hw.core.interrupts import StopOnSignals
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.drivers.zeromq.addresses import check_free, checked_address, control_address, is_local
+from reservoir_hw.drivers.zeromq.addresses import checked_address, control_address
 from reservoir_hw.drivers.zeromq.frames import LARGEST_CONTROL, Encoding, encoding_of
-from reservoir_hw.drivers.zeromq.security import Allowed, admit
-from reservoir_hw.drivers.zeromq.sockets import keep_freed_memory
+from reservoir_hw.drivers.zeromq.security import Allowed, admit, check_guarded
+from reservoir_hw.drivers.zeromq.sockets import bind_router, keep_freed_memory
 from reservoir_hw.serving._texts import printable
-from reservoir_hw.serving.answers import Answers, Seat
-from reservoir_hw.serving.control import About, Control
-from reservoir_hw.serving.declaration import declaration_of
+from reservoir_hw.serving.control import Control
+from reservoir_hw.serving.data_socket import DataSocket, Seat
 from reservoir_hw.serving.lease import Lease
-from reservoir_hw.serving.operations import Operations, problem_of
-from reservoir_hw.serving.requests import Requests
+from reservoir_hw.serving.operations import Operations, declaration_of, problem_of
 
 log = logging.getLogger(__name__)
 
@@ -76,12 +72,7 @@ class Server:
     ) -> None:
         self.address = checked_address(address)
         self.control_address = checked_address(control or control_address(address))
-        if allowed is None and not insecure and not (is_local(self.address) and is_local(self.control_address)):
-            reachable = self.control_address if is_local(self.address) else self.address
-            raise ConfigurationError(
-                f"{reachable} can be reached by other hosts: give keys (reservoir-hw device keys makes them), bind to "
-                "127.0.0.1 or ipc, or say --insecure (insecure=True) if everybody in that network may drive the device"
-            )
+        check_guarded([self.address, self.control_address], allowed, insecure=insecure)
         if not 0.1 <= lease_s <= 3600 or not 1 <= credits <= 1024 or not 4096 <= max_frame_bytes <= 1 << 40:
             raise ConfigurationError("lease_s must be 0.1 to 3600, credits 1 to 1024, max_frame_bytes at least 4096")
         self.max_frame_bytes = max_frame_bytes
@@ -164,11 +155,20 @@ class Server:
 
     def _serve(self, context: zmq.Context[Any], on_ready: Callable[[], None] | None) -> None:
         self._learn_device()
-        data = self._bound(context, self.address, self.max_frame_bytes, self._lease.lease_s)
-        control = self._bound(context, self.control_address, LARGEST_CONTROL, 0)
-        about = About(self._device, self.address, self.credits, self.max_frame_bytes)
+        data, control = context.socket(zmq.ROUTER), context.socket(zmq.ROUTER)
+        for socket, address, largest, patience_s in (
+            # A reply that nobody takes must not be dropped silently, nor stop the device for ever.
+            (data, self.address, self.max_frame_bytes, self._lease.lease_s),
+            (control, self.control_address, LARGEST_CONTROL, 0.0),
+        ):
+            socket.setsockopt(zmq.RCVTIMEO, IDLE_MS)
+            # What waits in the queues of a connection is bounded by it; ZeroMQ would take a thousand messages.
+            socket.setsockopt(zmq.RCVHWM, self.credits + SPARE_MESSAGES)
+            socket.setsockopt(zmq.SNDHWM, self.credits + SPARE_MESSAGES)
+            bind_router(socket, address, largest, self._allowed, patience_s=patience_s)
+        terms = {"device": self._device, "credits": self.credits, "max_frame_bytes": self.max_frame_bytes}
         answering = threading.Thread(
-            target=Control(control, self._lease, about, self.status, stop=self._stop, at_rest=self._at_rest).serve,
+            target=Control(control, self._lease, terms, self.status, stop=self._stop, at_rest=self._at_rest).serve,
             name="zeromq control",
             daemon=True,
         )
@@ -185,20 +185,17 @@ class Server:
                 "control": self.control_address,
             },
         )
-        answers = Answers(data, self._reservoir, self._lease, self._seat, self._encodings[1], self.max_frame_bytes)
-        requests = Requests(data, self._lease, self._seat, answers, self._release)
-        operations = Operations(
+        inputs, states = self._encodings
+        requests = DataSocket(
+            data,
             self._reservoir,
             self._lease,
             self._seat,
-            requests,
-            answers,
-            inputs=self._encodings[0],
-            states=self._encodings[1],
+            states=states,
             max_frame_bytes=self.max_frame_bytes,
-            declare=self._declare,
-            stop=self._stop,
+            release=self._release,
         )
+        operations = Operations(requests, inputs=inputs, declare=self._declare, stop=self._stop)
         try:
             self._ready.set()
             if on_ready is not None:
@@ -262,28 +259,3 @@ class Server:
             self._reservoir.close()
         except Exception:
             log.exception("the device could not be brought to its safe state")
-
-    def _bound(
-        self, context: zmq.Context[Any], address: str, max_frame_bytes: int, patience_s: float
-    ) -> zmq.Socket[bytes]:
-        socket = context.socket(zmq.ROUTER)
-        # A reply that nobody takes must not be dropped silently, nor stop the device for ever.
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        socket.setsockopt(zmq.SNDTIMEO, int(1000 * patience_s))
-        socket.setsockopt(zmq.RCVTIMEO, IDLE_MS)
-        socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
-        # What waits in the queues of a connection is bounded by it; ZeroMQ would take a thousand messages.
-        socket.setsockopt(zmq.RCVHWM, self.credits + SPARE_MESSAGES)
-        socket.setsockopt(zmq.SNDHWM, self.credits + SPARE_MESSAGES)
-        socket.setsockopt(zmq.IPV6, "[" in address)
-        if self._allowed is not None:
-            self._allowed.secure(socket)
-        check_free(address)
-        try:
-            socket.bind(address)
-        except zmq.ZMQError as error:
-            raise ConfigurationError(f"cannot listen at {address}: {error.strerror}") from error
-        if address.startswith("ipc://"):
-            with contextlib.suppress(OSError):
-                Path(address.removeprefix("ipc://")).chmod(0o600)
-        return socket

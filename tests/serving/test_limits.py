@@ -20,7 +20,7 @@ from reservoir_hw.drivers.zeromq import Connection, encoding_of, make_keys
 from reservoir_hw.drivers.zeromq.frames import Operation
 from reservoir_hw.drivers.zeromq.security import read_pair, read_public
 from reservoir_hw.serving import Server
-from reservoir_hw.serving.requests import Requests
+from reservoir_hw.serving.data_socket import DataSocket
 
 
 class Held(Toy):
@@ -288,10 +288,10 @@ def test_an_interruption_while_clients_are_turned_away_leaves_the_device_safe(
     toy = Toy()
     server = Server(toy, address)
 
-    def interrupted(self: Requests) -> None:
+    def interrupted(self: DataSocket) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Requests, "turn_away", interrupted)
+    monkeypatch.setattr(DataSocket, "turn_away", interrupted)
     ended: list[BaseException] = []
 
     def run() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -11,6 +11,8 @@ from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.core.arrays import import_torch
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.spec import DType
+
+Activation = Literal["tanh", "relu", "identity"]
 
 
 class Engine(Protocol):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from reservoir_hw.backends.simulated.engines import Engine
-from reservoir_hw.backends.simulated.nonidealities.configuration import Nonidealities
+from reservoir_hw.backends.simulated.engines import Engine, NumbaEngine, TorchEngine, check_device
+from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities
 from reservoir_hw.backends.simulated.nonidealities.rounding import to_weight_bits
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir, have_numba
 from reservoir_hw.core.errors import ConfigurationError
@@ -94,16 +94,18 @@ class SimulatedNetwork(SimulatedReservoir):
 
     weights: Any
 
+    state_range: tuple[float, float] | None = (-1.0, 1.0)
+    """Where the activation keeps all states, if it does."""
+
     def __init__(
         self,
         weights: Any,
         *,
-        state_range: tuple[float, float] | None,
-        dtype: DType,
-        device: str,
-        gradients: bool,
-        nonidealities: Nonidealities,
-        out_of_range: OutOfRange,
+        dtype: DType = "float32",
+        device: str = "cpu",
+        gradients: bool = False,
+        nonidealities: Nonidealities = IDEAL_DEVICE,
+        out_of_range: OutOfRange = "error",
     ) -> None:
         self._dtype: DType = dtype
         self._loop_config = nonidealities.loop
@@ -116,7 +118,7 @@ class SimulatedNetwork(SimulatedReservoir):
             inputs=weights.inputs,
             nodes=weights.nodes,
             dtype=dtype,
-            state_range=state_range,
+            state_range=self.state_range,
             snapshot=True,
             settable=True,
             programmable=True,
@@ -131,6 +133,17 @@ class SimulatedNetwork(SimulatedReservoir):
         return to_weight_bits(weights, self._loop_config)
 
     def _new_engine(self) -> Engine:
+        if self.native == "torch":
+            check_device(self.device)
+            return TorchEngine(self._torch_loop(), self.weights.nodes, self._dtype, self.device)
+        return NumbaEngine(self._cpu_loop(), self.weights.nodes, self._dtype)
+
+    def _cpu_loop(self) -> Callable[..., Any]:
+        """The compiled time loop of these weights, as `NumbaEngine` takes it."""
+        raise NotImplementedError
+
+    def _torch_loop(self) -> Callable[..., Any]:
+        """The time loop of these weights in torch, as `TorchEngine` takes it."""
         raise NotImplementedError
 
     def _identity(self) -> Identity:

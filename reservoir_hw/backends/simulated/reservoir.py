@@ -255,7 +255,7 @@ class _StateSpread:
     def add(self, u: Any, states: Any) -> None:
         """Look at a chunk of inputs and states (batch, time, ...): at as many sequences as it takes."""
         steps = u.shape[1]
-        given = _as_numpy(u[: 1 + _STEPS_COMPARED // max(1, steps)]).reshape(-1, u.shape[2])
+        given = arrays.as_numpy(u[: 1 + _STEPS_COMPARED // max(1, steps)]).reshape(-1, u.shape[2])
         if not len(given):
             return
         before = given[:1] if self._last is None else self._last
@@ -264,7 +264,7 @@ class _StateSpread:
         sequence, step = np.divmod(changed[:: 1 + len(changed) // _SAMPLES_ENOUGH], steps)
         if not len(step):
             return
-        samples = _as_numpy(states[sequence, step]).astype(np.float64)
+        samples = arrays.as_numpy(states[sequence, step]).astype(np.float64)
         # Means and squares are merged as in Chan, Golub & LeVeque 1983. A diverging network is refused later on.
         with np.errstate(invalid="ignore", over="ignore"):
             total = self.steps + len(samples)
@@ -278,10 +278,6 @@ class _StateSpread:
     def result(self) -> float:
         """The standard deviation, over the nodes that are not dead."""
         return float(np.sqrt(self._squares.sum() / self.steps / max(1, np.count_nonzero(self._squares))))
-
-
-def _as_numpy(array: Any) -> np.ndarray:
-    return array.detach().cpu().numpy() if arrays.is_tensor(array) else array
 
 
 def _marked(identity: Identity, nonidealities: Nonidealities) -> Identity:

@@ -8,12 +8,9 @@ were simulated are what the generator plays. Each is a section of a configuratio
 `MaskConfig` draws or reads from a file, and `average`, a function.
 """
 
-from reservoir_hw.core.signal._averaging import Average, average
-from reservoir_hw.core.signal._filter import LowPass
+from reservoir_hw.core.signal._levels import Quantiser, Scaling
 from reservoir_hw.core.signal._mask import Mask, MaskConfig
-from reservoir_hw.core.signal._quantiser import Quantiser
-from reservoir_hw.core.signal._scaling import Scaling
-from reservoir_hw.core.signal._timing import SampleAndHold, Sampler
+from reservoir_hw.core.signal._timing import Average, LowPass, SampleAndHold, Sampler, average
 
 __all__ = [
     "Average",

@@ -16,6 +16,7 @@ from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeE
 from reservoir_hw.core.files import replacing
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.signal._sequences import chirp, maximum_length_sequence
+from reservoir_hw.core.validation import real_array
 
 # Numbers in one block of masked inputs, so that a block stays in the cache while channel after channel is added.
 _BLOCK = 1 << 15
@@ -33,10 +34,10 @@ class Mask:
     """
 
     def __init__(self, matrix: ArrayLike, bias: ArrayLike | None = None) -> None:
-        self.matrix = _numbers("the matrix of a mask", matrix)
+        self.matrix = real_array("the matrix of a mask", matrix)
         if self.matrix.ndim != 2 or 0 in self.matrix.shape:
             raise ConfigurationError(f"the matrix of a mask must be (nodes, inputs), its shape is {self.matrix.shape}")
-        self.bias = np.zeros(self.nodes) if bias is None else _numbers("the bias of a mask", bias)
+        self.bias = np.zeros(self.nodes) if bias is None else real_array("the bias of a mask", bias)
         if self.bias.shape != (self.nodes,):
             raise ConfigurationError(f"the bias of a mask must be ({self.nodes},), its shape is {self.bias.shape}")
         # A -0 would keep its sign where an input of 0 is left out, and lose it where its 0 is added.
@@ -176,15 +177,3 @@ class MaskConfig(Config):
         wave = chirp(nodes, self.chirp_cycles or (1.0, nodes / 4), rng.random())
         # Shifted in time, not in phase: sines that differ in phase alone span two dimensions.
         return np.stack([np.roll(wave, nodes * k // inputs) for k in range(inputs)], axis=1)
-
-
-def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
-    try:
-        if np.iscomplexobj(values):
-            raise TypeError("complex numbers")
-        array = np.array(values, np.float64)
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"{name} must be an array of real numbers: {error}") from error
-    if not np.isfinite(array).all():
-        raise ConfigurationError(f"{name} holds {int((~np.isfinite(array)).sum())} values that are not finite")
-    return array

@@ -1,15 +1,18 @@
-"""Virtual nodes in time: from node values to the samples of a waveform, and back."""
+"""A signal in time: from node values to the samples of a waveform, what a signal path does to them, and back."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+import math
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from reservoir_hw.core.configuration import Config
-from reservoir_hw.core.errors import ShapeError
+from reservoir_hw.core.errors import InputRangeError, ShapeError
 
 # Part of a sample period by which rounding may place a time before the sample that begins there.
 _ROUNDING = 1e-6
@@ -97,3 +100,78 @@ class Sampler(Config):
         """The first sample taken in each window; windows are counted through all steps."""
         begin = self.delay_s + (window + self.position - self.average / 2) * self.theta_s
         return np.floor(begin * self.sample_rate_hz + _ROUNDING).astype(np.int64)
+
+
+class LowPass(Config):
+    """A one-pole low-pass, y_n = y_(n-1) + b (x_n - y_(n-1)) with b = 1 - exp(-2π bandwidth / sample rate).
+
+    That is an RC element driven by a signal that is held during each sample period, at the end of the period.
+    """
+
+    bandwidth_hz: PositiveFloat
+    sample_rate_hz: PositiveFloat
+
+    @property
+    def share(self) -> float:
+        """b, the share of the way to its new value that the signal goes in one sample period.
+
+        With one sample for each virtual node this is what `nonidealities.loop.bandwidth` means in a delay loop.
+        """
+        return -math.expm1(-2 * math.pi * self.bandwidth_hz / self.sample_rate_hz)
+
+    def apply(self, samples: ArrayLike, before: ArrayLike = 0.0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Filter samples (..., time); returns them and the last value (...,), both float64.
+
+        `before` is the last value of the samples that came before, (...,) or one number; by default the path is at
+        rest. A signal in chunks, each with the last value of the one before, gives the same bits as in one piece.
+        Raises `ShapeError` for shapes other than these, `InputRangeError` for values that are not finite.
+        """
+        x = np.asarray(samples, np.float64)
+        if x.ndim == 0:
+            raise ShapeError("LowPass takes samples (..., time), not one number")
+        _check_finite("LowPass", "samples", x)
+        start = np.asarray(before, np.float64)
+        if start.shape not in ((), x.shape[:-1]):
+            raise ShapeError(f"LowPass: `before` must be one number or {x.shape[:-1]}, its shape is {start.shape}")
+        start = np.broadcast_to(start, x.shape[:-1])
+        b = self.share
+        filtered = np.empty_like(x)
+        # One number after another: a sum in blocks would round by where the chunks begin.
+        for row in np.ndindex(x.shape[:-1]):
+            values = accumulate(x[row].tolist(), lambda y, v: y + b * (v - y), initial=float(start[row]))
+            filtered[row] = np.fromiter(values, np.float64, x.shape[-1] + 1)[1:]
+        return filtered, filtered[..., -1].copy() if x.shape[-1] else start.copy()
+
+
+class Average(NamedTuple):
+    """What repetitions have in common. `standard_deviation` is that of one repetition, None where there is only one."""
+
+    mean: NDArray[np.float64]
+    standard_deviation: NDArray[np.float64] | None
+    n: int
+
+
+def average(repetitions: Iterable[ArrayLike]) -> Average:
+    """Mean and standard deviation (divided by n - 1) of repetitions, arrays of the same shape (Welford 1962).
+
+    They are taken one at a time, so they may be acquired meanwhile: `average(acquire() for _ in range(16))`.
+    Raises `ShapeError` if there are none or their shapes differ, `InputRangeError` for values that are not finite.
+    """
+    n, mean, squares = 0, np.zeros(()), np.zeros(())
+    for repetition in repetitions:
+        x = np.asarray(repetition, np.float64)
+        if n and x.shape != mean.shape:
+            raise ShapeError(f"repetition {n + 1} has the shape {x.shape}, those before it have {mean.shape}")
+        _check_finite(f"repetition {n + 1}", "values", x)
+        n += 1
+        distance = x - mean
+        mean = mean + distance / n
+        squares = squares + distance * (x - mean)
+    if not n:
+        raise ShapeError("there is nothing to average: at least one repetition is needed")
+    return Average(mean, np.sqrt(squares / (n - 1)) if n > 1 else None, n)
+
+
+def _check_finite(where: str, what: str, x: NDArray[np.float64]) -> None:
+    if not np.isfinite(x).all():
+        raise InputRangeError(f"{where}: {int((~np.isfinite(x)).sum())} {what} are not finite numbers")

@@ -2,26 +2,61 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import os
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.core.files import settle_folder
-from reservoir_hw.core.provenance import plain
-from reservoir_hw.core.store._damage import BROKEN, brief, harmed, leave, unreadable
-from reservoir_hw.core.store._home import Home
+from reservoir_hw.core.store._damage import BROKEN, brief, harmed, leave, origin, unreadable
 
 log = logging.getLogger(__name__)
 
 UNFINISHED = ".partial"
 # The attribute that marks times of which some were damaged.
 _GIVEN_UP = "given_up"
+
+
+class Home:
+    """The root of a store and its journal, and what is done with its files beside Zarr."""
+
+    def __init__(self, path: str, root: Any) -> None:
+        self.path = path
+        self.root = root
+        self.journal: Any = root["journal"]
+        self.folder = None if "://" in path else Path(path)
+        """None at an address."""
+
+    def remove(self, name: str) -> bool:
+        """Remove a file of the store, if that is a folder and the file there; whether it was."""
+        if self.folder is not None and (self.folder / name).exists():
+            self.refuse_if_reading()
+            (self.folder / name).unlink()
+            settle_folder((self.folder / name).parent)
+            return True
+        return False
+
+    def refuse_if_reading(self) -> None:
+        """Raise `ConfigurationError` if the store was not opened to be written."""
+        if self.root.store.read_only:
+            raise ConfigurationError(f"{self.path} was opened to be read: open it with writable=True")
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Where something of the store is changed: errors of the disk name the store, and say what to do."""
+        self.refuse_if_reading()
+        try:
+            yield
+        except OSError as failed:
+            error = origin(failed)
+            where = f" ({error.filename})" if error.filename else ""
+            said = f"{self.path} cannot be written: {error.strerror or error}{where}{leave(error)}"
+            raise (OSError(said) if error.errno is None else OSError(error.errno, said)) from failed
 
 
 @dataclass(frozen=True)
@@ -258,7 +293,7 @@ class Dataset:
         return times
 
     def _new_timing(self, error: Exception, groups: int, chunks: int) -> Any:
-        self._times = _create_timing(self._group, groups, chunks, attributes=self._given_up(error), overwrite=True)
+        self._times = create_timing(self._group, groups, chunks, attributes=self._given_up(error), overwrite=True)
         return self._times
 
     def _given_up(self, error: Exception) -> dict[str, str]:
@@ -282,61 +317,24 @@ class Dataset:
         return region.rows.start // self.group, region.start // self.chunk_steps
 
 
-def make_dataset(
-    home: Home,
-    name: str,
-    *,
-    sequences: int,
-    steps: int,
-    widths: Mapping[str, int],
-    chunk_steps: int,
-    group: int,
-    dtype: str,
-    facts: Mapping[str, Any],
-) -> Dataset:
-    """A new data set, with arrays of these widths; in a folder it appears as a whole, or not at all."""
+def codecs() -> list[Any]:
+    """How arrays are packed. The checksum makes a damaged file an error instead of wrong states."""
     from zarr.codecs import BloscCodec, Crc32cCodec
 
-    # The checksum makes a damaged file an error instead of wrong states.
-    codecs = [BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()]
-    folder = home.folder
-    unfinished = name if folder is None else f"{name}{UNFINISHED}"
-    try:
-        made = home.root.create_group(unfinished, overwrite=unfinished != name, attributes=plain(facts))
-        for array, width in widths.items():
-            made.create_array(
-                array,
-                shape=(sequences, steps, width),
-                chunks=(group, chunk_steps, width),
-                dtype=dtype,
-                fill_value=float("nan"),
-                compressors=codecs,
-                dimension_names=("sequence", "step", "channel" if array == "inputs" else "node"),
-            )
-        _create_timing(made, -(-sequences // group), -(-steps // chunk_steps))
-        if folder is None:
-            return Dataset(made, home)
-        os.rename(folder / unfinished, folder / name)
-    except BaseException:
-        if folder is not None:
-            shutil.rmtree(folder / unfinished, ignore_errors=True)
-        raise
-    settle_folder(folder)
-    return Dataset(home.root[name], home)
+    return [BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()]
 
 
-def _create_timing(
+def create_timing(
     group: Any, groups: int, chunks: int, *, attributes: Mapping[str, Any] | None = None, overwrite: bool = False
 ) -> Any:
-    from zarr.codecs import BloscCodec, Crc32cCodec
-
+    """A new array of times, none of them known yet."""
     return group.create_array(
         "timing",
         shape=(groups, chunks, 2),
         chunks=(1, 1024, 2),
         dtype="float64",
         fill_value=float("nan"),
-        compressors=[BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()],
+        compressors=codecs(),
         attributes=None if attributes is None else dict(attributes),
         overwrite=overwrite,
     )

@@ -21,8 +21,7 @@ from reservoir_hw.core.files import settle_folder
 from reservoir_hw.core.hostlock import HostLock
 from reservoir_hw.core.provenance import plain
 from reservoir_hw.core.store._damage import BROKEN, NO_STORE, harmed, not_a_store, origin, unreadable
-from reservoir_hw.core.store._home import Home
-from reservoir_hw.core.store.dataset import UNFINISHED, Dataset, make_dataset
+from reservoir_hw.core.store.dataset import UNFINISHED, Dataset, Home, codecs, create_timing
 
 FORMAT = "reservoir_hw.states"
 VERSION = 1
@@ -192,18 +191,31 @@ class StateStore:
                 f"{self.path}: {chunk_steps} steps of {group} sequences with {inputs} inputs and {nodes} nodes are "
                 "more than 2 GB, too much for one chunk; give a smaller `run.chunk_steps`"
             )
+        # In a folder it appears as a whole, or not at all.
+        unfinished = name if self._local is None else f"{name}{UNFINISHED}"
         with self._home.writing():
-            return make_dataset(
-                self._home,
-                name,
-                sequences=sequences,
-                steps=steps,
-                widths={"inputs": inputs, "states": nodes},
-                chunk_steps=chunk_steps,
-                group=group,
-                dtype=dtype,
-                facts=facts or {},
-            )
+            try:
+                made = self._root.create_group(unfinished, overwrite=unfinished != name, attributes=plain(facts or {}))
+                for array, width, axis in (("inputs", inputs, "channel"), ("states", nodes, "node")):
+                    made.create_array(
+                        array,
+                        shape=(sequences, steps, width),
+                        chunks=(group, chunk_steps, width),
+                        dtype=dtype,
+                        fill_value=float("nan"),
+                        compressors=codecs(),
+                        dimension_names=("sequence", "step", axis),
+                    )
+                create_timing(made, -(-sequences // group), -(-steps // chunk_steps))
+                if self._local is None:
+                    return Dataset(made, self._home)
+                os.rename(self._local / unfinished, self._local / name)
+            except BaseException:
+                if self._local is not None:
+                    shutil.rmtree(self._local / unfinished, ignore_errors=True)
+                raise
+            settle_folder(self._local)
+            return Dataset(self._root[name], self._home)
 
     # ---- how far it is
 

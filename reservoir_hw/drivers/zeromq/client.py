@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,14 +22,15 @@ from reservoir_hw.core.errors import (
 )
 from reservoir_hw.drivers.zeromq.addresses import address_to_connect, control_address
 from reservoir_hw.drivers.zeromq.control import Control, Incidents
-from reservoir_hw.drivers.zeromq.declaration import Declaration, declaration_of
 from reservoir_hw.drivers.zeromq.error_codes import Code, exception_of
 from reservoir_hw.drivers.zeromq.frames import (
     ERROR,
     REPLY,
+    Encoding,
     Header,
     Operation,
     check_payload,
+    checked_encoding,
     pack_arrays,
     pack_header,
     unpack_arrays,
@@ -46,6 +48,32 @@ SAY_AFTER_S = 2.0
 LONGEST_TIMEOUT_S = 86400
 # However short a lease a device gives.
 SHORTEST_BEAT_S = 0.01
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What a device says about itself (docs/protocol.md). `spec` is not validated here."""
+
+    spec: Mapping[str, Any]
+    inputs: Encoding
+    states: Encoding
+    chunked: bool
+    readout: bool
+    finite: bool
+
+
+def declaration_of(content: Mapping[str, Any]) -> Declaration:
+    """The declaration in an answer, or `ProtocolError`."""
+    spec, chunked, readout = content.get("spec"), content.get("chunked"), content.get("readout")
+    if not isinstance(spec, dict) or not isinstance(chunked, bool):
+        raise ProtocolError("the declaration of the device lacks spec (a map) or chunked (a truth value)")
+    encodings = []
+    for name in ("inputs", "states"):
+        entry = content.get(name)
+        if not isinstance(entry, list) or len(entry) != 2:
+            raise ProtocolError(f"the declaration of the device lacks {name}: [dtype, scale]")
+        encodings.append(checked_encoding(*entry))
+    return Declaration(spec, *encodings, chunked=chunked, readout=bool(readout), finite=content.get("finite") is True)
 
 
 class Connection:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils import z85
 
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.drivers.zeromq.addresses import is_local
 
 _Z85_LENGTH = 40
 _DOMAIN = "reservoir_hw"
@@ -57,6 +58,16 @@ class Allowed:
         """Whether this client may come in (ZAP)."""
         del domain
         return key in self.clients
+
+
+def check_guarded(addresses: Iterable[str], allowed: Allowed | None, *, insecure: bool) -> None:
+    """Raise `ConfigurationError` if others can reach one of these addresses without a key, and that is not wanted."""
+    reachable = next((address for address in addresses if not is_local(address)), None)
+    if allowed is None and not insecure and reachable is not None:
+        raise ConfigurationError(
+            f"{reachable} can be reached by other hosts: give keys (reservoir-hw device keys makes them), bind to "
+            "127.0.0.1 or ipc, or say --insecure (insecure=True) if everybody in that network may drive the device"
+        )
 
 
 @contextlib.contextmanager

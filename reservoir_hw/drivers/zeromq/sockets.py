@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zmq
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.drivers.zeromq.security import KeyPair
+from reservoir_hw.drivers.zeromq.addresses import check_free
+from reservoir_hw.drivers.zeromq.security import Allowed, KeyPair
 
 # As numbers: operators of enumerations take microseconds.
 _MORE = int(zmq.SNDMORE)
@@ -30,6 +33,29 @@ def dealer(
         socket.curve_serverkey = server_key
         socket.curve_publickey, socket.curve_secretkey = keys.public, keys.secret
     return socket
+
+
+def bind_router(
+    socket: zmq.Socket[bytes], address: str, max_frame_bytes: int, allowed: Allowed | None, *, patience_s: float = 0.0
+) -> None:
+    """Listen at `address` with a new ROUTER, or raise `ConfigurationError`.
+
+    Who has gone is noticed when something is sent there; sending waits no longer than `patience_s`.
+    """
+    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    socket.setsockopt(zmq.SNDTIMEO, int(1000 * patience_s))
+    socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
+    socket.setsockopt(zmq.IPV6, "[" in address)
+    if allowed is not None:
+        allowed.secure(socket)
+    check_free(address)
+    try:
+        socket.bind(address)
+    except zmq.ZMQError as error:
+        raise ConfigurationError(f"cannot listen at {address}: {error.strerror}") from error
+    if address.startswith("ipc://"):
+        with contextlib.suppress(OSError):
+            Path(address.removeprefix("ipc://")).chmod(0o600)
 
 
 def connect(socket: zmq.Socket[bytes], address: str) -> None:

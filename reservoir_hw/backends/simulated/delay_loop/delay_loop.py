@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
@@ -146,7 +146,7 @@ class DelayLoop(SimulatedReservoir):
         dac = None
         if drive.bits is not None:
             dac = Quantiser(bits=drive.bits, range=drive.range, out_of_range=out_of_range)
-        self._loop = _LoopEngine(mask, physics, theta, delay_nodes, np.dtype(dtype), dac)
+        self._loop = _LoopEngine(mask, physics, theta, delay_nodes, np.dtype(dtype), dac, self._count_clipped)
         content = f"{physics.model_dump_json()} theta {theta!r} delay {delay_nodes} {mask.digest()}"
         spec = ReservoirSpec(
             inputs=mask.inputs,
@@ -168,15 +168,8 @@ class DelayLoop(SimulatedReservoir):
     def _check_inputs(self, u: np.ndarray) -> None:
         self._loop.check(u)
 
-    def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-        states = super()._run(u, out)
-        self.counters.clipped += self._loop.take_clipped()
-        return states
-
-    def _transition(self, u: np.ndarray, states: np.ndarray) -> np.ndarray:
-        after = super()._transition(u, states)
-        self.counters.clipped += self._loop.take_clipped()
-        return after
+    def _count_clipped(self, values: int) -> None:
+        self.counters.clipped += values
 
     def _settings(self) -> dict[str, Any]:
         loop = {"theta": self._theta, "delay_nodes": self._delay_nodes, "mask": self.mask.digest()}
@@ -194,6 +187,7 @@ class _LoopEngine:
         delay_nodes: int,
         dtype: np.dtype[Any],
         dac: Quantiser | None,
+        count_clipped: Callable[[int], None],
     ) -> None:
         from reservoir_hw.backends.simulated.delay_loop import cpu_loop
         from reservoir_hw.backends.simulated.kernels import threads as thread_pool
@@ -205,7 +199,7 @@ class _LoopEngine:
         # Without a response time the whole way to the new value is gone at once.
         decay, rise = (0.0, 1.0) if physics.responds_at_once else (math.exp(-theta), -math.expm1(-theta))
         self._equation = (physics.code, *(dtype.type(number) for number in (*physics.numbers(), decay, rise)))
-        self._clipped = 0
+        self._count_clipped = count_clipped
 
     def reset(self, batch: int) -> None:
         self._history = np.zeros((batch, self._delay), self._dtype)
@@ -241,11 +235,6 @@ class _LoopEngine:
                     "out_of_range: clip to have it clipped and counted"
                 )
 
-    def take_clipped(self) -> int:
-        """How many masked inputs the DAC clipped since this was last asked."""
-        clipped, self._clipped = self._clipped, 0
-        return clipped
-
     def _masked(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
         masked = np.empty((*u.shape[:2], len(self._bias)), self._dtype) if out is None else out
         for given, driven in zip(u, masked, strict=True):
@@ -263,7 +252,7 @@ class _LoopEngine:
             out = np.empty((batch, steps, nodes), self._dtype)
         if self._dac is not None:
             out[...], clipped = self._dac.apply(self._masked(u, out))
-            self._clipped += clipped
+            self._count_clipped(clipped)
         scratch = np.empty((batch, 3, nodes), self._dtype)
         fixed = (self._columns, self._bias)
         then = (self._dac is not None, *self._equation)

@@ -12,12 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from scipy.sparse import issparse
 
+from reservoir_hw.backends.simulated.engines import Activation
 from reservoir_hw.backends.simulated.kernels import compiled
 from reservoir_hw.backends.simulated.kernels.dense_batch import dense_batch, panels_of
 from reservoir_hw.backends.simulated.kernels.threads import (
@@ -28,11 +29,10 @@ from reservoir_hw.backends.simulated.kernels.threads import (
     share_out,
 )
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
-from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.networks.random_matrices import Matrix
 from reservoir_hw.networks.weights import EsnWeights
 
-Activation = Literal["tanh", "relu", "identity"]
 Array = NDArray[Any]
 # keep, gain, whether they matter, and the code of the activation.
 _Equation: TypeAlias = tuple[Array, Array, bool, int]
@@ -127,13 +127,9 @@ def prepare(
     because waiting threads that outnumber the cores slow each step a hundredfold.
     """
     kind = np.dtype(dtype)
-    if kind not in (np.float32, np.float64):
-        raise ConfigurationError(f"dtype must be float32 or float64, it is {kind}")
     stored = kind if storage is None else np.dtype(storage)
     if stored != kind and (kind, stored) != (np.float32, np.float16):
         raise ConfigurationError(f"weights of a {kind} network can be stored as {kind} or float16, not as {stored}")
-    if threads is not None and threads < 1:
-        raise ConfigurationError(f"threads must be at least 1, it is {threads}")
     available = available_threads()
     W = weights.recurrent()
     return PreparedWeights(
@@ -155,9 +151,10 @@ def run(
     prepared: PreparedWeights,
     u: Array,
     state: Array,
-    activation: Activation = "tanh",
     out: Array | None = None,
     loop: LoopTerms | None = None,
+    *,
+    activation: Activation = "tanh",
 ) -> Array:
     """Drive the network with `u` from `state`; row t of the result is the state after input t.
 
@@ -169,9 +166,8 @@ def run(
     time steps are divided among calls, bit for bit.
 
     tanh is exact to rounding in float64; in float32 it is a rational function within 3.1e-7 and never
-    beyond ±1. Raises `ShapeError` for shapes, dtypes or memory orders other than these.
+    beyond ±1.
     """
-    _check_call(prepared, u, state, out)
     code = compiled.activation_code(activation, prepared.dtype)
     batch, steps, _ = u.shape
     if not steps or not batch:
@@ -311,24 +307,6 @@ def padded_csr(W: Any) -> tuple[Array, Array, Array]:
 def _time_first(array: Array) -> Array:
     """(batch, time, width) as (time, width, batch)."""
     return np.ascontiguousarray(array.transpose(1, 2, 0))
-
-
-def _check_call(prepared: PreparedWeights, u: Array, state: Array, out: Array | None) -> None:
-    if u.ndim != 3 or u.shape[2] != prepared.inputs:
-        raise ShapeError(f"u must be (batch, time, inputs={prepared.inputs}), its shape is {u.shape}")
-    _check_array("u", u, u.shape, prepared.dtype, contiguous=True)
-    _check_array("state", state, (u.shape[0], prepared.nodes), prepared.dtype, contiguous=True)
-    if out is not None:
-        _check_array("out", out, (*u.shape[:2], prepared.nodes), prepared.dtype, contiguous=False)
-
-
-def _check_array(name: str, array: Array, shape: tuple[int, ...], dtype: np.dtype[Any], *, contiguous: bool) -> None:
-    if array.shape != shape:
-        raise ShapeError(f"{name} must have the shape {shape}, it has {array.shape}")
-    if array.dtype != dtype:
-        raise ShapeError(f"{name} must be {dtype} like the prepared weights, it is {array.dtype}")
-    if contiguous and not array.flags.c_contiguous:
-        raise ShapeError(f"{name} must be C-contiguous: pass numpy.ascontiguousarray({name})")
 
 
 def _bits(weights: Array) -> Array:

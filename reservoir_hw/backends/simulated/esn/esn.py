@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from reservoir_hw.backends.simulated.engines import NumbaEngine, TorchEngine, check_device
+from reservoir_hw.backends.simulated.engines import Activation
 from reservoir_hw.backends.simulated.network import Device, NetworkConfig, Probability, Scaling, SimulatedNetwork
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities
 from reservoir_hw.backends.simulated.nonidealities.rounding import to_float16
@@ -21,7 +22,6 @@ from reservoir_hw.networks.topologies import Random, Topology
 if TYPE_CHECKING:
     from reservoir_hw.networks.weights import EsnWeights
 
-Activation = Literal["tanh", "relu", "identity"]
 Rate = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -96,20 +96,11 @@ class EsnConfig(NetworkConfig):
         from reservoir_hw.networks.drawing import draw_weights
 
         assert self.nodes is not None
+        options = {
+            name: getattr(self, name) for name in self.drawing if name not in {"weight_distribution", "leak_rate"}
+        }
         return draw_weights(
-            self.nodes,
-            inputs,
-            seed=self.seed,
-            topology=self.topology,
-            spectral_radius=self.spectral_radius,
-            connectivity=self.connectivity,
-            connections_per_node=self.connections_per_node,
-            distribution=self.weight_distribution,
-            input_connectivity=self.input_connectivity,
-            input_distribution=self.input_distribution,
-            input_scaling=self.input_scaling,
-            bias_scaling=self.bias_scaling,
-            leak=self.leak_rate,
+            self.nodes, inputs, seed=self.seed, distribution=self.weight_distribution, leak=self.leak_rate, **options
         )
 
     def _load(self, path: str) -> EsnWeights:
@@ -144,11 +135,16 @@ class Esn(SimulatedNetwork):
         nonidealities: Nonidealities = IDEAL_DEVICE,
         out_of_range: OutOfRange = "error",
     ) -> None:
+        if activation not in get_args(Activation):
+            raise ConfigurationError(
+                f"unknown activation {activation!r}: choose one of {', '.join(get_args(Activation))}"
+            )
         self.activation: Activation = activation
         self._weight_storage = weight_storage
+        if activation != "tanh":
+            self.state_range = None
         super().__init__(
             weights,
-            state_range=(-1.0, 1.0) if activation == "tanh" else None,
             dtype=dtype,
             device=device,
             gradients=gradients,
@@ -161,23 +157,17 @@ class Esn(SimulatedNetwork):
         weights = super()._stored(weights)
         return weights if self._weight_storage is None else weights.rounded(to_float16)
 
-    def _new_engine(self) -> NumbaEngine | TorchEngine:
-        if self.native == "torch":
-            check_device(self.device)
-            from reservoir_hw.backends.simulated.esn import torch_loop
-
-            tensors = torch_loop.prepare(self.weights, self._dtype, self.device)
-            return TorchEngine(
-                lambda u, state, loop: torch_loop.run(tensors, u, state, self.activation, loop),
-                self.weights.nodes, self._dtype, self.device,
-            )  # fmt: skip
+    def _cpu_loop(self) -> Callable[..., Any]:
         from reservoir_hw.backends.simulated.esn import cpu_loop
 
         prepared = cpu_loop.prepare(self.weights, self._dtype, storage=self._weight_storage)
-        return NumbaEngine(
-            lambda u, state, out, loop: cpu_loop.run(prepared, u, state, self.activation, out, loop),
-            self.weights.nodes, self._dtype,
-        )  # fmt: skip
+        return partial(cpu_loop.run, prepared, activation=self.activation)
+
+    def _torch_loop(self) -> Callable[..., Any]:
+        from reservoir_hw.backends.simulated.esn import torch_loop
+
+        tensors = torch_loop.prepare(self.weights, self._dtype, self.device)
+        return partial(torch_loop.run, tensors, activation=self.activation)
 
     def _identity(self) -> Identity:
         content = f"{self.activation} {self.weights.digest()}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,11 +19,9 @@ from numpy.typing import DTypeLike
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from reservoir_hw.backends.simulated.engines import Activation
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
-from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.networks.weights import EsnWeights
-
-Activation = Literal["tanh", "relu", "identity"]
 
 # Time steps in one CUDA graph.
 _GRAPH_STEPS = 64
@@ -54,11 +52,9 @@ class TorchWeights:
 def prepare(weights: EsnWeights, dtype: DTypeLike = "float32", device: torch.device | str = "cpu") -> TorchWeights:
     """Copy the weights to a device, in float32 or float64; CSR stays CSR.
 
-    `dtype` by its numpy name. Raises `ConfigurationError` for another dtype.
+    `dtype` by its numpy name.
     """
     kind = np.dtype(dtype)
-    if kind not in (np.float32, np.float64):
-        raise ConfigurationError(f"dtype must be float32 or float64, it is {kind}")
 
     def tensor(array: Any) -> Tensor:
         return torch.tensor(array.astype(kind), device=device)
@@ -86,23 +82,15 @@ def prepare(weights: EsnWeights, dtype: DTypeLike = "float32", device: torch.dev
 
 
 def run(
-    weights: TorchWeights, u: Tensor, state: Tensor, activation: Activation = "tanh", loop: LoopTerms | None = None
+    weights: TorchWeights, u: Tensor, state: Tensor, loop: LoopTerms | None = None, *, activation: Activation = "tanh"
 ) -> tuple[Tensor, Tensor]:
     """Drive the network with `u` (batch, time, inputs) from `state` (batch, nodes); `loop` acts on every new state.
 
     Returns the states (batch, time, nodes), row t after input t, and the final state (batch, nodes).
     Nothing is written in place, so that gradients flow to `u`, `state`, and to the weights that require
     them (of a sparse CSR matrix: to everything but W). Without gradients the result is written into one
-    preallocated tensor. Raises `ShapeError` for shapes that do not fit the weights, `ConfigurationError`
-    for an unknown activation.
+    preallocated tensor.
     """
-    nodes, inputs = weights.W_in.shape
-    if u.ndim != 3 or u.shape[2] != inputs:
-        raise ShapeError(f"u must be (batch, time, inputs={inputs}), its shape is {tuple(u.shape)}")
-    if tuple(state.shape) != (u.shape[0], nodes):
-        raise ShapeError(f"state must be (batch, nodes) = {(u.shape[0], nodes)}, it is {tuple(state.shape)}")
-    if activation not in _ACTIVATIONS:
-        raise ConfigurationError(f"unknown activation {activation!r}: choose one of {', '.join(_ACTIVATIONS)}")
     function = _ACTIVATIONS[activation]
     # The states are of the dtype that was declared, whatever the caller's own model computes in.
     with torch.autocast(u.device.type, enabled=False):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
-from reservoir_hw.backends.simulated.engines import NumbaEngine, TorchEngine, check_device
 from reservoir_hw.backends.simulated.network import Device, NetworkConfig, Probability, Scaling, SimulatedNetwork
-from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities
+from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE
 from reservoir_hw.core.arrays import to_numpy
 from reservoir_hw.core.errors import NotSupported, ShapeError
-from reservoir_hw.core.reservoir import OutOfRange
 from reservoir_hw.core.spec import DType, Identity
 from reservoir_hw.networks.random_matrices import Distribution
 
@@ -112,7 +110,7 @@ class GateStatistics:
 
     @property
     def z_max(self) -> float:
-        """The largest activation of the update gate, as Lemma 1 needs it: max_t ‖z(t)‖_∞.
+        """The largest activation of the update gate, max_t ‖z(t)‖_∞ (Di Sarli et al. 2022, Lemma 1).
 
         A node keeps its state for some 1 / (1 - z) steps: with z_max near 1 a network may forget too slowly for a
         readout that is trained after one start and used after another.
@@ -131,26 +129,6 @@ class GatedEsn(SimulatedNetwork):
     weights
         `GatedWeights`, drawn, loaded or from your own arrays (`GatedWeights.from_arrays`, whose names `upload` takes).
     """
-
-    def __init__(
-        self,
-        weights: GatedWeights,
-        *,
-        dtype: DType = "float32",
-        device: str = "cpu",
-        gradients: bool = False,
-        nonidealities: Nonidealities = IDEAL_DEVICE,
-        out_of_range: OutOfRange = "error",
-    ) -> None:
-        super().__init__(
-            weights,
-            state_range=(-1.0, 1.0),
-            dtype=dtype,
-            device=device,
-            gradients=gradients,
-            nonidealities=nonidealities,
-            out_of_range=out_of_range,
-        )
 
     def gate_statistics(self, u: Any) -> GateStatistics:
         """Drive the network from rest with `u` (batch, time, inputs), and look at its gates.
@@ -182,17 +160,15 @@ class GatedEsn(SimulatedNetwork):
             z.add(update)
         return GateStatistics(reset=r.result(), update=z.result())
 
-    def _new_engine(self) -> NumbaEngine | TorchEngine:
-        if self.native == "torch":
-            check_device(self.device)
-            from reservoir_hw.backends.simulated.gated import torch_loop
-
-            tensors = torch_loop.prepare(self.weights, self._dtype, self.device)
-            return TorchEngine(partial(torch_loop.run, tensors), self.weights.nodes, self._dtype, self.device)
+    def _cpu_loop(self) -> Callable[..., Any]:
         from reservoir_hw.backends.simulated.gated import cpu_loop
 
-        prepared = cpu_loop.prepare(self.weights, self._dtype)
-        return NumbaEngine(partial(cpu_loop.run, prepared), self.weights.nodes, self._dtype)
+        return partial(cpu_loop.run, cpu_loop.prepare(self.weights, self._dtype))
+
+    def _torch_loop(self) -> Callable[..., Any]:
+        from reservoir_hw.backends.simulated.gated import torch_loop
+
+        return partial(torch_loop.run, torch_loop.prepare(self.weights, self._dtype, self.device))
 
     def _identity(self) -> Identity:
         return Identity(vendor="reservoir_hw", model="gated_esn", simulated=True, content=self.weights.digest())

@@ -150,6 +150,8 @@ def test_given_arrays() -> None:
     weights = EsnWeights.from_arrays(np.zeros((2, 2)), np.eye(2))
     with Esn(weights, activation="identity") as esn:
         np.testing.assert_array_equal(np.asarray(esn.run(np.array([[[1.0, 2.0], [3.0, 4.0]]]))), [[[1, 2], [3, 4]]])
+    with pytest.raises(ConfigurationError, match="unknown activation 'sigmoid': choose one of tanh, relu, identity"):
+        Esn(weights, activation="sigmoid")  # type: ignore[arg-type]
 
 
 def test_a_diverging_network_is_a_fault_that_keeps_its_states() -> None:

@@ -1,9 +1,11 @@
-"""What the device's side sends on the data socket: numbers, and errors with what was harvested before them."""
+"""The data socket on the device's side: which requests count, and what is sent back."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,7 @@ from reservoir_hw.core.errors import (
     DeviceFault,
     Discontinuity,
     InputRangeError,
+    ProtocolError,
     ReservoirError,
     text_of,
 )
@@ -27,18 +30,22 @@ from reservoir_hw.drivers.zeromq.frames import (
     Flag,
     Header,
     Operation,
+    check_payload,
     name_of,
     pack_header,
     pack_map,
+    unpack_header,
 )
-from reservoir_hw.drivers.zeromq.sockets import send, send_at_once
+from reservoir_hw.drivers.zeromq.sockets import receive, send, send_at_once
 from reservoir_hw.serving._texts import clipped, sendable
-from reservoir_hw.serving.lease import Lease
+from reservoir_hw.serving.lease import Lease, Work
 
 log = logging.getLogger(__name__)
 
 # Of the text of an error, where the frame has room for it.
 LONGEST_TEXT = 1 << 16
+# The safe state does not wait longer for those who go on asking.
+TURN_AWAY_S = 0.5
 
 
 @dataclass
@@ -57,8 +64,11 @@ class Seat:
     readout: tuple[np.ndarray, np.ndarray] | None = None
 
 
-class Answers:
-    """Sends on a data socket. `states` is how states are written."""
+class DataSocket:
+    """Receives requests from a data socket, and sends answers there.
+
+    `states` is how states are written. `release` is called before another client gets the device.
+    """
 
     def __init__(
         self,
@@ -66,37 +76,98 @@ class Answers:
         reservoir: Reservoir,
         lease: Lease,
         seat: Seat,
+        *,
         states: Encoding,
         max_frame_bytes: int,
+        release: Callable[[], None],
     ) -> None:
-        self._socket, self._reservoir, self._lease, self._seat = socket, reservoir, lease, seat
-        self.states = states
-        self._max_frame_bytes = max_frame_bytes
+        self.reservoir, self.lease, self.seat = reservoir, lease, seat
+        self.states, self.max_frame_bytes = states, max_frame_bytes
+        self._socket, self._release = socket, release
+
+    def next(self) -> tuple[Header, memoryview] | None:
+        """The next request that counts. What cannot be one is answered with an error, or dropped, and counted."""
+        traffic = self.lease.traffic
+        try:
+            frames = receive(self._socket)
+        except zmq.Again:
+            return None
+        peer = frames[0].bytes
+        traffic.bytes_received += len(frames[-1])
+        try:
+            if len(frames) != 3:
+                raise ProtocolError(f"a data message has 2 frames, this has {'fewer' if len(frames) < 3 else 'more'}")
+            header, crc = unpack_header(frames[1].bytes)
+        except ProtocolError as error:
+            traffic.damaged += 1
+            self.refuse(peer, Header(0, 0, 0), Refusal(Code.MALFORMED, str(error)))
+            return None
+        heard = self.lease.heard(header.session)
+        attaches = header.operation == Operation.ATTACH and header.session != self.seat.attached
+        if not heard or not (attaches or (header.session == self.seat.attached and peer == self.seat.peer)):
+            traffic.foreign += 1
+            self.refuse(
+                peer,
+                header,
+                Refusal(Code.NO_SESSION, "this session does not hold the device (any more); open it again"),
+            )
+            return None
+        if attaches:
+            self._release()
+            self.seat.attached, self.seat.peer, self.seat.expected = header.session, peer, 1
+        if header.request < self.seat.expected:
+            traffic.repeated += 1
+            return None
+        gap, self.seat.expected = header.request - self.seat.expected, header.request + 1
+        traffic.requests += 1
+        self.lease.begin(Work(header.request, header.operation))
+        payload = frames[2].buffer
+        try:
+            if gap:
+                raise Refusal(Code.SEQUENCE, f"{gap} requests before number {header.request} were lost")
+            check_payload(payload, crc)
+            if self.lease.is_cancelled(header.request):
+                raise Refusal(Code.CANCELLED, "cancelled by the client")
+        except ProtocolError as error:
+            traffic.damaged += 1
+            self.fail(header, Refusal(Code.CHECKSUM, str(error)))
+            return None
+        except Refusal as refusal:
+            self.fail(header, refusal)
+            return None
+        return header, payload
+
+    def turn_away(self) -> None:
+        """Tell those who wait why nobody does what they asked; for a moment, however many go on asking."""
+        self._socket.setsockopt(zmq.SNDTIMEO, 0)
+        until = time.monotonic() + TURN_AWAY_S
+        while time.monotonic() < until and (message := self.next()) is not None:
+            self.fail(message[0], Refusal(Code.SHUTTING_DOWN, "the server is shutting down"))
 
     def array(self, header: Header, array: Any, encoding: Encoding, time_ns: int) -> bool:
         """Answer a request with numbers (batch, steps, width); whether they could be sent."""
         batch, steps, width = array.shape
         reply = Header(
             header.operation | REPLY, header.session, header.request, header.flags, header.step, batch, steps, width,
-            encoding.dtype, encoding.scale, time_ns, self._reservoir.spec.step_period_s or 0.0,
+            encoding.dtype, encoding.scale, time_ns, self.reservoir.spec.step_period_s or 0.0,
         )  # fmt: skip
         try:
             numbers = encoding.encode(array)
         except InputRangeError as error:
             raise DeviceFault(f"the states cannot be sent as this server declares them: {error}") from error
-        sent = self._send(self._seat.peer, reply, numbers)
-        self._lease.finish(header.session, header.request)
+        sent = self._send(self.seat.peer, reply, numbers)
+        self.lease.finish(header.session, header.request)
         return sent
 
     def plain(self, header: Header, payload: bytes, **fields: int) -> None:
         """Answer a request with bytes, and fields of the header."""
-        if len(payload) > self._max_frame_bytes:
+        if len(payload) > self.max_frame_bytes:
             raise Refusal(
                 Code.TOO_LARGE,
-                f"the answer has {len(payload)} bytes, at most {self._max_frame_bytes} go into one frame",
+                f"the answer has {len(payload)} bytes, at most {self.max_frame_bytes} go into one frame",
             )
-        self._send(self._seat.peer, Header(header.operation | REPLY, header.session, header.request, **fields), payload)
-        self._lease.finish(header.session, header.request)
+        self._send(self.seat.peer, Header(header.operation | REPLY, header.session, header.request, **fields), payload)
+        self.lease.finish(header.session, header.request)
 
     def fail(self, header: Header, error: BaseException) -> None:
         """Answer a request with an error."""
@@ -113,20 +184,20 @@ class Answers:
             )
         more = header.operation == Operation.RUN and header.flags & Flag.MORE
         # Any exception of a device in the middle of its work loses the state.
-        lost = code not in HARMLESS or more or (self._reservoir.is_open and self._reservoir.state_lost is not None)
-        if lost and self._seat.lost is None:
-            self._seat.lost = sendable(f"request {header.request} failed: {text_of(error)}")
-        self.refuse(self._seat.peer, header, error)
-        self._lease.finish(header.session, header.request)
+        lost = code not in HARMLESS or more or (self.reservoir.is_open and self.reservoir.state_lost is not None)
+        if lost and self.seat.lost is None:
+            self.seat.lost = sendable(f"request {header.request} failed: {text_of(error)}")
+        self.refuse(self.seat.peer, header, error)
+        self.lease.finish(header.session, header.request)
 
     def refuse(self, peer: bytes, header: Header, error: BaseException) -> None:
         """Send an error to `peer`, which need not be the one who has the device."""
-        self._lease.traffic.errors += 1
+        self.lease.traffic.errors += 1
         content: dict[str, Any] = {
             "code": int(code_of(error)),
             "text": "",
-            "step": self._seat.step,
-            "state_lost": self._seat.lost is not None,
+            "step": self.seat.step,
+            "state_lost": self.seat.lost is not None,
             "steps_done": 0,
             "states": None,
         }
@@ -150,7 +221,7 @@ class Answers:
 
     @property
     def _longest_text(self) -> int:
-        return min(LONGEST_TEXT, self._max_frame_bytes // 4)
+        return min(LONGEST_TEXT, self.max_frame_bytes // 4)
 
     def _add_harvest(self, content: dict[str, Any], header: Header, error: BaseException, text: str) -> str:
         """Put into an error what was harvested before it, as far as it goes into a frame; its text."""
@@ -160,7 +231,7 @@ class Answers:
         with contextlib.suppress(InputRangeError, TypeError, ValueError, IndexError):
             harvested = np.asarray(error.states)[:, : error.steps_done]
             batch, done, nodes = harvested.shape
-            room = self._max_frame_bytes - 2 * self._longest_text
+            room = self.max_frame_bytes - 2 * self._longest_text
             kept = min(done, room // max(1, batch * nodes * self.states.number.itemsize))
             content["states"] = self.states.encode(harvested[:, :kept]).tobytes()
             content["steps_done"] = kept
@@ -174,19 +245,19 @@ class Answers:
             return int(error.step)
         if isinstance(error, DeviceError) and header.operation == Operation.RUN:
             return header.step + int(error.steps_done)
-        return self._seat.step
+        return self.seat.step
 
     def _send(self, peer: bytes, header: Header, payload: Any) -> bool:
         """Whether the message is on its way."""
         try:
             packed = pack_header(header, payload)
             # Only for the one who has the device is it worth while to wait.
-            if peer == self._seat.peer:
+            if peer == self.seat.peer:
                 send(self._socket, packed, payload, peer=peer)
             else:
                 send_at_once(self._socket, [peer, packed, payload])
         except zmq.ZMQError as error:
             log.warning("request %d cannot be answered: %s", header.request, error)
             return False
-        self._lease.traffic.bytes_sent += len(payload) if isinstance(payload, bytes) else payload.nbytes
+        self.lease.traffic.bytes_sent += len(payload) if isinstance(payload, bytes) else payload.nbytes
         return True

@@ -27,7 +27,7 @@ from reservoir_hw.cli import main
 def _descriptor(number: int, file: IO[bytes], name: str) -> Iterator[None]:
     kept = os.dup(number)
     os.dup2(file.fileno(), number)
-    stream = io.TextIOWrapper(open(number, "r+b" if number else "rb", buffering=0, closefd=False), "utf-8")
+    stream = io.TextIOWrapper(io.FileIO(number, "r+" if number else "r", closefd=False), "utf-8")  # type: ignore[arg-type]
     try:
         with mock.patch.object(sys, name, stream):
             yield

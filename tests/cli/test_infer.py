@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import call_here
 from edge_runs import NARMA, bound, run_of, text_run
 from served import free_address
 from toys import SnapshotToy, Toy
@@ -39,9 +40,7 @@ def command(*arguments: object, python: object = sys.executable) -> list[str]:
 
 
 def call(*arguments: object, code: int = 0, text: str = "") -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        command(*arguments), input=text, capture_output=True, text=True, encoding="utf-8", check=False
-    )
+    done = call_here(*arguments, text=text)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     return done

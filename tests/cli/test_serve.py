@@ -1,4 +1,4 @@
-"""`reservoir-hw serve`, and experiments that meet what it serves: real processes, real sockets."""
+"""`reservoir-hw serve`, and experiments that meet what it serves: a server's own process, real sockets."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import call_here
 from served import free_address, ipc_address
 
 from reservoir_hw import open_reservoir
@@ -69,7 +70,7 @@ def command(*arguments: object) -> list[str]:
 
 
 def call(*arguments: object, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command(*arguments), cwd=cwd, capture_output=True, text=True, check=False)
+    done = call_here(*arguments, cwd=cwd)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     return done

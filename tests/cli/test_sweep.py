@@ -14,6 +14,7 @@ from pathlib import Path
 
 import optuna
 import pytest
+from command_line import call_here
 from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -121,7 +122,7 @@ def at_work() -> set[str]:
 
 def test_a_sweep_from_its_file_to_the_best_run(lab: Path) -> None:
     (lab / "go").touch()
-    done = call("check", "film.yaml")
+    done = call_here("check", "film.yaml")
     assert done.returncode == 0, done.stderr
     assert "with a sweep of 6 trials (tpe) over alpha, input_connection, minimizing nrmse; each trial is" in done.stdout
     done = call("sweep", "film.yaml")
@@ -131,16 +132,16 @@ def test_a_sweep_from_its_file_to_the_best_run(lab: Path) -> None:
     assert "Results are in runs/sweeps/film" in done.stdout
     best = re.findall(r"Now: reservoir-hw run (.*)", done.stdout)[0]
     # Everything is there already.
-    again = json.loads(call("sweep", "film.yaml", "--json").stdout)
+    again = json.loads(call_here("sweep", "film.yaml", "--json").stdout)
     assert again["counts"]["complete"] == 6
-    run = json.loads(call("run", best, "--json").stdout)
+    run = json.loads(call_here("run", best, "--json").stdout)
     assert run["rows"][0]["metrics"]["nrmse"] == again["best"]["objective"]
     assert Path("runs/sweeps/film/report.html").read_text().count("data:image/png;base64,") == 2
 
 
 def test_a_second_process_goes_on(lab: Path) -> None:
     (lab / "go").touch()
-    first = call("sweep", "film.yaml", "--trials", 2, "--json")
+    first = call_here("sweep", "film.yaml", "--trials", 2, "--json")
     second = call("sweep", "film.yaml", "--trials", 5, "--json")
     assert second.returncode == 0, second.stderr
     known, more = json.loads(first.stdout)["trials"], json.loads(second.stdout)["trials"]
@@ -248,7 +249,7 @@ def test_a_process_that_dies_beside_another(lab: Path) -> None:
 
 def test_ctrl_c_says_how_to_go_on(lab: Path) -> None:
     (lab / "go").touch()
-    assert call("sweep", "film.yaml", "--trials", 2).returncode == 0
+    assert call_here("sweep", "film.yaml", "--trials", 2).returncode == 0
     (lab / "go").unlink()
     process = begin("sweep", "film.yaml")
     wait_for(lambda: len(at_work()) == 1, process)
@@ -265,7 +266,7 @@ def test_a_device_of_another_process_exits_3(lab: Path) -> None:
     device = ["--set", "reservoir.simulated=false", "--set", "reservoir.resource=film-7"]
     first = begin("sweep", "film.yaml", *device)
     wait_for(Path("driven").exists, first)
-    done = call("sweep", "film.yaml", *device)
+    done = call_here("sweep", "film.yaml", *device)
     assert done.returncode == 3, done.stderr
     assert f"'film-7' is in use by process {first.pid}" in done.stderr
     (lab / "go").touch()
@@ -283,7 +284,7 @@ def test_a_device_of_another_process_exits_3(lab: Path) -> None:
     ],
 )
 def test_mistakes_exit_2(lab: Path, arguments: list[str], message: str) -> None:
-    done = call("sweep", "film.yaml", *arguments)
+    done = call_here("sweep", "film.yaml", *arguments)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -291,7 +292,7 @@ def test_mistakes_exit_2(lab: Path, arguments: list[str], message: str) -> None:
 
 
 def test_the_schema_knows_the_section(lab: Path) -> None:
-    done = call("schema")
+    done = call_here("schema")
     section = json.loads(done.stdout)["$defs"]["SweepConfig"]["properties"]
     assert section["direction"]["enum"] == ["minimize", "maximize"]
     value = section["search"]["additionalProperties"]["anyOf"]

@@ -1,0 +1,87 @@
+"""The command line inside the test's own process: no interpreter to start, nothing to import again.
+
+The program writes to the descriptors 1 and 2 and finds its modules in the current folder, as `python -m` does. Tests of
+what only a process of its own shows (signals, limits, two at once, the first import) start one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+from unittest import mock
+
+from reservoir_hw.cli import main
+
+
+@contextlib.contextmanager
+def _descriptor(number: int, file: IO[bytes], name: str) -> Iterator[None]:
+    kept = os.dup(number)
+    os.dup2(file.fileno(), number)
+    stream = io.TextIOWrapper(io.FileIO(number, "r+" if number else "r", closefd=False), "utf-8")  # type: ignore[arg-type]
+    try:
+        with mock.patch.object(sys, name, stream):
+            yield
+    finally:
+        stream.close()
+        os.dup2(kept, number)
+        os.close(kept)
+
+
+@contextlib.contextmanager
+def _fresh(folder: Path) -> Iterator[None]:
+    """As in a new process: no handlers of the log, the folder on the path; what the call changed is put back."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    signals = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    known = set(sys.modules)
+    root.handlers[:] = []
+    try:
+        with contextlib.chdir(folder), mock.patch.object(sys, "path", [str(folder), *sys.path]):
+            yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        for number, handler in signals.items():
+            signal.signal(number, handler)
+        for name in set(sys.modules) - known:
+            if os.path.dirname(getattr(sys.modules[name], "__file__", None) or "") == str(folder):
+                del sys.modules[name]
+
+
+def call_here(*arguments: object, cwd: Path | None = None, text: str = "") -> subprocess.CompletedProcess[str]:
+    """What `python -m reservoir_hw.cli` would print and return."""
+    code: object = 0
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        given.write(text.encode())
+        given.seek(0)
+        folder = Path.cwd() if cwd is None else cwd.absolute()
+        with (
+            _descriptor(0, given, "stdin"),
+            _descriptor(1, out, "stdout"),
+            _descriptor(2, errors, "stderr"),
+            mock.patch.object(sys, "argv", ["reservoir-hw", *map(str, arguments)]),
+            _fresh(folder),
+        ):
+            try:
+                main()
+            except SystemExit as stop:
+                code = stop.code or 0
+            except BaseException:
+                traceback.print_exc()
+                code = 1
+        said = []
+        for file in (out, errors):
+            file.seek(0)
+            said.append(file.read().decode())
+    assert isinstance(code, int)
+    return subprocess.CompletedProcess([*map(str, arguments)], code, *said)

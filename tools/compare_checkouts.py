@@ -3,8 +3,8 @@
     python tools/compare_checkouts.py OTHER benchmarks/esn.py --quick [--rounds 3]
 
 OTHER is the root of another checkout. Each round runs the benchmark once there and once here, with the same Python,
-each with its own package. For every row the ratio of the two figures of ours is printed: the median over the rounds, the
-smallest and the largest. In training.py more is quicker; in the others less is.
+each with its own package. For every row the ratio of the two figures of ours is printed: the median over the rounds,
+the smallest and the largest. In training.py more is quicker; in the others less is.
 """
 
 from __future__ import annotations

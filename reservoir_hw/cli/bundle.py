@@ -26,8 +26,7 @@ _WEIGHTS_SHOWN = 20
 @app.command("info")
 def info(bundle: BundlePath, json: JsonOption = False) -> None:
     """Check a bundle's files and say what is in it: segments, reservoirs, certificate, size."""
-    from reservoir_hw.readout.edge.bundle import Bundle
-    from reservoir_hw.readout.edge.information import describe
+    from reservoir_hw.readout.edge.bundle import Bundle, describe
 
     with Bundle.open(bundle) as opened:
         about = describe(opened)

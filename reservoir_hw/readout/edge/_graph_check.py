@@ -8,6 +8,7 @@ are not known, fields in the wrong encoding, and a second copy of a field that m
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
@@ -47,94 +48,51 @@ class _Field(NamedTuple):
 
     name: str
     kind: str
-    many: bool = False
+    many: bool
 
 
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = "varint", "fixed64", "bytes", "fixed32"
 _KINDS = {0: _VARINT, 1: _FIXED_64, 2: _BYTES, 5: _FIXED_32}
 
-_MODEL = {
-    1: _Field("ir_version", _VARINT),
-    2: _Field("producer_name", _BYTES),
-    3: _Field("producer_version", _BYTES),
-    4: _Field("domain", _BYTES),
-    5: _Field("model_version", _VARINT),
-    6: _Field("doc_string", _BYTES),
-    7: _Field("graph", _BYTES),
-    8: _Field("opset_import", _BYTES, many=True),
-    14: _Field("metadata_props", _BYTES, many=True),
-    20: _Field("training_info", _BYTES, many=True),
-    25: _Field("functions", _BYTES, many=True),
-}
-_GRAPH = {
-    1: _Field("node", _BYTES, many=True),
-    2: _Field("name", _BYTES),
-    5: _Field("initializer", _BYTES, many=True),
-    10: _Field("doc_string", _BYTES),
-    11: _Field("input", _BYTES, many=True),
-    12: _Field("output", _BYTES, many=True),
-    13: _Field("value_info", _BYTES, many=True),
-    14: _Field("quantization_annotation", _BYTES, many=True),
-    15: _Field("sparse_initializer", _BYTES, many=True),
-    16: _Field("metadata_props", _BYTES, many=True),
-}
-_NODE = {
-    1: _Field("input", _BYTES, many=True),
-    2: _Field("output", _BYTES, many=True),
-    3: _Field("name", _BYTES),
-    4: _Field("op_type", _BYTES),
-    5: _Field("attribute", _BYTES, many=True),
-    6: _Field("doc_string", _BYTES),
-    7: _Field("domain", _BYTES),
-    9: _Field("metadata_props", _BYTES, many=True),
-}
-_ATTRIBUTE = {
-    1: _Field("name", _BYTES),
-    2: _Field("f", _FIXED_32),
-    3: _Field("i", _VARINT),
-    4: _Field("s", _BYTES),
-    5: _Field("t", _BYTES),
-    6: _Field("g", _BYTES),
-    7: _Field("floats", _FIXED_32, many=True),
-    8: _Field("ints", _VARINT, many=True),
-    9: _Field("strings", _BYTES, many=True),
-    10: _Field("tensors", _BYTES, many=True),
-    11: _Field("graphs", _BYTES, many=True),
-    13: _Field("doc_string", _BYTES),
-    14: _Field("tp", _BYTES),
-    15: _Field("type_protos", _BYTES, many=True),
-    20: _Field("type", _VARINT),
-    21: _Field("ref_attr_name", _BYTES),
-    22: _Field("sparse_tensor", _BYTES),
-    23: _Field("sparse_tensors", _BYTES, many=True),
-}
-_TENSOR = {
-    1: _Field("dims", _VARINT, many=True),
-    2: _Field("data_type", _VARINT),
-    3: _Field("segment", _BYTES),
-    4: _Field("float_data", _FIXED_32, many=True),
-    5: _Field("int32_data", _VARINT, many=True),
-    6: _Field("string_data", _BYTES, many=True),
-    7: _Field("int64_data", _VARINT, many=True),
-    8: _Field("name", _BYTES),
-    9: _Field("raw_data", _BYTES),
-    10: _Field("double_data", _FIXED_64, many=True),
-    11: _Field("uint64_data", _VARINT, many=True),
-    12: _Field("doc_string", _BYTES),
-    13: _Field("external_data", _BYTES, many=True),
-    14: _Field("data_location", _VARINT),
-    16: _Field("metadata_props", _BYTES, many=True),
-}
-_OPERATOR_SET = {1: _Field("domain", _BYTES), 2: _Field("version", _VARINT)}
-_PAIR = {1: _Field("key", _BYTES), 2: _Field("value", _BYTES)}
-_VALUE = {
-    1: _Field("name", _BYTES),
-    2: _Field("type", _BYTES),
-    3: _Field("doc_string", _BYTES),
-    4: _Field("metadata_props", _BYTES, many=True),
-}
-_TYPE = {1: _Field("tensor_type", _BYTES), 6: _Field("denotation", _BYTES)}
-_TENSOR_TYPE = {1: _Field("elem_type", _VARINT), 2: _Field("shape", _BYTES)}
+
+def _fields(declared: str) -> dict[int, _Field]:
+    """Fields by their numbers, declared as in onnx.proto3, with the wire format's names for their types."""
+    found = re.findall(r"(repeated )?(\w+) (\w+) = (\d+);", declared)
+    return {int(number): _Field(name, kind, many=bool(repeated)) for repeated, kind, name, number in found}
+
+
+_MODEL = _fields("""
+    varint ir_version = 1; bytes producer_name = 2; bytes producer_version = 3; bytes domain = 4;
+    varint model_version = 5; bytes doc_string = 6; bytes graph = 7; repeated bytes opset_import = 8;
+    repeated bytes metadata_props = 14; repeated bytes training_info = 20; repeated bytes functions = 25;
+""")
+_GRAPH = _fields("""
+    repeated bytes node = 1; bytes name = 2; repeated bytes initializer = 5; bytes doc_string = 10;
+    repeated bytes input = 11; repeated bytes output = 12; repeated bytes value_info = 13;
+    repeated bytes quantization_annotation = 14; repeated bytes sparse_initializer = 15;
+    repeated bytes metadata_props = 16;
+""")
+_NODE = _fields("""
+    repeated bytes input = 1; repeated bytes output = 2; bytes name = 3; bytes op_type = 4;
+    repeated bytes attribute = 5; bytes doc_string = 6; bytes domain = 7; repeated bytes metadata_props = 9;
+""")
+_ATTRIBUTE = _fields("""
+    bytes name = 1; fixed32 f = 2; varint i = 3; bytes s = 4; bytes t = 5; bytes g = 6; repeated fixed32 floats = 7;
+    repeated varint ints = 8; repeated bytes strings = 9; repeated bytes tensors = 10; repeated bytes graphs = 11;
+    bytes doc_string = 13; bytes tp = 14; repeated bytes type_protos = 15; varint type = 20; bytes ref_attr_name = 21;
+    bytes sparse_tensor = 22; repeated bytes sparse_tensors = 23;
+""")
+_TENSOR = _fields("""
+    repeated varint dims = 1; varint data_type = 2; bytes segment = 3; repeated fixed32 float_data = 4;
+    repeated varint int32_data = 5; repeated bytes string_data = 6; repeated varint int64_data = 7; bytes name = 8;
+    bytes raw_data = 9; repeated fixed64 double_data = 10; repeated varint uint64_data = 11; bytes doc_string = 12;
+    repeated bytes external_data = 13; varint data_location = 14; repeated bytes metadata_props = 16;
+""")
+_OPERATOR_SET = _fields("bytes domain = 1; varint version = 2;")
+_PAIR = _fields("bytes key = 1; bytes value = 2;")
+_VALUE = _fields("bytes name = 1; bytes type = 2; bytes doc_string = 3; repeated bytes metadata_props = 4;")
+_TYPE = _fields("bytes tensor_type = 1; bytes denotation = 6;")
+_TENSOR_TYPE = _fields("varint elem_type = 1; bytes shape = 2;")
 
 
 def check_graph(data: bytes, segment: Segment, weights: Mapping[str, Extent]) -> tuple[str, ...]:
@@ -291,9 +249,7 @@ class _Check:
         found: _Found = {field.name: [] for field in fields.values()}
         at, end = 0, len(data)
         while at < end:
-            self._left -= 1
-            if self._left < 0:
-                raise Refused(f"has more than {FIELDS_LIMIT} parts: large arrays belong into {WEIGHTS}")
+            self._count_part()
             tag, at = _varint(data, at, 5)
             field = fields.get(tag >> 3)
             if field is None or tag >= 1 << 32:
@@ -330,11 +286,14 @@ class _Check:
             return  # Only whole numbers are ever looked at.
         at = 0
         while at < len(data):
-            self._left -= 1
-            if self._left < 0:
-                raise Refused(f"has more than {FIELDS_LIMIT} parts: large arrays belong into {WEIGHTS}")
+            self._count_part()
             value, at = _varint(data, at, 10)
             values.append(value)
+
+    def _count_part(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise Refused(f"has more than {FIELDS_LIMIT} parts: large arrays belong into {WEIGHTS}")
 
 
 def _varint(data: memoryview, at: int, limit: int) -> tuple[int, int]:

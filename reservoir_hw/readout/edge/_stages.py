@@ -161,12 +161,9 @@ def _empty(value: Value, batch: int) -> np.ndarray:
 
 def stages_of(manifest: Manifest, sessions: Sequence[Any], reservoirs: Sequence[Reservoir]) -> list[Stage]:
     """Segments and crossings in the order in which they are needed."""
-    stages: list[Stage] = []
-    crossings = list(enumerate(manifest.crossings))
-    for number in range(len(manifest.segments) + 1):
-        while crossings and crossings[0][1].after == number:
-            place, crossing = crossings.pop(0)
-            stages.append(CrossingStage(place, crossing, reservoirs[crossing.slot]))
-        if number < len(manifest.segments):
-            stages.append(SegmentStage(number, manifest.segments[number], sessions[number]))
+    segments = zip(manifest.segments, sessions, strict=True)
+    stages: list[Stage] = [SegmentStage(number, *one) for number, one in enumerate(segments)]
+    # From the last, so that the places of those before stay as they are.
+    for place, crossing in reversed(list(enumerate(manifest.crossings))):
+        stages.insert(crossing.after, CrossingStage(place, crossing, reservoirs[crossing.slot]))
     return stages

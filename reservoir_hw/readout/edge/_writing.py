@@ -31,21 +31,32 @@ def is_zip(path: Path) -> bool:
 
 
 class Packer(ABC):
-    """Takes files one after the other."""
+    """Takes files one after the other; at the end of its context they are on the disk."""
+
+    _file: BinaryIO | None = None
 
     @abstractmethod
     def _begin(self, name: str) -> BinaryIO: ...
 
     @abstractmethod
-    def _end(self, name: str, size: int, crc: int) -> None: ...
+    def _end(self, file: BinaryIO, name: str, size: int, crc: int) -> None: ...
 
     @abstractmethod
-    def __enter__(self) -> Self: ...
+    def _finish(self) -> None:
+        """Complete what was written, when all files are there."""
 
-    @abstractmethod
+    def __enter__(self) -> Self:
+        return self
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        try:
+            if error is None:
+                self._finish()
+        finally:
+            if self._file is not None:
+                self._file.close()
 
     def add(self, name: str, content: Content) -> tuple[int, str]:
         """Write a file; returns its size in bytes and its SHA-256."""
@@ -56,7 +67,7 @@ class Packer(ABC):
             digest.update(piece)
             crc = zlib.crc32(piece, crc)
             size += len(piece)
-        self._end(name, size, crc)
+        self._end(file, name, size, crc)
         return size, digest.hexdigest()
 
 
@@ -65,7 +76,6 @@ class FolderPacker(Packer):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._file: BinaryIO | None = None
 
     def _begin(self, name: str) -> BinaryIO:
         path = self._folder / name
@@ -73,56 +83,38 @@ class FolderPacker(Packer):
         self._file = open(path, "xb")  # noqa: SIM115 - closed by _end
         return self._file
 
-    def _end(self, name: str, size: int, crc: int) -> None:
-        assert self._file is not None
-        _flushed(self._file)
-        self._file.close()
+    def _end(self, file: BinaryIO, name: str, size: int, crc: int) -> None:
+        _flushed(file)
+        file.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._file is not None:
-            self._file.close()
-        if error is None:
-            for folder in (self._folder, *(path for path in self._folder.rglob("*") if path.is_dir())):
-                settle_folder(folder)
+    def _finish(self) -> None:
+        for folder in (self._folder, *(path for path in self._folder.rglob("*") if path.is_dir())):
+            settle_folder(folder)
 
 
 class ZipPacker(Packer):
     """Entries of a stored zip. A header stands before its data and names their CRC: it is written at last."""
 
     def __init__(self, path: Path) -> None:
-        self._file = open(path, "wb")  # noqa: SIM115 - closed by __exit__
+        self._zip = self._file = open(path, "wb")  # noqa: SIM115 - closed by __exit__
         self._entries: list[tuple[str, int, int, int]] = []
         self._start = 0
 
     def _begin(self, name: str) -> BinaryIO:
-        self._start = self._file.tell()
-        self._file.write(bytes(_stored_zip.header_size(name, self._start)))
-        return self._file
+        self._start = self._zip.tell()
+        self._zip.write(bytes(_stored_zip.header_size(name, self._start)))
+        return self._zip
 
-    def _end(self, name: str, size: int, crc: int) -> None:
-        end = self._file.tell()
-        self._file.seek(self._start)
-        self._file.write(_stored_zip.local_header(name, size, crc, self._start))
-        self._file.seek(end)
+    def _end(self, file: BinaryIO, name: str, size: int, crc: int) -> None:
+        end = file.tell()
+        file.seek(self._start)
+        file.write(_stored_zip.local_header(name, size, crc, self._start))
+        file.seek(end)
         self._entries.append((name, self._start, size, crc))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if error is None:
-                self._file.write(_stored_zip.directory(self._entries, self._file.tell()))
-                _flushed(self._file)
-        finally:
-            self._file.close()
+    def _finish(self) -> None:
+        self._zip.write(_stored_zip.directory(self._entries, self._zip.tell()))
+        _flushed(self._zip)
 
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

@@ -15,11 +15,19 @@ import numpy as np
 from reservoir_hw.core.errors import NotOpen
 from reservoir_hw.readout.edge._archive import PIECE, Archive
 from reservoir_hw.readout.edge._graph_check import check_graph
-from reservoir_hw.readout.edge._manifest_text import manifest_text, parse_manifest
 from reservoir_hw.readout.edge._refusal import Refused, about, check_names, shown
 from reservoir_hw.readout.edge._weights import Extent, parse_header, views
 from reservoir_hw.readout.edge._writing import MANIFEST_LIMIT, Content, Replacement
-from reservoir_hw.readout.edge.manifest import FORMAT, MANIFEST, VERSION, WEIGHTS, FileRecord, Manifest
+from reservoir_hw.readout.edge.manifest import (
+    FORMAT,
+    MANIFEST,
+    VERSION,
+    WEIGHTS,
+    FileRecord,
+    Manifest,
+    manifest_text,
+    parse_manifest,
+)
 
 GRAPH_LIMIT = 16 << 20
 READ_LIMIT = 1 << 30
@@ -223,6 +231,28 @@ class Bundle:
                     size = self._archive.sizes[name]
                     parse_header(partial(self._archive.read, name), size)
         return mapped
+
+
+def describe(bundle: Bundle) -> dict[str, Any]:
+    """All that a bundle says about itself, ready for JSON: its manifest, and what its parts weigh.
+
+    `parameters` and `bytes` of a segment are those of the weights that its graph needs. Weights that several
+    segments share are in each of them, and once in the total.
+    """
+    manifest = bundle.manifest.model_dump(mode="json")
+    for index, segment in enumerate(manifest["segments"]):
+        arrays = bundle.weights_of(index).values()
+        segment["parameters"] = sum(array.size for array in arrays)
+        segment["bytes"] = sum(array.nbytes for array in arrays)
+        segment["graph_bytes"] = bundle.sizes[segment["graph"]]
+    return {
+        "path": bundle.name,
+        "sha256": bundle.digest,
+        "bytes": sum(bundle.sizes.values()),
+        "parameters": sum(array.size for array in bundle.weights.values()),
+        "weights_bytes": sum(array.nbytes for array in bundle.weights.values()),
+        **manifest,
+    }
 
 
 def _taken_from(data: np.ndarray) -> Callable[[int, int], bytes]:

@@ -175,10 +175,7 @@ class EdgeRunner:
             A device failed; nothing goes on before `reset`.
         """
         given = self.checked(inputs)
-        if given.shape[0] != self._batch:
-            if self._steps:
-                raise ShapeError(f"{given.shape[0]} sequences, but {self._batch} were begun: call reset first")
-            self.reset(given.shape[0])
+        self._begin_if_other(given.shape[0])
         if not given.shape[1]:
             return np.zeros((*given.shape[:2], *self.manifest.output.shape), np.float32)
         return self._advance(given)
@@ -279,10 +276,7 @@ class EdgeRunner:
         if given.ndim != len(self._shape) + 1:
             raise ShapeError(f"step takes {_described(self.manifest.input, 'batch')}, not {given.shape}")
         given = self.checked(given[:, None])
-        if given.shape[0] != self._batch:
-            if self._steps:
-                raise ShapeError(f"{given.shape[0]} sequences, but {self._batch} were begun: call reset first")
-            self.reset(given.shape[0])
+        self._begin_if_other(given.shape[0])
         bound = self._bound
         if bound is None or bound.batch != self._batch:
             self._check_open()
@@ -325,6 +319,13 @@ class EdgeRunner:
             raise
         self._unfinished = False
         return outputs
+
+    def _begin_if_other(self, batch: int) -> None:
+        """At rest, any number of sequences may begin."""
+        if batch != self._batch:
+            if self._steps:
+                raise ShapeError(f"{batch} sequences, but {self._batch} were begun: call reset first")
+            self.reset(batch)
 
     def _driven_since(self, steps: int) -> bool:
         """Whether any device has taken a step since this count. An input may be refused before it is sent."""

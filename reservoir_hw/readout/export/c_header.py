@@ -21,6 +21,7 @@ from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.core.provenance import versions
 from reservoir_hw.readout.export._c_int8 import SMALLEST_PEAK, Coding, Int8Matrix, Int8Readout
 from reservoir_hw.readout.export.unchanged import is_unchanged
+from reservoir_hw.readout.linear.training_chunks import Widths
 
 Precision: TypeAlias = Literal["fp32", "int8"]
 Range: TypeAlias = tuple[float, float]
@@ -35,19 +36,6 @@ _KEYWORDS = """auto break case char const continue default do double else enum e
     mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public reinterpret_cast
     requires static_assert static_cast template this thread_local throw true try typeid typename using virtual wchar_t
     xor xor_eq"""
-
-
-class Widths(NamedTuple):
-    """Numbers of channels of a readout."""
-
-    nodes: int
-    inputs: int
-    outputs: int
-
-    @property
-    def features(self) -> int:
-        """Channels that it reads."""
-        return self.nodes + self.inputs
 
 
 class Matrices(NamedTuple):
@@ -138,18 +126,18 @@ def c_header(
     _check_name(name)
     if precision not in get_args(Precision):
         raise ConfigurationError(f'precision must be "fp32" or "int8", not {precision!r}')
-    first, second, bias, widths = matrices_of(readout)
+    first, second, bias, widths = matrices = matrices_of(readout)
     facts = dict(provenance or {})
     repetitions = getattr(readout, "repetitions_", 1)
     if repetitions > 1:
         facts["states"] = f"the mean of {repetitions} drives with the same inputs, as in training"
     comment = _comment(name, precision, (first, second, bias), facts)
     if precision == "int8":
-        quantised = _quantised(first, second, bias, widths, state_range, input_range, calibration)
+        quantised = int8_readout(readout, state_range=state_range, input_range=input_range, calibration=calibration)
         return _file(name, comment, widths, second, _int8_code(name, quantised, widths))
     if not (state_range is None and input_range is None and calibration is None):
         raise ConfigurationError("ranges and calibration are for precision='int8'; float32 needs none: leave them out")
-    return _file(name, comment, widths, second, _float_code(name, first, second, bias, widths))
+    return _file(name, comment, widths, second, _float_code(name, matrices))
 
 
 def int8_readout(
@@ -164,38 +152,7 @@ def int8_readout(
     `predict(states[, inputs])` of the result gives outputs (..., outputs) and the saturated features (...).
     Raises as `c_header` does.
     """
-    return _quantised(*matrices_of(readout), state_range, input_range, calibration)
-
-
-def as_coded(values: npt.ArrayLike, value_range: Range) -> npt.NDArray[np.float64]:
-    """States or inputs as the int8 header sees them, rounded to 8 bits and saturated: any shape -> the same, float64.
-
-    A readout that is to run in int8 is trained on these: it then learns how little the last bit is worth. Trained on
-    unrounded states with a small penalty, it relies on differences that 8 bits do not hold.
-    """
-    coding = Coding.of_range("values", *value_range)
-    values = np.asarray(values)
-    return coding.decoded(coding.coded(values.reshape(-1))[0]).reshape(values.shape)
-
-
-# ---- what a readout holds
-
-
-def _array(parameter: Any) -> npt.NDArray:
-    tensor = parameter.detach().cpu()
-    # numpy has no bfloat16.
-    return tensor.numpy().copy() if tensor.element_size() >= 4 else tensor.float().numpy()
-
-
-def _quantised(
-    first: npt.NDArray,
-    second: npt.NDArray | None,
-    bias: npt.NDArray,
-    widths: Widths,
-    state_range: Range | None,
-    input_range: Range | None,
-    calibration: npt.ArrayLike | None,
-) -> Int8Readout:
+    first, second, bias, widths = matrices_of(readout)
     if calibration is not None:
         if state_range is not None or input_range is not None:
             raise ConfigurationError(
@@ -219,6 +176,26 @@ def _quantised(
         inputs=Coding.of_range("inputs", *input_range) if widths.inputs and input_range else None,
         nodes=widths.nodes,
     )
+
+
+def as_coded(values: npt.ArrayLike, value_range: Range) -> npt.NDArray[np.float64]:
+    """States or inputs as the int8 header sees them, rounded to 8 bits and saturated: any shape -> the same, float64.
+
+    A readout that is to run in int8 is trained on these: it then learns how little the last bit is worth. Trained on
+    unrounded states with a small penalty, it relies on differences that 8 bits do not hold.
+    """
+    coding = Coding.of_range("values", *value_range)
+    values = np.asarray(values)
+    return coding.decoded(coding.coded(values.reshape(-1))[0]).reshape(values.shape)
+
+
+# ---- what a readout holds
+
+
+def _array(parameter: Any) -> npt.NDArray:
+    tensor = parameter.detach().cpu()
+    # numpy has no bfloat16.
+    return tensor.numpy().copy() if tensor.element_size() >= 4 else tensor.float().numpy()
 
 
 # ---- text
@@ -276,7 +253,8 @@ def _file(name: str, comment: list[str], widths: Widths, second: npt.NDArray | N
     )
 
 
-def _float_code(name: str, first: npt.NDArray, second: npt.NDArray | None, bias: npt.NDArray, widths: Widths) -> str:
+def _float_code(name: str, matrices: Matrices) -> str:
+    first, second, bias, widths = matrices
     if second is None:
         tables = [_floats("@n_weights[@N_OUTPUTS][@N_FEATURES]", first)]
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,12 +37,40 @@ from reservoir_hw.readout.models.stages import Series, Stage
 TOKENS = Value(name="tokens", dtype="int64")
 
 
-class _Cutter:
-    """What needs no device is the same graph in both."""
+class _Cutter(ABC):
+    """What both cutters do: a model without a device is the same graph in both."""
 
-    def __init__(self, model: nn.Module, precision: Precision = "fp32") -> None:
+    def __init__(
+        self, model: nn.Module, precision: Precision = "fp32", networks: Sequence[SimulatedNetwork] = ()
+    ) -> None:
         self.model = model
         self.precision: Precision = precision
+        self.networks = networks
+
+    def chain(
+        self,
+        name: str,
+        layers: list[ReservoirLayer],
+        stages: Sequence[Stage],
+        *,
+        carried: int = 0,
+        vocabulary: int | None = None,
+        series: Series | None = None,
+    ) -> Plan:
+        """L reservoirs, one after the other, between L + 1 stages; x of `carried` channels passes by them.
+
+        Either the `vocabulary` of a language model is given, or the `series` that the model makes.
+        """
+        if series is not None:
+            return self._chain(gates.described(series, layers[0].inputs), layers, stages, carried)
+        assert vocabulary is not None
+        return self._chain(_described_text(name, vocabulary), layers, stages, carried)
+
+    @abstractmethod
+    def _chain(
+        self, about: dict[str, Any], layers: list[ReservoirLayer], stages: Sequence[Stage], carried: int
+    ) -> Plan:
+        """As `chain`; `about` are the fields of the plan that describe the model."""
 
     def emit_readout(self, graph: LayerGraph, readout: nn.Module, states: str, features: int) -> str:
         """Logits of states (batch, time, features) by any module that treats positions independently."""
@@ -49,6 +78,7 @@ class _Cutter:
 
     def recurrence(self, model: EsnLM) -> Plan:
         """Tokens to logits by the recurrence that the model itself has; W_in is its embedding."""
+        check_networks(self.networks, [])
         check_size("the recurrent matrix", 4 * model.nodes**2)
         check_size("W_in", 4 * model.nodes * model.vocabulary)
         leak, activation = array(model.leak), model.activation
@@ -72,27 +102,16 @@ class _Cutter:
 
     def gates_around_matrices(self, recurrence: GatedRecurrence, candidate: MatrixCandidate, series: Series) -> Plan:
         """Gates without a device: one graph for sequences of any length."""
+        check_networks(self.networks, [])
         return gates.around_matrices(self.model, recurrence, candidate, series, self.precision)
 
 
 class Segments(_Cutter):
     """Cuts a model at its reservoirs, which devices are at the edge: a graph for each part between two of them."""
 
-    def chain(
-        self,
-        name: str,
-        layers: list[ReservoirLayer],
-        stages: Sequence[Stage],
-        *,
-        carried: int = 0,
-        vocabulary: int | None = None,
-        series: Series | None = None,
+    def _chain(
+        self, about: dict[str, Any], layers: list[ReservoirLayer], stages: Sequence[Stage], carried: int
     ) -> Plan:
-        """L reservoirs, one after the other, between L + 1 stages; x of `carried` channels passes by them.
-
-        Either the `vocabulary` of a language model is given, or the `series` that the model makes.
-        """
-        about = _described(name, layers, vocabulary, series)
         weights = Weights()
         slots, reservoirs = shared_slots(layers)
         graphs: list[LayerGraph] = []
@@ -142,26 +161,11 @@ class Segments(_Cutter):
 class Whole(_Cutter):
     """Keeps a model whole: simulated `networks` stand in the graph where its reservoirs are."""
 
-    def __init__(
-        self, model: nn.Module, precision: Precision = "fp32", networks: Sequence[SimulatedNetwork] = ()
-    ) -> None:
-        super().__init__(model, precision)
-        self.networks = networks
-
-    def chain(
-        self,
-        name: str,
-        layers: list[ReservoirLayer],
-        stages: Sequence[Stage],
-        *,
-        carried: int = 0,
-        vocabulary: int | None = None,
-        series: Series | None = None,
+    def _chain(
+        self, about: dict[str, Any], layers: list[ReservoirLayer], stages: Sequence[Stage], carried: int
     ) -> Plan:
-        """As `Segments.chain`."""
         del carried
         check_networks(self.networks, [layer.spec for layer in layers])
-        about = _described(name, layers, vocabulary, series)
         graph = LayerGraph(0, Weights(), self.precision)
         y, passing = stages[0].emit(graph, graph.read(about["input"]), None)
         for number, (layer, network) in enumerate(zip(layers, self.networks, strict=True)):
@@ -185,16 +189,6 @@ class Whole(_Cutter):
         states = [carried_state(network, number) for number, network in enumerate(self.networks)]
         return Plan.whole(graph, reference, states, **about)
 
-    def recurrence(self, model: EsnLM) -> Plan:
-        """As for segments."""
-        check_networks(self.networks, [])
-        return super().recurrence(model)
-
-    def gates_around_matrices(self, recurrence: GatedRecurrence, candidate: MatrixCandidate, series: Series) -> Plan:
-        """As for segments."""
-        check_networks(self.networks, [])
-        return super().gates_around_matrices(recurrence, candidate, series)
-
     def gates_around_device(
         self, recurrence: GatedRecurrence, layer: ReservoirLayer, series: Series, *, settable: bool
     ) -> Plan:
@@ -209,15 +203,6 @@ def _answered(layer: ReservoirLayer, x: Tensor, state: Tensor) -> tuple[Tensor, 
     mapped = mapped_by(layer, x, 0)["drive_0"]
     states, last = simulated(layer.reservoir, mapped.numpy(), state.numpy())
     return torch.from_numpy(last), torch.from_numpy(states).to(torch.get_default_dtype())
-
-
-def _described(
-    name: str, layers: list[ReservoirLayer], vocabulary: int | None, series: Series | None
-) -> dict[str, Any]:
-    if series is not None:
-        return gates.described(series, layers[0].inputs)
-    assert vocabulary is not None
-    return _described_text(name, vocabulary)
 
 
 def _described_text(name: str, vocabulary: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from reservoir_hw.readout.edge.manifest import Carried, Crossing, Value
 from reservoir_hw.readout.export.crossing import emit_drive, emit_map, mapped_by, read_states
 from reservoir_hw.readout.export.graph import Precision
 from reservoir_hw.readout.export.layers import LayerGraph, array
-from reservoir_hw.readout.export.plan import Plan
+from reservoir_hw.readout.export.plan import Plan, Reference
 from reservoir_hw.readout.export.simulated_network import (
     SimulatedNetwork,
     carried_state,
@@ -154,12 +154,6 @@ def around_network(
         graph.give(Value(name=one.gives, shape=one.shape, dtype=one.dtype), tensor, ("batch",))
 
     @in_torch(model)
-    def settable_reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
-        with recurrence.going_on_from(values[CARRIED].to(dtype)):
-            states = recurrence.advance(values["inputs"])
-        return {"outputs": series.compute(states), NEXT: states[:, -1]}
-
-    @in_torch(model)
     def driven_reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
         u, x = values["inputs"].to(dtype), values[CARRIED].to(dtype)
         state = values["state_0"].numpy()
@@ -173,9 +167,8 @@ def around_network(
             rows.append(x)
         return {"outputs": series.compute(torch.stack(rows, 1)), NEXT: x, "next_state_0": torch.from_numpy(state)}
 
-    return Plan.whole(
-        graph, settable_reference if settable else driven_reference, carried, **described(series, recurrence.inputs)
-    )
+    reference = _advancing(model, recurrence, series) if settable else driven_reference
+    return Plan.whole(graph, reference, carried, **described(series, recurrence.inputs))
 
 
 def around_matrices(
@@ -186,7 +179,7 @@ def around_matrices(
     precision: Precision,
 ) -> Plan:
     """The GRU of ONNX with linear_before_reset = 0, which is equation 6: z x(t - 1) + (1 - z) h with h of r ⊙ x."""
-    nodes, dtype = recurrence.nodes, recurrence.W.dtype
+    nodes = recurrence.nodes
     graph = LayerGraph(0, Weights(), precision)
     u = graph.read(_inputs_of(recurrence.inputs))
     x = graph.read(Value(name=CARRIED, shape=(nodes,)), ("batch",))
@@ -217,13 +210,20 @@ def around_matrices(
     following = graph.node("Squeeze", last, graph.constant([0], np.int64))
     graph.give(Value(name=NEXT, shape=(nodes,)), following, ("batch",))
 
+    reference = _advancing(model, recurrence, series)
+    return Plan.whole(graph, reference, [_carried_of(recurrence)], **described(series, recurrence.inputs))
+
+
+def _advancing(model: nn.Module, recurrence: GatedRecurrence, series: Series) -> Reference:
+    """The recurrence itself, from the carried state on."""
+
     @in_torch(model)
     def reference(values: dict[str, Tensor]) -> dict[str, Tensor]:
-        with recurrence.going_on_from(values[CARRIED].to(dtype)):
+        with recurrence.going_on_from(values[CARRIED].to(recurrence.W.dtype)):
             states = recurrence.advance(values["inputs"])
         return {"outputs": series.compute(states), NEXT: states[:, -1]}
 
-    return Plan.whole(graph, reference, [_carried_of(recurrence)], **described(series, recurrence.inputs))
+    return reference
 
 
 def _emit_gates(graph: LayerGraph, drive: str, x: str, recurrence: GatedRecurrence) -> list[str]:

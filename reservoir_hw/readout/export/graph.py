@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -232,8 +231,3 @@ def _without_external(model: Any) -> Any:
     del copy.graph.initializer[:]
     copy.graph.initializer.extend(kept)
     return copy
-
-
-def parameters_of(weights: Weights) -> int:
-    """How many numbers the weights hold."""
-    return sum(math.prod(array.shape) for array in weights.arrays.values())

@@ -108,7 +108,6 @@ def export_module(
 
 def emit_module(graph: Graph, x: str, module: nn.Module, example: Tensor, name: str) -> str:
     """The module's output for the tensor `x`, which is like `example`: see `export_module` for what is raised."""
-    example = _checked_example(example)
     converted = _converted(module, example)
     kept = _weights_of(converted, module, name)
     (input_name,) = (value.name for value in converted.input)
@@ -127,13 +126,16 @@ def emit_readout(graph: LayerGraph, states: str, module: nn.Module, name: str = 
         return written
     example = torch.zeros(1, 1, features)
     module = _in_single(module, example)
-    _check_positions(module, example)
+    if _mixes_positions(module, example):
+        raise ConfigurationError(
+            f"a readout of type {type(module).__name__} mixes the positions of a sequence, so that a text token by "
+            "token would give other logits than in one piece: use one that treats positions independently"
+        )
     return emit_module(graph, states, module, example, name)
 
 
 def _mixes_positions(module: nn.Module, example: Tensor) -> bool:
     """Whether the module's output at a position depends on others, as far as `_MEMORY` steps away."""
-    example = _checked_example(example)
     for steps in (5, _MEMORY):
         trial = _unseen(example, 2, steps)
         try:
@@ -148,15 +150,6 @@ def _mixes_positions(module: nn.Module, example: Tensor) -> bool:
         if np.abs(whole - parts).max() > BOUND * max(1.0, float(np.abs(whole).max())):
             return True
     return False
-
-
-def _check_positions(module: nn.Module, example: Tensor) -> None:
-    """Raise `ConfigurationError` for a module whose output at a position depends on others."""
-    if _mixes_positions(module, example):
-        raise ConfigurationError(
-            f"a readout of type {type(module).__name__} mixes the positions of a sequence, so that a text token by "
-            "token would give other logits than in one piece: use one that treats positions independently"
-        )
 
 
 def _in_single(module: nn.Module, example: Tensor) -> nn.Module:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.readout.linear._decomposition import EPSILON, Array, Spectrum, times
-from reservoir_hw.readout.linear._design import Design
+from reservoir_hw.readout.linear._decomposition import EPSILON, Array, Design, Spectrum, times
 from reservoir_hw.readout.linear._sufficient_statistics import Statistics
 
 DEFAULT_ALPHAS = np.logspace(-8, 8, 49)

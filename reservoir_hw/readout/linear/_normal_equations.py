@@ -9,8 +9,7 @@ from typing import Self, cast
 
 import numpy as np
 
-from reservoir_hw.readout.linear._decomposition import Array, Spectrum, rounding_level, times
-from reservoir_hw.readout.linear._design import Design
+from reservoir_hw.readout.linear._decomposition import Array, Design, Spectrum, rounding_level, times
 
 
 class NormalEquations:

@@ -8,8 +8,7 @@ from typing import Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from reservoir_hw.readout.linear._decomposition import Array, Spectrum
-from reservoir_hw.readout.linear._design import Design
+from reservoir_hw.readout.linear._decomposition import Array, Design, Spectrum
 
 # Large enough for the matrix product to hide the cost of starting it and of adding its result.
 BLOCK_ROWS = 4096

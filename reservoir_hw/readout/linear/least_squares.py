@@ -32,8 +32,8 @@ from reservoir_hw.readout.linear.training_chunks import (
 class LeastSquaresReadout(ABC):
     """Linear readout y = W x + b: what `RidgeReadout`, `RLSReadout` and `LMSReadout` share.
 
-    A derived class gives its constructor's arguments to `__init__`, with the configuration that declares their types
-    and ranges; each becomes an attribute of the same name, lists become arrays.
+    A derived class gives the `locals()` of its constructor to `__init__`, with the configuration that declares types
+    and ranges of its parameters; each becomes an attribute of the same name, lists become arrays.
 
     Raises (methods): ConfigurationError, ShapeError, InputRangeError, NotSolved. A chunk that is refused leaves what
     was learned before untouched.
@@ -52,7 +52,8 @@ class LeastSquaresReadout(ABC):
     _largest: ClassVar[float]
     """States, inputs and targets above this are refused."""
 
-    def __init__(self, declaration: type[LinearConfig], **parameters: Any) -> None:
+    def __init__(self, declaration: type[LinearConfig], given: Mapping[str, Any]) -> None:
+        parameters = {name: value for name, value in given.items() if name in declaration.model_fields}
         declared = validate(declaration, Document({"kind": self.kind, **parameters}, {(): type(self).__name__}))
         for name in parameters:
             value = getattr(declared, name)

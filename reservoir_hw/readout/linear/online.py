@@ -343,16 +343,7 @@ class RLSReadout(OnlineReadout):
         input_connection: bool = False,
         washout: int = 0,
     ) -> None:
-        super().__init__(
-            RlsConfig,
-            alpha=alpha,
-            forgetting=forgetting,
-            standardise=standardise,
-            standardise_steps=standardise_steps,
-            bias=bias,
-            input_connection=input_connection,
-            washout=washout,
-        )
+        super().__init__(RlsConfig, locals())
 
     def _new_rule(self, features: int, outputs: int) -> _Rule:
         return RecursiveLeastSquares(features, outputs, alpha=self.alpha, forgetting=self.forgetting, free=self.bias)
@@ -414,16 +405,7 @@ class LMSReadout(OnlineReadout):
         input_connection: bool = False,
         washout: int = 0,
     ) -> None:
-        super().__init__(
-            LmsConfig,
-            rate=rate,
-            normalised=normalised,
-            standardise=standardise,
-            standardise_steps=standardise_steps,
-            bias=bias,
-            input_connection=input_connection,
-            washout=washout,
-        )
+        super().__init__(LmsConfig, locals())
 
     def _new_rule(self, features: int, outputs: int) -> _Rule:
         return LeastMeanSquares(features, outputs, rate=self.rate, normalised=self.normalised)

@@ -20,8 +20,7 @@ from reservoir_hw.readout.linear._alpha_search import (
     kfold_scores,
     loo_scores,
 )
-from reservoir_hw.readout.linear._decomposition import EPSILON, Array, Spectrum
-from reservoir_hw.readout.linear._design import Design
+from reservoir_hw.readout.linear._decomposition import EPSILON, Array, Design, Spectrum
 from reservoir_hw.readout.linear._incremental_qr import IncrementalQR
 from reservoir_hw.readout.linear._normal_equations import NormalEquations
 from reservoir_hw.readout.linear._sequence_position import SequencePosition
@@ -169,21 +168,10 @@ class RidgeReadout(LeastSquaresReadout):
         block_steps: int = 100,
     ) -> None:
         # An experiment sees its states once, so its configuration does not know leave-one-out.
+        arguments = locals()
         leave_one_out = isinstance(alpha, str) and alpha == "loo"
         self.scale_: FeatureScale | None = None
-        super().__init__(
-            RidgeConfig,
-            alpha="gcv" if leave_one_out else alpha,
-            solver=solver,
-            standardise=standardise,
-            bias=bias,
-            input_connection=input_connection,
-            washout=washout,
-            alphas=alphas,
-            per_output=per_output,
-            folds=folds,
-            block_steps=block_steps,
-        )
+        super().__init__(RidgeConfig, {**arguments, "alpha": "gcv" if leave_one_out else alpha})
         if leave_one_out:
             self.alpha = "loo"
         if self.alphas is not None:

@@ -39,16 +39,11 @@ class AttentionReadout(nn.Module):
         self.attention = nn.Linear(self.hidden, self.hidden * self.features)
         self.out = nn.Linear(self.hidden, self.vocabulary)
 
-    @property
-    def nodes(self) -> int:
-        """Width of the states."""
-        return self.features
-
     def forward(self, states: Tensor) -> Tensor:
         """Logits (..., vocabulary) of states (..., nodes)."""
-        if states.shape[-1] != self.nodes:
-            raise ShapeError(f"states must be (..., {self.nodes}), not {tuple(states.shape)}")
-        nodes, hidden = self.nodes, self.hidden
+        if states.shape[-1] != self.features:
+            raise ShapeError(f"states must be (..., {self.features}), not {tuple(states.shape)}")
+        nodes, hidden = self.features, self.hidden
         h = self.net(states).relu()
         # W_2 as (nodes, i·hidden + k): with r it gives what each h_k contributes to each element i of r_o.
         weights = self.attention.weight.view(hidden, nodes, hidden).permute(1, 0, 2).reshape(nodes, hidden * hidden)
@@ -58,7 +53,7 @@ class AttentionReadout(nn.Module):
 
     def emit(self, graph: Any, x: str, name: str) -> str:
         """The same as nodes of a graph (`readout.export`), the nodes summed first as in `forward`."""
-        nodes, hidden = self.nodes, self.hidden
+        nodes, hidden = self.features, self.hidden
         h = graph.node("Relu", graph.emit(self.net, x, f"{name}.net"))
         # Rows i·hidden + k: what h_k contributes to element i of r_o; then one row per element for the biases.
         weight = self.attention.weight.view(hidden, nodes, hidden).transpose(1, 2)
@@ -73,4 +68,4 @@ class AttentionReadout(nn.Module):
 
     def attention_weights(self, states: Tensor) -> Tensor:
         """W_att of eq. 3, (..., hidden, nodes), for those who want to look at it."""
-        return self.attention(torch.relu(self.net(states))).unflatten(-1, (self.hidden, self.nodes))
+        return self.attention(torch.relu(self.net(states))).unflatten(-1, (self.hidden, self.features))

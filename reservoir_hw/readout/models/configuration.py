@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -56,15 +56,13 @@ class ModelConfig(ReadoutConfig):
     )
     input_map: InputMap = Field(default=InputMap(), description="into the range of the device")
 
-    @property
-    @abstractmethod
-    def label(self) -> str:
-        """A short name for tables and figures."""
+    reads_states_alone: ClassVar[bool] = False
+    """Whether `readout` of the model reads the states of one reservoir, and nothing else."""
 
     @property
-    def reads_states_alone(self) -> bool:
-        """Whether `readout` of the model reads the states of one reservoir, and nothing else."""
-        return False
+    def label(self) -> str:
+        """A short name for tables and figures."""
+        return self.kind
 
     @property
     @abstractmethod
@@ -188,10 +186,7 @@ class ReservoirModelConfig(ModelConfig):
         default=RandomEmbeddingConfig(kind="random"), description="what each token drives the reservoir with"
     )
 
-    @property
-    def reads_states_alone(self) -> bool:
-        """Always."""
-        return True
+    reads_states_alone = True
 
     @property
     def harvests(self) -> bool:
@@ -223,11 +218,6 @@ class LinearModelConfig(ReservoirModelConfig):
 
     kind: Literal["linear"]
     bias: bool = True
-
-    @property
-    def label(self) -> str:
-        """linear."""
-        return "linear"
 
     def _readout(self, nodes: int, vocabulary: int) -> nn.Module:
         from reservoir_hw.readout.models.softmax import LinearReadout

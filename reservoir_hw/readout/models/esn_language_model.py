@@ -206,25 +206,19 @@ def sparse_esn_lm(
     vocabulary: int,
     *,
     rank: int = 512,
-    connections: int = 32,
-    exact: bool = False,
-    spectral_radius: float = 0.99,
-    input_scaling: float = 1.0,
-    leak: float | tuple[float, float] = (0.0, 1.0),
     seed: int,
+    **weights: Any,
 ) -> EsnLM:
     """The model of Ueda et al. 2025, Syntactic Learnability of Echo State Neural Language Models at Scale.
 
-    Sparse frozen weights (`sparse_esn_weights`), a leak rate per node, tanh, and a low-rank readout of `rank`.
+    Sparse frozen weights, a leak rate per node, tanh, and a low-rank readout of `rank`. `weights` are further
+    parameters of `sparse_esn_weights`.
     With `exact` links the counts are those of eq. 6-9: (nodes + vocabulary) · connections + nodes frozen and
     (nodes + vocabulary) · rank + vocabulary trainable; without, the first in expectation. The defaults are the
     paper's.
     """
-    weights = sparse_esn_weights(
-        nodes, vocabulary, connections=connections, exact=exact, spectral_radius=spectral_radius,
-        input_scaling=input_scaling, leak=leak, seed=seed,
-    )  # fmt: skip
-    return EsnLM(weights, _seeded(lambda: LowRankReadout(nodes, vocabulary, rank), seed))
+    readout = _seeded(lambda: LowRankReadout(nodes, vocabulary, rank), seed)
+    return EsnLM(sparse_esn_weights(nodes, vocabulary, seed=seed, **weights), readout)
 
 
 def dense_esn_lm(
@@ -232,25 +226,19 @@ def dense_esn_lm(
     vocabulary: int,
     *,
     train_input: bool,
-    sparsity: float = 0.5,
-    spectral_radius: float = 0.993,
-    input_scaling: float = 1.0,
-    leak: float | tuple[float, float] = 0.8,
     dropout: float = 0.1,
     seed: int,
+    **weights: Any,
 ) -> EsnLM:
     """The ESN, or with `train_input` the ESN+i, of Ueda et al. 2025 (in Japanese: frozen recurrence).
 
     Dense W_in, ReLU, one leak rate, dropout after the embedding and before the readout, a full-rank readout. Of V
-    tokens and N nodes V·N + V weights are trained (ESN) or 2·V·N + V (ESN+i), of 2·V·N + V + N² in all. The
-    defaults are the paper's.
+    tokens and N nodes V·N + V weights are trained (ESN) or 2·V·N + V (ESN+i), of 2·V·N + V + N² in all. `weights` are
+    further parameters of `dense_esn_weights`. The defaults are the paper's.
     """
-    weights = dense_esn_weights(
-        nodes, vocabulary, sparsity=sparsity, spectral_radius=spectral_radius, input_scaling=input_scaling, leak=leak,
-        seed=seed,
-    )  # fmt: skip
     readout = _seeded(lambda: LinearReadout(nodes, vocabulary), seed)
-    return EsnLM(weights, readout, activation="relu", train_input=train_input, dropout=dropout)
+    arrays = dense_esn_weights(nodes, vocabulary, seed=seed, **weights)
+    return EsnLM(arrays, readout, activation="relu", train_input=train_input, dropout=dropout)
 
 
 def _seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from reservoir_hw.core.tokenizer import Tokenizer as Tokenizer
     from reservoir_hw.core.tokenizer import WordTokenizer as WordTokenizer
     from reservoir_hw.core.tokenizer import load_tokenizer as load_tokenizer
-    from reservoir_hw.readout.training._errors import NotFinite as NotFinite
     from reservoir_hw.readout.training.estimate import DriveEstimate as DriveEstimate
     from reservoir_hw.readout.training.estimate import estimate_training as estimate_training
     from reservoir_hw.readout.training.history import Progress as Progress
     from reservoir_hw.readout.training.history import Row as Row
+    from reservoir_hw.readout.training.loop import NotFinite as NotFinite
     from reservoir_hw.readout.training.loop import TrainingResult as TrainingResult
     from reservoir_hw.readout.training.on_corpus import train as train
     from reservoir_hw.readout.training.on_states import train_on_states as train_on_states

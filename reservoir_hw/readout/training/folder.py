@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy
 from reservoir_hw.core.files import replace_file
@@ -27,7 +27,7 @@ from reservoir_hw.core.hostlock import HostLock
 from reservoir_hw.core.provenance import plain
 from reservoir_hw.readout.training.figure import can_draw, draw_losses
 from reservoir_hw.readout.training.history import Log, Row
-from reservoir_hw.readout.training.weights_file import read_tensors, save_weights, write_tensors
+from reservoir_hw.readout.training.weights_file import read_tensors, write_tensors
 
 CHECKPOINT = "reservoir_hw.checkpoint"
 
@@ -85,10 +85,6 @@ class TrainingFolder:
     def read_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The checkpoint, or None where there is none."""
         return read_tensors(self.checkpoint, CHECKPOINT) if self.checkpoint.exists() else None
-
-    def write_weights(self, path: Path, module: nn.Module, **facts: Any) -> None:
-        """Weights as `load_weights` reads them."""
-        save_weights(module, path, **facts)
 
     def draw(self, rows: list[Row]) -> None:
         """The figure of the losses, where matplotlib is installed."""

@@ -47,11 +47,6 @@ def upstream_constants(model: Any) -> dict[str, Any]:
     return {name: told for name, told in everything if name != "readout" and not name.startswith("readout.")}
 
 
-def other_constants(then: dict[str, Any], model: Any) -> str | None:
-    """How the constants that were written down differ from the model's, or None."""
-    return change_of_constants(then, constants_of(model))
-
-
 def change_of_constants(then: dict[str, Any], now: dict[str, Any]) -> str | None:
     """How the constants that were written down differ from those of now, or None."""
     change = first_change(then, now)

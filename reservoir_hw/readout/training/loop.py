@@ -20,21 +20,28 @@ from torch import Tensor
 
 from reservoir_hw.core import provenance
 from reservoir_hw.core.differences import first_change
-from reservoir_hw.core.errors import ConfigurationError, InputRangeError, MissingExtra
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, MissingExtra, ReservoirError
 from reservoir_hw.core.interrupts import StopRequests, stop_by
 from reservoir_hw.readout.models.evaluating import evaluating
-from reservoir_hw.readout.training._errors import NotFinite
 from reservoir_hw.readout.training.folder import TrainingFolder
 from reservoir_hw.readout.training.history import Progress, Row
 from reservoir_hw.readout.training.identity import FrozenTensors, change_of_constants, constants_of, trained_names
 from reservoir_hw.readout.training.objective import Batch, Objective, first_difference, put_weights
 from reservoir_hw.readout.training.optimizer import make_optimizer, set_learning_rate
 from reservoir_hw.readout.training.options import DECIDE_ORDER, TrainingOptions
-from reservoir_hw.readout.training.weights_file import WEIGHTS, read_tensors
+from reservoir_hw.readout.training.weights_file import WEIGHTS, read_tensors, save_weights
 
 log = logging.getLogger(__name__)
 
 OnProgress = Callable[[Progress], None]
+
+
+class NotFinite(ReservoirError, FloatingPointError):
+    """The loss or a gradient is NaN or infinite. `step` is the step in which it was met; it changed no weight."""
+
+    def __init__(self, message: str, *, step: int) -> None:
+        super().__init__(message)
+        self.step = step
 
 
 class Rows(Protocol):
@@ -302,9 +309,7 @@ class _Training:
             if self._options.keep == "best":
                 self._best_weights = {name: w.clone() for name, w in objective.weights().items()}
         elif self._fabric.is_global_zero:
-            self._folder.write_weights(
-                self._folder.best, objective.trained, step=state.step, validation_loss=state.best_loss
-            )
+            save_weights(objective.trained, self._folder.best, step=state.step, validation_loss=state.best_loss)
 
     def _finish(self, began: int) -> TrainingResult:
         state, folder, objective = self._state, self._folder, self._work.objective
@@ -315,7 +320,7 @@ class _Training:
             elif folder is not None:
                 put_weights(objective.trained, read_tensors(folder.best, WEIGHTS)[0], str(folder.best))
         if folder is not None and self._fabric.is_global_zero:
-            folder.write_weights(folder.weights, objective.trained, step=state.step)
+            save_weights(objective.trained, folder.weights, step=state.step)
             folder.draw(self._history)
         self._fabric.barrier()
         tokens = self._tokens(state.step) - self._tokens(began)

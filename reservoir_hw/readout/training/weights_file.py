@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import replacing
-from reservoir_hw.readout.training.identity import constants_of, other_constants
+from reservoir_hw.readout.training.identity import change_of_constants, constants_of
 from reservoir_hw.readout.training.objective import put_weights, weights_of
 
 VERSION = 1
@@ -96,7 +96,7 @@ def load_weights(module: nn.Module, path: str | os.PathLike[str]) -> dict[str, A
     """
     tensors, facts = read_tensors(Path(path), WEIGHTS)
     constants = facts.pop(_CONSTANTS, None)
-    difference = None if constants is None else other_constants(constants, module)
+    difference = None if constants is None else change_of_constants(constants, constants_of(module))
     if difference is not None:
         raise ConfigurationError(f"{path} is of another model: {difference}")
     put_weights(module, tensors, str(path))

@@ -26,6 +26,7 @@ from reservoir_hw.core.errors import (
     ShapeError,
     StateLost,
 )
+from reservoir_hw.core.inputs import Inputs
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.tokenizer import CharTokenizer
 from reservoir_hw.readout import LinearReadout, ReservoirLayer, ReservoirLM, RidgeReadout, random_embedding
@@ -173,7 +174,7 @@ def test_an_input_that_is_refused_leaves_the_sequence_as_it_was(
         runner.reset()
         runner.run(u[:, :3])
         with monkeypatch.context() as patch:
-            patch.setattr(device, "_within_limits", refuses)
+            patch.setattr(Inputs, "within_limits", refuses)
             for use in (lambda: runner.step(u[:, 3]), lambda: runner.run(u[:, 3:])):
                 with pytest.raises(InputRangeError, match="outside"):
                     use()

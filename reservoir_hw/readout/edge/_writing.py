@@ -96,14 +96,14 @@ class ZipPacker(Packer):
     """Entries of a stored zip. A header stands before its data and names their CRC: it is written at last."""
 
     def __init__(self, path: Path) -> None:
-        self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 - closed by __exit__
+        self._zip = self._file = open(path, "wb")  # noqa: SIM115 - closed by __exit__
         self._entries: list[tuple[str, int, int, int]] = []
         self._start = 0
 
     def _begin(self, name: str) -> BinaryIO:
-        self._start = self._file.tell()
-        self._file.write(bytes(_stored_zip.header_size(name, self._start)))
-        return self._file
+        self._start = self._zip.tell()
+        self._zip.write(bytes(_stored_zip.header_size(name, self._start)))
+        return self._zip
 
     def _end(self, file: BinaryIO, name: str, size: int, crc: int) -> None:
         end = file.tell()
@@ -113,8 +113,8 @@ class ZipPacker(Packer):
         self._entries.append((name, self._start, size, crc))
 
     def _finish(self) -> None:
-        self._file.write(_stored_zip.directory(self._entries, self._file.tell()))
-        _flushed(self._file)
+        self._zip.write(_stored_zip.directory(self._entries, self._zip.tell()))
+        _flushed(self._zip)
 
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ def certify(
                 largest_output=float(output),
                 bound=bound,
                 random_shapes=shapes,
-                recorded_steps=0 if recorded is None else _steps(plan, recorded),
+                recorded_steps=0 if recorded is None else math.prod(recorded[plan.input.name].shape[:2]),
             )
         )
     return Certificate(
@@ -198,11 +199,6 @@ def _relative(error_and_output: tuple[float, float]) -> tuple[float, float]:
 
 def _largest(array: np.ndarray) -> float:
     return float(np.abs(array).max(initial=0.0))
-
-
-def _steps(plan: Plan, recorded: Values) -> int:
-    batch, steps = recorded[plan.input.name].shape[:2]
-    return batch * steps
 
 
 def _reference() -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -49,11 +47,6 @@ def mapped_by(layer: ReservoirLayer, x: Tensor, number: int) -> dict[str, Tensor
 
 def shared_slots(layers: list[ReservoirLayer]) -> tuple[list[int], list[ReservoirSpec]]:
     """The number of each layer's device, and the devices; layers may share one."""
-    devices: list[Any] = []
-    slots = []
-    for layer in layers:
-        known = [number for number, device in enumerate(devices) if device is layer.reservoir]
-        if not known:
-            devices.append(layer.reservoir)
-        slots.append(known[0] if known else len(devices) - 1)
-    return slots, [device.spec for device in devices]
+    devices = {id(layer.reservoir): layer.spec for layer in layers}
+    order = list(devices)
+    return [order.index(id(layer.reservoir)) for layer in layers], list(devices.values())

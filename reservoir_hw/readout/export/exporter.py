@@ -202,12 +202,8 @@ def _golden(plan: Plan, sessions: Sequence[Any], recorded: Values | None, *, exa
 
 def _devices(model: Any, given: Sequence[Reservoir]) -> list[Reservoir]:
     """The devices of a model's reservoirs, each once."""
-    if given:
-        return list(given)
-    found: dict[int, Reservoir] = {}
-    for layer in getattr(model, "reservoir_layers", []):
-        found.setdefault(id(layer.reservoir), layer.reservoir)
-    return list(found.values())
+    known = [layer.reservoir for layer in getattr(model, "reservoir_layers", [])]
+    return list(given) or list({id(reservoir): reservoir for reservoir in known}.values())
 
 
 def _listed(reservoirs: Sequence[Reservoir] | Reservoir | None) -> list[Reservoir]:

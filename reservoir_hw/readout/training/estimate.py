@@ -58,10 +58,9 @@ def estimate_training(
     return _estimate(model, calls, options.context, steps)
 
 
-def estimate_harvest(model: Any, sequences: int, length: int, at_once: int) -> DriveEstimate:
-    """The cost of driving the model's reservoirs with this many sequences once, `at_once` side by side."""
-    full, rest = divmod(sequences, at_once)
-    return _estimate(model, [at_once] * full + [rest] * (rest > 0), length, 0)
+def estimate_harvest(model: Any, groups: Sequence[int], length: int) -> DriveEstimate:
+    """The cost of driving the model's reservoirs once with groups of so many sequences, side by side."""
+    return _estimate(model, groups, length, 0)
 
 
 def _estimate(model: Any, calls: Sequence[int], length: int, training_steps: int) -> DriveEstimate:

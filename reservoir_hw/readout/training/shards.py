@@ -233,16 +233,8 @@ class HarvestedShards:
 
     def estimate(self) -> DriveEstimate:
         """What it takes to drive all shards once."""
-        parts = [estimate_harvest(self._model, len(s), self._windows.context, self._at_once) for s in self._sequences]
-        seconds = [part.seconds for part in parts]
-        return DriveEstimate(
-            training_steps=0,
-            layers=parts[0].layers,
-            steps_per_layer=sum(part.steps_per_layer for part in parts),
-            resets_per_layer=sum(part.resets_per_layer for part in parts),
-            step_period_s=parts[0].step_period_s,
-            seconds=None if None in seconds else sum(s for s in seconds if s is not None),
-        )
+        groups = [len(group) for number in range(len(self)) for group in self._groups(number)]
+        return estimate_harvest(self._model, groups, self._windows.context)
 
     def harvest(self, on_steps: Callable[[int], None] | None = None) -> None:
         """Drive everything that the store does not hold yet; `on_steps` is told of time steps that were driven.

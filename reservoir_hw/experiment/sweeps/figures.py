@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reservoir_hw.core.figure_style import one_panel, panels, whole_numbers
-from reservoir_hw.experiment.sweeps.result import Trial, Trials, short_names
+from reservoir_hw.experiment.sweeps.trials import Trial, Trials, short_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -28,7 +28,6 @@ from reservoir_hw.core.provenance import configuration_hash, plain
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.experiment.configuration.search import Dimension, SweepConfig
 from reservoir_hw.experiment.sweeps.identity import check_identity
-from reservoir_hw.experiment.sweeps.result import Trial
 from reservoir_hw.experiment.sweeps.storage import (
     HEARTBEAT_S,
     LOCKED_S,
@@ -37,6 +36,7 @@ from reservoir_hw.experiment.sweeps.storage import (
     open_storage,
     silent,
 )
+from reservoir_hw.experiment.sweeps.trials import Trial
 from reservoir_hw.experiment.sweeps.worker import SignsOfLife, Worker, dead_workers, forget_workers
 
 log = logging.getLogger(__name__)

@@ -19,12 +19,12 @@ class CommandGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
-            _say("interrupted: what was finished is kept", *getattr(stop, "__notes__", []))
+            _say("interrupted: what was finished is kept", stop)
             raise typer.Exit(INTERRUPTED) from None
         except SystemExit as stop:
             # A training that SIGTERM has stopped between two steps.
-            if notes := getattr(stop, "__notes__", []):
-                _say("terminated: what was finished is kept", *notes)
+            if hasattr(stop, "__notes__"):
+                _say("terminated: what was finished is kept", stop)
             raise
         except Exception as error:
             from reservoir_hw.core.errors import DeviceError, ReservoirError, StateLost
@@ -32,22 +32,19 @@ class CommandGroup(TyperGroup):
             if isinstance(error, DeviceError | StateLost):
                 steps = error.steps_done if isinstance(error, DeviceError) else 0
                 done = f" ({steps} steps of this call were done)" if steps else ""
-                _say(f"device: {error}{done}", *getattr(error, "__notes__", []))
+                _say(f"device: {error}{done}", error)
                 raise typer.Exit(DEVICE) from error
             if isinstance(error, ReservoirError):
-                _say(f"error: {error}", *getattr(error, "__notes__", []))
+                _say(f"error: {error}", error)
                 raise typer.Exit(CONFIGURATION) from error
             if isinstance(error, OSError):
                 # Its own text has the number of the error and quotes, which say less.
                 said = error.strerror or str(error)
                 where = "" if error.filename is None or not error.strerror else f"{_path(error.filename)}: "
-                _say(
-                    f"error: {where}{said}; what was finished before is kept",
-                    *getattr(error, "__notes__", []),
-                )
+                _say(f"error: {where}{said}; what was finished before is kept", error)
                 raise typer.Exit(OTHER) from error
             if isinstance(error, MemoryError):
-                _say(f"error: not enough memory on this machine: {error}; choose smaller sizes")
+                _say(f"error: not enough memory on this machine: {error}; choose smaller sizes", error)
                 raise typer.Exit(OTHER) from error
             raise
 
@@ -56,6 +53,7 @@ def _path(name: Any) -> str:
     return os.fsdecode(name) if isinstance(name, bytes) else str(name)
 
 
-def _say(*lines: str) -> None:
-    for line in lines:
+def _say(message: str, error: BaseException) -> None:
+    """The message and, below it, the notes of the error."""
+    for line in (message, *getattr(error, "__notes__", [])):
         typer.echo(line, err=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -11,18 +10,11 @@ from reservoir_hw.cli.options import JsonOption
 from reservoir_hw.cli.show import print_json, print_tables
 
 
-class Group(StrEnum):
-    """What can be listed."""
-
-    backends = "backends"
-    readouts = "readouts"
-    tasks = "tasks"
-    baselines = "baselines"
-    instruments = "instruments"
-
-
 def list_kinds(
-    group: Annotated[Group, typer.Argument(help="Which kinds to list.")],
+    group: Annotated[
+        Literal["backends", "readouts", "tasks", "baselines", "instruments"],
+        typer.Argument(help="Which kinds to list."),
+    ],
     json: JsonOption = False,
 ) -> None:
     """List the kinds that a configuration can name, built in and from other installed packages."""
@@ -31,7 +23,7 @@ def list_kinds(
     from reservoir_hw.tasks.task import Table
 
     rows = []
-    for kind, plugin in sorted(available(group.value).items()):
+    for kind, plugin in sorted(available(group).items()):
         try:
             about = (plugin.load().__doc__ or "").strip().partition("\n")[0]
         except ConfigurationError as error:
@@ -40,4 +32,4 @@ def list_kinds(
     if json:
         print_json([dict(zip(("kind", "package", "about"), row, strict=True)) for row in rows])
     else:
-        print_tables([Table(group.value, ["kind", "package", "about"], rows, "" if rows else "none installed")])
+        print_tables([Table(group, ["kind", "package", "about"], rows, "" if rows else "none installed")])

@@ -71,7 +71,8 @@ def trained_row(run: str | Path, row: int | None = None, *, reservoir: str | Pat
     points = grid(Document.from_file(folder / "experiment.yaml"))
     if len(points) < len(rows):
         raise ConfigurationError(f"{folder}: experiment.yaml has {len(points)} rows and provenance.json {len(rows)}")
-    known = "".join(f"\n  {number}  {record['label']}{_place(points[number])}" for number, record in enumerate(rows))
+    places = [f" ({point.place})" if point.place else "" for point in points]
+    known = "".join(f"\n  {number}  {record['label']}{places[number]}" for number, record in enumerate(rows))
     if row is None:
         if len(rows) > 1:
             raise ConfigurationError(f"{folder} holds {len(rows)} trained models: say which by --row{known}")
@@ -95,10 +96,6 @@ def _provenance(folder: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError):
         pass
     raise ConfigurationError(f"{path} is damaged: run the experiment again")
-
-
-def _place(point: Point) -> str:
-    return f" ({point.place})" if point.place else ""
 
 
 def _with_reservoir(point: Point, path: str | Path) -> Point:

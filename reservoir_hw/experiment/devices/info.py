@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,6 +18,9 @@ _ROUND_TRIPS = 300
 # A run that took this part of the time says enough.
 _ENOUGH = 1 / 6
 _LARGEST_RUN_BYTES = 1 << 26
+
+# So many random inputs, (1, steps, inputs).
+_Draw: TypeAlias = Callable[[int], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,13 @@ class DeviceInfo:
 
     def sections(self) -> list[tuple[str, list[tuple[str, str]]]]:
         """For people: titles, and below each of them names and what there is to say."""
-        sections = [(_name(self.spec), [*_identity_facts(self.spec), *_spec_facts(self.spec)])]
+        identity = self.spec.identity
+        sections = [
+            (
+                f"{identity.vendor} {identity.model} {identity.serial}".strip(),
+                [*_identity_facts(self.spec), *_spec_facts(self.spec)],
+            )
+        ]
         if self.server is not None:
             sections.append(("Its server", _server_facts(self.server)))
         sections.append(("Speed, as seen from here", self._speed_facts()))
@@ -110,12 +120,16 @@ def look_at(
     if not drive:
         info.not_driven = "it was not driven (--no-drive)"
         return info
-    drawn = _Inputs(spec, low, high)
+    random = generator(0, "device info")
+
+    def draw(steps: int) -> np.ndarray:
+        return random.uniform(low, high, (1, steps, spec.inputs)).astype(spec.dtype)
+
     try:
         reservoir.reset(1)
         info.reset_s = reservoir.reset_duration_s
-        info.round_trip = _round_trip(reservoir, drawn, seconds)
-        info.throughput = _throughput(reservoir, drawn, seconds, info.round_trip.p50_s)
+        info.round_trip = _round_trip(reservoir, draw, seconds)
+        info.throughput = _throughput(reservoir, draw, seconds, info.round_trip.p50_s)
         reservoir.reset(1)
     except (DeviceError, StateLost):
         raise
@@ -125,27 +139,14 @@ def look_at(
     return info
 
 
-class _Inputs:
-    """Random inputs within a range, (1, steps, inputs)."""
-
-    def __init__(self, spec: ReservoirSpec, low: float, high: float) -> None:
-        self._rng = generator(0, "device info")
-        self._spec, self._low, self._high = spec, low, high
-
-    def draw(self, steps: int) -> np.ndarray:
-        """The next ones."""
-        drawn = self._rng.uniform(self._low, self._high, (1, steps, self._spec.inputs))
-        return drawn.astype(self._spec.dtype)
-
-
-def _round_trip(reservoir: Reservoir, inputs: _Inputs, seconds: float) -> RoundTrip:
+def _round_trip(reservoir: Reservoir, draw: _Draw, seconds: float) -> RoundTrip:
     until = time.perf_counter() + seconds
     taken: list[float] = []
     # The first call may compile a kernel or wake a device: it does not count.
     for number in range(_ROUND_TRIPS + 1):
         if reservoir.spec.continuity == "free_running":
             reservoir.reset(1)
-        u = inputs.draw(1)[:, 0]
+        u = draw(1)[:, 0]
         started = time.perf_counter()
         reservoir.step(u)
         now = time.perf_counter()
@@ -157,7 +158,7 @@ def _round_trip(reservoir: Reservoir, inputs: _Inputs, seconds: float) -> RoundT
     return RoundTrip(len(taken), float(p50), float(p99))
 
 
-def _throughput(reservoir: Reservoir, inputs: _Inputs, seconds: float, step_s: float) -> Throughput:
+def _throughput(reservoir: Reservoir, draw: _Draw, seconds: float, step_s: float) -> Throughput:
     """Of the longest run that the time allows: runs grow until one took long enough."""
     spec = reservoir.spec
     bytes_per_step = (spec.inputs + spec.nodes) * spec.numpy_dtype.itemsize
@@ -171,7 +172,7 @@ def _throughput(reservoir: Reservoir, inputs: _Inputs, seconds: float, step_s: f
         # Past inputs that are replayed would count as well, and what runs freely takes one run after a reset.
         if spec.continuity != "held":
             reservoir.reset(1)
-        u = inputs.draw(steps)
+        u = draw(steps)
         started = time.perf_counter()
         reservoir.run(u)
         now = time.perf_counter()
@@ -180,11 +181,6 @@ def _throughput(reservoir: Reservoir, inputs: _Inputs, seconds: float, step_s: f
         if taken >= enough or longer <= steps or now + longer * taken / steps > until:
             return Throughput(steps, steps / taken, steps * bytes_per_step / taken)
         steps = longer
-
-
-def _name(spec: ReservoirSpec) -> str:
-    identity = spec.identity
-    return f"{identity.vendor} {identity.model} {identity.serial}".strip()
 
 
 def _identity_facts(spec: ReservoirSpec) -> list[tuple[str, str]]:

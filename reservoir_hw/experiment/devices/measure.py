@@ -65,7 +65,7 @@ class MeasureResult(InFolder):
         """All numbers, ready for JSON: null for what is infinite or missing."""
         return {
             **super().metrics,
-            "measures": {name: _plain(_fields(result)) for name, result in self.measured.items()},
+            "measures": {name: _plain(vars(result)) for name, result in self.measured.items()},
             "not_measured": self.reasons,
         }
 
@@ -95,7 +95,7 @@ class MeasureResult(InFolder):
         arrays = {
             f"{name}.{key}": np.ascontiguousarray(value)
             for name, result in self.measured.items()
-            for key, value in _fields(result).items()
+            for key, value in vars(result).items()
             if isinstance(value, np.ndarray)
         }
         replace_file(self.folder / "measures.safetensors", safetensors.numpy.save(arrays))
@@ -311,10 +311,6 @@ def _number(value: float) -> str:
 
 def _interval(interval: Interval) -> str:
     return f"[{_number(interval.low)}, {_number(interval.high)}]"
-
-
-def _fields(result: Measured) -> dict[str, Any]:
-    return {entry.name: getattr(result, entry.name) for entry in dataclasses.fields(result)}
 
 
 def _plain(value: Any) -> Any:

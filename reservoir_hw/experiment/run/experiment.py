@@ -70,10 +70,7 @@ class Experiment:
 
     def estimate(self, *, harvest: bool = False) -> Estimate:
         """What a run, or a harvest, will cost. Makes the task's data; opens no device."""
-        points = self._checked_points()
-        if harvest:
-            self._check_harvest()
-            points = list({store_path(point, task): (point, task) for point, task in points}.values())
+        points = self._points_to_harvest() if harvest else self._checked_points()
         costs = [(point, _trainer(point).cost(point, task, harvest=harvest)) for point, task in points]
         return estimate(costs, kept=harvest)
 
@@ -164,12 +161,17 @@ class Experiment:
             )
         return begun_run_folder(resume, resolved)
 
-    def _check_harvest(self) -> None:
+    def _points_to_harvest(self) -> list[tuple[Point, Task]]:
+        """Every point whose states have a store of their own, after the checks."""
+        points = self._checked_points()
         for point in self.points:
             try:
                 _trainer(point).check_harvest(point.config)
             except ConfigurationError as error:
                 raise ConfigurationError(f"{self._document.origin(('readout',))}: {error}") from None
+        if self.config.run.states is None:
+            raise ConfigurationError("run.states is null: give the folder in which harvested states are to lie")
+        return list({store_path(point, task): (point, task) for point, task in points}.values())
 
     @contextlib.contextmanager
     def _naming(self, section: str) -> Iterator[None]:
@@ -189,17 +191,10 @@ class Experiment:
 
         What an earlier harvest has is kept, whatever ended it; points that share their states share a store.
         """
-        points = self._checked_points()
-        self._check_harvest()
-        if self.config.run.states is None:
-            raise ConfigurationError("run.states is null: give the folder in which harvested states are to lie")
-        plans = {store_path(point, task): (point, task) for point, task in points}
-        sizes = [steps_of(plan_of(point, task)) for point, task in plans.values()]
+        points = self._points_to_harvest()
+        sizes = [steps_of(plan_of(point, task)) for point, task in points]
         counter = StepCounter(progress, sum(sizes))
-        return [
-            harvest_point(point, task, steps, counter)
-            for (point, task), steps in zip(plans.values(), sizes, strict=True)
-        ]
+        return [harvest_point(point, task, steps, counter) for (point, task), steps in zip(points, sizes, strict=True)]
 
     def _task(self, point: Point) -> Task:
         """The point's task; points with the same task share its data."""

@@ -52,9 +52,6 @@ class InOnePass(Trainer):
                 "readouts linear, low_rank, attention and laerc"
             )
 
-    def check_harvest(self, config: ExperimentConfig) -> None:
-        """Always possible."""
-
     def metrics(self, config: ExperimentConfig, task: Task) -> list[str]:
         """Those of the task."""
         return list(task.evaluate(np.nan_to_num(task.test.targets)).metrics)

@@ -130,7 +130,6 @@ class Trainer(ABC):
     def check(self, section: str, config: ExperimentConfig, task: Task) -> None:
         """Raise `ConfigurationError` where this section does not fit the others, as far as it can be known."""
 
-    @abstractmethod
     def check_harvest(self, config: ExperimentConfig) -> None:
         """Raise `ConfigurationError` where states cannot be harvested before a run."""
 

@@ -128,5 +128,5 @@ class Narma(Task):
         Raises `ShapeError` for other shapes and `InputRangeError` for NaN or infinity.
         """
         evaluation = series_evaluation(outputs, self.test)
-        evaluation.arrays |= {"order": np.array(self.order), "redrawn": np.array(self.redrawn)}
+        evaluation.arrays.update(order=np.array(self.order), redrawn=np.array(self.redrawn))
         return evaluation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reservoir_hw.core.figure_style import colours, one_panel
 from reservoir_hw.tasks.report import by_label, mean_and_spread, metric_values
@@ -21,6 +21,9 @@ _COLUMNS = {
     "accuracy": "accuracy",
 }
 _SAMPLE_WIDTH = 90
+_VALIDATION: dict[str, Any] = {
+    "marker": "o", "linestyle": "--", "markersize": 4, "linewidth": 1, "markerfacecolor": "white",
+}  # fmt: skip
 
 
 def tables(rows: Sequence[Row], level: str) -> list[Table]:
@@ -98,17 +101,9 @@ def _training_figure(labels: dict[str, list[Row]]) -> Figure:
                 label=label if number == 0 else None,
             )
             if len(arrays["validation/step"]):
-                axes.plot(
-                    arrays["validation/step"],
-                    arrays["validation/loss"],
-                    "o--",
-                    color=colour,
-                    markersize=4,
-                    linewidth=1,
-                    markerfacecolor="white",
-                )
+                axes.plot(arrays["validation/step"], arrays["validation/loss"], color=colour, **_VALIDATION)
     if any(len(row.evaluation.arrays["validation/step"]) for rows in labels.values() for row in rows):
-        axes.plot([], [], "o--", color="0.4", markersize=4, linewidth=1, markerfacecolor="white", label="validation")
+        axes.plot([], [], color="0.4", label="validation", **_VALIDATION)
     axes.set(xlabel="step", ylabel="cross-entropy (nats per token)", title="Loss over the training")
     figure.legend(loc="outside right center", frameon=False)
     return figure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -53,9 +53,7 @@ class Columns:
 
     def only(self, kept: Sequence[int]) -> Columns:
         """Some of these columns."""
-        return Columns(
-            self.where, self.array, self.nodes_first, [self.numbers[i] for i in kept], [self.names[i] for i in kept]
-        )
+        return replace(self, numbers=[self.numbers[i] for i in kept], names=[self.names[i] for i in kept])
 
 
 def choose(source: Source, config: ColumnsConfig, what: str) -> Columns:

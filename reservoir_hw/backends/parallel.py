@@ -202,13 +202,13 @@ class Parallel(Reservoir):
     def _run(self, u: Any, out: Any) -> Any:
         results, failed = self._outcomes(lambda _, part: part.reservoir.run(part.inputs(u)))
         if not failed:
-            return _side_by_side(results, out)
+            return arrays.concatenate(results, -1, out)
         # What all have: the others ran to the end, or to a fault of their own.
         found = [getattr(failed[index], "states", None) if index in failed else r for index, r in enumerate(results)]
         if any(states is None for states in found):
             raise self._gathered("to run", failed)
         steps = min(states.shape[1] for states in found if states is not None)
-        harvested = _side_by_side([states[:, :steps] for states in found if states is not None])
+        harvested = arrays.concatenate([states[:, :steps] for states in found if states is not None], -1)
         raise self._gathered("to run", failed, steps, harvested)
 
     def _transition(self, u: Any, states: Any) -> Any:
@@ -217,7 +217,7 @@ class Parallel(Reservoir):
         def transition(index: int, part: Part) -> Any:
             return part.reservoir.transition(part.inputs(u), states[:, columns[index]])
 
-        return _side_by_side(self._all("a transition", transition))
+        return arrays.concatenate(self._all("a transition", transition), -1)
 
     def _snapshot(self) -> dict[str, np.ndarray]:
         taken = self._all("to snapshot", lambda _, part: part.reservoir.snapshot())
@@ -414,13 +414,6 @@ class Parallel(Reservoir):
 def _all_refused(failed: Mapping[int, BaseException], asked: int) -> bool:
     """Whether no device has accepted its part, so that all devices are unchanged."""
     return len(failed) == asked and all(isinstance(error, ConfigurationError | ShapeError) for error in failed.values())
-
-
-def _side_by_side(results: Sequence[Any], out: Any = None) -> Any:
-    """One array from those of the devices, along the last axis."""
-    if arrays.is_tensor(results[0]):
-        return arrays.import_torch("this reservoir").cat(list(results), dim=-1)
-    return np.concatenate(results, axis=-1, out=out)
 
 
 def _hull(ranges: Sequence[tuple[float, float] | None]) -> tuple[float, float] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -67,11 +68,11 @@ def like(states: Any, given: Any) -> Any:
     return states.detach().cpu().numpy() if is_tensor(states) else states
 
 
-def concatenate(parts: list[Any], axis: int) -> Any:
-    """Arrays, or tensors, one behind the other."""
+def concatenate(parts: Sequence[Any], axis: int, out: Any = None) -> Any:
+    """Arrays, or tensors, one behind the other; arrays in `out` where it is given."""
     if is_tensor(parts[0]):
-        return import_torch("this reservoir").cat(parts, dim=axis)
-    return np.concatenate(parts, axis=axis)
+        return import_torch("this reservoir").cat(list(parts), dim=axis)
+    return np.concatenate(parts, axis=axis, out=out)
 
 
 def contiguous(array: Any) -> Any:

@@ -26,6 +26,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.renamed_keys import translate
 from reservoir_hw.core.reservoir import OutOfRange, Reservoir
 from reservoir_hw.core.signal import MaskConfig
+from reservoir_hw.core.validation import whole_number
 
 
 class ReservoirConfig(Config):
@@ -57,8 +58,7 @@ class ReservoirConfig(Config):
 
         Raises `ConfigurationError` if the configuration names another number.
         """
-        if isinstance(inputs, bool) or not isinstance(inputs, int) or inputs < 1:
-            raise ConfigurationError(f"inputs must be a whole number of channels, at least 1, not {inputs!r}")
+        inputs = whole_number("inputs", inputs)
         if self.input_mask is not None:
             self.input_mask.check_inputs(inputs, "input_mask")
             masked = self.model_copy()

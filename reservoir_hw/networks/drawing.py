@@ -8,7 +8,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.validation import number_in, whole_number
-from reservoir_hw.networks.random_matrices import Distribution, Entries, draw_matrix, draw_values
+from reservoir_hw.networks.random_matrices import Distribution, Entries, draw_leak, draw_matrix, draw_values
 from reservoir_hw.networks.topologies import Topology, as_topology
 from reservoir_hw.networks.weights import EsnWeights
 
@@ -75,7 +75,7 @@ def draw_weights(
         _stream(seed, "recurrent values"),
         Entries(
             distribution or "uniform",
-            _probability("connectivity", 1.0 if connectivity is None else connectivity),
+            number_in("connectivity", 1.0 if connectivity is None else connectivity, 0.0, 1.0, excluding=(0.0,)),
             connections_per_node,
         ),
     )
@@ -83,21 +83,14 @@ def draw_weights(
         (nodes, inputs),
         _stream(seed, "input links"),
         _stream(seed, "input values"),
-        Entries(input_distribution, _probability("input_connectivity", input_connectivity)),
+        Entries(input_distribution, number_in("input_connectivity", input_connectivity, 0.0, 1.0, excluding=(0.0,))),
     )
     W_in = W_in if isinstance(W_in, np.ndarray) else W_in.toarray()
-    if isinstance(leak, int | float):
-        rates = np.full(nodes, float(leak))
-    else:
-        low, high = leak
-        if low > high:
-            raise ConfigurationError(f"the leak range must rise, it is ({low:g}, {high:g})")
-        rates = low + (high - low) * _stream(seed, "leak").random(nodes)
     return EsnWeights(
         W,
         W_in * scaling,
         draw_values(_stream(seed, "bias"), nodes, bias_distribution) * bias_scaling,
-        rates,
+        np.asarray(draw_leak(leak, nodes, _stream(seed, "leak"))),
         1.0 if spectral_radius is None else topology.spectral_scale(W, spectral_radius),
     )
 
@@ -107,7 +100,3 @@ def _stream(seed: int | np.random.SeedSequence, name: str) -> np.random.Generato
     key = (*root.spawn_key, _STREAMS[name])
     # PCG64 by name: default_rng may come to mean another generator.
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(root.entropy, spawn_key=key)))
-
-
-def _probability(name: str, value: float) -> float:
-    return number_in(name, value, 0.0, 1.0, excluding=(0.0,))

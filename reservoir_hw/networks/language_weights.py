@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.validation import number_in, whole_number
-from reservoir_hw.networks.random_matrices import Matrix, scipy_sparse
+from reservoir_hw.networks.random_matrices import Matrix, draw_leak, scipy_sparse
 from reservoir_hw.networks.spectral_radius import scale_to
 from reservoir_hw.networks.spectral_radius import spectral_radius as radius_of
 
@@ -79,7 +79,7 @@ def sparse_esn_weights(
     scaling = number_in("input_scaling", input_scaling, 0.0, float("inf"))
     recurrent = _sparse_columns(sparse, nodes, nodes, connections, exact, seed, "recurrent")
     W_in = _sparse_columns(sparse, nodes, vocabulary, connections, exact, seed, "input") * scaling
-    return EsnArrays(_scaled(recurrent, spectral_radius).tocsr(), W_in, _leak(leak, nodes, seed))
+    return EsnArrays(_scaled(recurrent, spectral_radius).tocsr(), W_in, draw_leak(leak, nodes, generator(seed, "leak")))
 
 
 def dense_esn_weights(
@@ -107,23 +107,14 @@ def dense_esn_weights(
     W = np.where(mask, generator(seed, "recurrent values").standard_normal((nodes, nodes)), 0.0)
     # Token by token, so that a larger vocabulary leaves the vectors of the first tokens as they were.
     W_in = generator(seed, "input values").standard_normal((vocabulary, nodes), dtype=np.float32).T
-    return EsnArrays(_scaled(W, spectral_radius), W_in * np.float32(scaling), _leak(leak, nodes, seed))
+    return EsnArrays(
+        _scaled(W, spectral_radius), W_in * np.float32(scaling), draw_leak(leak, nodes, generator(seed, "leak"))
+    )
 
 
 def _scaled(W: Matrix, target: float) -> Matrix:
     target = number_in("spectral_radius", target, 0.0, np.inf)
     return W * scale_to(target, radius_of(W, by_graph=False))
-
-
-def _leak(leak: Any, nodes: int, seed: int) -> float | NDArray[np.float64]:
-    if not isinstance(leak, tuple | list):
-        return number_in("leak", leak, 0.0, 1.0)
-    if len(leak) != 2:
-        raise ConfigurationError(f"leak must be one rate or (lowest, highest), not {leak!r}")
-    low, high = (number_in("leak", rate, 0.0, 1.0) for rate in leak)
-    if low > high:
-        raise ConfigurationError(f"the leak range must rise, it is ({low:g}, {high:g})")
-    return low + (high - low) * generator(seed, "leak").random(nodes)
 
 
 def _sparse_columns(sparse: Any, nodes: int, columns: int, each: int, exact: bool, seed: int, name: str) -> Matrix:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.validation import number_in
 
 Distribution = Literal["uniform", "normal", "bernoulli"]
 FloatArray: TypeAlias = NDArray[np.float64]
@@ -93,3 +94,15 @@ def draw_values(rng: np.random.Generator, count: int, distribution: Distribution
     raise ConfigurationError(
         f"unknown distribution {distribution!r}: choose one of {', '.join(get_args(Distribution))}"
     )
+
+
+def draw_leak(leak: Any, nodes: int, rng: np.random.Generator) -> float | FloatArray:
+    """One rate as it is, or a rate for each node, uniform in the range (lowest, highest); all within 0..1."""
+    if not isinstance(leak, tuple | list):
+        return number_in("leak", leak, 0.0, 1.0)
+    if len(leak) != 2:
+        raise ConfigurationError(f"leak must be one rate or (lowest, highest), not {leak!r}")
+    low, high = (number_in("leak", rate, 0.0, 1.0) for rate in leak)
+    if low > high:
+        raise ConfigurationError(f"the leak range must rise, it is ({low:g}, {high:g})")
+    return low + (high - low) * rng.random(nodes)

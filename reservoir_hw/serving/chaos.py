@@ -211,13 +211,12 @@ class ChaosProxy:
         self._listen(lane)
 
 
-class _Link:
+class _Link(NamedTuple):
     """A client's connection, continued to the device."""
 
-    def __init__(self, peer: bytes, back: zmq.Socket[bytes], paths: dict[Direction, Path]) -> None:
-        self.peer = peer
-        self.back = back
-        self.paths = paths
+    peer: bytes
+    back: zmq.Socket[bytes]
+    paths: dict[Direction, Path]
 
 
 class _Lane:

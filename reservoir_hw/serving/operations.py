@@ -96,43 +96,38 @@ class Operations:
     ) -> None:
         self._data, self._reservoir, self._lease, self._seat = data, data.reservoir, data.lease, data.seat
         self._inputs, self._states, self._declare, self._stop = inputs, data.states, declare, stop
+        self._handlers: dict[int, Callable[[Header, memoryview], None]] = {
+            Operation.ATTACH: self._attach,
+            Operation.RESET: self._reset,
+            Operation.RUN: self._run,
+            Operation.SNAPSHOT: self._snapshot,
+            Operation.RESTORE: self._restore,
+            Operation.TRANSITION: self._transition,
+            Operation.UPLOAD: self._upload,
+            Operation.READOUT: self._load_readout,
+        }
 
     def attend(self, header: Header, payload: memoryview) -> None:
         """Do what was asked and answer, with an error if need be."""
         try:
-            match header.operation:
-                case Operation.RUN:
-                    self._run(header, payload)
-                case Operation.ATTACH:
-                    self._data.plain(header, pack_map(self._attach(header)))
-                case Operation.RESET:
-                    self._reset(header)
-                case Operation.SNAPSHOT:
-                    self._snapshot(header)
-                case Operation.RESTORE:
-                    self._restore(header, payload)
-                case Operation.TRANSITION:
-                    self._transition(header, payload)
-                case Operation.UPLOAD:
-                    self._upload(header, payload)
-                case Operation.READOUT:
-                    self._load_readout(header, payload)
-                case other:
-                    raise Refusal(Code.NOT_SUPPORTED, f"there is no operation {other:#x}")
+            handler = self._handlers.get(header.operation)
+            if handler is None:
+                raise Refusal(Code.NOT_SUPPORTED, f"there is no operation {header.operation:#x}")
+            handler(header, payload)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
             # Tasks of a device's own that were cancelled are no Exception.
             self._data.fail(header, error)
 
-    def _attach(self, header: Header) -> dict[str, Any]:
+    def _attach(self, header: Header, _payload: memoryview) -> None:
         if header.request != 1:
             # The device is open already, and opening it again would not bring it to rest.
             raise Refusal(Code.SEQUENCE, "ATTACH is the first request of a session, and no other")
         self._prove_safe()
         self._reservoir.open()
         self._seat.step, self._seat.batch, self._seat.lost, self._seat.readout = 0, 1, None, None
-        return self._declare()
+        self._data.plain(header, pack_map(self._declare()))
 
     def _prove_safe(self) -> None:
         """After a failed closing nobody gets the device before it was opened and closed without a fault."""
@@ -154,7 +149,7 @@ class Operations:
             raise Refusal(Code.SEQUENCE, "ATTACH is the first request of a session; here it failed or is missing")
         return self._reservoir
 
-    def _reset(self, header: Header) -> None:
+    def _reset(self, header: Header, _payload: memoryview) -> None:
         reservoir = self._open_device()
         self._check_size(header.batch, 1)
         self._seat.lost = "the last reset failed"
@@ -162,7 +157,7 @@ class Operations:
         self._seat.step, self._seat.batch, self._seat.lost = 0, header.batch, None
         self._data.plain(header, b"", batch=header.batch)
 
-    def _snapshot(self, header: Header) -> None:
+    def _snapshot(self, header: Header, _payload: memoryview) -> None:
         reservoir = self._open_device()
         if self._seat.lost is not None:
             raise Refusal(Code.STATE_LOST, self._seat.lost)

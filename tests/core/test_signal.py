@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.core.signal import LowPass, Mask, MaskConfig, Quantiser, SampleAndHold, Sampler, Scaling, average
-from reservoir_hw.core.signal._sequences import _TAPS, maximum_length_sequence
+from reservoir_hw.core.signal._mask import _TAPS, maximum_length_sequence
 
 
 def random(*shape: int) -> np.ndarray:

@@ -144,7 +144,7 @@ class SimulatedReservoir(Reservoir):
         loop = drawn.loop_terms(self._sequences, self._position, self._age, steps)
         states = self._engine.run(self._converted(u), None, loop)
         self._compare_noise(u, states)
-        states, saturated, lost = self._measured(drawn, states, self._sequences, self._position)
+        states, saturated, lost = drawn.measure(states, self._sequences, self._position)
         self.counters.saturations += saturated
         self.counters.lost += lost
         self._position += steps
@@ -181,17 +181,9 @@ class SimulatedReservoir(Reservoir):
         sequences = np.zeros(len(u), dtype=np.int64)
         loop = drawn.loop_terms(sequences, 0, 0, 1)
         after = self._engine.transition(self._converted(u), states, loop)
-        states, saturated, _ = self._measured(drawn, after[:, None], sequences, 0)
+        states, saturated, _ = drawn.measure(after[:, None], sequences, 0)
         self.counters.saturations += saturated
         return states[:, 0]
-
-    def _measured(
-        self, drawn: DrawnNonidealities, states: Any, sequences: np.ndarray, first: int
-    ) -> tuple[Any, int, int]:
-        """What is read of the states, and how often they reached the end of a range and were lost."""
-        at_end = drawn.count_at_range_ends(states)
-        states, saturated, lost = drawn.measure(states, sequences, first)
-        return states, saturated + at_end, lost
 
     def _snapshot(self) -> dict[str, np.ndarray]:
         state = self._engine.get_state()

@@ -131,6 +131,10 @@ class Connection:
             connect(self._data, self.address)
             self.welcome = self._control.hello()
             self._session: int = self.welcome["session"]
+            self.credits: int = self.welcome["credits"]
+            """RUN requests that may be unanswered."""
+            self.max_frame_bytes: int = self.welcome["max_frame_bytes"]
+            """The largest frame that the device takes."""
             self._heartbeat = threading.Thread(target=self._beat, name="zeromq heartbeat", daemon=True)
             self._heartbeat.start()
         except BaseException:
@@ -138,16 +142,6 @@ class Connection:
             raise
 
     # ---- a session ------------------------------------------------------------------------------
-
-    @property
-    def credits(self) -> int:
-        """RUN requests that may be unanswered."""
-        return self.welcome["credits"]
-
-    @property
-    def max_frame_bytes(self) -> int:
-        """The largest frame that the device takes."""
-        return self.welcome["max_frame_bytes"]
 
     def close(self) -> None:
         """Say goodbye, so that the device goes to its safe state at once. Idempotent."""

@@ -71,13 +71,7 @@ class PreparedWeights:
     @cached_property
     def stacked(self) -> Array:
         """Dense [W | W_in | b | 0], rows and columns padded to whole vectors: one product per step."""
-        columns = self.nodes + self.inputs + 1
-        stacked = np.zeros((padded(self.nodes), padded(columns)), self.storage)
-        rows = stacked[: self.nodes]
-        rows[:, : self.nodes] = self.W
-        rows[:, self.nodes : columns - 1] = self.W_in
-        rows[:, columns - 1] = self.bias
-        return _bits(stacked)
+        return _bits(stacked_rows(self.W, self.W_in, self.bias, self.storage))
 
     @cached_property
     def panels(self) -> Array:
@@ -307,6 +301,13 @@ def padded_csr(W: Any) -> tuple[Array, Array, Array]:
 def _time_first(array: Array) -> Array:
     """(batch, time, width) as (time, width, batch)."""
     return np.ascontiguousarray(array.transpose(1, 2, 0))
+
+
+def stacked_rows(W: Array, W_in: Array, bias: Array, dtype: np.dtype[Any]) -> Array:
+    """Dense [W | W_in | bias | 0], rows and columns padded to whole vectors."""
+    rows = np.concatenate([W, W_in, bias[:, None]], axis=1).astype(dtype)
+    count, columns = rows.shape
+    return np.pad(rows, ((0, padded(count) - count), (0, padded(columns) - columns)))
 
 
 def _bits(weights: Array) -> Array:

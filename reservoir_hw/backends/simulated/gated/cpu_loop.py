@@ -14,7 +14,13 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from scipy.sparse import csr_array, issparse, vstack
 
-from reservoir_hw.backends.simulated.esn.cpu_loop import MATRIX_BATCH, THREADED_DENSE, padded, padded_csr
+from reservoir_hw.backends.simulated.esn.cpu_loop import (
+    MATRIX_BATCH,
+    THREADED_DENSE,
+    padded,
+    padded_csr,
+    stacked_rows,
+)
 from reservoir_hw.backends.simulated.kernels.compiled import (
     LANES,
     ORDERED,
@@ -137,13 +143,7 @@ def _part(loop: LoopTerms | None, place: Any) -> LoopTerms | None:
 
 def _stacked(part: EsnWeights, dtype: np.dtype[Any]) -> Array:
     W = part.recurrent()
-    columns = part.nodes + part.inputs + 1
-    stacked = np.zeros((padded(part.nodes), padded(columns)), dtype)
-    rows = stacked[: part.nodes]
-    rows[:, : part.nodes] = W.toarray() if isinstance(W, csr_array) else W
-    rows[:, part.nodes : columns - 1] = part.W_in
-    rows[:, columns - 1] = part.bias
-    return stacked
+    return stacked_rows(W.toarray() if isinstance(W, csr_array) else W, part.W_in, part.bias, dtype)
 
 
 def _sparse_block(parts: list[EsnWeights], dtype: np.dtype[Any]) -> tuple[Array, Array, Array, Array, Array]:

@@ -15,13 +15,6 @@ from reservoir_hw.core.signal import Quantiser
 Array = NDArray[Any]
 
 
-def _as(values: Array, states: Any) -> Any:
-    """`values` in the library and on the device of the states."""
-    if not arrays.is_tensor(states):
-        return values
-    return arrays.import_torch("a simulated reservoir").tensor(values, device=states.device)
-
-
 class LoopTerms(NamedTuple):
     """What becomes of a freshly computed state x: y = keep * before + gain * L tanh(x / L) + additive, then rounded.
 
@@ -91,19 +84,17 @@ class DrawnNonidealities:
             limit=self._limit,
         )
 
-    def count_at_range_ends(self, states: Any) -> int:
-        """How many of the fed-back states the loop's rounding holds at an end of its range."""
-        if not self._lsb:
-            return 0
-        return int(((states <= float(-self._limit)) | (states >= float(self._limit - self._lsb))).sum())
-
     def measure(self, states: Any, sequences: Array, first: int) -> tuple[Any, int, int]:
-        """What is read of the states (batch, time, nodes), and how many samples saturated and were lost.
+        """What is read of the states (batch, time, nodes), and how often they saturated and were lost.
 
+        A state saturates where the loop's rounding holds it at an end of its range, and again where the ADC does.
         Works on numpy arrays in place and on tensors so that gradients pass.
         """
+        saturated = 0
+        if self._lsb:
+            saturated = int(((states <= float(-self._limit)) | (states >= float(self._limit - self._lsb))).sum())
         if self._readout_is_ideal:
-            return states, 0, 0
+            return states, saturated, 0
         readout = self.config.readout
         seed, shape = self._seed, states.shape
         disturbance = np.broadcast_to(self._offset, shape)
@@ -116,12 +107,12 @@ class DrawnNonidealities:
             draws = [step_uniform(seed, int(s), first, shape[1], shape[2], "lost samples") for s in sequences]
             keep[np.array(draws) < readout.lost_samples] = 0
             lost = int(keep.size - np.count_nonzero(keep))
-        saturated = 0
-        states = states + _as(disturbance, states)
+        states = states + arrays.like(disturbance, states)
         if self._adc is not None:
-            states, saturated = self._adc.apply(states)
-        states[..., self._stuck] = _as(self._stuck_at, states)
-        return states * _as(keep, states), saturated, lost
+            states, beyond = self._adc.apply(states)
+            saturated += beyond
+        states[..., self._stuck] = arrays.like(self._stuck_at, states)
+        return states * arrays.like(keep, states), saturated, lost
 
     def _normal(self, name: str) -> Array:
         return generator(self._seed, name).standard_normal(self._nodes)

@@ -132,17 +132,19 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["elman", "narma"])
 @pytest.mark.parametrize(
-    ("address", "curve"),
+    ("name", "address", "curve"),
     [
-        pytest.param("tcp", False, id="tcp"),
-        pytest.param("ipc", False, id="ipc", marks=pytest.mark.slow),
-        pytest.param("tcp", True, id="tcp curve", marks=pytest.mark.slow),
-        pytest.param("ipc", True, id="ipc curve"),
+        pytest.param(name, wire, curve, id=f"{wire}{curve * ' curve'} {name}", marks=() if quick else pytest.mark.slow)
+        for name, wire, curve, quick in (
+            ("elman", "tcp", False, True), ("narma", "tcp", False, False),
+            ("elman", "ipc", False, False), ("narma", "ipc", False, False),
+            ("elman", "tcp", True, False), ("narma", "tcp", True, False),
+            ("elman", "ipc", True, False), ("narma", "ipc", True, True),
+        )
     ],
     indirect=["address"],
-)
+)  # fmt: skip
 def test_an_experiment_gives_the_same_bits_over_the_wire(
     local: Path, tmp_path: Path, name: str, address: str, curve: bool
 ) -> None:

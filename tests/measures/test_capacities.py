@@ -128,6 +128,7 @@ def test_the_threshold_holds_for_functions_that_share_inputs_with_the_states() -
     assert (rates.mean(axis=0) < 0.025).all()
 
 
+@pytest.mark.slow
 def test_intervals_hold_what_they_promise() -> None:
     rng = random(8)
     noise, runs, hits = 0.7, 300, np.zeros(2)

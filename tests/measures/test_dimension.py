@@ -33,6 +33,7 @@ def test_participation_ratio() -> None:
     assert cut.value == pytest.approx(effective_dimension(apart).value, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_the_interval_holds_what_it_promises() -> None:
     rng = random(2)
     found = [effective_dimension(states(rng, 1000)).interval for _ in range(200)]

@@ -185,6 +185,7 @@ def test_a_device_that_cannot_be_set_is_measured_by_replicas() -> None:
     assert found.value == pytest.approx(np.log(0.8), abs=0.02)
 
 
+@pytest.mark.slow
 def test_intervals_hold_what_they_promise() -> None:
     # x <- exp(-0.3 + 0.5 u) x + u with u uniform on ±1: the exponent is -0.3.
     rng = random(5)

@@ -35,6 +35,7 @@ def test_inputs_that_are_uncorrelated_and_not_independent_are_refused() -> None:
         information_processing_capacity(fading[:, None], network(fading), max_delays=[30], distribution="empirical")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("correlation", "steps"), [(0.0, 1000), (0.9, 4000)])
 def test_the_interval_of_the_dimension_holds_the_truth(correlation: float, steps: int) -> None:
     scales = np.array([1.0] * 6 + [0.5] * 4)

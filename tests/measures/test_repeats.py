@@ -110,6 +110,7 @@ def test_live(continuity: str) -> None:
         assert found.interval.low > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("measure", "make", "truth"),
     [
@@ -126,6 +127,7 @@ def test_intervals_hold_what_they_promise(
     assert 0.9 <= np.mean([interval.low <= truth <= interval.high for interval in found]) <= 0.99
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("memory", "steps"), [(0.9, 1000), (0.99, 2000), (0.99, 8000)])
 def test_intervals_of_slow_responses(memory: float, steps: int) -> None:
     """Correlated over 20 and 200 steps; with 20 pieces of any length 0.99 held in 79 % and drifted in 25 %."""
@@ -161,6 +163,7 @@ def test_a_short_recording_of_slow_responses_says_so() -> None:
     assert np.isfinite(drift(x).interval.high)
 
 
+@pytest.mark.slow
 def test_the_interval_of_drift_is_simultaneous() -> None:
     rng = random(7)
     hits = []

@@ -163,7 +163,7 @@ def test_noise_from_an_unknown_peer(server: tuple[Server, str], peer: list[zmq.S
     assert traffic["foreign"] > 1000
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))])
 def test_nonsense_from_who_holds_the_device(server: tuple[Server, str], seed: int) -> None:
     """Everything is answered, and by the number it has; nothing ends the session but the client."""
     _, address = server

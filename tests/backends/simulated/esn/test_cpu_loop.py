@@ -89,7 +89,9 @@ def test_states_equal_the_equation(dtype, storage, batch, activation, leak):
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 16, 17, 1030])
-@pytest.mark.parametrize("inputs", [0, 1, 4, 24, 100])
+@pytest.mark.parametrize(
+    "inputs", [0, 1, pytest.param(4, marks=pytest.mark.slow), 24, pytest.param(100, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("storage", STORAGE)
 @DTYPES
 def test_every_size(dtype, storage, inputs, nodes):
@@ -101,7 +103,9 @@ def test_every_size(dtype, storage, inputs, nodes):
         np.testing.assert_allclose(states, expected, rtol=0, atol=3 * TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("inputs", [1, 8, 24, 100])
+@pytest.mark.parametrize(
+    "inputs", [1, pytest.param(8, marks=pytest.mark.slow), pytest.param(24, marks=pytest.mark.slow), 100]
+)
 @pytest.mark.parametrize("batch", [1, 3, 4, 64])
 @pytest.mark.parametrize(("nodes", "steps"), [(37, 20), (150, 16), (600, 9)])
 @pytest.mark.parametrize("storage", STORAGE)
@@ -182,6 +186,10 @@ assert threads(alone + 1) == alone + 1
 kernel_threads.release_torch_threads()
 assert threads(alone) == alone
 kernel_threads.release_torch_threads()
+# It stands on the inside of torch.
+libraries = kernel_threads._openmp()
+assert libraries, "the OpenMP of torch is not found"
+assert [library.omp_pause_resource_all(1) for library in libraries] == [0] * len(libraries)
 """
 
 
@@ -356,21 +364,6 @@ def test_runs_in_several_python_threads(storage):
 
 
 # ---- what stands on the inside of a library: it works here, and there is a plain way where it does not --------------
-
-
-PAUSES = """
-import torch
-from reservoir_hw.backends.simulated.kernels import threads
-libraries = threads._openmp()
-assert libraries, "the OpenMP of torch is not found"
-assert [library.omp_pause_resource_all(1) for library in libraries] == [0] * len(libraries)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="libraries are found in /proc")
-def test_the_library_of_torchs_threads_is_found_and_pauses():
-    pytest.importorskip("torch")
-    subprocess.run([sys.executable, "-c", PAUSES], check=True, timeout=60)
 
 
 def test_states_are_the_same_where_no_such_library_is_found(monkeypatch):

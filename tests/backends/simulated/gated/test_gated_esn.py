@@ -72,7 +72,7 @@ def reference(weights: GatedWeights, u: np.ndarray, before: np.ndarray | None = 
 
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("storage", STORAGE)
-@pytest.mark.parametrize("batch", [1, 3, 16])
+@pytest.mark.parametrize("batch", [1, pytest.param(3, marks=pytest.mark.slow), 16])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float64", 1e-12)])
 def test_states_follow_the_equation(gradients: bool, storage: str, batch: int, dtype: str, tolerance: float) -> None:
     with open_gated(gradients=gradients, dtype=dtype, **STORAGE[storage]) as gated:
@@ -109,7 +109,7 @@ def test_an_update_gate_of_one_keeps_the_state_and_one_of_zero_makes_it_an_esn()
 
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("storage", STORAGE)
-@pytest.mark.parametrize("batch", [1, 3, 64])
+@pytest.mark.parametrize("batch", [1, pytest.param(3, marks=pytest.mark.slow), 64])
 @pytest.mark.parametrize("noise", [0.0, 0.01])
 def test_one_piece_equals_chunks_equals_steps_bit_for_bit(
     gradients: bool, storage: str, batch: int, noise: float

@@ -410,7 +410,7 @@ def test_mistakes_are_named(nonidealities: Any, message: str) -> None:
         parse_reservoir(Document.from_mapping(config, "here"))
 
 
-@pytest.mark.parametrize("batch", [3, 9])
+@pytest.mark.parametrize("batch", [pytest.param(3, marks=pytest.mark.slow), 9])
 @pytest.mark.parametrize("config", kinds())
 def test_long_batches_are_driven_in_pieces(monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], batch: int) -> None:
     from reservoir_hw.backends.simulated import reservoir as simulated
@@ -588,10 +588,13 @@ def test_the_label_tells_the_preset(nonidealities: Any, label: str) -> None:
 LIMITS = [0.05, 0.1, 0.3, 0.37, 0.7, 0.9, 1.0, 1.1, 1.3, 1.7, 2.3, 3.9]
 
 
+@pytest.mark.parametrize(
+    "limits", [LIMITS[1::4], pytest.param(LIMITS, marks=pytest.mark.slow)], ids=["some limits", "all limits"]
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", ["esn", "esn sparse", "esn torch", "gated_esn", "gated_esn torch", "delay_loop"])
 def test_both_ends_of_the_loops_range_are_counted_whatever_its_limit(
-    kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, dtype: str, limits: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, _, more = kind.partition(" ")
     config: dict[str, Any] = {"kind": name, "inputs": 2, "nodes": 60, "dtype": dtype}
@@ -606,7 +609,7 @@ def test_both_ends_of_the_loops_range_are_counted_whatever_its_limit(
         find = importlib.util.find_spec
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "numba" else find(name))
     u = inputs(2, 30).astype(dtype)
-    for limit in LIMITS:
+    for limit in limits:
         for bits in (2, 8, 13, 24):
             with open_reservoir(
                 {**config, "nonidealities": {"loop": {"bits": bits, "limit": limit, "noise": 0.5 * limit}}}

@@ -57,7 +57,7 @@ class ChaosProxy:
         insecure: bool = False,
         max_frame_bytes: int = 1 << 28,
     ) -> None:
-        self.counts = Counter(dict.fromkeys(FAULTS, 0))
+        self.counts: Counter[str] = Counter(dict.fromkeys(FAULTS, 0))
         """How often each fault struck."""
         self.messages = 0
         """Messages that came to the proxy."""

@@ -10,9 +10,9 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError, StateLost
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.sharing import Share
-from reservoir_hw.readout.edge._sessions import first_line, import_onnxruntime
 from reservoir_hw.readout.edge.latency import Stopwatch
 from reservoir_hw.readout.edge.manifest import Crossing, Manifest, Segment, Value
+from reservoir_hw.readout.edge.sessions import first_line, import_onnxruntime
 
 
 class SegmentStage:

@@ -24,12 +24,12 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, open_reservoir
 from reservoir_hw.core.tokenizer import Tokenizer, parse_tokenizer
 from reservoir_hw.core.validation import whole_number
-from reservoir_hw.readout.edge._sessions import make_session
 from reservoir_hw.readout.edge._stages import Bound, CrossingStage, stages_of
 from reservoir_hw.readout.edge.bundle import Bundle
 from reservoir_hw.readout.edge.latency import StageLatency, Stopwatch
 from reservoir_hw.readout.edge.manifest import Slot, Value
 from reservoir_hw.readout.edge.probe import ProbeComparison, compare_probe
+from reservoir_hw.readout.edge.sessions import make_session
 from reservoir_hw.readout.sampling import Sampler
 
 # Twice what a character in UTF-8 can have.

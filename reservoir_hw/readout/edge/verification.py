@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.readout.edge._sessions import first_line, import_onnxruntime, make_session
 from reservoir_hw.readout.edge.bundle import Bundle
 from reservoir_hw.readout.edge.manifest import Segment
+from reservoir_hw.readout.edge.sessions import first_line, import_onnxruntime, make_session
 
 BOUND = {"fp32": 1e-5, "int8": 1e-2}
 """Largest |Δ| of an output over max(1, max|y|).

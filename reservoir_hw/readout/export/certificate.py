@@ -13,8 +13,8 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.readout.edge._sessions import import_onnxruntime
 from reservoir_hw.readout.edge.manifest import Certificate, Certified, Value
+from reservoir_hw.readout.edge.sessions import import_onnxruntime
 from reservoir_hw.readout.export.plan import BOUND, EDGE, Plan, Values
 
 SHAPES = ((1, 1), (1, 17), (3, 5))

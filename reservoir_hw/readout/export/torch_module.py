@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra, ReservoirError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.readout.edge._sessions import session_of
 from reservoir_hw.readout.edge.manifest import Crossing, DType, Value
+from reservoir_hw.readout.edge.sessions import session_of
 from reservoir_hw.readout.export.graph import OPSET, Graph
 from reservoir_hw.readout.export.layers import LayerGraph
 from reservoir_hw.readout.export.plan import BOUND, Plan, Values

@@ -23,10 +23,10 @@ from safetensors.numpy import save, save_file
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout.edge import _stored_zip
-from reservoir_hw.readout.edge._sessions import make_session
 from reservoir_hw.readout.edge.bundle import Bundle, write_bundle
 from reservoir_hw.readout.edge.diff import diff
 from reservoir_hw.readout.edge.manifest import WEIGHTS, Manifest
+from reservoir_hw.readout.edge.sessions import make_session
 from reservoir_hw.readout.edge.verification import verify
 
 FORMS = ["model.rhw", "model.zip", "model"]

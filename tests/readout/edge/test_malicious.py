@@ -27,10 +27,10 @@ from onnx import TensorProto, helper, numpy_helper
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout.edge._graph_check import check_graph
 from reservoir_hw.readout.edge._refusal import Refused
-from reservoir_hw.readout.edge._sessions import make_session
 from reservoir_hw.readout.edge._weights import parse_header
 from reservoir_hw.readout.edge.bundle import Bundle, write_bundle
 from reservoir_hw.readout.edge.manifest import WEIGHTS, Segment
+from reservoir_hw.readout.edge.sessions import make_session
 
 GOLDEN = "golden.safetensors"
 

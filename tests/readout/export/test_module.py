@@ -15,8 +15,8 @@ from torch.nn import functional
 from reservoir_hw import open_reservoir
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 from reservoir_hw.readout import ReservoirLayer, ReservoirLM, random_embedding
-from reservoir_hw.readout.edge._sessions import session_of
 from reservoir_hw.readout.edge.manifest import Value
+from reservoir_hw.readout.edge.sessions import session_of
 from reservoir_hw.readout.export import torch_module as module_file
 from reservoir_hw.readout.export.certificate import certify
 from reservoir_hw.readout.export.exporter import built, write_plan

@@ -53,9 +53,9 @@ def certify(
         bound = BOUND * max(1.0, output) if bounded else None
         if bound is not None and error > bound:
             raise ConfigurationError(
-                f"segment {number} of {plan.model} differs from the model by {error:.2g}, more than {bound:.2g}: its "
-                "weights may be too large for single precision (an ill-conditioned ridge regression needs a larger "
-                "alpha); nothing was written"
+                f"segment {number} of {plan.model} differs from the model by {error:.2g}, more than {bound:.2g}: an "
+                "emit that computes something else than forward, or weights too large for single precision (an "
+                "ill-conditioned ridge regression needs a larger alpha); nothing was written"
             )
         certified.append(
             Certified(

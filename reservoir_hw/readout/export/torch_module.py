@@ -31,6 +31,8 @@ from reservoir_hw.readout.export.torch_reference import on_cpu
 from reservoir_hw.readout.export.weights import Weights
 from reservoir_hw.readout.models.evaluating import evaluating
 
+log = logging.getLogger(__name__)
+
 # The lowest that torch writes; its own conversion to lower ones gives up without an error.
 _TORCH_OPSET = 18
 
@@ -124,6 +126,12 @@ def emit_readout(graph: LayerGraph, states: str, module: nn.Module, name: str = 
     written = graph.emitted(module, states, name)
     if written is not None:
         return written
+    if graph.precision == "int8":
+        log.warning(
+            "the readout %s has no method emit of its own, so torch.export writes it: it stays in float32, and int8 "
+            "changes nothing in it",
+            type(module).__name__,
+        )
     example = torch.zeros(1, 1, features)
     module = _in_single(module, example)
     if _mixes_positions(module, example):

@@ -42,7 +42,7 @@ def _fresh(folder: Path) -> Iterator[None]:
     """As in a new process: no handlers of the log, the folder on the path; what the call changed is put back."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    signals = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     known = set(sys.modules)
     root.handlers[:] = []
     try:

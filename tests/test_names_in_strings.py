@@ -160,7 +160,7 @@ def test_names_of_formats_are_those_of_files() -> None:
             match node:
                 case ast.Assign(value=ast.Constant(value=str(text))):
                     constants.add(text)
-                case ast.Dict(keys=[ast.Constant(value="format")], values=[ast.Constant(value=str(text))]):
+                case ast.Dict(keys=[ast.Constant(value="format"), *_], values=[ast.Constant(value=str(text)), *_]):
                     constants.add(text)
     assert constants >= FORMATS
 

@@ -46,7 +46,8 @@ def store_path(point: Point, task: Task) -> str:
     path = f"{folder}/{config.reservoir.kind}-{provenance.configuration_hash(decides)[:12]}"
     if folder is None or StateStore.exists(path) or not os.path.isdir(folder):
         return path
-    stores = sorted(str(store.parent) for store in Path(folder).glob("*/zarr.json"))
+    # A name that begins with a dot is that of a store in the making.
+    stores = sorted(str(store.parent) for store in Path(folder).glob("[!.]*/zarr.json"))
     return next((store for store in stores if _recorded(store) == decides), path)
 
 

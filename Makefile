@@ -34,7 +34,7 @@ check: $(VENV)/.dev  ## ruff, import-linter, tests of the core and the contract:
 test: $(VENV)/.dev  ## Tests, under ten minutes
 	$(BIN)/python -m pytest -n 2 -m 'not slow'
 
-test-slow: $(VENV)/.dev  ## The long tests, under thirty minutes
+test-slow: $(VENV)/.dev  ## The long tests, under forty minutes
 	$(BIN)/python -m pytest -m slow
 
 lint: $(VENV)/.dev  ## ruff, pyright, import-linter

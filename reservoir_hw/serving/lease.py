@@ -73,7 +73,7 @@ class Lease:
     def holder(self) -> str:
         """Who has it and since when, for people."""
         with self._guard:
-            return f"{self._holder} since {time.strftime('%H:%M:%S', time.localtime(self._since))}"
+            return self._described()
 
     def heard(self, session: int) -> bool:
         """Something of `session` arrived; whether it holds the device."""
@@ -85,6 +85,19 @@ class Lease:
     def expired(self) -> bool:
         """Whether the holder was silent for too long. A busy device waits for the end of what it does."""
         return bool(self._number) and self._work is None and time.monotonic() - self._heard > self.lease_s
+
+    def expire(self) -> str | None:
+        """Take the device from a holder that was silent for too long; who that was, or None.
+
+        Looking and ending are one step: the next client may come at any time, and keeps its lease.
+        """
+        with self._guard:
+            if not self.expired():
+                return None
+            holder = self._described()
+            self._number, self._holder, self._nonce = 0, "", b""
+            self.traffic.expired_leases += 1
+            return holder
 
     def end(self) -> None:
         """The device is free again."""
@@ -132,3 +145,6 @@ class Lease:
     def as_dict(self) -> dict[str, Any]:
         """For the status."""
         return {"holder": self.holder() if self._number else None, "traffic": asdict(self.traffic)}
+
+    def _described(self) -> str:
+        return f"{self._holder} since {time.strftime('%H:%M:%S', time.localtime(self._since))}"

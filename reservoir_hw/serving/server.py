@@ -241,14 +241,10 @@ class Server:
         """Take the device from a client that said goodbye, or is not heard of any more."""
         if self._seat.attached and self._seat.attached != self._lease.number:
             self._release()
-        elif self._lease.expired():
-            self._lease.traffic.expired_leases += 1
+        elif holder := self._lease.expire():
             log.warning(
-                "%s is not heard of any more: the device is free again",
-                self._lease.holder(),
-                extra={"event": "lease expired"},
+                "%s is not heard of any more: the device is free again", holder, extra={"event": "lease expired"}
             )
-            self._lease.end()
             self._release()
 
     def _release(self) -> None:

@@ -25,7 +25,7 @@ def check(outcome: Outcome, runs: int) -> None:
 
 
 def test_300_runs(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, "reservoir_hw.drivers")
+    caplog.set_level(logging.CRITICAL, "reservoir_hw")
     started = time.monotonic()
     outcome = random_runs(300, benches=6, seed=5, limit_s=240)
     print(f"{outcome}\n{time.monotonic() - started:.1f} s")
@@ -34,7 +34,7 @@ def test_300_runs(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.slow
 def test_10000_runs(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, "reservoir_hw.drivers")
+    caplog.set_level(logging.CRITICAL, "reservoir_hw")
     started = time.monotonic()
     outcome = random_runs(10_000, benches=12, seed=2, limit_s=1500)
     print(f"{outcome}\n{time.monotonic() - started:.1f} s")

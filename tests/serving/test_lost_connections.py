@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zmq
 from served import free_address, ipc_address, served
 from toys import TOY, SnapshotToy, Toy
 
@@ -30,7 +32,8 @@ from reservoir_hw.core.errors import (
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import open_reservoir
 from reservoir_hw.drivers.zeromq import Connection
-from reservoir_hw.drivers.zeromq.frames import Operation
+from reservoir_hw.drivers.zeromq.addresses import control_address
+from reservoir_hw.drivers.zeromq.frames import Operation, pack_control
 from reservoir_hw.serving.chaos import ChaosConfig, ChaosProxy
 from reservoir_hw.serving.faults import Direction, SocketName
 from reservoir_hw.serving.faults import Path as Way
@@ -122,6 +125,40 @@ def test_a_client_that_is_killed_gives_the_device_back() -> None:
         with connect(address) as device:
             assert np.array_equal(device.run(inputs(20)), true_states(inputs(20)))
         assert server.status()["traffic"]["expired_leases"] == 1
+
+
+class NextClient(logging.Handler):
+    """When a lease runs out, its holder says goodbye after all, and somebody else takes the device."""
+
+    def __init__(self, address: str, holder: int) -> None:
+        super().__init__()
+        self._address, self._holder = address, holder
+        self.came = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "event", None) != "lease expired":
+            return
+        with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+            socket.connect(control_address(self._address))
+            socket.send(pack_control({"op": "goodbye", "session": self._holder, "id": 1}))
+            assert socket.poll(PATIENCE_S * 1000)
+        self.connection = Connection(self._address)
+        self.came.set()
+
+
+def test_who_comes_while_a_lease_runs_out_keeps_the_device() -> None:
+    with ipc_address() as address, served(Toy(), address, lease_s=0.5) as server:
+        with process("idle_client.py", address) as client:
+            coming = NextClient(address, holder=server._lease.number)
+            logger = logging.getLogger("reservoir_hw.serving.server")
+            logger.addHandler(coming)
+            try:
+                client.kill()
+                assert coming.came.wait(PATIENCE_S)
+            finally:
+                logger.removeHandler(coming)
+        coming.connection.attach()
+        coming.connection.close()
 
 
 def first_strike(config: ChaosConfig, socket: SocketName, direction: Direction) -> int:

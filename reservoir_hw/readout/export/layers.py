@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError, ReservoirError
 from reservoir_hw.readout.export.graph import Graph
 from reservoir_hw.readout.export.unchanged import is_unchanged
 from reservoir_hw.readout.export.weights import check_finite
@@ -39,9 +39,20 @@ class LayerGraph(Graph):
     def emitted(self, module: Any, x: str, name: str) -> str | None:
         """As `emit`; None, and nothing written, for a module that does not say how it is written."""
         if hasattr(module, "emit"):
-            return module.emit(self, x, name) if is_unchanged(module, "emit") else None
+            return self._by_itself(module, x, name) if is_unchanged(module, "emit") else None
         write = _torch_layers().get(type(module).forward)
         return None if write is None or not is_unchanged(module) else write(self, module, x, name)
+
+    def _by_itself(self, module: Any, x: str, name: str) -> str:
+        try:
+            return module.emit(self, x, name)
+        except ReservoirError:
+            raise
+        except Exception as error:
+            raise ConfigurationError(
+                f"{name}: {type(module).__name__}.emit failed: {type(error).__name__}: {error}; correct it, or remove "
+                "it, and torch.export reads forward"
+            ) from error
 
     def linear(self, x: str, name: str, weight: Any, bias: Any, *, factor: float = 1.0) -> str:
         """`factor` times W x + b of x (..., in), W (out, in) and b (out,) or None."""

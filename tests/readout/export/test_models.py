@@ -228,6 +228,12 @@ def test_subclasses_are_never_exported_as_their_parents(stack: ExitStack) -> Non
         def forward(self, states: torch.Tensor) -> torch.Tensor:
             return super().forward(states) + 1
 
+    class OwnBroken(Own):
+        def emit(self, graph: Any, x: str, name: str) -> str:
+            return graph.node("Tanh", graph.emit(self.missing, x, f"{name}.net"))
+
+    with pytest.raises(ConfigurationError, match=r"readout: OwnBroken\.emit failed: AttributeError.*correct it"):
+        plan_of(language_model(stack, OwnBroken()))
     replaced: Any = LinearReadout(40, VOCABULARY)
     replaced.forward = lambda states: nn.functional.linear(states, replaced.weight).relu()
     for readout in (Doubled(40, 5, VOCABULARY), Own(), OwnShifted(), replaced):

@@ -56,6 +56,11 @@ def renamed(data: dict[str, Any]) -> list[Renamed]:
     return found
 
 
+def former_keys(dotted: str) -> list[str]:
+    """The old names of a dotted key."""
+    return [f"{section}.{old}" for (section, old), new in _KEYS.items() if f"{section}.{new}" == dotted]
+
+
 def _in_section(name: str, section: dict[str, Any], at: tuple[str | int, ...]) -> Iterator[Renamed]:
     for (where, old), new in _KEYS.items():
         if where == name and old in section:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer, device_
 from reservoir_hw.experiment.states.closed_loop import forecast
 from reservoir_hw.experiment.states.drive import driven, learn, predict_into, predict_then_update_into
 from reservoir_hw.experiment.states.harvest import (
+    about_calibration,
     check,
     device_of,
     find_states,
@@ -32,6 +34,8 @@ from reservoir_hw.experiment.states.progress import StepCounter
 from reservoir_hw.experiment.states.record import Recorder
 from reservoir_hw.readout.configuration import PrequentialReadout, Readout, StateReadoutConfig
 from reservoir_hw.tasks.task import Task
+
+log = logging.getLogger(__name__)
 
 
 class InOnePass(Trainer):
@@ -109,6 +113,8 @@ def harvest_point(point: Point, task: Task, steps: int, counter: StepCounter) ->
     name, path = point.config.reservoir.label, store_path(point, task)
     with harvest_lock(point, task):
         store = find_states(point, task)
+        if store is not None and (about := about_calibration(store, point.config.reservoir)):
+            log.warning("%s", about)
         if store is not None and store.complete:
             counter.add(steps)
             return store
@@ -147,6 +153,8 @@ def _harvested(run: PointRun) -> StateStore | None:
         f"states were read from {store.path}, harvested {store.facts['provenance']['time']}; the device was "
         "not driven (run.states=null drives it)"
     )
+    if about := about_calibration(store, run.point.config.reservoir):
+        run.result.notes.append(about)
     return store
 
 

@@ -25,6 +25,7 @@ from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, ReservoirEr
 from reservoir_hw.core.hostlock import HostLock
 from reservoir_hw.core.renamed_keys import renamed
 from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.core.store import Dataset, Region, StateStore, is_damage, plain_path
 from reservoir_hw.experiment.configuration.experiment import Point, TrainingConfig
@@ -38,7 +39,9 @@ log = logging.getLogger(__name__)
 def store_path(point: Point, task: Task) -> str:
     """Where the states of this point lie: in `run.states`, under the hash of all that decides about them.
 
-    A store that an earlier version gave another name keeps it, if what it recorded decides about the same states.
+    A store that an earlier version gave another name keeps it, if what it recorded decides about the same states. That
+    version began a store for each calibration. Of several, one with this calibration is taken, else one that is
+    complete, else the newest.
     """
     config = point.config
     decides = _decisive(config.task, config.reservoir.for_inputs(task.inputs), config.training)
@@ -48,7 +51,8 @@ def store_path(point: Point, task: Task) -> str:
         return path
     # A name that begins with a dot is that of a store in the making.
     stores = sorted(str(store.parent) for store in Path(folder).glob("[!.]*/zarr.json"))
-    return next((store for store in stores if _recorded(store) == decides), path)
+    fitting = [store for store in stores if _recorded(store) == decides]
+    return max(fitting, key=lambda store: _preference(store, config.reservoir), default=path)
 
 
 def find_states(point: Point, task: Task) -> StateStore | None:
@@ -427,6 +431,27 @@ def _recorded(path: str) -> dict[str, Any] | None:
     except (ReservoirError, LookupError, TypeError, ValueError):
         # Another version's, a damaged one, or of a package that is not installed: not this one in any case.
         return None
+
+
+def _preference(path: str, reservoir: ReservoirConfig) -> tuple[bool, bool, float]:
+    """Of stores with states of the same settings: the same calibration, complete, and the newest."""
+    store = StateStore.open(path)
+    return not _other_calibration(store, reservoir), store.complete, (Path(path) / "zarr.json").stat().st_mtime
+
+
+def _other_calibration(store: StateStore, reservoir: ReservoirConfig) -> str:
+    """The calibration with which a store was begun, if it is not that of the configuration."""
+    recorded = store.facts["configuration"]["reservoir"].get("calibration_id", "")
+    return "" if recorded == getattr(reservoir, "calibration_id", "") else recorded or "none"
+
+
+def about_calibration(store: StateStore, reservoir: ReservoirConfig) -> str:
+    """A sentence about a store that was begun with another calibration than the configuration names, or nothing."""
+    began = _other_calibration(store, reservoir)
+    if not began:
+        return ""
+    named = getattr(reservoir, "calibration_id", "") or "none"
+    return f"{store.path} was begun with the calibration {began}, and this configuration names {named}"
 
 
 def contents(value: Any) -> Iterator[tuple[str, str]]:

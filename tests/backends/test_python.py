@@ -129,7 +129,7 @@ def test_real_devices_are_locked_and_simulated_ones_are_not() -> None:
         pass
     with open_reservoir(bench(resource=["scope", "generator"])):
         for one in ("scope", ["generator", "stage"]):
-            with pytest.raises(DeviceBusy, match="'(scope|generator)' is in use"):
+            with pytest.raises(DeviceBusy, match=r"'(scope|generator)' is in use"):
                 open_reservoir(bench(resource=one))
         with open_reservoir(bench(resource="stage")):
             pass

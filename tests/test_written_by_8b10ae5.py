@@ -145,6 +145,26 @@ def test_an_old_run_folder_is_exported_again(folder: str, old: str, inputs: str,
     assert [slot.identity for slot in now.slots] == [slot.identity for slot in before.slots]
 
 
+def test_an_old_key_of_an_old_run_folder_is_told_once_and_the_new_name_is_used(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kept = Path("kept/ridge")
+    for name, old, new in [
+        ("experiment.yaml", "readout.alpha:\n  - 0.0001\n  - 0.01", "training.settle_passes:\n  - 0\n  - 1"),
+        ("provenance.json", "ESN(8) alpha=", "ESN(8) settle_passes="),
+    ]:
+        before = (kept / name).read_text()
+        assert old in before
+        (kept / name).write_text(before.replace(old, new))
+    done = CliRunner().invoke(app, ["export", str(kept)])
+    assert "0  ESN(8) priming_passes=0 (priming_passes 0)\n" in done.output
+    assert "settle_passes" not in done.output
+    file = kept / "experiment.yaml"
+    assert [one for one in caplog.messages if "settle_passes" in one] == [
+        f"{file}:76 and {file}:95: training.settle_passes is called training.priming_passes now"
+    ]
+
+
 def test_infer_reads_an_old_bundle() -> None:
     call("infer", "bundles/ridge.rhw", "--reservoir", "ridge.yaml", "--input", "series.npy", "--output", "out.npy")
     expected = np.array(EXPECTED["outputs"]["ridge.yaml"])

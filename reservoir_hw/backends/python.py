@@ -64,8 +64,8 @@ class PythonConfig(ReservoirConfig):
     calibration_id: Annotated[str, NO_INFLUENCE_ON_STATES] = Field(
         default="", description="kept in the provenance; the fingerprint does not cover it"
     )
-    resource: Annotated[str | None, NO_INFLUENCE_ON_STATES] = Field(
-        default=None, description="what one process uses at a time; by default the function"
+    resource: Annotated[str | list[str] | None, NO_INFLUENCE_ON_STATES] = Field(
+        default=None, description="what one process uses at a time, or a list of them; by default the function"
     )
 
     @model_validator(mode="after")

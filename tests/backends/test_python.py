@@ -129,6 +129,12 @@ def test_real_devices_are_locked_and_simulated_ones_are_not() -> None:
         open_reservoir(bench())
     with open_reservoir(bench(simulated=True)), open_reservoir(bench(simulated=True)):
         pass
+    with open_reservoir(bench(resource=["scope", "generator"])):
+        for one in ("scope", ["generator", "stage"]):
+            with pytest.raises(DeviceBusy, match=r"'(scope|generator)' is in use"):
+                open_reservoir(bench(resource=one))
+        with open_reservoir(bench(resource="stage")):
+            pass
 
 
 @pytest.mark.parametrize(
@@ -146,6 +152,7 @@ def test_real_devices_are_locked_and_simulated_ones_are_not() -> None:
         ({"simulated": None}, "simulated is missing"),
         ({"inputs": None}, "needs `inputs`"),
         ({"continuity": "replayed"}, "needs memory_steps"),
+        ({"resource": ["scope", 7]}, r"resource\.1 = 7"),
         ({"input_range": [1, -1]}, r"input_range \[1.0, -1.0\] must be"),
     ],
 )

@@ -57,7 +57,7 @@ class Attempt:
         self._trial, self._config = trial, config
         self.number = trial.number
 
-    def judge(self, mean: float, points: int) -> None:
+    def report(self, mean: float, points: int) -> None:
         """Tell the mean over the first `points` of the grid; ends the trial if it is to be pruned."""
         if self._config.pruning == "none":
             return

@@ -294,11 +294,11 @@ class _Training:
         due = last or (options.evaluation_steps is not None and state.step % options.evaluation_steps == 0)
         validation = self._evaluate(self._work.evaluation) if due and self._work.evaluation is not None else None
         if validation is not None:
-            self._judge(validation)
+            self._compare_with_best(validation)
         if validation is not None or last or state.step % options.log_steps == 0:
             self._add_row(validation, norm)
 
-    def _judge(self, loss: float) -> None:
+    def _compare_with_best(self, loss: float) -> None:
         """Whether the weights are the best so far; stop if better ones have not come for long."""
         state = self._state
         if state.best_loss is None or loss < state.best_loss:

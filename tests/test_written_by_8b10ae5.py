@@ -258,3 +258,23 @@ def test_of_several_old_harvests_that_of_this_calibration_is_taken() -> None:
     assert chosen("summer") == "python-1"
     assert chosen("spring") == old.name
     assert chosen("autumn") in {"python-1", old.name}
+
+
+def test_of_several_harvests_of_parallel_devices_that_of_these_calibrations_is_taken() -> None:
+    film = Document.from_file("film.yaml").data["reservoir"]
+
+    def experiment(calibration: str) -> Experiment:
+        devices = [{"reservoir": {**film, "calibration_id": calibration}}]
+        Path("parallel.json").write_text(json.dumps({"kind": "parallel", "devices": devices}))
+        return Experiment.from_file("film.yaml", reservoir="parallel.json", environment={})
+
+    (store,) = experiment("spring").harvest()
+    # As the old version named them: one for each calibration, and none as today.
+    autumn = Path("harvests/parallel-autumn")
+    shutil.copytree(store.path, autumn)
+    Path(store.path).rename("harvests/parallel-spring")
+    facts = autumn / "zarr.json"
+    facts.write_text(facts.read_text().replace("spring", "autumn"))
+    for name in ("spring", "autumn"):
+        (point,) = experiment(name).points
+        assert store_path(point, point.config.task.build()) == f"harvests/parallel-{name}"

@@ -14,7 +14,7 @@ def run(
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Run an experiment: drive the reservoir, train the readout, judge it, write a run folder.
+    """Run an experiment: drive the reservoir, train the readout, test it, write a run folder.
 
     Prints an estimate first, then progress, then tables. The run folder holds the resolved configuration,
     provenance, metrics, the readout, figures and a self-contained report.html.

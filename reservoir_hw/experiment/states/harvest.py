@@ -436,22 +436,34 @@ def _recorded(path: str) -> dict[str, Any] | None:
 def _preference(path: str, reservoir: ReservoirConfig) -> tuple[bool, bool, float]:
     """Of stores with states of the same settings: the same calibration, complete, and the newest."""
     store = StateStore.open(path)
-    return not _other_calibration(store, reservoir), store.complete, (Path(path) / "zarr.json").stat().st_mtime
-
-
-def _other_calibration(store: StateStore, reservoir: ReservoirConfig) -> str:
-    """The calibration with which a store was begun, if it is not that of the configuration."""
-    recorded = store.facts["configuration"]["reservoir"].get("calibration_id", "")
-    return "" if recorded == getattr(reservoir, "calibration_id", "") else recorded or "none"
+    began, now = _calibrations(store, reservoir)
+    return began == now, store.complete, (Path(path) / "zarr.json").stat().st_mtime
 
 
 def about_calibration(store: StateStore, reservoir: ReservoirConfig) -> str:
     """A sentence about a store that was begun with another calibration than the configuration names, or nothing."""
-    began = _other_calibration(store, reservoir)
-    if not began:
+    began, now = (", ".join(name or "none" for name in names) for names in _calibrations(store, reservoir))
+    if began == now:
         return ""
-    named = getattr(reservoir, "calibration_id", "") or "none"
-    return f"{store.path} was begun with the calibration {began}, and this configuration names {named}"
+    return f"{store.path} was begun with the calibration {began}, and this configuration names {now}"
+
+
+def _calibrations(store: StateStore, reservoir: ReservoirConfig) -> tuple[list[str], list[str]]:
+    """Of all devices: those with which a store was begun, and those of the configuration."""
+    now = reservoir.model_dump(mode="json", serialize_as_any=True)
+    return list(_named(store.facts["configuration"]["reservoir"])), list(_named(now))
+
+
+def _named(configuration: Any) -> Iterator[str]:
+    if isinstance(configuration, dict):
+        for key, value in configuration.items():
+            if key == "calibration_id":
+                yield value
+            else:
+                yield from _named(value)
+    elif isinstance(configuration, list):
+        for value in configuration:
+            yield from _named(value)
 
 
 def contents(value: Any) -> Iterator[tuple[str, str]]:

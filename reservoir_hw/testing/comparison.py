@@ -1,0 +1,153 @@
+"""Whether a device answers alike under two conditions, and what such a comparison could have seen.
+
+A deterministic device is compared number by number. Any other is driven several times under each condition. The repeats
+are exchangeable if the condition changes nothing, so every way to deal them out to two groups is as likely as the one
+that was measured: the p-value is the share of these ways that differ at least as much (an exact permutation test;
+Fisher 1935, Good 2005). Nothing is assumed of the noise, which may be correlated in time and between nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+from statistics import NormalDist
+
+import numpy as np
+
+REPEATS = 8
+"""Drives of a noisy device under each condition: with fewer, no p-value could be as small as `ALPHA`."""
+
+FALSE_ALARMS = 0.01
+"""How often a healthy device may fail anything in a whole run of the suite."""
+
+MOST_COMPARISONS = 40
+"""In one run of the suite."""
+
+ALPHA = FALSE_ALARMS / MOST_COMPARISONS
+"""A difference with a smaller p-value is real (Bonferroni)."""
+
+WORTH_SEEING = 0.1
+"""A comparison must be able to see a difference of so many standard deviations of the states."""
+
+ROUNDING = 1e-3
+"""Products of other sizes round otherwise: so much, in standard deviations, is the same across batch sizes."""
+
+# Quantile of chance that an effect must be seen in spite of.
+_UNLUCKY = 0.05
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was found. Differences are root mean squares over steps and nodes, in standard deviations of the states.
+
+    `p` is None, and `smallest` 0, where single drives were compared exactly. `effect` is the difference in units of the
+    repeat error, infinite where nothing scatters. `smallest` is the smallest difference that would have been seen.
+    `step` and `node` say where the difference is largest.
+    """
+
+    differs: bool
+    difference: float
+    smallest: float
+    p: float | None = None
+    effect: float | None = None
+    step: int = 0
+    node: int = 0
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether a difference that matters would have been seen."""
+        return self.differs or self.smallest <= WORTH_SEEING
+
+    def __str__(self) -> str:
+        if self.p is None:
+            return (
+                f"differs by {self.difference:.2g} standard deviations, most at step {self.step}, node {self.node}"
+                if self.difference
+                else "equal in every bit"
+            )
+        where = f", most at step {self.step}, node {self.node}" if self.differs else ""
+        return (
+            f"p = {self.p:.2g}, {self.effect:.2g} repeat errors or {self.difference:.2g} standard deviations{where}; "
+            f"{self.smallest:.2g} would have been seen"
+        )
+
+
+def compare_exactly(reference: np.ndarray, other: np.ndarray, *, tolerance: float = 0.0) -> Comparison:
+    """Single drives (time, nodes). They differ where the RMS difference exceeds `tolerance` standard deviations.
+
+    With a tolerance of 0 every bit counts.
+    """
+    moved = np.abs(other.astype(np.float64) - reference)
+    difference = float(np.sqrt(np.mean(moved**2))) / _spread(reference[None])
+    step, node = np.unravel_index(moved.argmax(), moved.shape)
+    return Comparison(difference > tolerance, difference, tolerance, step=int(step), node=int(node))
+
+
+def compare_repeats(reference: np.ndarray, other: np.ndarray, *, alpha: float = ALPHA) -> Comparison:
+    """Repeats (repeats, time, nodes), taken in turn, so that slow drift falls on both alike. As many of each."""
+    repeats, steps, nodes = reference.shape
+    spread = _spread(np.concatenate([reference, other]))
+    drives = np.concatenate([reference, other]).reshape(2 * repeats, steps, nodes) / spread
+    drives -= drives.mean(axis=0)
+    # By node, and whatever the groups are: a node that scatters widely must not hide the others.
+    scatter = np.maximum(np.sqrt(np.mean(drives**2, axis=(0, 1))), 1e-9)
+    rows = (drives / scatter).reshape(2 * repeats, -1)
+    size = rows.shape[1]
+    splits = _splits(repeats)
+    distances = _distances(splits, rows @ rows.T)
+    p = float(np.mean(distances >= distances[0] * (1 - 1e-9)))
+    centred = rows - np.repeat([rows[:repeats].mean(axis=0), rows[repeats:].mean(axis=0)], repeats, axis=0)
+    noise = float(np.sum(centred**2)) / (size * (2 * repeats - 2))
+    squared = max(0.0, float(distances[0]) / size - 2 * noise / repeats)
+    scale = float(np.sqrt(np.mean(scatter**2)))
+    moved = np.abs(drives[:repeats].mean(axis=0) - drives[repeats:].mean(axis=0))
+    step, node = np.unravel_index(moved.argmax(), moved.shape)
+    return Comparison(
+        differs=p <= alpha,
+        difference=float(np.sqrt(squared)) * scale,
+        smallest=_smallest(splits, centred) * scale,
+        p=p,
+        effect=float(np.sqrt(squared / noise)) if noise else (np.inf if squared else 0.0),
+        step=int(step),
+        node=int(node),
+    )
+
+
+def _smallest(splits: np.ndarray, centred: np.ndarray) -> float:
+    """The smallest difference, in units of the scatter, that stands out from all splits of noise like this one.
+
+    A difference d adds d^2 to the measured split. One drive of each group dealt out to the other leaves (1 - 2/repeats)^2
+    of it. It stands out where what is between these exceeds what chance may add to the one and take from the other:
+    by itself, and by noise that points the same way, for which the direction that scatters most is taken.
+    """
+    drives, size = centred.shape
+    products = centred @ centred.T / size
+    # Residuals are smaller than the noise that they come from.
+    chance = _distances(splits, products) * drives / (drives - 2)
+    missed = float(chance.max() - np.quantile(chance[1:], _UNLUCKY))
+    powers = np.linalg.eigvalsh(products)
+    same_way = float(np.sqrt((powers[-1] - powers[2:].mean()) / (drives - 2) * 4 / drives))
+    gain, loss = 1 - (1 - 4 / drives) ** 2, NormalDist().inv_cdf(1 - _UNLUCKY) * same_way
+    return float((loss + np.sqrt(loss**2 + gain * missed)) / gain)
+
+
+def _distances(splits: np.ndarray, products: np.ndarray) -> np.ndarray:
+    """Squared distance of the means of the two groups, for each split, from the inner products of the drives."""
+    return np.maximum(((splits @ products) * splits).sum(axis=1), 0.0)
+
+
+@cache
+def _splits(repeats: int) -> np.ndarray:
+    """All ways to deal 2 `repeats` drives out to two groups: (ways, drives), plus and minus 1/repeats; ours first."""
+    chosen = [(0, *others) for others in combinations(range(1, 2 * repeats), repeats - 1)]
+    splits = np.full((len(chosen), 2 * repeats), -1 / repeats)
+    for row, members in enumerate(chosen):
+        splits[row, members] = 1 / repeats
+    return splits
+
+
+def _spread(states: np.ndarray) -> float:
+    """Standard deviation of the states over time, all nodes together; 1 where nothing moves."""
+    mean = states.astype(np.float64).mean(axis=0)
+    return float(np.sqrt(np.mean((mean - mean.mean(axis=0)) ** 2))) or 1.0

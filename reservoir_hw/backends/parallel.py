@@ -173,9 +173,16 @@ class Parallel(Reservoir):
         """Whether all devices are."""
         return self._in_turn
 
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """Those of all devices."""
+        return tuple(sorted({resource for part in self.parts for resource in part.reservoir.resources}))
+
     # ---- hooks ----------------------------------------------------------------------------------
 
     def _open(self) -> ReservoirSpec:
+        for part in self.parts:
+            part.reservoir.honours_reservations = self.honours_reservations
         if not self._in_turn:
             self._workers = [
                 ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"parallel-{index}")

@@ -43,6 +43,9 @@ def _common(
     if level is None:
         raise typer.BadParameter(f"{log!r} is not one of debug, info, warning, error", param_hint="--log")
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if level == logging.WARNING:
+        # Who has the device that one waits for is shown even if nobody asked for a log.
+        logging.getLogger("reservoir_hw.core.waiting").setLevel(logging.INFO)
 
 
 from reservoir_hw.cli import (  # noqa: E402

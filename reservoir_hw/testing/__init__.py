@@ -1,0 +1,1 @@
+"""Tests with hardware in the loop."""

@@ -142,6 +142,10 @@ class Reservoir(ABC):
         """Whether the device is connected."""
         return self._spec is not None
 
+    def known_inputs(self) -> np.ndarray | None:
+        """Inputs (time, inputs), from rest, of a device that answers no others, such as a recording; else None."""
+        return None
+
     def spread_inputs(self, mask: MaskConfig, channels: int, *, seed: int = 0) -> None:
         """Take `channels` inputs and let a seeded matrix spread them over the inputs that the device has.
 

@@ -14,9 +14,11 @@ from reservoir_hw.testing.outcomes import Ended, Statement
 from reservoir_hw.testing.session import BUDGET, Planned, SuiteRun
 
 
-def group_of(item: Any) -> str:
-    """The group is the name of the file."""
-    return item.path.stem.removeprefix("test_")
+def group_and_name(item: Any) -> tuple[str, str]:
+    """The group is the name of the file, the name that of the function with its own parameters."""
+    own = [str(value) for name, value in item.callspec.params.items() if name != "reservoir_device"]
+    name = item.originalname.removeprefix("test_").replace("_", " ")
+    return item.path.stem.removeprefix("test_"), f"{name} ({', '.join(own)})" if own else name
 
 
 def in_order(items: list[pytest.Item], suite: list[pytest.Item]) -> list[pytest.Item]:
@@ -27,7 +29,7 @@ def in_order(items: list[pytest.Item], suite: list[pytest.Item]) -> list[pytest.
             suite,
             key=lambda item: (
                 devices.index(item.callspec.params["reservoir_device"]),  # type: ignore[attr-defined]
-                GROUPS.index(group_of(item)),  # type: ignore[arg-type]
+                GROUPS.index(group_and_name(item)[0]),  # type: ignore[arg-type]
             ),
         )
     )
@@ -47,7 +49,7 @@ def runs(
         name: SuiteRun(
             device,
             [
-                Planned(group_of(item), item.name, getattr(item.function, "device_steps", lambda plan: 0))  # type: ignore[attr-defined]
+                Planned(*group_and_name(item), getattr(item.function, "device_steps", lambda plan: 0))  # type: ignore[attr-defined]
                 for item in suite
                 if item.callspec.params["reservoir_device"] == name  # type: ignore[attr-defined]
             ],

@@ -14,6 +14,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.hil import GROUPS
 from reservoir_hw.core.reservoir_config import ReservoirConfig, parse_reservoir
 from reservoir_hw.core.configuration import Document
+from reservoir_hw.experiment.devices.reservoir_file import config_from_file
 from reservoir_hw.testing import collected, devices, plugin
 from reservoir_hw.testing.report import Report
 from reservoir_hw.testing.session import SuiteRun
@@ -55,10 +56,8 @@ def conform(
     collected.budget(None if budget is None else str(budget))
     if isinstance(config, Mapping):
         config = parse_reservoir(Document.from_mapping(config, "conform"))
-    device = config if isinstance(config, ReservoirConfig) else devices.for_tests(config)
-    if device.inputs is None:
-        device = device.for_inputs(1)
-    session = _Session(device, on_plan, progress)
+    device = config if isinstance(config, ReservoirConfig) else config_from_file(config)
+    session = _Session(devices.with_inputs(device), on_plan, progress)
     chosen = [group for group in GROUPS if group in groups or not groups]
     arguments = [
         *(str(SUITE_FOLDER / f"test_{group}.py") for group in chosen),

@@ -22,10 +22,14 @@ from reservoir_hw.testing.actions import perform
 from reservoir_hw.testing.session import SuiteRun
 
 
-def for_tests(path: str | Path) -> ReservoirConfig:
-    """The device of a reservoir or experiment file; with one input channel where the file names no number."""
-    config = config_from_file(path)
-    return config.for_inputs(1) if config.inputs is None or config.input_mask is not None else config
+def with_inputs(config: ReservoirConfig) -> ReservoirConfig:
+    """With one input channel where it names no number and needs one."""
+    if config.inputs is None or config.input_mask is not None:
+        try:
+            build_reservoir(config)
+        except ConfigurationError:
+            return config.for_inputs(1)
+    return config
 
 
 def from_options(config: pytest.Config) -> dict[str, ReservoirConfig]:
@@ -36,7 +40,9 @@ def from_options(config: pytest.Config) -> dict[str, ReservoirConfig]:
         if name in found:
             raise pytest.UsageError(f"--reservoir {file}: another file of this name was given already")
         try:
-            found[name] = _replayed(config, name) or for_tests(config.invocation_params.dir / file)
+            found[name] = _replayed(config, name) or with_inputs(
+                config_from_file(config.invocation_params.dir / file)
+            )
         except (ReservoirError, OSError) as error:
             raise pytest.UsageError(f"--reservoir {file}: {error}") from error
     return found

@@ -9,7 +9,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.testing.comparison import REPEATS
 
-STEPS = 48
+STEPS = 80
 """Steps of a drive, if the budget allows."""
 
 FEWEST_STEPS = 12

@@ -142,9 +142,11 @@ def golden_trace(reservoir: Reservoir, request: pytest.FixtureRequest) -> Golden
 @pytest.fixture
 def bench(reservoir_device: Device, request: pytest.FixtureRequest) -> Iterator[Bench]:
     """The device under test for a statement of the conformance suite."""
+    from reservoir_hw.testing import collected
+
     run = request.config.stash[SUITE][reservoir_device.name]
     reservoir_device.give_to(run)
-    with run.statement(request.node.name, request.node.path.stem) as statement:
+    with run.statement(*collected.group_and_name(request.node)) as statement:
         request.node.stash[STATEMENT] = statement
         run.ready()
         yield run.bench

@@ -101,10 +101,10 @@ class SuiteRun:
         return f"drives have {steps} steps in the place of {STEPS}, to stay within the budget{noisy}"
 
     @contextlib.contextmanager
-    def statement(self, name: str, module: str) -> Iterator[Statement]:
+    def statement(self, group: str, name: str) -> Iterator[Statement]:
         """What is looked at now; its steps and its time are counted."""
         bench = self.bench
-        found = Statement(module.removeprefix("test_"), name.removeprefix("test_"))
+        found = Statement(group, name)
         self.statements.append(found)
         bench.statement = found
         before, started = bench.device_steps, time.perf_counter()

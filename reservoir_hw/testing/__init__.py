@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from reservoir_hw.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from reservoir_hw.testing.conform import conform as conform
+    from reservoir_hw.testing.conformance import conform as conform
     from reservoir_hw.testing.report import Report as Report
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -27,6 +27,9 @@ from reservoir_hw.testing.comparison import (
 from reservoir_hw.testing.outcomes import Statement, failed, inconclusive, not_offered
 from reservoir_hw.testing.plan import Plan
 
+MARGIN = 0.1
+"""Part of the range at each end that is kept for the group `range`."""
+
 Drive = Callable[[], np.ndarray]
 """Drives the device from rest and returns states (time, nodes)."""
 
@@ -109,13 +112,20 @@ class Bench:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Lowest and highest input; -1 and 1 where nothing is declared."""
-        return self.spec.input_range or (-1.0, 1.0)
+        """Lowest and highest input of all drives but those that look at the range itself.
+
+        They keep a tenth of the range away from its ends, so that a wrong range fails where ranges are looked at, and
+        nowhere else. -1 and 1 where nothing is declared.
+        """
+        if self.spec.input_range is None:
+            return -1.0, 1.0
+        low, high = self.spec.input_range
+        return low + MARGIN * (high - low), high - MARGIN * (high - low)
 
     # ---- drives ---------------------------------------------------------------------------------
 
     def inputs(self, name: str = "standard", *, steps: int | None = None, batch: int = 1) -> np.ndarray:
-        """Inputs (batch, steps, inputs), drawn uniformly over the range; each name has its own.
+        """Inputs (batch, steps, inputs), drawn uniformly over `limits`; each name has its own.
 
         A recording answers its own inputs alone: it is given those, and other names are "not offered".
         """

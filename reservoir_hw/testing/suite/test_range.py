@@ -9,9 +9,10 @@ from reservoir_hw.testing.bench import Bench, Pair
 from reservoir_hw.testing.outcomes import failed, unverified
 from reservoir_hw.testing.plan import Plan
 
-_STEPS = 6
+_STEPS = 12
 # Parts of the way from the middle of the range to an end.
 _MIDDLE = 0.3, 0.5
+# The other drives stay within the first of these.
 _END = 0.8, 1.0
 _BEYOND = 0.01
 

@@ -33,6 +33,9 @@ WORTH_SEEING = 0.1
 ROUNDING = 1e-3
 """Products of other sizes round otherwise: so much, in standard deviations, is the same across batch sizes."""
 
+# Powers of directions that scatter alike are found up to so much larger than their median.
+_EQUAL = 1.5
+
 # Quantile of chance that an effect must be seen in spite of.
 _UNLUCKY = 0.05
 
@@ -117,19 +120,26 @@ def compare_repeats(reference: np.ndarray, other: np.ndarray, *, alpha: float = 
 def _smallest(splits: np.ndarray, centred: np.ndarray) -> float:
     """The smallest difference, in units of the scatter, that stands out from all splits of noise like this one.
 
-    A difference d adds d^2 to the measured split. One drive of each group dealt out to the other leaves (1 - 2/repeats)^2
-    of it. It stands out where what is between these exceeds what chance may add to the one and take from the other:
-    by itself, and by noise that points the same way, for which the direction that scatters most is taken.
+    A difference d adds d^2 to the measured split, and r^2 d^2 to one with r = |1 - 2 k/repeats|, where k drives of each
+    group are dealt out to the other. It stands out where that exceeds what chance adds to the other split and takes from
+    the measured one: by itself, and by noise that points the same way as d. That is an equal share of the noise, by the
+    number of directions in which it scatters; or all that one direction has more than the others, such as a gain that
+    wanders, since d may be of its kind.
     """
     drives, size = centred.shape
     products = centred @ centred.T / size
     # Residuals are smaller than the noise that they come from.
-    chance = _distances(splits, products) * drives / (drives - 2)
-    missed = float(chance.max() - np.quantile(chance[1:], _UNLUCKY))
-    powers = np.linalg.eigvalsh(products)
-    same_way = float(np.sqrt((powers[-1] - powers[2:].mean()) / (drives - 2) * 4 / drives))
-    gain, loss = 1 - (1 - 4 / drives) ** 2, NormalDist().inv_cdf(1 - _UNLUCKY) * same_way
-    return float((loss + np.sqrt(loss**2 + gain * missed)) / gain)
+    chance = _distances(splits, products)[1:] * drives / (drives - 2)
+    mean, variance = float(chance.mean()), float(chance.var())
+    if not mean:
+        return 0.0
+    powers = np.linalg.eigvalsh(products)[2:]
+    wandering = max(0.0, float(powers[-1] - _EQUAL * np.median(powers))) / (drives - 2) * 4 / drives
+    same_way = NormalDist().inv_cdf(1 - _UNLUCKY) * max(min(1.0, variance / (2 * mean**2)) * mean, wandering) ** 0.5
+    gain = 1 - (splits[1:] @ splits[0] * drives / 4) ** 2
+    missed = np.maximum(chance - np.quantile(chance, _UNLUCKY), 0.0)
+    # The mirror image of the measured split is the same one.
+    return float(((same_way + np.sqrt(same_way**2 + gain * missed)) / gain).max())
 
 
 def _distances(splits: np.ndarray, products: np.ndarray) -> np.ndarray:

@@ -100,7 +100,7 @@ class _Session:
         except Exception as error:
             self.error = error
             self.run.bench.close()
-            session.shouldstop = "the device could not be opened"
+            session.items.clear()
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         if self._progress is not None and self.run is not None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import replace_file
+from reservoir_hw.experiment.run.report import have_report_extra
 from reservoir_hw.tasks.task import Table
 from reservoir_hw.testing.comparison import ALPHA, FALSE_ALARMS, WORTH_SEEING
 from reservoir_hw.testing.outcomes import OUTCOMES, Statement
@@ -90,21 +91,9 @@ class Report:
         driven = sum(statement.device_steps for statement in self.statements)
         return f"{counts} ({driven:,} device steps)"
 
-    def compare_with(self, path: str | Path) -> None:
-        """Hold this report against an earlier report.json: `worse` says what became worse beyond both intervals.
-
-        Raises `ConfigurationError` for a file that is none, or of another version.
-        """
-        try:
-            earlier = json.loads(Path(path).read_text())
-            version = earlier["version"]
-            before = {(one["group"], one["name"]): one for one in earlier["statements"]}
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigurationError(f"baseline {path}: it is no report.json of `reservoir-hw conform`: {error}") from error
-        if version != VERSION:
-            raise ConfigurationError(
-                f"baseline {path}: it is a report of version {version}, this is version {VERSION}; make a new one"
-            )
+    def compare_with(self, earlier: dict[str, Any]) -> None:
+        """Hold this report against what `read_baseline` gave: `worse` says what became worse beyond both intervals."""
+        before = {(one["group"], one["name"]): one for one in earlier["statements"]}
         for statement in self.statements:
             then = before.get((statement.group, statement.name))
             if then is None:
@@ -136,13 +125,16 @@ class Report:
         rows = [[one.title, one.outcome, f"{one.device_steps:,}", one.text] for one in self.statements]
         return [Table("Conformance", ["statement", "outcome", "device steps", "what was found"], rows, self.summary)]
 
+    @property
+    def main_file(self) -> str:
+        """What a person opens."""
+        return "report.html" if have_report_extra() else "report.json"
+
     def write(self, folder: str | Path) -> None:
         """report.json, and report.html with its figures where the extra `report` is installed."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / "report.json", json.dumps(self.as_dict(), indent=2, default=str))
-        from reservoir_hw.experiment.run.report import have_report_extra
-
         if not have_report_extra():
             return
         from jinja2 import Environment
@@ -167,3 +159,19 @@ class Report:
         if self.standard is not None:
             found["standard drive"] = figures.standard_drive(self.standard)
         return found
+
+
+def read_baseline(path: str | Path) -> dict[str, Any]:
+    """An earlier report.json. Raises `ConfigurationError` for a file that is none, or of another version."""
+    try:
+        earlier = json.loads(Path(path).read_text())
+        version, _ = earlier["version"], [one["outcome"] for one in earlier["statements"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(
+            f"baseline {path}: it is no report.json of `reservoir-hw conform` ({type(error).__name__}: {error})"
+        ) from error
+    if version != VERSION:
+        raise ConfigurationError(
+            f"baseline {path}: it is a report of version {version}, and this is version {VERSION}; make a new one"
+        )
+    return earlier

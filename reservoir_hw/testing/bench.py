@@ -145,7 +145,9 @@ class Bench:
             not_offered("a recording answers the inputs alone that it was recorded with")
         return np.full((1, steps, self.spec.inputs), value, self.spec.numpy_dtype)
 
-    def drive(self, u: np.ndarray, pieces: Sequence[int] = (), between: Callable[[], object] | None = None) -> np.ndarray:
+    def drive(
+        self, u: np.ndarray, pieces: Sequence[int] = (), between: Callable[[], object] | None = None
+    ) -> np.ndarray:
         """States (batch, time, nodes) of a drive from rest, in one piece or in several."""
         self.reservoir.reset(len(u))
         if not pieces:
@@ -192,8 +194,9 @@ class Bench:
         """Fail where the two conditions give other states; inconclusive where that could not have been seen."""
         found = self.compare(pair, rounds=rounds)
         self.statement.value, self.statement.unit = found.difference, "standard deviations"
-        self.statement.low, self.statement.high = max(0.0, found.difference - found.smallest), (
-            found.difference + found.smallest
+        self.statement.low, self.statement.high = (
+            max(0.0, found.difference - found.smallest),
+            (found.difference + found.smallest),
         )
         if found.differs:
             failed(f"{what}: {found}")

@@ -40,9 +40,7 @@ def from_options(config: pytest.Config) -> dict[str, ReservoirConfig]:
         if name in found:
             raise pytest.UsageError(f"--reservoir {file}: another file of this name was given already")
         try:
-            found[name] = _replayed(config, name) or with_inputs(
-                config_from_file(config.invocation_params.dir / file)
-            )
+            found[name] = _replayed(config, name) or with_inputs(config_from_file(config.invocation_params.dir / file))
         except (ReservoirError, OSError) as error:
             raise pytest.UsageError(f"--reservoir {file}: {error}") from error
     return found

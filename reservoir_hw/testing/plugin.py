@@ -175,8 +175,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
         if call.excinfo is not None:
             item.stash[_DEVICE_ERROR] = properties.is_fault(call.excinfo.value)
-            if call.when != "teardown" and FIRST_ERROR not in item.stash and not call.excinfo.errisinstance(
-                pytest.skip.Exception
+            if (
+                call.when != "teardown"
+                and FIRST_ERROR not in item.stash
+                and not call.excinfo.errisinstance(pytest.skip.Exception)
             ):
                 item.stash[FIRST_ERROR] = f"{call.excinfo.typename}: {call.excinfo.value}"
             statement = item.stash.get(STATEMENT, None)
@@ -184,4 +186,3 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
                 statement.outcome, statement.text = "failed", f"{call.excinfo.typename}: {call.excinfo.value}"
         properties.put(item, item.stash.get(FIRST_ERROR, ""))
     return (yield)
-

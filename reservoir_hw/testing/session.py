@@ -97,7 +97,9 @@ class SuiteRun:
         if steps == STEPS:
             return ""
         factor = (STEPS / steps) ** 0.5
-        noisy = "" if self.bench.deterministic else f"; comparisons see only differences that are {factor:.1f} times larger"
+        noisy = (
+            "" if self.bench.deterministic else f"; comparisons see only differences that are {factor:.1f} times larger"
+        )
         return f"drives have {steps} steps in the place of {STEPS}, to stay within the budget{noisy}"
 
     @contextlib.contextmanager

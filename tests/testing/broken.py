@@ -186,29 +186,18 @@ def fail_once(config: ReservoirConfig) -> None:
 _lab = Film()
 
 
-def opened(lie: Lie) -> None:
+def setup_call() -> None:
     global _lab
-    _lab = Film(lie, float(os.environ.get("FILM_NOISE", "0")))
+    lie: Any = os.environ["FILM_LIE"]
+    _lab = Film(lie, float(os.environ["FILM_NOISE"]))
     Path(os.environ["FILM_FOLDER"], "driven by").write_text(str(os.getpid()))
 
 
-def set_up_stale() -> None:
-    opened("stale frames")
-
-
-def set_up_clipping() -> None:
-    opened("clip inside the declared range")
-
-
-def set_up_unsafe() -> None:
-    opened("unsafe after close")
-
-
-def to_rest() -> None:
+def reset_call() -> None:
     _lab.to_rest(1)
 
 
-def run(u: np.ndarray) -> np.ndarray:
+def call(u: np.ndarray) -> np.ndarray:
     fails = Path(os.environ["FILM_FOLDER"], "fails once")
     if fails.exists():
         fails.unlink()
@@ -216,6 +205,6 @@ def run(u: np.ndarray) -> np.ndarray:
     return _lab.drive(u[None])[0]
 
 
-def close() -> None:
+def close_call() -> None:
     if _lab.lie != "unsafe after close":
         Path(os.environ["FILM_FOLDER"], "driven by").unlink(missing_ok=True)

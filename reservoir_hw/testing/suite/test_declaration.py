@@ -40,7 +40,9 @@ def test_bits(bench: Bench) -> None:
     finer = (gaps > 1e-9 * (high - low)) & (gaps < _TOLERANCE * level)
     if finer.any():
         smallest = gaps[finer].min()
-        failed(f"two states of a node are {smallest:.3g} apart, levels of {spec.output_bits} bits are {level:.3g} apart")
+        failed(
+            f"two states of a node are {smallest:.3g} apart, levels of {spec.output_bits} bits are {level:.3g} apart"
+        )
     bench.statement.text += f", none closer than a level ({level:.3g})"
 
 

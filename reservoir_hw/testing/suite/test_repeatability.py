@@ -39,7 +39,9 @@ def test_same_drive_again(bench: Bench) -> None:
     if not spread:
         failed("its states do not move, whatever it is driven with")
     bench.statement.text = (
-        "equal in every bit" if same else f"repeat error {relative:.2g} standard deviations of the states ({len(taken)})"
+        "equal in every bit"
+        if same
+        else f"repeat error {relative:.2g} standard deviations of the states ({len(taken)})"
     )
 
 

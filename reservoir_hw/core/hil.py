@@ -47,7 +47,7 @@ def _action(action: Any) -> Any:
         known = isinstance(action, list | tuple) and bool(action) and all(isinstance(text, str) for text in action)
     if not known:
         raise ValueError("it must be module:function, or a command as a list of texts")
-    return action
+    return tuple(action) if isinstance(action, list) else action
 
 
 Action = Annotated[str | tuple[str, ...], BeforeValidator(_action)]

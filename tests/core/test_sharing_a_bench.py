@@ -134,9 +134,12 @@ def test_a_lock_is_waited_for(said: Callable[[], str], monkeypatch: pytest.Monke
         scope.acquire()
 
 
-def test_ctrl_c_ends_the_wait_and_the_command_says_for_whom_it_waits(bench: Path) -> None:
+@pytest.mark.parametrize("file", ["bench.yaml", "two.yaml"])
+def test_ctrl_c_ends_the_wait_and_the_command_says_for_whom_it_waits(bench: Path, file: str) -> None:
+    devices = "".join(f"  - reservoir: {{{BENCH.strip().replace(chr(10), ', ')}}}\n" for _ in range(2))
+    (bench / "two.yaml").write_text(f"kind: parallel\ninputs: 1\ndevices:\n{devices.replace('film-7', 'film-8', 1)}")
     with Toy(resource="film-7"):
-        waiting = process("device", "info", "bench.yaml", cwd=bench, RESERVOIR_HW_WAIT_S="600")
+        waiting = process("device", "info", file, cwd=bench, RESERVOIR_HW_WAIT_S="600")
         assert waiting.stderr is not None
         line = waiting.stderr.readline()
         assert f"'film-7' is in use by process {os.getpid()} of" in line

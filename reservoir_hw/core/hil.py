@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, Field, PositiveFloat, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveFloat, ValidationInfo, field_validator
 
 from reservoir_hw.core.configuration import Config, Document
 from reservoir_hw.core.functions import FUNCTION
@@ -40,15 +40,17 @@ def _reason(text: str) -> str:
     return text
 
 
-def _action(action: str | tuple[str, ...]) -> str | tuple[str, ...]:
-    if isinstance(action, str) and re.match(FUNCTION, action) is None:
+def _action(action: Any) -> Any:
+    if isinstance(action, str):
+        known = re.match(FUNCTION, action) is not None
+    else:
+        known = isinstance(action, list | tuple) and bool(action) and all(isinstance(text, str) for text in action)
+    if not known:
         raise ValueError("it must be module:function, or a command as a list of texts")
-    if not action:
-        raise ValueError("a command needs at least the name of a program")
-    return action
+    return tuple(action) if isinstance(action, list) else action
 
 
-Action = Annotated[str | tuple[str, ...], AfterValidator(_action)]
+Action = Annotated[str | tuple[str, ...], BeforeValidator(_action)]
 """A function, "package.module:function", or a command and its arguments."""
 
 

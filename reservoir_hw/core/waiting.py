@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -19,6 +20,8 @@ EVERY_S = 0.1
 
 T = TypeVar("T")
 
+_ended = threading.Event()
+
 
 def while_busy(attempt: Callable[[], T], wait_s: float | None = None) -> T:
     """What `attempt` returns. As long as it raises `DeviceBusy` it is tried again, for at most `wait_s` seconds.
@@ -27,20 +30,27 @@ def while_busy(attempt: Callable[[], T], wait_s: float | None = None) -> T:
     """
     wait_s = _from_environment() if wait_s is None else wait_s
     until = time.monotonic() + wait_s
-    said = False
+    ended, said = _ended, False
     while True:
         try:
             return attempt()
         except DeviceBusy as busy:
             left = until - time.monotonic()
-            if left <= 0:
+            if left <= 0 or ended.is_set():
                 if said:
                     busy.add_note(f"waited {wait_s:g} s for it")
                 raise
             if not said:
                 log.info("%s: waiting for at most %g s", busy, wait_s)
                 said = True
-        time.sleep(min(EVERY_S, left))
+        ended.wait(min(EVERY_S, left))
+
+
+def end_waits() -> None:
+    """End the waits of all threads: Ctrl-C ends only that of the main thread by itself."""
+    global _ended
+    ended, _ended = _ended, threading.Event()
+    ended.set()
 
 
 def _from_environment() -> float:

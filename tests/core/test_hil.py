@@ -1,4 +1,4 @@
-"""`hil:` of a reservoir: what it takes, where its paths begin, and that it decides about nothing that is kept or sent."""
+"""`hil:` of a reservoir: what it takes, where its paths begin, and that it decides about nothing kept or sent."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def test_paths_belong_to_the_file_in_which_hil_stands(tmp_path: Path, monkeypatc
         ("not_offered: {memori: it has none}", r"lab.yaml:4: hil.not_offered.memori.*should be 'repeatability', .*"),
         ("not_offered: {memory: '  '}", r"lab.yaml:4: hil.not_offered.memory = '  ': say why"),
         ("recover: plug", r"lab.yaml:4: hil.recover = 'plug': it must be module:function, or a command as a list"),
-        ("recover: []", r"lab.yaml:4: hil.recover: a command needs at least the name of a program"),
-        ("safe_check: [power, 3]", r"lab.yaml:4: hil.safe_check.1 = 3: input should be a valid string"),
+        ("recover: []", r"lab.yaml:4: hil.recover: it must be module:function, or a command as a list"),
+        ("safe_check: [power, 3]", r"lab.yaml:4: hil.safe_check: it must be module:function, or a command"),
         ("timeout_s: 0", r"lab.yaml:4: hil.timeout_s = 0: input should be greater than 0"),
         ("timeout: 3", r"lab.yaml:4: unknown key 'hil.timeout'; did you mean 'timeout_s'"),
     ],

@@ -1,4 +1,4 @@
-"""What `hil:` names is done: functions are called, commands run in their folder, and what goes wrong is one sentence."""
+"""What `hil:` names is done: functions are called, commands run in their folder, failures are one sentence."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_command_runs_in_its_folder_and_its_status_is_the_answer(
     with caplog.at_level("INFO"):
         assert perform(("sh", "-c", "echo the laser is on >&2; exit 3"), config, tmp_path, 30.0) is False
     assert "ended with status 3: the laser is on" in caplog.text
-    with pytest.raises(ConfigurationError, match="'no-such-program -x' cannot be started in .*: No such file"):
+    with pytest.raises(ConfigurationError, match=r"'no-such-program -x' cannot be started in .*: No such file"):
         perform(["no-such-program", "-x"], config, tmp_path, 30.0)
     with pytest.raises(ConfigurationError, match="cannot be started in"):
         perform(["true"], config, tmp_path / "nowhere", 30.0)

@@ -141,7 +141,7 @@ class NextClient(logging.Handler):
         with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
             socket.connect(control_address(self._address))
             socket.send(pack_control({"op": "goodbye", "session": self._holder, "id": 1}))
-            assert socket.poll(PATIENCE_S * 1000)
+            assert socket.poll(int(PATIENCE_S * 1000))
         self.connection = Connection(self._address)
         self.came.set()
 

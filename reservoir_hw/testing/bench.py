@@ -202,13 +202,13 @@ class Bench:
             failed(f"{what}: {found}")
         if not found.conclusive:
             inconclusive(
-                f"{what}: a difference below {found.smallest:.2g} standard deviations of the states could not have been "
-                f"seen, and {WORTH_SEEING:g} matters: the device scatters too much"
+                f"{what}: a difference below {found.smallest:.2g} standard deviations of the states could not have "
+                f"been seen, and {WORTH_SEEING:g} matters: the device scatters too much"
             )
         self.statement.text = str(found)
 
     def expect_response(self, pair: Pair, expected: float, what: str) -> None:
-        """Fail where the states are the same, although a difference of `expected` standard deviations was to be seen."""
+        """Fail where the states are the same, although a difference of `expected` standard deviations was due."""
         found = self.compare(pair)
         self.statement.text = str(found)
         if found.differs:

@@ -11,6 +11,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.hil import GROUPS
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.testing.outcomes import Ended, Statement
+from reservoir_hw.testing.plan import steps_of
 from reservoir_hw.testing.session import BUDGET, Planned, SuiteRun
 
 
@@ -49,7 +50,7 @@ def runs(
         name: SuiteRun(
             device,
             [
-                Planned(*group_and_name(item), getattr(item.function, "device_steps", lambda plan: 0))  # type: ignore[attr-defined]
+                Planned(*group_and_name(item), steps_of(item.function))  # type: ignore[attr-defined]
                 for item in suite
                 if item.callspec.params["reservoir_device"] == name  # type: ignore[attr-defined]
             ],

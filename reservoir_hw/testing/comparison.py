@@ -121,10 +121,10 @@ def _smallest(splits: np.ndarray, centred: np.ndarray) -> float:
     """The smallest difference, in units of the scatter, that stands out from all splits of noise like this one.
 
     A difference d adds d^2 to the measured split, and r^2 d^2 to one with r = |1 - 2 k/repeats|, where k drives of each
-    group are dealt out to the other. It stands out where that exceeds what chance adds to the other split and takes from
-    the measured one: by itself, and by noise that points the same way as d. That is an equal share of the noise, by the
-    number of directions in which it scatters; or all that one direction has more than the others, such as a gain that
-    wanders, since d may be of its kind.
+    group are dealt out to the other. It stands out where that exceeds what chance adds to the other split and takes
+    from the measured one: by itself, and by noise that points the same way as d. That is an equal share of the noise,
+    by the number of directions in which it scatters; or all that one direction has more than the others, such as a
+    gain that wanders, since d may be of its kind.
     """
     drives, size = centred.shape
     products = centred @ centred.T / size

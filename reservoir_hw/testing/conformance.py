@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.hil import GROUPS
 from reservoir_hw.core.reservoir_config import ReservoirConfig, parse_reservoir
-from reservoir_hw.core.configuration import Document
 from reservoir_hw.experiment.devices.reservoir_file import config_from_file
 from reservoir_hw.testing import collected, devices, plugin
 from reservoir_hw.testing.report import Report
@@ -72,7 +72,7 @@ def conform(
         status = pytest.main(arguments, plugins=[session])
     if session.error is not None:
         raise session.error
-    if status == pytest.ExitCode.INTERRUPTED:
+    if session.interrupted:
         raise KeyboardInterrupt
     if session.run is None or status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise RuntimeError(f"pytest ended with status {status}")
@@ -85,10 +85,14 @@ class _Session:
     def __init__(self, device: ReservoirConfig, on_plan: OnPlan | None, progress: Progress | None) -> None:
         self.error: Exception | None = None
         self.run: SuiteRun | None = None
+        self.interrupted = False
         self._device, self._on_plan, self._progress = device, on_plan, progress
 
     def pytest_configure(self, config: pytest.Config) -> None:
         config.stash[plugin.DEVICES] = {"device": self._device}
+
+    def pytest_keyboard_interrupt(self) -> None:
+        self.interrupted = True
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:

@@ -65,7 +65,8 @@ def refuse_workers(config: pytest.Config, devices: Mapping[str, ReservoirConfig]
     for name, device in devices.items():
         if not build_reservoir(device).in_process:
             raise pytest.UsageError(
-                f"-n: {name} is a device that one process has at a time, so its tests cannot run side by side; leave -n out"
+                f"-n: {name} is a device that one process has at a time, so its tests cannot run side by side; leave "
+                "-n out"
             )
 
 

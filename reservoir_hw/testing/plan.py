@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.spec import ReservoirSpec
@@ -17,6 +18,10 @@ FEWEST_STEPS = 12
 
 DeviceSteps = Callable[["Plan"], int]
 """Gives the steps that a statement drives the device with, summed over sequences, replays and resets."""
+
+
+DRIVES = "device_steps"
+TestT = TypeVar("TestT", bound=Callable[..., None])
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,21 @@ class Plan:
     def pieces(self, *first: int) -> list[int]:
         """These pieces, and what is left of a drive."""
         return [*first, self.steps - sum(first)]
+
+
+def drives(device_steps: DeviceSteps) -> Callable[[TestT], TestT]:
+    """Decorates a statement of the suite: how much it will drive the device."""
+
+    def mark(test: TestT) -> TestT:
+        setattr(test, DRIVES, device_steps)
+        return test
+
+    return mark
+
+
+def steps_of(test: object) -> DeviceSteps:
+    """What `drives` was given; nothing for a statement that does not drive the device."""
+    return getattr(test, DRIVES, lambda plan: 0)
 
 
 def fit(plan: Plan, statements: Sequence[DeviceSteps], budget: int) -> Plan:

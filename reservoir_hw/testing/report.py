@@ -102,8 +102,8 @@ class Report:
                 self.worse.append(f"{statement.title}: {statement.outcome}, and it was passed")
             elif statement.low is not None and then["high"] is not None and statement.low > then["high"]:
                 self.worse.append(
-                    f"{statement.title}: {statement.value:.3g} {statement.unit}, and it was {then['value']:.3g} (at most "
-                    f"{then['high']:.3g})"
+                    f"{statement.title}: {statement.value:.3g} {statement.unit}, and it was {then['value']:.3g} (at "
+                    f"most {then['high']:.3g})"
                 )
 
     def as_dict(self) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class SuiteRun:
         self.about: dict[str, Any] = {}
 
     def open(self) -> None:
-        """Take the device and plan. Raises what `open` does, and `ConfigurationError` for a budget that is too small."""
+        """Take the device and plan. Raises what opening raises, `ConfigurationError` for a budget that is too small."""
         bench = self.bench
         bench.open()
         try:

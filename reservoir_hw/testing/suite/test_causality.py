@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from reservoir_hw.testing.bench import Bench
-from reservoir_hw.testing.outcomes import failed, inconclusive
 from reservoir_hw.testing.comparison import WORTH_SEEING
-from reservoir_hw.testing.plan import Plan
+from reservoir_hw.testing.outcomes import failed, inconclusive
+from reservoir_hw.testing.plan import Plan, drives
 
 
-def drives(plan: Plan) -> int:
+def planned(plan: Plan) -> int:
     """With and without the change."""
     return plan.compared(plan.drive(plan.steps), plan.drive(plan.steps))
 
 
+@drives(planned)
 def test_changed_input(bench: Bench) -> None:
     """One input changed at step t changes the states from row t on."""
     at = bench.plan.steps // 2
@@ -30,6 +31,3 @@ def test_changed_input(bench: Bench) -> None:
     if not later.differs or now.smallest > WORTH_SEEING * later.difference:
         inconclusive(f"an input changed at step {at} was not seen in row {at}: {now}; in the next two: {later}")
     failed(f"an input changed at step {at} changes the states from row {at + 1 + later.step} on, and not row {at}")
-
-
-test_changed_input.device_steps = drives

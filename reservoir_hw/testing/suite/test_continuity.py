@@ -10,7 +10,7 @@ import numpy as np
 from reservoir_hw.core.errors import StateLost
 from reservoir_hw.testing.bench import Bench
 from reservoir_hw.testing.outcomes import failed, not_offered
-from reservoir_hw.testing.plan import Plan
+from reservoir_hw.testing.plan import Plan, drives
 
 _PAUSE_S = 0.02
 _STEPWISE = (1, 1, 1, 1)
@@ -31,22 +31,26 @@ def _compare(bench: Bench, first: Sequence[int], what: str, between: Callable[[]
     bench.expect_same(pair, what)
 
 
+@drives(in_pieces(*_STEPWISE))
 def test_step_by_step(bench: Bench) -> None:
     """One run, and the same inputs in single steps."""
     _compare(bench, _STEPWISE, f"{len(_STEPWISE)} single steps and a run")
 
 
+@drives(in_pieces(*_SEVENS))
 def test_in_sevens(bench: Bench) -> None:
     """One run, and the same inputs in two runs, the first of 7 steps."""
     _compare(bench, _SEVENS, "a run of 7 steps and another")
 
 
+@drives(in_pieces(*_ODD))
 def test_after_pauses(bench: Bench) -> None:
     """One run, and runs of odd sizes with pauses between them."""
     what = f"runs of {_ODD[0]}, {_ODD[1]} and more steps, with pauses of {_PAUSE_S:g} s"
     _compare(bench, _ODD, what, lambda: time.sleep(_PAUSE_S))
 
 
+@drives(in_pieces(*_ODD))
 def test_stream(bench: Bench) -> None:
     """One run, and the same inputs as a stream of chunks."""
     reservoir = bench.reservoir
@@ -62,6 +66,7 @@ def test_stream(bench: Bench) -> None:
     bench.expect_same(bench.pair(lambda: bench.drive(u)[0], streamed), "a stream of three chunks")
 
 
+@drives(lambda plan: plan.drive(3) if plan.spec.continuity == "free_running" else 0)
 def test_refusal(bench: Bench) -> None:
     """A device that goes on by itself refuses a second run, before it is driven."""
     if bench.spec.continuity != "free_running":
@@ -76,9 +81,3 @@ def test_refusal(bench: Bench) -> None:
             failed("the second run was refused, but after the device had been driven")
     else:
         failed("a second run after a reset was accepted: its states have a past that nobody knows")
-
-
-test_step_by_step.device_steps = in_pieces(*_STEPWISE)
-test_in_sevens.device_steps = in_pieces(*_SEVENS)
-test_after_pauses.device_steps = test_stream.device_steps = in_pieces(*_ODD)
-test_refusal.device_steps = lambda plan: plan.drive(3) if plan.spec.continuity == "free_running" else 0

@@ -6,17 +6,18 @@ import numpy as np
 
 from reservoir_hw.testing.bench import Bench
 from reservoir_hw.testing.outcomes import failed, unverified
-from reservoir_hw.testing.plan import Plan
+from reservoir_hw.testing.plan import Plan, drives
 
 # Of the distance of two levels: a read-out may be corrected by a gain of its own for each node.
 _TOLERANCE = 0.5
 
 
-def drives(plan: Plan) -> int:
+def planned(plan: Plan) -> int:
     """One."""
     return plan.drive(plan.steps)
 
 
+@drives(planned)
 def test_bits(bench: Bench) -> None:
     """A node has as many levels as `output_bits` allows, and no finer ones."""
     spec = bench.spec
@@ -36,7 +37,7 @@ def test_bits(bench: Bench) -> None:
         return
     low, high = spec.state_range
     level = (high - low) / (2**spec.output_bits - 1)
-    gaps = np.diff(np.sort(states.astype(np.float64), axis=0), axis=0)
+    gaps: np.ndarray = np.diff(np.sort(states.astype(np.float64), axis=0), axis=0)
     finer = (gaps > 1e-9 * (high - low)) & (gaps < _TOLERANCE * level)
     if finer.any():
         smallest = gaps[finer].min()
@@ -46,6 +47,7 @@ def test_bits(bench: Bench) -> None:
     bench.statement.text += f", none closer than a level ({level:.3g})"
 
 
+@drives(planned)
 def test_state_range(bench: Bench) -> None:
     """No state lies outside `state_range`."""
     limits = bench.spec.state_range
@@ -57,6 +59,3 @@ def test_state_range(bench: Bench) -> None:
     slack = 1e-6 * (limits[1] - limits[0])
     if low < limits[0] - slack or high > limits[1] + slack:
         failed(f"states from {bench.statement.text}")
-
-
-test_bits.device_steps = test_state_range.device_steps = drives

@@ -7,9 +7,15 @@ import numpy as np
 from reservoir_hw.testing import golden
 from reservoir_hw.testing.bench import Bench, Pair
 from reservoir_hw.testing.outcomes import failed, unverified
-from reservoir_hw.testing.plan import Plan
+from reservoir_hw.testing.plan import Plan, drives
 
 
+def golden_drives(plan: Plan) -> int:
+    """About as long as a standard drive: how long the trace is, is known when it is read."""
+    return plan.compared(plan.drive(plan.steps))
+
+
+@drives(lambda plan: plan.reset_steps)
 def test_fingerprint(bench: Bench) -> None:
     """The fingerprint is the same after the device was closed and opened."""
     before = bench.spec.identity
@@ -21,6 +27,7 @@ def test_fingerprint(bench: Bench) -> None:
         failed(f"the fingerprint was {before.fingerprint[:12]}, and is {after.fingerprint[:12]} after reopening")
 
 
+@drives(golden_drives)
 def test_golden_trace(bench: Bench) -> None:
     """The device answers as its golden trace says."""
     path = bench.hil.golden
@@ -34,12 +41,3 @@ def test_golden_trace(bench: Bench) -> None:
         return
     taken = bench.repeated(lambda: bench.drive(drive)[0])
     bench.expect_same(Pair(trace.repeats(bench.repeats), taken), "the golden trace")
-
-
-def golden_drives(plan: Plan) -> int:
-    """About as long as a standard drive: how long the trace is, is known when it is read."""
-    return plan.compared(plan.drive(plan.steps))
-
-
-test_fingerprint.device_steps = lambda plan: plan.reset_steps
-test_golden_trace.device_steps = golden_drives

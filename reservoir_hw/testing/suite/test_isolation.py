@@ -5,31 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from reservoir_hw.testing.bench import Bench, Pair
-from reservoir_hw.testing.plan import Plan
+from reservoir_hw.testing.plan import Plan, drives
 
 _BATCH = 3
-
-
-def test_rows_of_a_batch(bench: Bench) -> None:
-    """A sequence alone, and as the first and the last row of a batch."""
-    u = bench.inputs("batch", batch=_BATCH)
-
-    def alone() -> np.ndarray:
-        return np.concatenate([bench.drive(u[row : row + 1])[0] for row in (0, _BATCH - 1)])
-
-    def together() -> np.ndarray:
-        return np.concatenate(bench.drive(u)[[0, -1]])
-
-    bench.expect_same(bench.pair(alone, together), f"in a batch of {_BATCH}", rounds=True)
-
-
-def test_another_user(bench: Bench) -> None:
-    """Somebody else opens the device, drives it and closes it: the next one finds it as before."""
-    u = bench.inputs()
-    before = bench.repeated(lambda: bench.drive(u)[0])
-    with bench.another_user() as other:
-        other.run(u[:, ::-1] if bench.reservoir.known_inputs() is None else u)
-    bench.expect_same(Pair(before, bench.repeated(lambda: bench.drive(u)[0])), "after another user")
 
 
 def batches(plan: Plan) -> int:
@@ -43,5 +21,25 @@ def users(plan: Plan) -> int:
     return plan.compared(*[plan.drive(plan.steps)] * 2) + plan.drive(plan.steps) + 2 * plan.reset_steps
 
 
-test_rows_of_a_batch.device_steps = batches
-test_another_user.device_steps = users
+@drives(batches)
+def test_rows_of_a_batch(bench: Bench) -> None:
+    """A sequence alone, and as the first and the last row of a batch."""
+    u = bench.inputs("batch", batch=_BATCH)
+
+    def alone() -> np.ndarray:
+        return np.concatenate([bench.drive(u[row : row + 1])[0] for row in (0, _BATCH - 1)])
+
+    def together() -> np.ndarray:
+        return np.concatenate(bench.drive(u)[[0, -1]])
+
+    bench.expect_same(bench.pair(alone, together), f"in a batch of {_BATCH}", rounds=True)
+
+
+@drives(users)
+def test_another_user(bench: Bench) -> None:
+    """Somebody else opens the device, drives it and closes it: the next one finds it as before."""
+    u = bench.inputs()
+    before = bench.repeated(lambda: bench.drive(u)[0])
+    with bench.another_user() as other:
+        other.run(u[:, ::-1] if bench.reservoir.known_inputs() is None else u)
+    bench.expect_same(Pair(before, bench.repeated(lambda: bench.drive(u)[0])), "after another user")

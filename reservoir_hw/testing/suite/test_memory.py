@@ -9,12 +9,24 @@ from reservoir_hw.measures import echo_state_index
 from reservoir_hw.testing.bench import Bench
 from reservoir_hw.testing.comparison import ROUNDING
 from reservoir_hw.testing.outcomes import failed, inconclusive, unverified
-from reservoir_hw.testing.plan import Plan
+from reservoir_hw.testing.plan import Plan, drives
 
-_LOOKED_AT = 8
+_LOOKED_AT = 24
 _PASTS = 4
 
 
+def pasts(plan: Plan) -> int:
+    """Each with the common drive, the first twice if the device scatters."""
+    return (_PASTS + (not plan.spec.deterministic)) * plan.drive(plan.past + _common(plan))
+
+
+def forgotten(plan: Plan) -> int:
+    """Nothing where no memory is declared."""
+    memory = plan.spec.memory_steps
+    return plan.compared(*[plan.drive(plan.past + memory + _LOOKED_AT)] * 2) if memory else 0
+
+
+@drives(forgotten)
 def test_forgotten(bench: Bench) -> None:
     """After `memory_steps` common inputs two different pasts no longer matter."""
     memory = bench.spec.memory_steps
@@ -30,6 +42,7 @@ def test_forgotten(bench: Bench) -> None:
     bench.expect_same(pair, f"{memory} steps after different pasts", rounds=True)
 
 
+@drives(pasts)
 def test_echo_state(bench: Bench) -> None:
     """Different pasts end in one response to the same inputs (echo-state index 1)."""
     past, (low, high) = bench.plan.past, bench.limits
@@ -56,18 +69,3 @@ def test_echo_state(bench: Bench) -> None:
 
 def _common(plan: Plan) -> int:
     return max(2 * plan.steps, plan.spec.memory_steps + _LOOKED_AT)
-
-
-def pasts(plan: Plan) -> int:
-    """Each with the common drive, the first twice if the device scatters."""
-    return (_PASTS + (not plan.spec.deterministic)) * plan.drive(plan.past + _common(plan))
-
-
-def forgotten(plan: Plan) -> int:
-    """Nothing where no memory is declared."""
-    memory = plan.spec.memory_steps
-    return plan.compared(*[plan.drive(plan.past + memory + _LOOKED_AT)] * 2) if memory else 0
-
-
-test_forgotten.device_steps = forgotten
-test_echo_state.device_steps = pasts

@@ -7,7 +7,7 @@ import pytest
 from reservoir_hw.core.errors import DeviceError, InputRangeError
 from reservoir_hw.testing.bench import Bench, Pair
 from reservoir_hw.testing.outcomes import failed, unverified
-from reservoir_hw.testing.plan import Plan
+from reservoir_hw.testing.plan import Plan, drives
 
 _STEPS = 12
 # Parts of the way from the middle of the range to an end.
@@ -15,6 +15,11 @@ _MIDDLE = 0.3, 0.5
 # The other drives stay within the first of these.
 _END = 0.8, 1.0
 _BEYOND = 0.01
+
+
+def levels(plan: Plan) -> int:
+    """Two pairs of constant inputs."""
+    return plan.compared(*[plan.drive(_STEPS)] * 4) if plan.spec.input_range else 0
 
 
 def _declared(bench: Bench) -> tuple[float, float]:
@@ -33,6 +38,7 @@ def _levels(bench: Bench, end: float, parts: tuple[float, float]) -> Pair:
 
 
 @pytest.mark.parametrize("end", ["lowest", "highest"])
+@drives(levels)
 def test_no_clip(bench: Bench, end: str) -> None:
     """The states follow the input up to the end of the range."""
     low, high = _declared(bench)
@@ -46,6 +52,7 @@ def test_no_clip(bench: Bench, end: str) -> None:
     )
 
 
+@drives(lambda plan: 2 * plan.drive(_STEPS) if plan.spec.input_range else 0)
 def test_whole_range(bench: Bench) -> None:
     """The device takes its lowest and its highest input."""
     for at in _declared(bench):
@@ -55,6 +62,7 @@ def test_whole_range(bench: Bench) -> None:
             failed(f"the input {at:g} lies in the declared range, and the device does not take it: {error}")
 
 
+@drives(lambda plan: 2 * plan.drive(3) if plan.spec.input_range else 0)
 def test_beyond(bench: Bench) -> None:
     """What lies beyond the range is refused before the device is driven, or clipped and counted."""
     low, high = _declared(bench)
@@ -75,13 +83,3 @@ def test_beyond(bench: Bench) -> None:
         counted = bench.reservoir.counters.clipped - clipped
         if counted != u.size:
             failed(f"{u.size} inputs of {at:g} were clipped, and {counted} were counted")
-
-
-def levels(plan: Plan) -> int:
-    """Two pairs of constant inputs."""
-    return plan.compared(*[plan.drive(_STEPS)] * 4) if plan.spec.input_range else 0
-
-
-test_no_clip.device_steps = levels
-test_whole_range.device_steps = lambda plan: 2 * plan.drive(_STEPS) if plan.spec.input_range else 0
-test_beyond.device_steps = lambda plan: 2 * plan.drive(3) if plan.spec.input_range else 0

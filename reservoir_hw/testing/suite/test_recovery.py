@@ -9,14 +9,15 @@ import numpy as np
 from reservoir_hw.core.errors import DeviceError, StateLost
 from reservoir_hw.testing.bench import Bench, Pair
 from reservoir_hw.testing.outcomes import failed, unverified
-from reservoir_hw.testing.plan import Plan
+from reservoir_hw.testing.plan import Plan, drives
 
 
-def drives(plan: Plan) -> int:
+def planned(plan: Plan) -> int:
     """Drives before and after, and the one with the fault."""
     return plan.compared(*[plan.drive(plan.steps)] * 2) + plan.drive(plan.past, plan.steps - plan.past)
 
 
+@drives(planned)
 def test_fault(bench: Bench) -> None:
     """A fault in the middle of a drive is told, or does no harm; what follows it is refused until a reset."""
     if bench.hil.fault is None:
@@ -63,9 +64,6 @@ def _expect_going_on(bench: Bench, expected: np.ndarray, found: np.ndarray) -> N
     bench.statement.text = "no fault was told, and the drive went on rightly"
     if moved > 3 * scatter + 1e-3 * spread:
         failed(
-            f"the device failed, nobody was told, and the states that followed are off by {moved / spread:.2g} standard "
-            "deviations: the state was lost unnoticed"
+            f"the device failed, nobody was told, and the states that followed are off by {moved / spread:.2g} "
+            "standard deviations: the state was lost unnoticed"
         )
-
-
-test_fault.device_steps = drives

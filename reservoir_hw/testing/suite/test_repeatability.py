@@ -1,4 +1,4 @@
-"""The same drive twice. A device that is not as deterministic as it declares fails here, and is measured from then on."""
+"""The same drive again. A device that is not as deterministic as it declares fails here, and nowhere else for that."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import numpy as np
 from reservoir_hw.testing.bench import Bench
 from reservoir_hw.testing.comparison import REPEATS
 from reservoir_hw.testing.outcomes import failed
-from reservoir_hw.testing.plan import Plan
+from reservoir_hw.testing.plan import Plan, drives
 
 
-def drives(plan: Plan) -> int:
+def planned(plan: Plan) -> int:
     """One that does not count, then the repeats."""
     return plan.drive(plan.steps) * (1 + (2 if plan.spec.deterministic else REPEATS))
 
 
+@drives(planned)
 def test_same_drive_again(bench: Bench) -> None:
     """The response to the same inputs, and how much it scatters."""
     u = bench.inputs()
@@ -33,8 +34,8 @@ def test_same_drive_again(bench: Bench) -> None:
     if bench.deterministic and not same:
         bench.deterministic = False
         failed(
-            f"it declares itself deterministic, but the same drive gave other states: the repeat error is {relative:.2g} "
-            "standard deviations of the states. All other groups are judged by this error now"
+            f"it declares itself deterministic, but the same drive gave other states: the repeat error is "
+            f"{relative:.2g} standard deviations of the states. All other groups are judged by this error now"
         )
     if not spread:
         failed("its states do not move, whatever it is driven with")
@@ -43,6 +44,3 @@ def test_same_drive_again(bench: Bench) -> None:
         if same
         else f"repeat error {relative:.2g} standard deviations of the states ({len(taken)})"
     )
-
-
-test_same_drive_again.device_steps = drives

@@ -8,42 +8,49 @@ import time
 
 import pytest
 
+from reservoir_hw.core.hil import Action
 from reservoir_hw.testing import owner
 from reservoir_hw.testing.bench import Bench
 from reservoir_hw.testing.outcomes import failed, unverified
+from reservoir_hw.testing.plan import drives
 
 _PATIENCE_S = 60.0
 # A server learns of it by a message.
 _AT_ONCE_S = 1.0
 
 
+def _safe_check(bench: Bench) -> Action:
+    """What answers whether the device is safe."""
+    if bench.hil.safe_check is None:
+        unverified("nothing says how to see that the device is safe (hil: safe_check:)")
+    return bench.hil.safe_check
+
+
 def _safe_within(bench: Bench, seconds: float) -> bool:
     """Whether the device becomes safe: a lease must end first, or a guard do its work."""
     until = time.monotonic() + seconds
-    while not bench.perform(bench.hil.safe_check):
+    check = _safe_check(bench)
+    while not bench.perform(check):
         if time.monotonic() > until:
             return False
         time.sleep(0.05)
     return True
 
 
-def _expect_check(bench: Bench) -> None:
-    if bench.hil.safe_check is None:
-        unverified("nothing says how to see that the device is safe (hil: safe_check:)")
-
-
+@drives(lambda plan: plan.drive(3))
 def test_after_close(bench: Bench) -> None:
     """Safe at once after close()."""
-    _expect_check(bench)
+    _safe_check(bench)
     bench.drive(bench.inputs(steps=3))
     bench.close()
     if not _safe_within(bench, _AT_ONCE_S):
         failed("after close() the device is not in its safe state")
 
 
+@drives(lambda plan: plan.drive(3))
 def test_after_exception(bench: Bench) -> None:
     """Safe at once where the code in the `with` block fails."""
-    _expect_check(bench)
+    _safe_check(bench)
     try:
         with bench.reservoir:
             bench.drive(bench.inputs(steps=3))
@@ -57,7 +64,7 @@ def test_after_exception(bench: Bench) -> None:
 @pytest.mark.parametrize("how", ["SIGINT", "SIGKILL"])
 def test_after_signal(bench: Bench, how: str) -> None:
     """Safe soon after the process that drives the device is interrupted or killed."""
-    _expect_check(bench)
+    _safe_check(bench)
     u = bench.inputs()
     bench.close()
     with owner.process(bench.config, u) as child:
@@ -82,6 +89,3 @@ def test_one_owner(bench: Bench) -> None:
         failed("another process could open the device while we had it, and drive it")
     if not said.startswith("DeviceBusy"):
         failed(f"another process did not learn that the device is in use: {said}")
-
-
-test_after_close.device_steps = test_after_exception.device_steps = lambda plan: plan.drive(3)

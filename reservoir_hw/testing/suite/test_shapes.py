@@ -9,14 +9,20 @@ import numpy as np
 from reservoir_hw.core.errors import InputRangeError, ReservoirError, ShapeError
 from reservoir_hw.testing.bench import Bench
 from reservoir_hw.testing.outcomes import failed
-from reservoir_hw.testing.plan import Plan
+from reservoir_hw.testing.plan import Plan, drives
 
 
-def drives(plan: Plan) -> int:
+def planned(plan: Plan) -> int:
     """One with two sequences, one short one, one step."""
     return plan.drive(plan.steps, batch=2) + plan.drive(3) + plan.drive(1)
 
 
+def resets(plan: Plan) -> int:
+    """One for each case."""
+    return 5 * plan.drive(0)
+
+
+@drives(planned)
 def test_shapes(bench: Bench) -> None:
     """run, step and out= answer with (batch, time, nodes) in the declared dtype."""
     spec = bench.spec
@@ -39,6 +45,7 @@ def _step(bench: Bench, u: np.ndarray) -> np.ndarray:
     return np.asarray(bench.reservoir.step(u))
 
 
+@drives(resets)
 def test_wrong_inputs(bench: Bench) -> None:
     """Wrong shapes, other batch sizes, NaN and infinity are refused before `counters.steps` moves."""
     run, good = bench.reservoir.run, bench.inputs(steps=3)
@@ -66,12 +73,3 @@ def test_wrong_inputs(bench: Bench) -> None:
             failed(f"{what} was accepted")
         if bench.device_steps != before:
             failed(f"{what} was refused, but after the device had been driven")
-
-
-def resets(plan: Plan) -> int:
-    """One for each case."""
-    return 5 * plan.drive(0)
-
-
-test_shapes.device_steps = drives
-test_wrong_inputs.device_steps = resets

@@ -6,10 +6,10 @@ import numpy as np
 
 from reservoir_hw.testing.bench import Bench
 from reservoir_hw.testing.outcomes import not_offered
-from reservoir_hw.testing.plan import Plan
+from reservoir_hw.testing.plan import Plan, drives
 
 
-def drives(plan: Plan) -> int:
+def planned(plan: Plan) -> int:
     """A drive in two pieces, and one that goes astray between them."""
     first = plan.past
     rest = plan.steps - first
@@ -17,6 +17,7 @@ def drives(plan: Plan) -> int:
     return plan.compared(straight, straight + plan.drive(first, rest)) if plan.spec.snapshot else 0
 
 
+@drives(planned)
 def test_snapshot(bench: Bench) -> None:
     """A drive that goes on at once, and one that is led astray and brought back."""
     reservoir, spec = bench.reservoir, bench.spec
@@ -35,6 +36,3 @@ def test_snapshot(bench: Bench) -> None:
         return np.asarray(reservoir.run(u[:, first:]))[0]
 
     bench.expect_same(bench.pair(straight, astray), "after restore()")
-
-
-test_snapshot.device_steps = drives

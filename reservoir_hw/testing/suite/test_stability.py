@@ -5,14 +5,15 @@ from __future__ import annotations
 from reservoir_hw.testing.bench import Bench, Pair
 from reservoir_hw.testing.comparison import WORTH_SEEING
 from reservoir_hw.testing.outcomes import failed, inconclusive
-from reservoir_hw.testing.plan import Plan
+from reservoir_hw.testing.plan import Plan, drives
 
 
-def drives(plan: Plan) -> int:
+def planned(plan: Plan) -> int:
     """The repeats of the standard drive; those of the beginning are there."""
     return plan.compared(plan.drive(plan.steps))
 
 
+@drives(planned)
 def test_drift(bench: Bench) -> None:
     """The standard drive now and at the beginning."""
     u = bench.inputs()
@@ -27,6 +28,3 @@ def test_drift(bench: Bench) -> None:
         failed(f"it drifts: {bench.statement.text}")
     if not found.conclusive:
         inconclusive(bench.statement.text)
-
-
-test_drift.device_steps = drives

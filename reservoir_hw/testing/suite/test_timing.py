@@ -8,20 +8,21 @@ import numpy as np
 
 from reservoir_hw.testing.bench import Bench
 from reservoir_hw.testing.outcomes import failed
-from reservoir_hw.testing.plan import Plan
+from reservoir_hw.testing.plan import Plan, drives
 
 _STEPS = 100
 _SLOWEST = 1.5
 _TAIL_FROM = 10_000
 
 
-def drives(plan: Plan) -> int:
+def planned(plan: Plan) -> int:
     """Single steps, and a run."""
     free = plan.spec.continuity == "free_running"
     steps = _STEPS * plan.drive(1) if free else plan.drive(*[1] * _STEPS)
     return steps + plan.drive(plan.steps)
 
 
+@drives(planned)
 def test_pace(bench: Bench) -> None:
     """Round trip of a step (median, 99th percentile, jitter), and steps per second of a run."""
     u, spec = bench.inputs(), bench.spec
@@ -47,6 +48,3 @@ def test_pace(bench: Bench) -> None:
     declared = spec.step_period_s
     if declared and not spec.identity.simulated and period > _SLOWEST * declared:
         failed(f"a step of a run takes {period:.3g} s, declared is a period of {declared:.3g} s")
-
-
-test_pace.device_steps = drives

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from reservoir_hw.testing.comparison import (
     Comparison,
     compare_exactly,
     compare_repeats,
+    spread_of,
 )
 from reservoir_hw.testing.outcomes import Statement, failed, inconclusive, not_offered
 from reservoir_hw.testing.plan import Plan
@@ -40,10 +41,16 @@ class Pair:
 
     reference: np.ndarray
     other: np.ndarray
+    spread: float
+
+    @classmethod
+    def of(cls, reference: np.ndarray, other: np.ndarray) -> Self:
+        """Of these drives; `spread` is the standard deviation of their states."""
+        return cls(reference, other, spread_of(np.concatenate([reference, other])))
 
     def rows(self, rows: slice) -> Pair:
-        """Some of the time steps."""
-        return Pair(self.reference[:, rows], self.other[:, rows])
+        """Some of the time steps, in units of the whole drive."""
+        return Pair(self.reference[:, rows], self.other[:, rows], self.spread)
 
 
 class Bench:
@@ -170,7 +177,7 @@ class Bench:
         for number in range(self.repeats):
             for which in (0, 1) if number % 2 == 0 else (1, 0):
                 taken[which].append((reference, other)[which]())
-        return Pair(np.stack(taken[0]), np.stack(taken[1]))
+        return Pair.of(np.stack(taken[0]), np.stack(taken[1]))
 
     @property
     def repeats(self) -> int:
@@ -182,17 +189,19 @@ class Bench:
     def compare(self, pair: Pair, *, rounds: bool = False) -> Comparison:
         """What differs. `rounds`: the arithmetic may round otherwise, as with another number of sequences."""
         if len(pair.reference) == 1:
-            found = compare_exactly(pair.reference[0], pair.other[0], tolerance=ROUNDING if rounds else 0.0)
+            found = compare_exactly(
+                pair.reference[0], pair.other[0], spread=pair.spread, tolerance=ROUNDING if rounds else 0.0
+            )
         else:
-            found = compare_repeats(pair.reference, pair.other)
+            found = compare_repeats(pair.reference, pair.other, spread=pair.spread)
             if rounds and found.difference <= ROUNDING:
                 found = replace(found, differs=False)
-        self.statement.comparisons.append(asdict(found))
         return found
 
     def expect_same(self, pair: Pair, what: str, *, rounds: bool = False) -> None:
         """Fail where the two conditions give other states; inconclusive where that could not have been seen."""
         found = self.compare(pair, rounds=rounds)
+        self.statement.comparisons.append(asdict(found))
         self.statement.value, self.statement.unit = found.difference, "standard deviations"
         self.statement.low, self.statement.high = (
             max(0.0, found.difference - found.smallest),

@@ -76,21 +76,23 @@ class Comparison:
         )
 
 
-def compare_exactly(reference: np.ndarray, other: np.ndarray, *, tolerance: float = 0.0) -> Comparison:
-    """Single drives (time, nodes). They differ where the RMS difference exceeds `tolerance` standard deviations.
+def compare_exactly(reference: np.ndarray, other: np.ndarray, *, spread: float, tolerance: float = 0.0) -> Comparison:
+    """Single drives (time, nodes) of states with the standard deviation `spread`.
 
-    With a tolerance of 0 every bit counts.
+    They differ where the RMS difference exceeds `tolerance` standard deviations; with 0, every bit counts.
     """
     moved = np.abs(other.astype(np.float64) - reference)
-    difference = float(np.sqrt(np.mean(moved**2))) / _spread(reference[None])
+    difference = float(np.sqrt(np.mean(moved**2))) / spread
     step, node = np.unravel_index(moved.argmax(), moved.shape)
     return Comparison(difference > tolerance, difference, tolerance, step=int(step), node=int(node))
 
 
-def compare_repeats(reference: np.ndarray, other: np.ndarray, *, alpha: float = ALPHA) -> Comparison:
-    """Repeats (repeats, time, nodes), taken in turn, so that slow drift falls on both alike. As many of each."""
+def compare_repeats(reference: np.ndarray, other: np.ndarray, *, spread: float, alpha: float = ALPHA) -> Comparison:
+    """Repeats (repeats, time, nodes) of states with the standard deviation `spread`, as many of each.
+
+    They are taken in turn, so that slow drift falls on both alike.
+    """
     repeats, steps, nodes = reference.shape
-    spread = _spread(np.concatenate([reference, other]))
     drives = np.concatenate([reference, other]).reshape(2 * repeats, steps, nodes) / spread
     drives -= drives.mean(axis=0)
     # By node, and whatever the groups are: a node that scatters widely must not hide the others.
@@ -157,7 +159,7 @@ def _splits(repeats: int) -> np.ndarray:
     return splits
 
 
-def _spread(states: np.ndarray) -> float:
-    """Standard deviation of the states over time, all nodes together; 1 where nothing moves."""
+def spread_of(states: np.ndarray) -> float:
+    """Standard deviation of states (repeats, time, nodes) over time, all nodes together; 1 where nothing moves."""
     mean = states.astype(np.float64).mean(axis=0)
     return float(np.sqrt(np.mean((mean - mean.mean(axis=0)) ** 2))) or 1.0

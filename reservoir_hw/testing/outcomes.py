@@ -43,8 +43,8 @@ def not_offered(reason: str) -> NoReturn:
 class Statement:
     """One sentence about the device, and what was found.
 
-    `smallest` is the smallest difference that could have been seen, in standard deviations of the states; `value` with
-    the interval `low` to `high` is what another run is held against (`--baseline`), more being worse.
+    `comparisons` are those of conditions that should give the same states. `value` with the interval `low` to `high` is
+    what another run is held against (`--baseline`); more is worse.
     """
 
     group: str

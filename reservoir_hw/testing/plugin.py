@@ -148,6 +148,8 @@ def bench(reservoir_device: Device, request: pytest.FixtureRequest) -> Iterator[
     reservoir_device.give_to(run)
     with run.statement(*collected.group_and_name(request.node)) as statement:
         request.node.stash[STATEMENT] = statement
+        if statement.outcome == "not offered":
+            pytest.skip(f"not offered: {statement.text}")
         run.ready()
         yield run.bench
 
@@ -182,7 +184,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             ):
                 item.stash[FIRST_ERROR] = f"{call.excinfo.typename}: {call.excinfo.value}"
             statement = item.stash.get(STATEMENT, None)
-            if call.when == "setup" and statement is not None:
+            if call.when == "setup" and statement is not None and statement.outcome != "not offered":
                 statement.outcome, statement.text = "failed", f"{call.excinfo.typename}: {call.excinfo.value}"
         properties.put(item, item.stash.get(FIRST_ERROR, ""))
     return (yield)

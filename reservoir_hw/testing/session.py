@@ -51,7 +51,9 @@ class SuiteRun:
         try:
             bench.deterministic = bench.spec.deterministic
             waveform = bench.reservoir.reset_policy.waveform(bench.reservoir.device_spec)
-            plan = Plan(bench.spec, 0 if waveform is None else len(waveform))
+            known = bench.reservoir.known_inputs()
+            longest = STEPS if known is None else min(STEPS, len(known))
+            plan = Plan(bench.spec, 0 if waveform is None else len(waveform), longest)
             self.step_s = self._pace()
             budget = self.budget_steps or BUDGET
             if self.budget_s is not None:
@@ -72,7 +74,7 @@ class SuiteRun:
         spec = self.bench.spec
         if spec.step_period_s and not spec.identity.simulated:
             return spec.step_period_s
-        u = self.bench.level(sum(self.bench.limits) / 2, STEPS // 4)
+        u = self.bench.inputs(steps=STEPS // 4)
         self.bench.drive(u)
         started = time.perf_counter()
         self.bench.drive(u)
@@ -109,6 +111,9 @@ class SuiteRun:
         found = Statement(group, name)
         self.statements.append(found)
         bench.statement = found
+        reason = bench.hil.not_offered.get(group)
+        if reason is not None:
+            found.outcome, found.text = "not offered", reason
         before, started = bench.device_steps, time.perf_counter()
         try:
             yield found

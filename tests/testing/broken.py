@@ -6,6 +6,7 @@ One small network is housed in a backend, in functions of `kind: python`, or beh
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,6 +120,7 @@ class FilmConfig(ReservoirConfig):
     lie: Lie = "none"
     noise: float = 0.0
     simulated: bool = False
+    step_s: float = 0.0
 
     def build(self) -> FilmReservoir:
         return FilmReservoir(self)
@@ -134,7 +136,7 @@ class FilmReservoir(Reservoir):
             spec_of(config.lie, config.noise, simulated=config.simulated),
             resource=f"film in {folder}" if locked else None,
         )
-        self._lie, self._folder = config.lie, folder
+        self._lie, self._folder, self._step_s = config.lie, folder, config.step_s
         self._film = Film(config.lie, config.noise)
 
     def _open(self) -> None:
@@ -148,6 +150,7 @@ class FilmReservoir(Reservoir):
         self._film.to_rest(batch)
 
     def _run(self, u: np.ndarray, out: Any) -> np.ndarray:
+        time.sleep(self._step_s * u.shape[0] * u.shape[1])
         fails = self._folder / "fails once"
         if fails.exists():
             fails.unlink()

@@ -37,7 +37,7 @@ def test_golden_trace(bench: Bench) -> None:
     trace.check(bench.spec)
     drive = trace.inputs.astype(bench.spec.numpy_dtype)[None]
     if bench.deterministic:
-        bench.expect_same(Pair(trace.states[:1], np.stack([bench.drive(drive)[0]])), "the golden trace", rounds=True)
+        bench.expect_same(Pair.of(trace.states[:1], np.stack([bench.drive(drive)[0]])), "the golden trace", rounds=True)
         return
     taken = bench.repeated(lambda: bench.drive(drive)[0])
-    bench.expect_same(Pair(trace.repeats(bench.repeats), taken), "the golden trace")
+    bench.expect_same(Pair.of(trace.repeats(bench.repeats), taken), "the golden trace")

@@ -42,4 +42,4 @@ def test_another_user(bench: Bench) -> None:
     before = bench.repeated(lambda: bench.drive(u)[0])
     with bench.another_user() as other:
         other.run(u[:, ::-1] if bench.reservoir.known_inputs() is None else u)
-    bench.expect_same(Pair(before, bench.repeated(lambda: bench.drive(u)[0])), "after another user")
+    bench.expect_same(Pair.of(before, bench.repeated(lambda: bench.drive(u)[0])), "after another user")

@@ -39,7 +39,7 @@ def test_fault(bench: Bench) -> None:
     with contextlib.suppress(DeviceError):
         bench.reservoir.close()
     bench.reopen()
-    bench.expect_same(Pair(before, bench.repeated(lambda: bench.drive(u)[0])), "after the recovery")
+    bench.expect_same(Pair.of(before, bench.repeated(lambda: bench.drive(u)[0])), "after the recovery")
 
 
 def _expect_state_lost(bench: Bench, u: np.ndarray) -> None:

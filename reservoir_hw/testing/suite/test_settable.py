@@ -22,4 +22,4 @@ def test_transition(bench: Bench) -> None:
     u = bench.inputs()
     runs = bench.repeated(lambda: bench.drive(u)[0])
     steps = np.stack([np.asarray(bench.reservoir.transition(u[0, 1:], run[:-1])) for run in runs])
-    bench.expect_same(Pair(runs[:, 1:], steps), "transition()", rounds=True)
+    bench.expect_same(Pair.of(runs[:, 1:], steps), "transition()", rounds=True)

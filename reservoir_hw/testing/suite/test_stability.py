@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from reservoir_hw.testing.bench import Bench, Pair
 from reservoir_hw.testing.comparison import WORTH_SEEING
 from reservoir_hw.testing.outcomes import failed, inconclusive
@@ -19,7 +21,8 @@ def test_drift(bench: Bench) -> None:
     u = bench.inputs()
     if bench.early is None or len(bench.early) < bench.repeats:
         bench.early = bench.repeated(lambda: bench.drive(u)[0])
-    found = bench.compare(Pair(bench.early, bench.repeated(lambda: bench.drive(u)[0])))
+    found = bench.compare(Pair.of(bench.early, bench.repeated(lambda: bench.drive(u)[0])))
+    bench.statement.comparisons.append(asdict(found))
     bench.statement.text = f"after {bench.device_steps:,} device steps: {found}"
     bench.statement.value, bench.statement.unit = found.difference, "standard deviations"
     bench.statement.low = max(0.0, found.difference - found.smallest)

@@ -25,8 +25,8 @@ def compare(
     ] = 2000,
     washout: Annotated[int, typer.Option(min=4, help="First steps of each drive that do not count.")] = 200,
     repeats: Annotated[
-        int, typer.Option(min=1, help="How often each device is driven with the same inputs. Verdicts need 6.")
-    ] = 6,
+        int, typer.Option(min=1, help="How often each device is driven with the same inputs. Verdicts need 8.")
+    ] = 10,
     only: Annotated[
         list[str] | None,
         typer.Option("--only", metavar="NAME", help="Take this measure alone, e.g. consistency. May be repeated."),

@@ -48,7 +48,7 @@ def compare(
     task: str | Path | None = None,
     steps: int = 2000,
     washout: int = 200,
-    repeats: int = 6,
+    repeats: int = 10,
     seed: int = 0,
     input_range: tuple[float, float] | None = None,
     inputs: int | None = None,

@@ -48,8 +48,8 @@ def responses_figure(nodes: NodeComparison, washout: int) -> Figure:
     at = np.arange(washout, washout + count)
     for (name, node), (over_time, against) in zip(chosen, grid, strict=True):
         a, b = nodes.mean_a[:, node], nodes.mean_b[:, node]
-        over_time.plot(at, a[:count], "o-", color=_A, markersize=3, linewidth=1, label="A")
-        over_time.plot(at, b[:count], "o-", color=_B, markersize=3, linewidth=1, label="B")
+        over_time.plot(at, a[:count], "-", color=_A, linewidth=4, alpha=0.35, label="A")
+        over_time.plot(at, b[:count], "o-", color=_B, markersize=2.5, linewidth=0.9, label="B")
         raw, aligned = nodes.difference.nrmse[node], nodes.difference.aligned[node]
         title = f"Node {nodes.difference.nodes[node]} ({name}): NRMSE {raw:.2g}, aligned {aligned:.2g}"
         over_time.set_title(title, loc="left", fontsize=10)
@@ -59,10 +59,15 @@ def responses_figure(nodes: NodeComparison, washout: int) -> Figure:
         ends = np.array([min(a.min(), b.min()), max(a.max(), b.max())])
         against.plot(ends, ends, color="black", linewidth=0.8, linestyle="--", label="B = A")
         against.set(xlabel="state of A", ylabel="state of B")
-    grid[0, 0].legend(frameon=False, ncols=2, loc="upper right", fontsize=9)
-    grid[0, 1].legend(frameon=False, loc="upper left", fontsize=9)
+    lines = [line for axes in grid[0] for line in axes.get_legend_handles_labels()[0]]
+    figure.legend(handles=lines, frameon=False, ncols=3, loc="outside lower center", fontsize=9)
     grid[-1, 0].set_xlabel("step since the reset")
-    figure.suptitle("The same inputs to both: mean response over the repeats", x=0.01, ha="left", fontsize=11)
+    figure.suptitle(
+        "The same inputs to both: mean responses over the repeats (NRMSE: of single repeats)",
+        x=0.01,
+        ha="left",
+        fontsize=11,
+    )
     return figure
 
 
@@ -70,17 +75,18 @@ def nodes_figure(nodes: NodeComparison) -> Figure:
     """NRMSE of each node, as it is and aligned, over the repeat error."""
     figure, grid = panels(10.0, 4.0, 1, 2, sharey=True)
     found = nodes.difference
-    kinds: list[tuple[str, np.ndarray, tuple[Any, Any]]] = [
-        ("as it is", found.nrmse, (nodes.floor_a, nodes.floor_b)),
-        ("after aligning scale and offset", found.aligned, (nodes.aligned_floor_a, nodes.aligned_floor_b)),
+    order = np.argsort(found.nrmse)
+    kinds: list[tuple[str, str, np.ndarray, tuple[Any, Any]]] = [
+        ("raw", "as it is (raw)", found.nrmse, (nodes.floor_a, nodes.floor_b)),
+        ("aligned", "aligned in scale and offset", found.aligned, (nodes.aligned_floor_a, nodes.aligned_floor_b)),
     ]
-    at = np.arange(len(found.nrmse))
-    shown = np.concatenate([v for _, v, floors in kinds for v in (v, *(f for f in floors if f is not None))])
+    at = np.arange(len(order))
+    shown = np.concatenate([v for _, _, v, floors in kinds for v in (v, *(f for f in floors if f is not None))])
     positive = shown[shown > 0]
     logarithmic = len(positive) > 0 and positive.max() > 20 * positive.min()
     # A floor of 0 has no place on a logarithmic scale: it lies below everything that is drawn.
     least = positive.min() / 3 if logarithmic else 0.0
-    for axes, (title, values, floors) in zip(grid, kinds, strict=True):
+    for axes, (kind, title, values, floors) in zip(grid, kinds, strict=True):
         for floor, letter, colour in zip(floors, "AB", (_A, _B), strict=True):
             if floor is None:
                 label = f"floor of {letter}: unknown, no repeats"
@@ -88,10 +94,16 @@ def nodes_figure(nodes: NodeComparison) -> Figure:
             else:
                 exact = "" if floor.any() else ": 0, repeats are equal"
                 label = f"floor: two repeats of {letter}{exact}"
-                axes.plot(at, np.maximum(floor, least), color=colour, linewidth=1, label=label)
-        axes.plot(at, np.maximum(values, least), "o", color="black", markersize=3, label="B against A")
+                axes.plot(at, np.maximum(floor[order], least), color=colour, linewidth=1, label=label)
+        points, above = np.maximum(values[order], least), nodes.above(kind)
+        more = np.zeros(len(order), bool) if above is None else above[order]
+        unknown = ", too few repeats to say more" if above is None else ", no more than repeats differ"
+        axes.plot(
+            at[~more], points[~more], "o", color="black", mfc="white", markersize=3, label=f"B against A{unknown}"
+        )
+        axes.plot(at[more], points[more], "o", color="black", markersize=3, label="B against A, above the floor")
         axes.set_title(title, loc="left", fontsize=10)
-        axes.set_xlabel("node")
+        axes.set_xlabel("nodes, in the order of the raw NRMSE")
         whole_numbers(axes.xaxis)
         if logarithmic:
             axes.set_yscale("log")
@@ -99,7 +111,7 @@ def nodes_figure(nodes: NodeComparison) -> Figure:
             axes.set_ylim(bottom=0)
     grid[0].set_ylabel("NRMSE of the node\n(standard deviations of A)")
     handles, labels = grid[0].get_legend_handles_labels()
-    figure.legend(handles, labels, frameon=False, fontsize=9, loc="outside lower center", ncols=3)
+    figure.legend(handles, labels, frameon=False, fontsize=9, loc="outside lower center", ncols=2)
     figure.suptitle("How far B is from A, node by node", x=0.01, ha="left", fontsize=11)
     return figure
 
@@ -138,6 +150,8 @@ def task_figure(task: Transfer) -> Figure:
             colour = _A if trained == "A" else _B
             axes.plot(place + spread, values, ".", color=colour, alpha=0.4, markersize=5)
             axes.plot([place - 0.25, place + 0.25], [values.mean()] * 2, color=colour, linewidth=2)
+            text = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center", "color": colour}
+            axes.annotate(f"{values.mean():.3g}", (place, values.max()), **text)
         everything = np.concatenate(cells)
         if everything.min() > 0 and everything.max() > 20 * everything.min():
             axes.set_yscale("log")
@@ -146,6 +160,7 @@ def task_figure(task: Transfer) -> Figure:
         for place, judged in ((0.5, "A"), (2.5, "B")):
             axes.text(place, 1.0, f"judged on {judged}", transform=axes.get_xaxis_transform(), ha="center", va="bottom")
         axes.set_ylabel(metric)
+        axes.margins(y=0.12)
         axes.set_xlim(-0.5, 3.5)
     figure.suptitle("Task: each dot a repeat, each line the mean", x=0.01, ha="left", fontsize=11)
     return figure

@@ -112,10 +112,9 @@ def compare_nodes(a: StateStore, b: StateStore, *, washout: int) -> NodeComparis
     difference = compare(a, b, washout=washout)
     own_a, own_b = (repeat_error(store, washout=washout) for store in (a, b))
     states_a, states_b = _repeats(a, washout), _repeats(b, washout)
-    ways = ways_to_deal(len(states_a), len(states_b))
     p_raw = p_aligned = None
-    if own_a is not None and own_b is not None and can_tell(ways):
-        p_raw, p_aligned = _tested(states_a, states_b, ways)
+    if can_tell(len(states_a), len(states_b)):
+        p_raw, p_aligned = _tested(states_a, states_b)
     return NodeComparison(
         difference=difference,
         repeats=(len(states_a), len(states_b)),
@@ -139,8 +138,9 @@ def _repeats(store: StateStore, washout: int) -> np.ndarray:
     return found
 
 
-def _tested(a: np.ndarray, b: np.ndarray, ways: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _tested(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """p-values of all nodes, as they are and aligned."""
+    ways = ways_to_deal(len(a), len(b))
     raw, aligned = [], []
     for first in range(0, a.shape[2], _BLOCK):
         block = slice(first, first + _BLOCK)

@@ -91,11 +91,10 @@ def transfer(evaluations: Sequence[Sequence[Evaluation]], repeats: tuple[int, in
         name: np.array([[one.metrics[name] for one in row] for row in evaluations])
         for name in evaluations[0][0].metrics
     }
-    ways = ways_to_deal(*repeats)
-    if min(repeats) < 2 or not can_tell(ways):
+    if not can_tell(*repeats):
         return Transfer(values, repeats, None, None)
     main = next(iter(values.values()))
-    p_transfer, p_device = (float(p_values(s)[0]) for s in _statistics(main, ways))
+    p_transfer, p_device = (float(p_values(s)[0]) for s in _statistics(main, ways_to_deal(*repeats)))
     return Transfer(values, repeats, p_transfer, p_device)
 
 

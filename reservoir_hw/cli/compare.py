@@ -13,7 +13,9 @@ from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress
 
 def compare(
     a: Annotated[Path, typer.Argument(metavar="A", help="Reservoir file of the first device (YAML or JSON).")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="Of the second device.")],
+    b: Annotated[
+        Path | None, typer.Argument(metavar="B", help="Of the second device. (default: `hil.twin` of the first)")
+    ] = None,
     task: Annotated[
         Path | None,
         typer.Option(

@@ -16,19 +16,21 @@ from reservoir_hw.experiment.compare.sides import (
     Settings,
     Side,
     channels_of,
+    check_twin,
     common_drive,
     configured,
     look_at,
     task_of,
     task_steps,
+    twin_of,
 )
 from reservoir_hw.experiment.compare.transfer import Transfer, transfer
 from reservoir_hw.experiment.devices.measure import measures_named
-from reservoir_hw.experiment.run.in_one_pass import evaluations
+from reservoir_hw.experiment.run.in_one_pass import States, evaluations
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import how_it_ended
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
-from reservoir_hw.tasks.task import Task
+from reservoir_hw.tasks.task import Evaluation, Task
 
 COMPARED = (
     "memory_capacity",
@@ -43,7 +45,7 @@ COMPARED = (
 
 def compare(
     a: str | Path,
-    b: str | Path,
+    b: str | Path | None = None,
     *,
     task: str | Path | None = None,
     steps: int = 2000,
@@ -62,7 +64,8 @@ def compare(
     Parameters
     ----------
     a, b
-        Reservoir files. They may name the same device: only one is open at a time.
+        Reservoir files. They may name the same device: only one is open at a time. By default `b` is the file that
+        `hil.twin` of `a` names.
     task
         An experiment file: its task, readout and training, with `a` or `b` as its reservoir.
     steps, washout, repeats
@@ -83,6 +86,9 @@ def compare(
     `ConfigurationError` for files that do not fit, before anything is driven.
     """
     settings = Settings(steps, washout, repeats, seed, input_range, measures_named(only or COMPARED))
+    twin_from = None
+    if b is None:
+        b, twin_from = twin_of(a)
     configs, points = zip(*(configured(path, task) for path in (a, b)), strict=True)
     the_task = None if task is None else task_of(points, task)
     channels = channels_of(configs, inputs, the_task)
@@ -90,8 +96,11 @@ def compare(
     sides: list[Side] = []
     for letter, path, config, point in zip("AB", (a, b), configs, points, strict=True):
         counter.say(f"{letter}: opening")
-        fitting = config if config.inputs == channels and config.input_mask is None else config.for_inputs(channels)
+        says_itself = the_task is None and config.inputs is not None and config.input_mask is None
+        fitting = config if says_itself else config.for_inputs(channels)
         sides.append(look_at(letter, str(path), fitting, point, settings))
+    if twin_from is not None:
+        check_twin(sides[0], sides[1], twin_from)
     drive = common_drive(sides, settings)
     alike = sides[0].spec.nodes == sides[1].spec.nodes
     if tolerance is not None and not alike:
@@ -163,15 +172,23 @@ def compare(
 def _transfer(sides: list[Side], task: Task, counter: StepCounter) -> Transfer:
     point = sides[0].point
     assert point is not None
-    runs = [(side, run) for side in sides for run in range(len(side.runs))]
 
-    def all_runs(what: str) -> Iterator:
+    def said(runs: list[tuple[Side, int]], what: str) -> Iterator[States]:
         for number, (side, run) in enumerate(runs, 1):
             counter.say(f"{what}, run {number} of {len(runs)}")
             yield side.states(run)
 
-    found = evaluations(point, task, all_runs("training readouts"), all_runs("judging readouts"))
-    return transfer(found, (len(sides[0].runs), len(sides[1].runs)))
+    def judged(runs: list[tuple[Side, int]]) -> list[list[Evaluation]]:
+        return evaluations(point, task, said(runs, "training readouts"), said(runs, "judging readouts"))
+
+    a, b = ([(side, run) for run in range(len(side.runs))] for side in sides)
+    repeats = len(a), len(b)
+    if sides[0].spec.nodes == sides[1].spec.nodes:
+        return transfer(judged(a + b), repeats)
+    # A readout of one cannot read the other.
+    return transfer(
+        [[*row, *[None] * len(b)] for row in judged(a)] + [[*[None] * len(a), *row] for row in judged(b)], repeats
+    )
 
 
 def _records(sides: list[Side]) -> list[dict]:

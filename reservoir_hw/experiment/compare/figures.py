@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reservoir_hw.core.figure_style import panels, whole_numbers
+from reservoir_hw.experiment.compare.transfer import CELLS
 from reservoir_hw.measures import MEASURES
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 _A, _B, _QUIET = "#26547c", "#d1495b", "0.6"
 _STEPS = 80
-_CELLS = (("A", "A"), ("B", "A"), ("A", "B"), ("B", "B"))
 
 
 def figures(
@@ -144,19 +144,22 @@ def task_figure(task: Transfer) -> Figure:
     metrics = list(task.values)
     figure, grid = panels(max(5.5, 4.2 * len(metrics)), 3.6, 1, len(metrics), squeeze=False)
     for axes, metric in zip(grid.flat, metrics, strict=True):
-        cells = [task.cell(metric, trained, judged) for trained, judged in _CELLS]
-        for place, (values, (trained, _)) in enumerate(zip(cells, _CELLS, strict=True)):
+        cells = [task.cell(metric, trained, judged) for trained, judged in CELLS]
+        for place, (values, (trained, _)) in enumerate(zip(cells, CELLS, strict=True)):
+            if np.isnan(values).any():
+                axes.text(place, 0.5, "other\nnodes", transform=axes.get_xaxis_transform(), ha="center", color=_QUIET)
+                continue
             spread = np.linspace(-0.15, 0.15, len(values)) if len(values) > 1 else np.zeros(1)
             colour = _A if trained == "A" else _B
             axes.plot(place + spread, values, ".", color=colour, alpha=0.4, markersize=5)
             axes.plot([place - 0.25, place + 0.25], [values.mean()] * 2, color=colour, linewidth=2)
             text = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center", "color": colour}
             axes.annotate(f"{values.mean():.3g}", (place, values.max()), **text)
-        everything = np.concatenate(cells)
+        everything = np.concatenate([values for values in cells if not np.isnan(values).any()])
         if everything.min() > 0 and everything.max() > 20 * everything.min():
             axes.set_yscale("log")
         axes.axvline(1.5, color=_QUIET, linewidth=0.8)
-        axes.set_xticks(range(4), [f"trained on {trained}" for trained, _ in _CELLS], fontsize=9)
+        axes.set_xticks(range(4), [f"trained on {trained}" for trained, _ in CELLS], fontsize=9)
         for place, judged in ((0.5, "A"), (2.5, "B")):
             axes.text(place, 1.0, f"judged on {judged}", transform=axes.get_xaxis_transform(), ha="center", va="bottom")
         axes.set_ylabel(metric)

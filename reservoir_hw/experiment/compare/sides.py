@@ -12,7 +12,7 @@ import numpy as np
 from reservoir_hw.backends.replay import ReplayConfig, Tape, recorded_spec
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir, parse_reservoir
+from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir, parse_reservoir, reservoir_section
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
@@ -149,6 +149,31 @@ def configured(path: str | Path, task_file: str | Path | None) -> tuple[Reservoi
             f"{config.readout.kind} drives its reservoir itself; take another one, for instance `kind: ridge`"
         )
     return config.reservoir, Point({}, config)
+
+
+def twin_of(path: str | Path) -> tuple[str, str]:
+    """The file that `hil.twin` of a reservoir file names, and where that stands.
+
+    Raises `ConfigurationError` where none is named, or it is not there.
+    """
+    section = reservoir_section(load_document(path))
+    hil = parse_reservoir(section).hil
+    if hil is None or hil.twin is None:
+        raise ConfigurationError(f"{path} names no `hil.twin:` to be compared with; give a second file")
+    origin = section.origin(("hil", "twin"))
+    if not Path(hil.twin).is_file():
+        raise ConfigurationError(f"{origin}: hil.twin: there is no file {hil.twin}")
+    return hil.twin, origin
+
+
+def check_twin(device: Side, twin: Side, origin: str) -> None:
+    """Raise `ConfigurationError` where a twin has other widths than its device."""
+    (inputs, nodes), (its_inputs, its_nodes) = ((side.spec.inputs, side.spec.nodes) for side in (device, twin))
+    if (inputs, nodes) != (its_inputs, its_nodes):
+        raise ConfigurationError(
+            f"{origin}: hil.twin has {its_inputs} inputs and {its_nodes} nodes, the device {inputs} and {nodes}: "
+            "a twin has as many as its device"
+        )
 
 
 def task_of(points: Sequence[Point], task_file: str | Path) -> Task:

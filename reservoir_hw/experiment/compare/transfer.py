@@ -11,7 +11,8 @@ import numpy as np
 from reservoir_hw.experiment.compare.relabelling import LEVEL, can_tell, p_values, ways_to_deal
 from reservoir_hw.tasks.task import Evaluation, Table
 
-_CELLS = (("A", "A"), ("A", "B"), ("B", "A"), ("B", "B"))
+CELLS = (("A", "A"), ("B", "A"), ("A", "B"), ("B", "B"))
+"""Trained on, judged on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +22,9 @@ class Transfer:
     `values` are, by metric, (runs, runs): trained on the run of the row, judged on that of the column; first the
     runs of A, then those of B, `repeats` of each. The first metric is the one that is tested. `p_transfer` is the
     p-value of "it matters whether a readout was trained on the device that it is judged on", `p_device` that of
-    "readouts of A on A and readouts of B on B are not equally good"; None where there are too few repeats.
+    "readouts of A on A and readouts of B on B are not equally good"; None where there are too few repeats. Where
+    the devices differ in their nodes, no readout can be judged on the other: those values are NaN, and `p_transfer` is
+    None.
     """
 
     values: dict[str, np.ndarray]
@@ -42,14 +45,14 @@ class Transfer:
 
     def differences(self) -> list[str] | None:
         """What is beyond the repeat error, in words; None where that cannot be told."""
-        if self.p_transfer is None or self.p_device is None:
+        if self.p_device is None:
             return None
         name = next(iter(self.values))
         said = {
             f"{name}: it matters on which device a readout was trained": self.p_transfer,
             f"{name}: A with its own readout differs from B with its own": self.p_device,
         }
-        return [text for text, p in said.items() if p <= LEVEL]
+        return [text for text, p in said.items() if p is not None and p <= LEVEL]
 
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -60,7 +63,8 @@ class Transfer:
                     "sd": _deviation(values),
                     "values": values.tolist(),
                 }
-                for t, j in _CELLS
+                for t, j in CELLS
+                if not np.isnan(self.cell(metric, t, j)).any()
             }
             for metric in self.values
         }
@@ -85,17 +89,19 @@ class Transfer:
         ]
 
 
-def transfer(evaluations: Sequence[Sequence[Evaluation]], repeats: tuple[int, int]) -> Transfer:
+def transfer(evaluations: Sequence[Sequence[Evaluation | None]], repeats: tuple[int, int]) -> Transfer:
     """Of evaluations [trained on run][judged on run], first the runs of A, then those of B."""
+    first = evaluations[0][0]
+    assert first is not None
     values = {
-        name: np.array([[one.metrics[name] for one in row] for row in evaluations])
-        for name in evaluations[0][0].metrics
+        name: np.array([[np.nan if one is None else one.metrics[name] for one in row] for row in evaluations])
+        for name in first.metrics
     }
     if not can_tell(*repeats):
         return Transfer(values, repeats, None, None)
     main = next(iter(values.values()))
     p_transfer, p_device = (float(p_values(s)[0]) for s in _statistics(main, ways_to_deal(*repeats)))
-    return Transfer(values, repeats, p_transfer, p_device)
+    return Transfer(values, repeats, None if np.isnan(main).any() else p_transfer, p_device)
 
 
 def _statistics(values: np.ndarray, ways: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -108,7 +114,7 @@ def _statistics(values: np.ndarray, ways: np.ndarray) -> tuple[np.ndarray, np.nd
     at_home, away = (np.where(where, values, 0.0).sum(axis=(1, 2)) / where.sum(axis=(1, 2)) for where in (own, other))
     alone = np.diag(values)
     first, second = (np.where(of, alone, 0.0).sum(axis=1) / of.sum(axis=1) for of in (ways, ~ways))
-    span = 2 * np.abs(values).max() or 1.0
+    span = 2 * np.nanmax(np.abs(values)) or 1.0
     return np.abs(away - at_home)[:, None] / span, np.abs(first - second)[:, None] / span
 
 
@@ -119,4 +125,6 @@ def _deviation(values: np.ndarray) -> float | None:
 
 def _shown(values: np.ndarray) -> str:
     deviation = _deviation(values)
+    if np.isnan(values).any():
+        return "other nodes"
     return f"{values.mean():.4g}" + ("" if deviation is None else f" ± {deviation:.2g}")

@@ -2,8 +2,9 @@
 
 If both devices are the same, nothing tells whose repeat is whose. A difference is then as likely to be the largest for
 the true labels as for any other way to deal the repeats out. No distribution is assumed, neither over time nor over
-nodes. What must hold is that the devices do not drift, and that their repeats scatter about equally; with R repeats of
-a device that scatters and of one that does not, signs alone are dealt, and a p-value may be as wrong as 1 in 2^(R - 1).
+nodes. What must hold is that the devices do not drift, and that their repeats scatter about equally. If those of one
+device alone scatter, there are fewer ways that truly differ, and p-values come out too small: with 10 repeats, 20 nodes
+and equal mean responses, up to 15 of 1000 comparisons were found at a level of 2 in 1000.
 """
 
 from __future__ import annotations

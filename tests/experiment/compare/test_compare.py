@@ -125,7 +125,8 @@ def test_what_does_not_fit_is_told_before_anything_is_driven(write: Any) -> None
         done = call_here("compare", *arguments, "-o", "kept")
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr
         assert not Path("kept").exists()
-    result = compare("lonely.yaml", "wide.yaml", task="task.yaml", **(QUICK | {"repeats": 1}))
+    once: dict[str, Any] = {**QUICK, "repeats": 1}
+    result = compare("lonely.yaml", "wide.yaml", task="task.yaml", **once)
     assert result.nodes is None
     assert result.reasons == {"nodes": "nodes cannot be compared one by one: A has 8, B has 9"}
     assert result.task is not None

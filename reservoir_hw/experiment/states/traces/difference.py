@@ -164,19 +164,19 @@ class Difference:
             [
                 self.nodes[i],
                 f"{self.nrmse[i]:.3g}",
-                f"{self.aligned[i]:.3g}",
                 moving[i],
+                f"{self.aligned[i]:.3g}",
                 f"{self.offset[i]:.3g}",
                 f"{self.largest[i]:.3g}",
             ]
             for i in self.worst()
         ]
         note = (
-            "NRMSE: root mean square of b - a over the node's standard deviation in a; aligned: what is left of it "
-            "once b was scaled and shifted to come nearest to a. consistency: correlation of a and b. offset: mean of "
-            "b - a; largest: greatest |b - a|, both in the units of the states."
+            "NRMSE: root mean square of b - a over the node's standard deviation in a. consistency: correlation of a "
+            "and b. aligned: the NRMSE that is left once b was scaled and shifted to come nearest to a. offset: mean "
+            "of b - a; largest: greatest |b - a|, both in the units of the states."
         )
-        return Table("Worst nodes", ["node", "NRMSE", "aligned", "consistency", "offset", "largest"], worst, note)
+        return Table("Worst nodes", ["node", "NRMSE", "consistency", "aligned", "offset", "largest"], worst, note)
 
 
 def compare(

@@ -51,6 +51,7 @@ def _common(
 from reservoir_hw.cli import (  # noqa: E402
     bundle,
     check,
+    compare,
     conform,
     device,
     export,
@@ -72,6 +73,7 @@ app.command("run")(run.run)
 app.command("sweep")(sweep.sweep)
 app.command("harvest")(harvest.harvest)
 app.command("measure")(measure.measure)
+app.command("compare")(compare.compare)
 app.command("conform")(conform.conform)
 app.command("export")(export.export)
 app.command("infer")(infer.infer)

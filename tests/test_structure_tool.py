@@ -1,4 +1,4 @@
-"""The counter for the structure of a package finds what is planted, and nothing in clean code."""
+"""The counter for the structure of a package finds what is planted, nothing in clean code, and no private use here."""
 
 from __future__ import annotations
 
@@ -74,6 +74,13 @@ def test_what_is_planted_is_counted(tmp_path: Path) -> None:
     assert total["guard_lines"] == 5
     assert total["dispatch_kinds"] == {"instance": 2, "type": 1, "match": 1, "kind": 1, "dtype kind": 0, "name": 0}
     assert total["private_kinds"] == {"import": 1, "across": 1, "near": 0, "foreign": 0}
+
+
+def test_private_files_and_names_are_used_in_their_own_folder_only() -> None:
+    """The rule of docs/architecture.md. Two attributes of a torch module have no public name."""
+    command = [sys.executable, str(TOOL), "--root", str(TOOL.parents[1] / "reservoir_hw"), "--private"]
+    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert [line for line in found if "module._forward_hooks or module._forward_pre_hooks" not in line] == []
 
 
 def test_comparisons_are_told_apart(tmp_path: Path) -> None:

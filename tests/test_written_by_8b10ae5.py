@@ -145,6 +145,26 @@ def test_an_old_run_folder_is_exported_again(folder: str, old: str, inputs: str,
     assert [slot.identity for slot in now.slots] == [slot.identity for slot in before.slots]
 
 
+def test_an_old_key_of_an_old_run_folder_is_told_once_and_the_new_name_is_used(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kept = Path("kept/ridge")
+    for name, old, new in [
+        ("experiment.yaml", "readout.alpha:\n  - 0.0001\n  - 0.01", "training.settle_passes:\n  - 0\n  - 1"),
+        ("provenance.json", "ESN(8) alpha=", "ESN(8) settle_passes="),
+    ]:
+        before = (kept / name).read_text()
+        assert old in before
+        (kept / name).write_text(before.replace(old, new))
+    done = CliRunner().invoke(app, ["export", str(kept)])
+    assert "0  ESN(8) priming_passes=0 (priming_passes 0)\n" in done.output
+    assert "settle_passes" not in done.output
+    file = kept / "experiment.yaml"
+    assert [one for one in caplog.messages if "settle_passes" in one] == [
+        f"{file}:76 and {file}:95: training.settle_passes is called training.priming_passes now"
+    ]
+
+
 def test_infer_reads_an_old_bundle() -> None:
     call("infer", "bundles/ridge.rhw", "--reservoir", "ridge.yaml", "--input", "series.npy", "--output", "out.npy")
     expected = np.array(EXPECTED["outputs"]["ridge.yaml"])
@@ -181,9 +201,13 @@ def test_a_device_has_the_fingerprint_that_it_had(name: str) -> None:
         if "calibration_id" in known["config"]:
             # It was part of the fingerprint; what was recorded with any calibration is still known.
             recorded = f"{known['config']['call']} {known['config']['calibration_id']}"
-            assert identity.fingerprint != known["fingerprint"]
-            assert identity.matches(known["fingerprint"], recorded)
-            assert not identity.matches(known["fingerprint"], f"{recorded}s")
+            with open_reservoir({**known["config"], "calibration_id": "another"}, inputs=known["inputs"]) as reservoir:
+                later = reservoir.spec.identity
+            assert identity.fingerprint == later.fingerprint != known["fingerprint"]
+            assert identity.matches(known["fingerprint"])
+            assert not later.matches(known["fingerprint"])
+            assert later.matches(known["fingerprint"], recorded)
+            assert not later.matches(known["fingerprint"], f"{recorded}s")
         else:
             assert identity.fingerprint == known["fingerprint"]
         return
@@ -207,3 +231,30 @@ def test_an_old_harvest_goes_on_on_the_device_of_another_calibration() -> None:
     (store,) = experiment.harvest()
     assert store.complete
     assert [Path(store.path)] == list(Path("harvests").glob("python-*"))
+
+
+def test_of_several_old_harvests_that_of_this_calibration_is_taken() -> None:
+    """The old version began one for each calibration: else a complete one is taken, and never one that comes first."""
+
+    def chosen(calibration: str) -> str:
+        (point,) = Experiment.from_file(
+            "film.yaml", set={"reservoir.calibration_id": calibration}, environment={}
+        ).points
+        return Path(store_path(point, point.config.task.build())).name
+
+    (old,) = Path("harvests").glob("python-*")
+    for name, calibration in (("python-0", "winter"), ("python-1", "summer")):
+        shutil.copytree(old, f"harvests/{name}")
+        facts = Path("harvests", name, "zarr.json")
+        text = facts.read_text()
+        assert "spring" in text
+        facts.write_text(text.replace("spring", calibration))
+    # Winter's was never finished.
+    journal = Path("harvests/python-0/journal/zarr.json")
+    facts = json.loads(journal.read_text())
+    facts["attributes"]["complete"] = False
+    journal.write_text(json.dumps(facts))
+    assert chosen("winter") == "python-0"
+    assert chosen("summer") == "python-1"
+    assert chosen("spring") == old.name
+    assert chosen("autumn") in {"python-1", old.name}

@@ -394,16 +394,24 @@ class Parallel(Reservoir):
         )
 
     def _identity(self, specs: Sequence[ReservoirSpec]) -> Identity:
-        content = [
-            {"fingerprint": spec.identity.fingerprint, "channels": part.channels and list(part.channels)}
-            for part, spec in zip(self.parts, specs, strict=True)
-        ]
-        return Identity(
-            vendor="reservoir_hw",
-            model="parallel",
-            simulated=all(spec.identity.simulated for spec in specs),
-            content=json.dumps(content),
-        )
+        described = {
+            "vendor": "reservoir_hw",
+            "model": "parallel",
+            "simulated": all(spec.identity.simulated for spec in specs),
+        }
+
+        def content(fingerprints: Sequence[str]) -> str:
+            return json.dumps(
+                [
+                    {"fingerprint": fingerprint, "channels": part.channels and list(part.channels)}
+                    for part, fingerprint in zip(self.parts, fingerprints, strict=True)
+                ]
+            )
+
+        now = content([spec.identity.fingerprint for spec in specs])
+        before = content([next(iter(spec.identity.former), spec.identity.fingerprint) for spec in specs])
+        former = () if before == now else (Identity(**described, content=before).fingerprint,)
+        return Identity(**described, content=now, former=former)
 
     def _input_range(self, specs: Sequence[ReservoirSpec]) -> tuple[float, float] | None:
         """The range of every channel, if they have the same; else each device refuses what is outside its own."""

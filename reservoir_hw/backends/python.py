@@ -61,8 +61,8 @@ class PythonConfig(ReservoirConfig):
     calibration_id: Annotated[str, NO_INFLUENCE_ON_STATES] = Field(
         default="", description="kept in the provenance; the fingerprint does not cover it"
     )
-    resource: Annotated[str | None, NO_INFLUENCE_ON_STATES] = Field(
-        default=None, description="what one process uses at a time; by default the function"
+    resource: Annotated[str | list[str] | None, NO_INFLUENCE_ON_STATES] = Field(
+        default=None, description="what one process uses at a time, or a list of them; by default the function"
     )
 
     @model_validator(mode="after")
@@ -104,14 +104,7 @@ class PythonReservoir(Reservoir):
             snapshot=config.continuity == "replayed",
             deterministic=config.deterministic,
             step_period_s=config.step_period_s,
-            identity=Identity(
-                vendor=config.vendor,
-                model=config.model,
-                serial=config.serial,
-                firmware=config.firmware,
-                simulated=config.simulated,
-                content=main,
-            ),
+            identity=_identity(config, main),
         )
         resource = config.resource or (None if config.simulated else f"python:{main}")
         super().__init__(spec, reset=config.reset, out_of_range=config.out_of_range, resource=resource)
@@ -176,6 +169,14 @@ class PythonReservoir(Reservoir):
 
     def _settings(self) -> dict[str, Any]:
         return {"settings": self._setup_result, "calibration_id": self._config.calibration_id}
+
+
+def _identity(config: PythonConfig, function: str) -> Identity:
+    """The device with this main function. Earlier versions counted the calibration as a part of it."""
+    described = {name: getattr(config, name) for name in ("vendor", "model", "serial", "firmware", "simulated")}
+    before = f"{function} {config.calibration_id}".strip()
+    former = () if before == function else (Identity(**described, content=before).fingerprint,)
+    return Identity(**described, content=function, former=former)
 
 
 @contextmanager

@@ -90,7 +90,7 @@ class Document:
         base_path = path.parent / parent
         if not base_path.is_file():
             raise ConfigurationError(f"{where}: extends: there is no file {base_path}")
-        document._remove(("extends",))
+        document.remove(("extends",))
         base = cls._from_file(base_path, (*seen, path.resolve()))
         base.merge(document)
         return base
@@ -172,6 +172,14 @@ class Document:
                 origin = f"environment variable {name}"
                 self.set(".".join(keys[len(prefix) :]), parse_scalar(text, origin), origin)
 
+    def remove(self, location: Location) -> None:
+        """Remove the value at `location`, which is there, and what is below it."""
+        here: Any = self.data
+        for key in location[:-1]:
+            here = _child(here, key)
+        del here[location[-1]]
+        self._forget(location)
+
     def origin(self, location: Location) -> str:
         """Where the value at `location`, or else what encloses it, came from."""
         for length in range(len(location), -1, -1):
@@ -183,10 +191,6 @@ class Document:
         """Of the file in which the value at `location` stands; the current folder where it came from no file."""
         path, _, line = self.origin(location).rpartition(":")
         return Path(path).parent if path and line.isdecimal() else Path()
-
-    def _remove(self, location: tuple[str]) -> None:
-        del self.data[location[0]]
-        self._forget(location)
 
     def _forget(self, location: Location) -> None:
         depth = len(location)

@@ -410,7 +410,7 @@ class Driving:
             raise StateLost(f"{device.name}: {self.lost}; call reset() before taking a snapshot")
         state: dict[str, np.ndarray] = {
             "contract.steps": np.full(self.batch, self.steps, dtype=np.int64),
-            "contract.device": self._fingerprint(self.batch),
+            "contract.device": _as_rows(spec.identity.fingerprint, self.batch),
         }
         if spec.continuity == "replayed":
             state["contract.history"] = self._history_array()
@@ -462,7 +462,9 @@ class Driving:
         device, inputs = self._device, self._device.device_spec.inputs
         if "contract.steps" not in state:
             raise ConfigurationError("restore needs a state that came from snapshot(): 'contract.steps' is missing")
-        if not np.array_equal(state.get("contract.device", ()), self._fingerprint(batch)):
+        identity, recorded = device.spec.identity, state.get("contract.device", ())
+        known = (_as_rows(fingerprint, batch) for fingerprint in (identity.fingerprint, *identity.former))
+        if not any(np.array_equal(recorded, rows) for rows in known):
             raise ConfigurationError(
                 f"restore: the snapshot was taken on another device than this {device.name}, or with other weights"
             )
@@ -474,11 +476,6 @@ class Driving:
             raise ConfigurationError("restore: the snapshot was taken on a device of another continuity")
         if history is not None and (np.ndim(history) != 3 or np.shape(history)[2] != inputs):
             raise ShapeError(f"restore: 'contract.history' has shape {np.shape(history)} for {inputs} inputs")
-
-    def _fingerprint(self, batch: int) -> np.ndarray:
-        """The fingerprint as bytes, (batch, 32) uint8."""
-        digest = hashlib.sha256(self._device.spec.identity.fingerprint.encode()).digest()
-        return np.tile(np.frombuffer(digest, np.uint8), (batch, 1))
 
     def _history_array(self) -> np.ndarray:
         if self._history is None:
@@ -494,6 +491,12 @@ class Driving:
             self._at_rest = False
             state = self._frozen[index] = self._device._snapshot()
         return state
+
+
+def _as_rows(fingerprint: str, batch: int) -> np.ndarray:
+    """A fingerprint as bytes, the same for each sequence: (batch, 32) uint8."""
+    digest = hashlib.sha256(fingerprint.encode()).digest()
+    return np.tile(np.frombuffer(digest, np.uint8), (batch, 1))
 
 
 def reset_residual(

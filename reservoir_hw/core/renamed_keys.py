@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from reservoir_hw.core.configuration import Document
+from reservoir_hw.core.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
 
@@ -15,6 +18,9 @@ _KEYS = {("training", "settle_passes"): "priming_passes"}
 
 _KINDS = {("reservoir", "laerc"): "laerc_layers"}
 """(section, old kind) -> new kind."""
+
+_LINE = re.compile(r":\d+$")
+"""The end of an origin in a file: two names in one file differ only in this."""
 
 
 class Renamed(NamedTuple):
@@ -26,16 +32,34 @@ class Renamed(NamedTuple):
 
 
 def translate(document: Document) -> None:
-    """Put the new names into a document; a warning for each old name says where it stands and what it is called."""
+    """Put the new names into a document; a warning for each old name says where it stands and what it is called.
+
+    Where an old and a new name come from two places, for instance a file and `--set`, the later one counts. Raises
+    `ConfigurationError` if both stand in one place.
+    """
+    for was, place, sentence in renamed(copy.deepcopy(document.data)):
+        if was != place and place in document.origins:
+            _drop_the_earlier(document, was, place, sentence)
+    told: dict[str, list[str]] = {}
     for was, place, sentence in renamed(document.data):
         document.origins[place] = document.origin(was)
-        log.warning("%s: %s", document.origins[place], sentence)
+        told.setdefault(sentence, []).append(document.origins[place])
+    for sentence, origins in told.items():
+        log.warning("%s: %s", " and ".join(dict.fromkeys(origins)), sentence)
 
 
 def translate_record(record: dict[str, Any], where: str) -> None:
     """As `translate`, for what a run folder, a study or a store has recorded."""
-    for found in renamed(record):
-        log.warning("%s: %s", where, found.sentence)
+    for sentence in dict.fromkeys(found.sentence for found in renamed(record)):
+        log.warning("%s: %s", where, sentence)
+
+
+def _drop_the_earlier(document: Document, was: tuple[str | int, ...], place: tuple[str | int, ...], said: str) -> None:
+    old, new = document.origins[was], document.origins[place]
+    if _LINE.sub("", old) == _LINE.sub("", new):
+        raise ConfigurationError(f"{old} and {new}: {said}, and both names are given; remove one of them")
+    # What is laid over a document comes last in its origins.
+    document.remove(min(was, place, key=list(document.origins).index))
 
 
 def renamed(data: dict[str, Any]) -> list[Renamed]:
@@ -54,6 +78,11 @@ def renamed(data: dict[str, Any]) -> list[Renamed]:
     if isinstance(sweep, dict):
         found += _in_tried(sweep.get("search"), ("sweep", "search"))
     return found
+
+
+def former_keys(dotted: str) -> list[str]:
+    """The old names of a dotted key."""
+    return [f"{section}.{old}" for (section, old), new in _KEYS.items() if f"{section}.{new}" == dotted]
 
 
 def _in_section(name: str, section: dict[str, Any], at: tuple[str | int, ...]) -> Iterator[Renamed]:

@@ -26,7 +26,7 @@ from reservoir_hw.core.hostlock import HostLocks
 from reservoir_hw.core.inputs import Inputs, OutOfRange
 from reservoir_hw.core.reset import ResetByCommand, ResetPolicy
 from reservoir_hw.core.signal import Mask, MaskConfig
-from reservoir_hw.core.spec import Counters, Identity, Latency, ReservoirSpec
+from reservoir_hw.core.spec import Counters, Latency, ReservoirSpec
 
 
 class Reservoir(ABC):
@@ -452,8 +452,7 @@ class Reservoir(ABC):
         if self._mask_config is not None:
             config, channels, seed = self._mask_config
             mask = config.build(spec.inputs, channels, seed=seed)
-            content = f"{spec.identity.fingerprint} behind mask {mask.digest()}"
-            identity = Identity(**spec.identity.model_dump(exclude={"fingerprint", "content"}), content=content)
+            identity = spec.identity.behind(f"mask {mask.digest()}")
             outward = {"inputs": channels, "input_range": None, "input_names": (), "identity": identity}
             outer = spec.model_copy(update=outward)
         self._spec, self._device_spec = outer, spec

@@ -45,6 +45,8 @@ class Identity(_Frozen):
     simulated: bool
     content: str = ""
     fingerprint: str = ""
+    former: tuple[str, ...] = Field(default=(), exclude=True)
+    """Fingerprints that this device had in earlier versions. They are not recorded, and not told to others."""
 
     @model_validator(mode="before")
     @classmethod
@@ -63,13 +65,22 @@ class Identity(_Frozen):
         """Vendor, model and serial number, for messages."""
         return f"{self.vendor} {self.model} {self.serial}".strip()
 
+    def behind(self, what: str) -> Identity:
+        """The same device behind something that decides about its states, such as a mask."""
+        described = self.model_dump(exclude={"fingerprint", "content"})
+
+        def seen(fingerprint: str, former: tuple[str, ...] = ()) -> Identity:
+            return Identity(**described, content=f"{fingerprint} behind {what}", former=former)
+
+        return seen(self.fingerprint, tuple(seen(fingerprint).fingerprint for fingerprint in self.former))
+
     def matches(self, fingerprint: str, content: str = "") -> bool:
         """Whether a recorded fingerprint, with the content that was recorded beside it, is that of this device.
 
-        Recordings of Python functions from before calibrations left the fingerprint have the calibration id behind
+        The former ones count too. Recordings of Python functions from before calibrations left the fingerprint have the calibration id behind
         their content. They match with any calibration.
         """
-        if fingerprint == self.fingerprint:
+        if fingerprint in (self.fingerprint, *self.former):
             return True
         calibrated = bool(self.content) and content.startswith(f"{self.content} ")
         own = {**self.model_dump(exclude={"fingerprint"}), "content": content}

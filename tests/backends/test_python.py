@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from reservoir_hw.core.errors import (
     InputRangeError,
     StateLost,
 )
+from reservoir_hw.core.spec import Identity
 
 U = np.linspace(-1, 1, 12).reshape(1, 12, 1)
 
@@ -127,6 +129,12 @@ def test_real_devices_are_locked_and_simulated_ones_are_not() -> None:
         open_reservoir(bench())
     with open_reservoir(bench(simulated=True)), open_reservoir(bench(simulated=True)):
         pass
+    with open_reservoir(bench(resource=["scope", "generator"])):
+        for one in ("scope", ["generator", "stage"]):
+            with pytest.raises(DeviceBusy, match=r"'(scope|generator)' is in use"):
+                open_reservoir(bench(resource=one))
+        with open_reservoir(bench(resource="stage")):
+            pass
 
 
 @pytest.mark.parametrize(
@@ -144,6 +152,7 @@ def test_real_devices_are_locked_and_simulated_ones_are_not() -> None:
         ({"simulated": None}, "simulated is missing"),
         ({"inputs": None}, "needs `inputs`"),
         ({"continuity": "replayed"}, "needs memory_steps"),
+        ({"resource": ["scope", 7]}, r"resource\.1 = 7"),
         ({"input_range": [1, -1]}, r"input_range \[1.0, -1.0\] must be"),
     ],
 )
@@ -180,3 +189,37 @@ def test_modules_that_break_on_import(monkeypatch: pytest.MonkeyPatch, tmp_path:
     for call, message in (("syntax_bench:f", "SyntaxError"), ("zero_bench:f", "ZeroDivisionError")):
         with pytest.raises(ConfigurationError, match=rf"cannot be imported: {message}"):
             open_reservoir(bench(call=call, reset_call=None, reset={"kind": "none", "reason": "test"}))
+
+
+def test_what_an_earlier_version_recorded_with_its_calibration_is_that_device(tmp_path: Path) -> None:
+    """Behind a mask, in parallel and in snapshots too."""
+
+    def identified(identity: Identity, content: str) -> str:
+        return Identity(**identity.model_dump(exclude={"fingerprint", "content"}), content=content).fingerprint
+
+    calibrated = bench(calibration_id="spring", continuity="replayed", memory_steps=3)
+    with open_reservoir(calibrated) as reservoir:
+        own = reservoir.spec.identity
+        assert "former" not in own.model_dump()
+        before = identified(own, "lab_bench:step spring")
+        assert own.matches(before)
+        reservoir.reset(1)
+        reservoir.run(U[:, :4])
+        kept = reservoir.snapshot()
+        expected = reservoir.run(U[:, 4:])
+        digest = hashlib.sha256(before.encode()).digest()
+        reservoir.restore({**kept, "contract.device": np.frombuffer(digest, np.uint8)[None].copy()})
+        np.testing.assert_array_equal(reservoir.run(U[:, 4:]), expected)
+        digest = hashlib.sha256(identified(own, "lab_bench:step autumn").encode()).digest()
+        with pytest.raises(ConfigurationError, match="on another device"):
+            reservoir.restore({**kept, "contract.device": np.frombuffer(digest, np.uint8)[None].copy()})
+    with open_reservoir({**calibrated, "input_mask": {"kind": "binary"}}, inputs=2) as masked:
+        mask = masked.input_mask
+        assert mask is not None
+        assert masked.spec.identity.matches(identified(masked.spec.identity, f"{before} behind mask {mask.digest()}"))
+        behind = masked.spec.identity.former[0]
+    devices = [{"reservoir": calibrated}, {"reservoir": {"kind": "esn", "nodes": 3, "inputs": 1}}]
+    with open_reservoir({"kind": "parallel", "inputs": 1, "devices": devices}) as parallel:
+        identity = parallel.spec.identity
+        assert identity.matches(identified(identity, identity.content.replace(own.fingerprint, before)))
+        assert not identity.matches(behind)

@@ -16,18 +16,17 @@ from reservoir_hw.experiment.configuration.experiment import Point, grid, parse_
 
 @dataclass(frozen=True)
 class TrainedRow:
-    """Row `number` of a run. `record` is what the provenance says about it, `provenance` that of the whole run."""
+    """Row `number` of a run. `record` is what the provenance says about it, `provenance` that of the whole run.
+
+    `label` is that of the run's tables, with today's names of keys.
+    """
 
     folder: Path
     number: int
+    label: str
     point: Point
     record: dict[str, Any]
     provenance: dict[str, Any]
-
-    @property
-    def label(self) -> str:
-        """As in the run's tables."""
-        return self.record["label"]
 
     @property
     def weights(self) -> Path:
@@ -71,8 +70,8 @@ def trained_row(run: str | Path, row: int | None = None, *, reservoir: str | Pat
     points = grid(Document.from_file(folder / "experiment.yaml"))
     if len(points) < len(rows):
         raise ConfigurationError(f"{folder}: experiment.yaml has {len(points)} rows and provenance.json {len(rows)}")
-    places = [f" ({point.place})" if point.place else "" for point in points]
-    known = "".join(f"\n  {number}  {record['label']}{places[number]}" for number, record in enumerate(rows))
+    places = [f"{point.label} ({point.place})" if point.place else point.label for point in points[: len(rows)]]
+    known = "".join(f"\n  {number}  {place}" for number, place in enumerate(places))
     if row is None:
         if len(rows) > 1:
             raise ConfigurationError(f"{folder} holds {len(rows)} trained models: say which by --row{known}")
@@ -81,8 +80,8 @@ def trained_row(run: str | Path, row: int | None = None, *, reservoir: str | Pat
         raise ConfigurationError(f"{folder} has no row {row}; it has{known}")
     point = points[row] if reservoir is None else _with_reservoir(points[row], reservoir)
     if "identity" not in rows[row].get("reservoir", {}):
-        raise ConfigurationError(f"{folder}: row {row} ({rows[row]['label']}) was not finished")
-    return TrainedRow(folder, row, point, rows[row], provenance)
+        raise ConfigurationError(f"{folder}: row {row} ({points[row].label}) was not finished")
+    return TrainedRow(folder, row, points[row].label, point, rows[row], provenance)
 
 
 def _provenance(folder: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, P
 from reservoir_hw.experiment.run.text_plan import check_gradient, check_training, cost, gradient_of, prompt_of
 from reservoir_hw.experiment.run.text_training import (
     curves,
-    judged,
+    evaluated,
     sample_of,
     train_on_harvested_states,
     train_on_tokens,
@@ -130,7 +130,7 @@ def _trained(
     # Where only the readout was trained, it alone is on the accelerator.
     model.to(next(model.readout.parameters()).device)
     run.say("testing")
-    cross_entropy, accuracy = judged(model, task.tokens_test, gradient.options, run.add)
+    cross_entropy, accuracy = evaluated(model, task.tokens_test, gradient.options, run.add)
     evaluation = task.evaluation_of(cross_entropy, accuracy, curves(result, gradient.options))
     if len(result.validation_losses):
         best = result.best_loss if gradient.keep == "best" else None

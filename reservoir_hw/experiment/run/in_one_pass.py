@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias, cast
 
@@ -18,6 +19,7 @@ from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer, device_
 from reservoir_hw.experiment.states.closed_loop import forecast
 from reservoir_hw.experiment.states.drive import driven, learn, predict_into, predict_then_update_into
 from reservoir_hw.experiment.states.harvest import (
+    about_calibration,
     check,
     device_of,
     find_states,
@@ -36,6 +38,8 @@ from reservoir_hw.tasks.task import Evaluation, Task
 
 States: TypeAlias = Iterable[tuple[DriveChunk, np.ndarray]]
 """The chunks of a plan, each with its states (batch, time, nodes)."""
+
+log = logging.getLogger(__name__)
 
 
 class InOnePass(Trainer):
@@ -113,6 +117,8 @@ def harvest_point(point: Point, task: Task, steps: int, counter: StepCounter) ->
     name, path = point.config.reservoir.label, store_path(point, task)
     with harvest_lock(point, task):
         store = find_states(point, task)
+        if store is not None and (about := about_calibration(store, point.config.reservoir)):
+            log.warning("%s", about)
         if store is not None and store.complete:
             counter.add(steps)
             return store
@@ -151,6 +157,8 @@ def _harvested(run: PointRun) -> StateStore | None:
         f"states were read from {store.path}, harvested {store.facts['provenance']['time']}; the device was "
         "not driven (run.states=null drives it)"
     )
+    if about := about_calibration(store, run.point.config.reservoir):
+        run.result.notes.append(about)
     return store
 
 

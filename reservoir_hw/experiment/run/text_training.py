@@ -123,7 +123,7 @@ def _told(run: PointRun) -> Callable[[Progress], None]:
     return told
 
 
-def judged(
+def evaluated(
     model: TokenModel, tokens: np.ndarray, options: TrainingOptions, on_tokens: Callable[[int], None]
 ) -> tuple[float, float]:
     """Mean cross-entropy in nats and accuracy over the windows of these tokens, each from rest."""

@@ -25,6 +25,7 @@ from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, ReservoirEr
 from reservoir_hw.core.hostlock import HostLock
 from reservoir_hw.core.renamed_keys import renamed
 from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.core.store import Dataset, Region, StateStore, is_damage, plain_path
 from reservoir_hw.experiment.configuration.experiment import Point, TrainingConfig
@@ -38,7 +39,9 @@ log = logging.getLogger(__name__)
 def store_path(point: Point, task: Task) -> str:
     """Where the states of this point lie: in `run.states`, under the hash of all that decides about them.
 
-    A store that an earlier version gave another name keeps it, if what it recorded decides about the same states.
+    A store that an earlier version gave another name keeps it, if what it recorded decides about the same states. That
+    version began a store for each calibration. Of several, one with this calibration is taken, else one that is
+    complete, else the newest.
     """
     config = point.config
     decides = _decisive(config.task, config.reservoir.for_inputs(task.inputs), config.training)
@@ -48,7 +51,8 @@ def store_path(point: Point, task: Task) -> str:
         return path
     # A name that begins with a dot is that of a store in the making.
     stores = sorted(str(store.parent) for store in Path(folder).glob("[!.]*/zarr.json"))
-    return next((store for store in stores if _recorded(store) == decides), path)
+    fitting = [store for store in stores if _recorded(store) == decides]
+    return max(fitting, key=lambda store: _preference(store, config.reservoir), default=path)
 
 
 def find_states(point: Point, task: Task) -> StateStore | None:
@@ -124,13 +128,13 @@ def layout(bursts: Sequence[Burst], spec: ReservoirSpec, task: Task) -> dict[str
     datasets: dict[str, dict[str, Any]] = {}
     digests = {"train": _digest(task.train.inputs), "test": _digest(task.test.inputs)}
     for burst in bursts:
-        for number, leg in enumerate(burst.chunks):
-            if leg.place is None:
+        for number, chunk in enumerate(burst.chunks):
+            if chunk.place is None:
                 continue
-            split = task.train if leg.split == "train" else task.test
-            steps, rows = leg.place.stop - leg.place.start, leg.place.rows.stop - leg.place.rows.start
+            split = task.train if chunk.split == "train" else task.test
+            steps, rows = chunk.place.stop - chunk.place.start, chunk.place.rows.stop - chunk.place.rows.start
             made = datasets.setdefault(
-                leg.dataset,
+                chunk.dataset,
                 {
                     "sequences": split.inputs.shape[0],
                     "inputs": spec.inputs,
@@ -139,11 +143,11 @@ def layout(bursts: Sequence[Burst], spec: ReservoirSpec, task: Task) -> dict[str
                     "chunk_steps": steps,
                     "group": rows,
                     "dtype": spec.dtype,
-                    "facts": {"inputs_sha256": digests[leg.split], "from_rest": True},
+                    "facts": {"inputs_sha256": digests[chunk.split], "from_rest": True},
                 },
             )
             made["chunk_steps"], made["group"] = max(made["chunk_steps"], steps), max(made["group"], rows)
-            if leg.place.start == 0 and number > 0:
+            if chunk.place.start == 0 and number > 0:
                 # Something was driven between the reset and the first step that is kept.
                 made["facts"]["from_rest"] = False
     return datasets
@@ -155,13 +159,13 @@ def check(store: StateStore, bursts: Sequence[Burst], say: Callable[[str], None]
     Raises `ConfigurationError`, which names the file and says what to do, where something cannot be read.
     """
     datasets = store.datasets
-    counted = [leg for burst in bursts for leg in burst.chunks if leg.place is not None][: store.committed]
+    counted = [chunk for burst in bursts for chunk in burst.chunks if chunk.place is not None][: store.committed]
     said = time.monotonic()
-    for number, leg in enumerate(counted, 1):
+    for number, chunk in enumerate(counted, 1):
         if time.monotonic() - said >= 1:
             said = time.monotonic()
             say(f"checking {store.path}: chunk {number} of {len(counted)}")
-        place, dataset, array = cast(Region, leg.place), datasets[leg.dataset], "states"
+        place, dataset, array = cast(Region, chunk.place), datasets[chunk.dataset], "states"
         try:
             dataset.read_states(place)
             array = "inputs"
@@ -173,7 +177,7 @@ def check(store: StateStore, bursts: Sequence[Burst], say: Callable[[str], None]
                 raise ConfigurationError(f"{what}; the file is {file}; nothing was changed") from error.__cause__
             if error.__cause__ is None:
                 what = (
-                    f"{store.path}: {array} of {leg.dataset}, steps {place.start} to {place.stop - 1} of sequence "
+                    f"{store.path}: {array} of {chunk.dataset}, steps {place.start} to {place.stop - 1} of sequence "
                     f"{place.rows.start}, were harvested, and are not there any more"
                 )
             raise ConfigurationError(
@@ -190,11 +194,11 @@ def harvest(reservoir: Reservoir, bursts: Sequence[Burst], store: StateStore, on
     are written anew. The last two leave a seam, which `store.segments` tells. What counts is not read: see `check`.
     """
     store.remove_leftovers()
-    for name in {leg.dataset for burst in bursts for leg in burst.chunks if leg.place is not None} - set(
+    for name in {chunk.dataset for burst in bursts for chunk in burst.chunks if chunk.place is not None} - set(
         store.datasets
     ):
         store.dataset(name)
-    kept = [(b, i) for b, burst in enumerate(bursts) for i, leg in enumerate(burst.chunks) if leg.place is not None]
+    kept = [(b, i) for b, burst in enumerate(bursts) for i, chunk in enumerate(burst.chunks) if chunk.place is not None]
     done, (b, i), seam = _take_up(reservoir, bursts, kept, store)
     on_steps(_steps_before(bursts, b, i))
     segment: dict[str, Any] = {
@@ -217,17 +221,17 @@ def harvest(reservoir: Reservoir, bursts: Sequence[Burst], store: StateStore, on
         if store.segments[:-1]:
             _erase_rest(bursts, kept[done:], datasets)
         for number in range(b, len(bursts)):
-            legs = bursts[number].chunks[i:]
+            chunks = bursts[number].chunks[i:]
             if i == 0:
                 reservoir.reset(bursts[number].batch)
             i = 0
-            for leg, states, timing in _timed(reservoir, legs):
-                if leg.place is not None:
-                    datasets[leg.dataset].write(leg.place, leg.inputs, states, timing=timing)
+            for chunk, states, timing in _timed(reservoir, chunks):
+                if chunk.place is not None:
+                    datasets[chunk.dataset].write(chunk.place, chunk.inputs, states, timing=timing)
                     snapshot = reservoir.snapshot() if reservoir.spec.snapshot else None
                     store.commit(done + 1, snapshot=snapshot)
                     done += 1
-                on_steps(leg.steps)
+                on_steps(chunk.steps)
     except BaseException as error:
         error.add_note(f"{done} of {len(kept)} chunks are safe in {store.path}; the same command goes on from there")
         stopped = isinstance(error, KeyboardInterrupt)
@@ -243,33 +247,33 @@ def harvest(reservoir: Reservoir, bursts: Sequence[Burst], store: StateStore, on
 def stored(
     store: StateStore, bursts: Sequence[Burst], on_steps: OnSteps, *, repetitions: int = 1
 ) -> Iterator[tuple[DriveChunk, np.ndarray]]:
-    """Every leg whose states were kept, with those states or their mean over the repetitions, in bounded memory."""
+    """Every chunk whose states were kept, with those states or their mean over the repetitions, in bounded memory."""
     datasets = store.datasets
 
-    def read(leg: DriveChunk) -> np.ndarray:
-        assert leg.place is not None
+    def read(chunk: DriveChunk) -> np.ndarray:
+        assert chunk.place is not None
         try:
-            return datasets[leg.dataset].read_states(leg.place)
+            return datasets[chunk.dataset].read_states(chunk.place)
         except ConfigurationError as error:
             if not is_damage(error):
                 raise
             raise ConfigurationError(
-                f"{error}; restore {datasets[leg.dataset].file_of(leg.place, 'states')} from a copy, or remove "
+                f"{error}; restore {datasets[chunk.dataset].file_of(chunk.place, 'states')} from a copy, or remove "
                 f"{store.path} and harvest again, or set run.states=null"
             ) from error
 
     for burst in bursts[::repetitions]:
-        for leg in burst.chunks:
-            if leg.place is None:
+        for chunk in burst.chunks:
+            if chunk.place is None:
                 continue
-            states = read(replace(leg, repetition=0))
+            states = read(replace(chunk, repetition=0))
             if repetitions > 1:
                 total = states.astype(np.float64)
                 for number in range(1, repetitions):
-                    total += read(replace(leg, repetition=number))
+                    total += read(replace(chunk, repetition=number))
                 states = mean_of(total, repetitions, str(states.dtype))
-            on_steps(leg.steps * repetitions)
-            yield leg, states
+            on_steps(chunk.steps * repetitions)
+            yield chunk, states
 
 
 def device_of(store: StateStore) -> dict[str, Any]:
@@ -278,22 +282,22 @@ def device_of(store: StateStore) -> dict[str, Any]:
 
 
 def _timed(
-    reservoir: Reservoir, legs: Sequence[DriveChunk]
+    reservoir: Reservoir, chunks: Sequence[DriveChunk]
 ) -> Iterator[tuple[DriveChunk, np.ndarray, tuple[float, float]]]:
-    """Legs with their states and when they were driven.
+    """Chunks with their states and when they were driven.
 
     A device that can be frozen is stopped after each: its snapshot must be of that step.
     """
     if reservoir.spec.snapshot:
-        stream: Iterator[Any] = (reservoir.run(leg.inputs) for leg in legs)
+        stream: Iterator[Any] = (reservoir.run(chunk.inputs) for chunk in chunks)
     else:
-        stream = states_of(reservoir, legs)
-    for leg in legs:
+        stream = states_of(reservoir, chunks)
+    for chunk in chunks:
         began, started = time.time(), time.perf_counter()
         states = np.asarray(next(stream))
-        yield leg, states, (began, time.perf_counter() - started)
+        yield chunk, states, (began, time.perf_counter() - started)
     for _ in stream:
-        raise AssertionError("more states than legs")
+        raise AssertionError("more states than chunks")
 
 
 def _take_up(
@@ -301,7 +305,7 @@ def _take_up(
 ) -> tuple[int, tuple[int, int], dict[str, Any] | None]:
     """Bring the device to where the store ends.
 
-    Returns how many places count, the burst and leg to go on with (leg 0: after a reset), and the seam.
+    Returns how many places count, the burst and chunk to go on with (chunk 0: after a reset), and the seam.
     """
     done, spec = store.committed, reservoir.spec
     if done == 0:
@@ -326,8 +330,8 @@ def _take_up(
         # a repetition a replay takes, depend on all that came before.
         for burst in bursts[: kept[done][0]]:
             reservoir.reset(burst.batch)
-            for leg in burst.chunks:
-                reservoir.run(leg.inputs)
+            for chunk in burst.chunks:
+                reservoir.run(chunk.inputs)
     if kept[done][0] != b:
         # The next one begins with a reset; the snapshot, if there is one, has told the noise where it is.
         return done, (kept[done][0], 0), seam
@@ -335,7 +339,7 @@ def _take_up(
         return done, (b, i + 1), None
     if spec.memory_steps and spec.continuity != "free_running" and not spec.snapshot:
         reservoir.reset(bursts[b].batch)
-        past = np.concatenate([leg.inputs for leg in bursts[b].chunks[: i + 1]], axis=1)[:, -spec.memory_steps :]
+        past = np.concatenate([chunk.inputs for chunk in bursts[b].chunks[: i + 1]], axis=1)[:, -spec.memory_steps :]
         reservoir.run(past)
         return done, (b, i + 1), {"kind": "driven again", "steps": past.shape[1], **at}
     begin = next(number for number, (burst, _) in enumerate(kept) if burst == b)
@@ -347,15 +351,15 @@ def _erase_rest(bursts: Sequence[Burst], ahead: Sequence[tuple[int, int]], datas
 
     Whoever reads the store meanwhile would take the rest of another drive for this one's.
     """
-    legs = [bursts[b].chunks[i] for b, i in ahead if b == ahead[0][0]]
-    for leg in legs:
-        if leg.place is not None and datasets[leg.dataset].is_written(leg.place):
-            datasets[leg.dataset].erase(leg.place)
+    chunks = [bursts[b].chunks[i] for b, i in ahead if b == ahead[0][0]]
+    for chunk in chunks:
+        if chunk.place is not None and datasets[chunk.dataset].is_written(chunk.place):
+            datasets[chunk.dataset].erase(chunk.place)
 
 
 def _steps_before(bursts: Sequence[Burst], b: int, i: int) -> int:
     begun = bursts[b].chunks[:i] if i else ()
-    return sum(leg.steps for burst in bursts[:b] for leg in burst.chunks) + sum(leg.steps for leg in begun)
+    return sum(chunk.steps for burst in bursts[:b] for chunk in burst.chunks) + sum(chunk.steps for chunk in begun)
 
 
 def _read_back(reservoir: Reservoir) -> dict[str, Any]:
@@ -391,7 +395,7 @@ def _checked(store: StateStore, point: Point, task: Task) -> StateStore:
                     f"{store.path} is damaged: {array.basename} of {name} are {array.shape} in chunks of "
                     f"{array.chunks}, not {shape} in chunks of {chunks}"
                 )
-    places = sum(leg.place is not None for burst in bursts for leg in burst.chunks)
+    places = sum(chunk.place is not None for burst in bursts for chunk in burst.chunks)
     if store.committed > places or (store.complete and store.committed < places):
         raise ConfigurationError(
             f"{store.path} is damaged: its journal counts {store.committed} chunks of {places}, "
@@ -427,6 +431,27 @@ def _recorded(path: str) -> dict[str, Any] | None:
     except (ReservoirError, LookupError, TypeError, ValueError):
         # Another version's, a damaged one, or of a package that is not installed: not this one in any case.
         return None
+
+
+def _preference(path: str, reservoir: ReservoirConfig) -> tuple[bool, bool, float]:
+    """Of stores with states of the same settings: the same calibration, complete, and the newest."""
+    store = StateStore.open(path)
+    return not _other_calibration(store, reservoir), store.complete, (Path(path) / "zarr.json").stat().st_mtime
+
+
+def _other_calibration(store: StateStore, reservoir: ReservoirConfig) -> str:
+    """The calibration with which a store was begun, if it is not that of the configuration."""
+    recorded = store.facts["configuration"]["reservoir"].get("calibration_id", "")
+    return "" if recorded == getattr(reservoir, "calibration_id", "") else recorded or "none"
+
+
+def about_calibration(store: StateStore, reservoir: ReservoirConfig) -> str:
+    """A sentence about a store that was begun with another calibration than the configuration names, or nothing."""
+    began = _other_calibration(store, reservoir)
+    if not began:
+        return ""
+    named = getattr(reservoir, "calibration_id", "") or "none"
+    return f"{store.path} was begun with the calibration {began}, and this configuration names {named}"
 
 
 def contents(value: Any) -> Iterator[tuple[str, str]]:

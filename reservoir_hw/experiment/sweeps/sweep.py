@@ -232,7 +232,7 @@ class Sweep:
             rows.append({"label": row.label, "point": dict(row.point), "metrics": row.evaluation.metrics})
             found["metrics"] = _means([known["metrics"] for known in rows])
             if len(rows) < self._points:
-                attempt.judge(found["metrics"][self.config.metric], len(rows))
+                attempt.report(found["metrics"][self.config.metric], len(rows))
 
         with self._run_folder(attempt.number) as (folder, name):
             document = with_values(self._document, values)

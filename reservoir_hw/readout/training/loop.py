@@ -25,7 +25,13 @@ from reservoir_hw.core.interrupts import StopRequests, stop_by
 from reservoir_hw.readout.models.evaluating import evaluating
 from reservoir_hw.readout.training.folder import TrainingFolder
 from reservoir_hw.readout.training.history import Progress, Row
-from reservoir_hw.readout.training.identity import FrozenTensors, change_of_constants, constants_of, trained_names
+from reservoir_hw.readout.training.identity import (
+    FrozenTensors,
+    change_of_constants,
+    constants_of,
+    trained_names,
+    with_new_names,
+)
 from reservoir_hw.readout.training.objective import Batch, Objective, first_difference, put_weights
 from reservoir_hw.readout.training.optimizer import make_optimizer, set_learning_rate
 from reservoir_hw.readout.training.options import DECIDE_ORDER, TrainingOptions
@@ -86,7 +92,8 @@ class Evaluation:
 class Work:
     """What is to be done: `objective` is minimised over `rows` for `steps` steps.
 
-    `identity` names what must be the same when a checkpoint is continued (the corpus, the devices).
+    `identity` names what must be the same when a checkpoint is continued (the corpus, the devices); `names` says what
+    devices of earlier checkpoints are called now.
     `noise` of simulated devices goes on where a checkpoint has left it.
     """
 
@@ -96,6 +103,7 @@ class Work:
     steps: int
     identity: Mapping[str, Any]
     noise: Noise | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -286,11 +294,11 @@ class _Training:
         due = last or (options.evaluation_steps is not None and state.step % options.evaluation_steps == 0)
         validation = self._evaluate(self._work.evaluation) if due and self._work.evaluation is not None else None
         if validation is not None:
-            self._judge(validation)
+            self._compare_with_best(validation)
         if validation is not None or last or state.step % options.log_steps == 0:
             self._add_row(validation, norm)
 
-    def _judge(self, loss: float) -> None:
+    def _compare_with_best(self, loss: float) -> None:
         """Whether the weights are the best so far; stop if better ones have not come for long."""
         state = self._state
         if state.best_loss is None or loss < state.best_loss:
@@ -570,7 +578,8 @@ class _Training:
                     f"have seen other data; {advice}"
                 )
         wanted = provenance.plain(self._work.identity)
-        known = {name: value for name, value in facts["identity"].items() if name in wanted}
+        recorded = with_new_names(facts["identity"], self._work.names)
+        known = {name: value for name, value in recorded.items() if name in wanted}
         change = first_change(known, wanted)
         # Each process of several has a device of its own.
         if change is not None and self._rank == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from reservoir_hw.readout.training.identity import layers_of, reservoirs_of
+from reservoir_hw.readout.training.identity import former_fingerprints, layers_of, reservoirs_of
 from reservoir_hw.readout.training.loop import Evaluation, OnProgress, TrainingResult, Work, run
 from reservoir_hw.readout.training.noise import NoiseOf
 from reservoir_hw.readout.training.objective import Objective
@@ -89,5 +89,6 @@ def train(
         steps=options.steps_for(len(training)),
         identity=identity,
         noise=NoiseOf(reservoirs),
+        names=former_fingerprints(reservoirs),
     )
     return run(work, options, folder, progress, resume)

@@ -567,7 +567,7 @@ def test_a_free_running_device_starts_again_with_the_sequence_that_was_cut(tmp_p
     assert store.committed == 20
     assert states_of(tmp_path / "cut") == states_of(tmp_path / "whole")
     # What is read counts every step once.
-    seen = [leg.place for leg, _ in stored(store, bursts, quiet) if leg.split == "train"]
+    seen = [chunk.place for chunk, _ in stored(store, bursts, quiet) if chunk.split == "train"]
     assert len(seen) == 15
     assert sum(place.stop - place.start for place in seen if place) == 300
     assert undisturbed.segments[0]["places"] == 20
@@ -912,9 +912,9 @@ def test_packed_and_separate_sequences_agree() -> None:
     def states(guard: int | None) -> tuple[np.ndarray, int]:
         found = np.full((4, 50, 2), np.nan)
         with Toy(max_batch=1) as toy:
-            for leg, answer in driven(toy, bursts_of(task, max_batch=1, guard=guard), quiet):
-                if leg.place is not None and leg.split == "train":
-                    found[leg.place.rows, leg.place.start : leg.place.stop] = answer
+            for chunk, answer in driven(toy, bursts_of(task, max_batch=1, guard=guard), quiet):
+                if chunk.place is not None and chunk.split == "train":
+                    found[chunk.place.rows, chunk.place.start : chunk.place.stop] = answer
             return found, len(toy.resets)
 
     separate, many_resets = states(None)

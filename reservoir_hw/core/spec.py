@@ -77,8 +77,8 @@ class Identity(_Frozen):
     def matches(self, fingerprint: str, content: str = "") -> bool:
         """Whether a recorded fingerprint, with the content that was recorded beside it, is that of this device.
 
-        The former ones count too. Recordings of Python functions from before calibrations left the fingerprint have the calibration id behind
-        their content. They match with any calibration.
+        The former ones count too. Recordings of Python functions from before calibrations left the fingerprint have the
+        calibration id behind their content. They match with any calibration.
         """
         if fingerprint in (self.fingerprint, *self.former):
             return True

@@ -111,7 +111,7 @@ class SuiteRun:
         found = Statement(group, name)
         self.statements.append(found)
         bench.statement = found
-        reason = dict[str, str](bench.hil.not_offered).get(group)
+        reason = next((reason for name, reason in bench.hil.not_offered.items() if name == group), None)
         if reason is not None:
             found.outcome, found.text = "not offered", reason
         before, started = bench.device_steps, time.perf_counter()

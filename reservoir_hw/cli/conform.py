@@ -71,10 +71,4 @@ def conform(
 
 
 def _say_plan(run: SuiteRun) -> None:
-    """Before the first statement: how much the device will be driven."""
-    groups = ", ".join(f"{group} {steps:,}" for group, steps in run.steps_by_group().items() if steps)
-    hours = run.device_steps * run.step_s / 3600
-    time = f"{hours:.1f} h" if hours >= 0.1 else f"{hours * 3600:.2g} s"
-    typer.echo(f"{run.device_steps:,} device steps, {time}: {groups}", err=True)
-    if run.weaker:
-        typer.echo(f"weaker than usual: {run.weaker}", err=True)
+    typer.echo(run.plan_text, err=True)

@@ -104,6 +104,15 @@ class SuiteRun:
         )
         return f"drives have {steps} steps in the place of {STEPS}, to stay within the budget{noisy}"
 
+    @property
+    def plan_text(self) -> str:
+        """How much the device will be driven, by group; what is weaker than usual."""
+        groups = ", ".join(f"{group} {steps:,}" for group, steps in self.steps_by_group().items() if steps)
+        seconds = self.device_steps * self.step_s
+        time = f"{seconds / 3600:.1f} h" if seconds >= 360 else f"{seconds:.2g} s"
+        text = f"{self.device_steps:,} device steps, {time}: {groups}"
+        return f"{text}\nweaker than usual: {self.weaker}" if self.weaker else text
+
     @contextlib.contextmanager
     def statement(self, group: str, name: str) -> Iterator[Statement]:
         """What is looked at now; its steps and its time are counted."""

@@ -57,7 +57,8 @@ def translate_record(record: dict[str, Any], where: str) -> None:
 def _drop_the_earlier(document: Document, was: tuple[str | int, ...], place: tuple[str | int, ...], said: str) -> None:
     old, new = document.origins[was], document.origins[place]
     if _LINE.sub("", old) == _LINE.sub("", new):
-        raise ConfigurationError(f"{old} and {new}: {said}, and both names are given; remove one of them")
+        where = " and ".join(dict.fromkeys((old, new)))
+        raise ConfigurationError(f"{where}: {said}, and both names are given; remove one of them")
     # What is laid over a document comes last in its origins.
     document.remove(min(was, place, key=list(document.origins).index))
 

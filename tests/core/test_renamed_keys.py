@@ -75,6 +75,8 @@ def test_of_an_old_and_a_new_name_the_later_one_counts_and_one_file_may_have_onl
         f"{old}:3 and {old}:4: training.settle_passes is called training.priming_passes now, and both names are given; "
         "remove one of them"
     )
+    with pytest.raises(ConfigurationError, match=r"^the given mapping: training"):
+        Experiment({**EXPERIMENT, "training": {"settle_passes": 2, "priming_passes": 1}})
 
 
 def test_the_old_kind_of_the_layers_of_a_laerc(caplog: pytest.LogCaptureFixture) -> None:

@@ -134,7 +134,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Wrong markers are refused; flaky devices are tried again; the groups of the suite get their order."""
     ours = [item for item in items if _drives(item)]
-    flaky = config.pluginmanager.get_plugin("rerunfailures")
+    # By its entry point, or with -p by its module.
+    named = config.pluginmanager.get_plugin
+    flaky = named("rerunfailures") or named("pytest_rerunfailures")
     for item in ours:
         _check_needs(item)
         reruns = 0 if flaky is None else flaky.get_reruns_count(item)

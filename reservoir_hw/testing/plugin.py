@@ -1,10 +1,12 @@
-"""Hardware in the loop for pytest: fixtures, markers and options.
+"""Hardware in the loop for pytest: options, fixtures and markers.
 
-Nothing but pytest is imported before `--reservoir` or one of the fixtures is used.
+Nothing but pytest and the standard library is imported before `--reservoir` or one of the fixtures is used.
 """
 
 from __future__ import annotations
 
+import argparse
+import logging
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from reservoir_hw.core.reservoir_config import ReservoirConfig
     from reservoir_hw.testing.bench import Bench
     from reservoir_hw.testing.devices import Device
-    from reservoir_hw.testing.golden_fixture import GoldenTraceFixture
+    from reservoir_hw.testing.golden_fixture import GoldenTraces
     from reservoir_hw.testing.outcomes import Statement
     from reservoir_hw.testing.session import SuiteRun
 
@@ -25,11 +27,16 @@ DEVICES: pytest.StashKey[dict[str, ReservoirConfig]] = pytest.StashKey()
 
 SUITE: pytest.StashKey[dict[str, SuiteRun]] = pytest.StashKey()
 STATEMENT: pytest.StashKey[Statement] = pytest.StashKey()
-FIRST_ERROR: pytest.StashKey[str] = pytest.StashKey()
-_DEVICE_ERROR: pytest.StashKey[bool] = pytest.StashKey()
+_ERRORS: pytest.StashKey[list[BaseException]] = pytest.StashKey()
+_FIRST_ERROR: pytest.StashKey[str] = pytest.StashKey()
 
-_TRIED_AGAIN = ["DeviceTimeout", "DeviceDisconnected", "DeviceFault"]
-_OURS = frozenset({"reservoir", "reservoir_twin", "golden_trace", "bench"})
+CAPABILITIES = ("snapshot", "settable", "programmable", "deterministic", "differentiable")
+"""What a test can ask for with `reservoir_needs`."""
+
+_WAIT = "RESERVOIR_HW_WAIT_S"
+
+
+# ---- options --------------------------------------------------------------------------------------
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,11 +51,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--reservoir-record", metavar="DIR", help="write a trace of each device into this folder")
     group.addoption("--reservoir-replay", metavar="DIR", help="play these traces back in the place of the devices")
-    group.addoption("--reservoir-wait", type=float, metavar="S", help="wait so long for a device that is in use")
+    group.addoption("--reservoir-wait", type=_seconds, metavar="S", help="wait so long for a device that is in use")
     group.addoption("--update-golden-traces", action="store_true", help="record golden traces anew")
+    group.addoption("--reservoir-html", metavar="FILE", help="write a report of the tests on devices")
     group.addoption("--reservoir-budget", metavar="STEPS", help="conformance suite: device steps, or minutes as in 10m")
     group.addoption("--reservoir-seed", type=int, default=0, metavar="N", help="conformance suite: seed of all inputs")
-    group.addoption("--reservoir-html", metavar="FILE", help="write a report of the tests on devices")
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return seconds
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -59,35 +76,76 @@ def pytest_configure(config: pytest.Config) -> None:
         "reservoir_simulation: skipped on hardware",
     ):
         config.addinivalue_line("markers", line)
-    if config.option.reservoir_wait is not None:
-        os.environ["RESERVOIR_HW_WAIT_S"] = str(config.option.reservoir_wait)
-    if config.option.reservoir:
+    option = config.option
+    if option.update_golden_traces and os.environ.get("CI"):
+        raise pytest.UsageError("--update-golden-traces: the environment variable CI is set, and nothing is updated there")
+    if option.reservoir:
         from reservoir_hw.testing import devices
 
         config.stash[DEVICES] = devices.from_options(config)
-        devices.refuse_workers(config, config.stash[DEVICES])
-    if config.option.reservoir_html and not hasattr(config, "workerinput"):
-        from reservoir_hw.testing.html import HtmlReport
+        devices.refuse_workers(config)
+    if option.reservoir_html and not hasattr(config, "workerinput"):
+        from reservoir_hw.testing import html_report
 
-        config.pluginmanager.register(HtmlReport(config.option.reservoir_html), "reservoir_hw html")
+        html_report.register(config)
+    _show_waits(config)
+
+
+def _show_waits(config: pytest.Config) -> None:
+    """Waiting as long as the option says; who has the device is shown at once, and not when the test has failed."""
+    if config.option.reservoir_wait is not None:
+        before = os.environ.get(_WAIT)
+        os.environ[_WAIT] = str(config.option.reservoir_wait)
+        config.add_cleanup(lambda: os.environ.pop(_WAIT) if before is None else os.environ.update({_WAIT: before}))
+    log, handler = logging.getLogger("reservoir_hw.core.waiting"), _ToTerminal(config)
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    config.add_cleanup(lambda: (log.removeHandler(handler), log.setLevel(level)))
+
+
+class _ToTerminal(logging.Handler):
+    def __init__(self, config: pytest.Config) -> None:
+        super().__init__()
+        self._plugin = config.pluginmanager.get_plugin
+
+    def emit(self, record: logging.LogRecord) -> None:
+        terminal, capture = self._plugin("terminalreporter"), self._plugin("capturemanager")
+        if terminal is not None and capture is not None:
+            with capture.global_and_fixture_disabled():
+                terminal.write_line(f"\n{record.getMessage()}")
+
+
+# ---- which tests, and how often -------------------------------------------------------------------
+
+
+def _drives(item: Any) -> bool:
+    """Whether a test, or a function that tests are made of, uses one of the fixtures below."""
+    return "reservoir_device" in getattr(item, "fixturenames", ())
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that uses a device runs on each of them."""
-    if _OURS & set(metafunc.fixturenames):
-        names = list(metafunc.config.stash.get(DEVICES, {}))
-        if names:
-            metafunc.parametrize("reservoir_device", names, indirect=True, scope="session")
+    names = list(metafunc.config.stash.get(DEVICES, {}))
+    if names and _drives(metafunc):
+        metafunc.parametrize("reservoir_device", names, indirect=True, scope="session")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The groups of the suite in their order; flaky devices are tried again for their own faults alone."""
-    ours = [item for item in items if _OURS & set(getattr(item, "fixturenames", ()))]
-    if not ours:
-        return
-    if config.pluginmanager.hasplugin("rerunfailures") and config.option.reruns:
-        for item in ours:
-            item.add_marker(pytest.mark.flaky(reruns=config.option.reruns, only_rerun=_TRIED_AGAIN))
+    """Wrong markers are refused; flaky devices are tried again; the groups of the suite get their order."""
+    ours = [item for item in items if _drives(item)]
+    # By its entry point, or with -p by its module.
+    named = config.pluginmanager.get_plugin
+    flaky = named("rerunfailures") or named("pytest_rerunfailures")
+    for item in ours:
+        _check_needs(item)
+        reruns = 0 if flaky is None else flaky.get_reruns_count(item)
+        if reruns:
+            again = pytest.mark.flaky(
+                reruns=reruns, reruns_delay=flaky.get_reruns_delay(item), condition=_another_chance(item)
+            )
+            # Before a marker of the test itself, which says how often, but not after what.
+            item.add_marker(again, append=False)
     suite = [item for item in ours if "bench" in getattr(item, "fixturenames", ())]
     if suite and config.stash.get(DEVICES, {}):
         from reservoir_hw.testing import collected
@@ -96,47 +154,66 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.stash[SUITE] = collected.runs(config, suite, config.stash[DEVICES])
 
 
+def _check_needs(item: pytest.Item) -> None:
+    for marker in item.iter_markers("reservoir_needs"):
+        for name in marker.args:
+            if name not in CAPABILITIES:
+                raise pytest.UsageError(
+                    f"{item.nodeid}: reservoir_needs({name!r}): there is no such capability; there are "
+                    f"{', '.join(CAPABILITIES)}"
+                )
+
+
+def _another_chance(item: pytest.Item) -> Any:
+    """Whether all that went wrong in the last attempt may go right in the next one."""
+
+    def condition() -> bool:
+        from reservoir_hw.core.errors import DeviceDisconnected, DeviceFault, DeviceTimeout
+
+        flaky = DeviceTimeout | DeviceDisconnected | DeviceFault
+        return all(isinstance(error, flaky) for error in item.stash[_ERRORS])
+
+    return condition
+
+
+# ---- fixtures -------------------------------------------------------------------------------------
+
+
 @pytest.fixture(scope="session")
-def reservoir_device(request: pytest.FixtureRequest) -> Iterator[Device | str]:
-    """The device of this session, opened and locked once; `bench` opens it itself."""
+def reservoir_device(request: pytest.FixtureRequest) -> Iterator[Device]:
+    """The device of this session; what it opens is closed in the end."""
     name = getattr(request, "param", None)
     if name is None:
-        raise pytest.UsageError("this test drives a device: say which with --reservoir FILE")
+        pytest.fail("the test drives a device: say which with --reservoir FILE", pytrace=False)
     from reservoir_hw.testing.devices import Device
 
-    device = Device(name, request.config)
-    try:
+    with Device(name, request.config) as device:
         yield device
-    finally:
-        device.close()
 
 
 @pytest.fixture
-def reservoir(reservoir_device: Device, request: pytest.FixtureRequest) -> Iterator[Reservoir]:
+def reservoir(reservoir_device: Device, request: pytest.FixtureRequest) -> Reservoir:
     """The device under test, open and at rest for one sequence.
 
-    It is opened and locked once per session. After a fault or an interrupt it is closed, recovered (`hil: recover:`)
+    It is opened and locked once per session. After an error of the device it is closed, recovered (`hil: recover:`)
     and opened again for the next test.
     """
-    opened = reservoir_device.ready()
     reservoir_device.check_markers(request.node)
-    yield opened
-    if request.node.stash.get(_DEVICE_ERROR, False):
-        reservoir_device.faulty = True
+    return reservoir_device.at_rest()
 
 
 @pytest.fixture
-def reservoir_twin(reservoir_device: Device) -> Reservoir:
+def reservoir_twin(reservoir: Reservoir, reservoir_device: Device) -> Reservoir:
     """The simulation that `hil: twin:` of the device names, open and at rest for one sequence."""
-    return reservoir_device.twin()
+    return reservoir_device.twin(reservoir.spec)
 
 
 @pytest.fixture
-def golden_trace(reservoir: Reservoir, request: pytest.FixtureRequest) -> GoldenTraceFixture:
-    """`golden_trace(u)` holds the device's answer to u (1, time, inputs) against a trace beside the test."""
-    from reservoir_hw.testing.golden_fixture import GoldenTraceFixture
+def golden_trace(reservoir: Reservoir, reservoir_device: Device, request: pytest.FixtureRequest) -> GoldenTraces:
+    """`golden_trace(u)` holds the answer to u (1, time, inputs) against a trace beside the test."""
+    from reservoir_hw.testing.golden_fixture import GoldenTraces
 
-    return GoldenTraceFixture(reservoir, request.node, update=request.config.option.update_golden_traces)
+    return GoldenTraces(reservoir, reservoir_device.declared, request.node)
 
 
 @pytest.fixture
@@ -152,6 +229,9 @@ def bench(reservoir_device: Device, request: pytest.FixtureRequest) -> Iterator[
             pytest.skip(f"not offered: {statement.text}")
         run.ready()
         yield run.bench
+
+
+# ---- what came out --------------------------------------------------------------------------------
 
 
 @pytest.hookimpl(wrapper=True)
@@ -171,20 +251,34 @@ def pytest_runtest_call(item: pytest.Item) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
-    """Attempts, first error and device of each test, for JUnit."""
-    if _OURS & set(getattr(item, "fixturenames", ())):
-        from reservoir_hw.testing import properties
-
-        if call.excinfo is not None:
-            item.stash[_DEVICE_ERROR] = properties.is_fault(call.excinfo.value)
-            if (
-                call.when != "teardown"
-                and FIRST_ERROR not in item.stash
-                and not call.excinfo.errisinstance(pytest.skip.Exception)
-            ):
-                item.stash[FIRST_ERROR] = f"{call.excinfo.typename}: {call.excinfo.value}"
-            statement = item.stash.get(STATEMENT, None)
-            if call.when == "setup" and statement is not None and statement.outcome != "not offered":
-                statement.outcome, statement.text = "failed", f"{call.excinfo.typename}: {call.excinfo.value}"
-        properties.put(item, item.stash.get(FIRST_ERROR, ""))
+    """Errors are kept for the next attempt and for the reports, and shown to the device."""
+    if _drives(item):
+        _note(item, call)
     return (yield)
+
+
+def _note(item: Any, call: pytest.CallInfo[None]) -> None:
+    device, statement = item.funcargs.get("reservoir_device"), item.stash.get(STATEMENT, None)
+    if call.when == "setup":
+        item.stash[_ERRORS] = []
+    if call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception):
+        error = call.excinfo.value
+        item.stash[_ERRORS].append(error)
+        item.stash.setdefault(_FIRST_ERROR, _in_one_line(error))
+        if device is not None:
+            device.met(error)
+        if call.when == "setup" and statement is not None:
+            statement.outcome, statement.text = "failed", _in_one_line(error)
+    found: dict[str, Any] = {
+        "attempts": getattr(item, "execution_count", 1),
+        "first_error": item.stash.get(_FIRST_ERROR, ""),
+        **({} if device is None else device.facts()),
+        **({} if statement is None else {"outcome": statement.outcome}),
+    }
+    # The report of each phase has all of them, and those of the last one count.
+    item.user_properties[:] = [pair for pair in item.user_properties if pair[0] not in found] + list(found.items())
+
+
+def _in_one_line(error: BaseException) -> str:
+    text = (str(error).splitlines() or [""])[0]
+    return text if isinstance(error, pytest.fail.Exception) else f"{type(error).__name__}: {text}"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.backends.replay import ReplayConfig, Tape, recorded_spec
+from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir, parse_reservoir, reservoir_section
@@ -132,23 +133,27 @@ def live(reservoir: Reservoir, settings: Settings, counter: StepCounter | None =
 
 
 def configured(path: str | Path, task_file: str | Path | None) -> tuple[ReservoirConfig, Point | None]:
-    """The reservoir of a file, and the experiment of the task with this reservoir.
-
-    Of the task's file, `vary`, `sweep` and `baselines` are left out. Raises `ConfigurationError` for a readout that
-    is not trained in one pass over states.
-    """
+    """The reservoir of a file, and the experiment of the task with this reservoir. Raises as `point_of`."""
     if task_file is None:
         return parse_reservoir(load_document(path)), None
-    document = load_document(task_file, reservoir=path)
+    point = point_of(load_document(task_file, reservoir=path))
+    return point.config.reservoir, point
+
+
+def point_of(document: Document) -> Point:
+    """The experiment of a file; `vary`, `sweep` and `baselines` are left out.
+
+    Raises `ConfigurationError` for a readout that is not trained in one pass over states.
+    """
     for section in ("vary", "sweep", "baselines"):
         document.data.pop(section, None)
     config = parse_experiment(document)
     if config.readout.trained != "in one pass":
         raise ConfigurationError(
-            f"{document.origin(('readout',))}: a comparison trains readouts on recorded states, and readout "
+            f"{document.origin(('readout',))}: the readout is trained on states that are there already, and readout "
             f"{config.readout.kind} drives its reservoir itself; take another one, for instance `kind: ridge`"
         )
-    return config.reservoir, Point({}, config)
+    return Point({}, config)
 
 
 def twin_of(path: str | Path) -> tuple[str, str]:

@@ -20,6 +20,7 @@ from reservoir_hw.core.errors import ConfigurationError, DeviceError, DeviceFaul
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import AnyReservoirConfig, ReservoirConfig, build_reservoir
 from reservoir_hw.core.spec import Identity, ReservoirSpec
+from reservoir_hw.core.waiting import end_waits
 
 T = TypeVar("T")
 
@@ -173,15 +174,27 @@ class Parallel(Reservoir):
         """Whether all devices are."""
         return self._in_turn
 
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """Those of all devices."""
+        return tuple(sorted({resource for part in self.parts for resource in part.reservoir.resources}))
+
     # ---- hooks ----------------------------------------------------------------------------------
 
     def _open(self) -> ReservoirSpec:
+        for part in self.parts:
+            part.reservoir.honours_reservations = self.honours_reservations
         if not self._in_turn:
             self._workers = [
                 ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"parallel-{index}")
                 for index in range(len(self.parts))
             ]
-        self._all("to open", lambda _, part: part.reservoir.open())
+        try:
+            self._all("to open", lambda _, part: part.reservoir.open())
+        except KeyboardInterrupt:
+            # Else a thread that waits for its device could not close it.
+            end_waits()
+            raise
         # As open() has left them: a second reset may take a bench minutes.
         self._at_rest = True
         return self._compose()

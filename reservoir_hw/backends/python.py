@@ -5,21 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES
-from reservoir_hw.core.current_folder import look_in_current_folder
 from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected, DeviceFault, DeviceTimeout, ReservoirError
+from reservoir_hw.core.functions import FUNCTION, import_function
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.core.reset import ResetByCommand, ResetPolicy
 from reservoir_hw.core.spec import Continuity, Identity, ReservoirSpec
-
-_FUNCTION = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
 
 
 class PythonConfig(ReservoirConfig):
@@ -35,18 +32,18 @@ class PythonConfig(ReservoirConfig):
         "step: call(u) takes (inputs,) and returns (nodes,); "
         "procedure: once per step set_call(u), wait, sweep_call(), read_call() -> (nodes,)",
     )
-    call: str | None = Field(default=None, pattern=_FUNCTION, description="the function of the modes run and step")
-    set_call: str | None = Field(default=None, pattern=_FUNCTION, description="procedure: apply the inputs of one step")
+    call: str | None = Field(default=None, pattern=FUNCTION, description="the function of the modes run and step")
+    set_call: str | None = Field(default=None, pattern=FUNCTION, description="procedure: apply the inputs of one step")
     wait_s: NonNegativeFloat = Field(default=0.0, description="procedure: time between setting and sweeping")
-    sweep_call: str | None = Field(default=None, pattern=_FUNCTION, description="procedure: start the measurement")
-    read_call: str | None = Field(default=None, pattern=_FUNCTION, description="procedure: return the states")
+    sweep_call: str | None = Field(default=None, pattern=FUNCTION, description="procedure: start the measurement")
+    read_call: str | None = Field(default=None, pattern=FUNCTION, description="procedure: return the states")
     setup_call: str | None = Field(
         default=None,
-        pattern=_FUNCTION,
+        pattern=FUNCTION,
         description="called by open(); a mapping it returns is kept in the provenance",
     )
-    reset_call: str | None = Field(default=None, pattern=_FUNCTION, description="called by every reset")
-    close_call: str | None = Field(default=None, pattern=_FUNCTION, description="called by close(): the safe state")
+    reset_call: str | None = Field(default=None, pattern=FUNCTION, description="called by every reset")
+    close_call: str | None = Field(default=None, pattern=FUNCTION, description="called by close(): the safe state")
     nodes: PositiveInt
     simulated: bool = Field(description="false for a real device: every result says which it was")
     continuity: Continuity = Field(
@@ -120,7 +117,7 @@ class PythonReservoir(Reservoir):
         for name in ("call", "set_call", "sweep_call", "read_call", "setup_call", "reset_call", "close_call"):
             target = getattr(config, name)
             if target is not None:
-                self._functions[name] = _import(target, name)
+                self._functions[name] = import_function(target, f"reservoir.{name}")
         result = self._call("setup_call")
         if isinstance(result, Mapping):
             self._setup_result = {str(name): value for name, value in result.items()}
@@ -180,24 +177,6 @@ def _identity(config: PythonConfig, function: str) -> Identity:
     before = f"{function} {config.calibration_id}".strip()
     former = () if before == function else (Identity(**described, content=before).fingerprint,)
     return Identity(**described, content=function, former=former)
-
-
-def _import(target: str, key: str) -> Callable[..., Any]:
-    module, _, name = target.partition(":")
-    look_in_current_folder()
-    try:
-        found: Any = import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except Exception as error:
-        # Whatever the module does on import: a syntax error, a division by zero, a missing driver.
-        raise ConfigurationError(
-            f"reservoir.{key}: {target!r} cannot be imported: {type(error).__name__}: {error} "
-            "(looked in the current folder and in sys.path)"
-        ) from error
-    if not callable(found):
-        raise ConfigurationError(f"reservoir.{key}: {target!r} is not a function")
-    return found
 
 
 @contextmanager

@@ -74,6 +74,15 @@ class Replay(Reservoir):
         self._at = 0
         self._chosen = np.empty(0, np.int64)
 
+    @property
+    def in_process(self) -> bool:
+        """Always: any number of processes may read a trace."""
+        return True
+
+    def known_inputs(self) -> np.ndarray:
+        """Of the first recorded sequence."""
+        return self._tape.inputs(0, 0, self._tape.length(0))
+
     def _open(self) -> ReservoirSpec:
         self._store = StateStore.open(self._path)
         self._tape = Tape(self._store, from_rest=True)

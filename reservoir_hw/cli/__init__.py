@@ -43,11 +43,16 @@ def _common(
     if level is None:
         raise typer.BadParameter(f"{log!r} is not one of debug, info, warning, error", param_hint="--log")
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if level == logging.WARNING:
+        # Who has the device that one waits for is shown even if nobody asked for a log.
+        logging.getLogger("reservoir_hw.core.waiting").setLevel(logging.INFO)
 
 
 from reservoir_hw.cli import (  # noqa: E402
     bundle,
     check,
+    compare,
+    conform,
     device,
     export,
     harvest,
@@ -68,6 +73,8 @@ app.command("run")(run.run)
 app.command("sweep")(sweep.sweep)
 app.command("harvest")(harvest.harvest)
 app.command("measure")(measure.measure)
+app.command("compare")(compare.compare)
+app.command("conform")(conform.conform)
 app.command("export")(export.export)
 app.command("infer")(infer.infer)
 app.command("schema")(schema.schema)

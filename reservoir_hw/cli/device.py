@@ -44,6 +44,54 @@ def info(
         print_facts(facts, indent="  ")
 
 
+@app.command("reserve")
+def reserve(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Reservoir or experiment file (YAML or JSON).")],
+    until: Annotated[
+        str, typer.Option(metavar="TIME", help="18:00 (today, or tomorrow if that has passed), or 2026-01-31 18:00.")
+    ],
+    note: Annotated[str, typer.Option(metavar="TEXT", help="What for. Whoever is turned away reads it.")] = "",
+    inputs: InputsOption = None,
+    set_: SetOption = None,
+) -> None:
+    """Keep a device of this host for yourself until a time.
+
+    Other users are told so, also clients of `serve`. Who has the device now keeps it until they close it.
+    """
+    from reservoir_hw.core import reservations
+
+    resources = _resources(file, inputs, set_)
+    kept = reservations.reserve(resources, reservations.read_end(until), note)
+    typer.echo(f"{', '.join(map(repr, resources))}: {kept}")
+
+
+@app.command("release")
+def release(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Reservoir or experiment file (YAML or JSON).")],
+    inputs: InputsOption = None,
+    set_: SetOption = None,
+) -> None:
+    """End your reservation of a device before its time."""
+    from reservoir_hw.core import reservations
+
+    resources = _resources(file, inputs, set_)
+    was_reserved = reservations.release(resources)
+    typer.echo(f"{', '.join(map(repr, resources))}: {'free for everybody' if was_reserved else 'was not reserved'}")
+
+
+def _resources(file: Path, inputs: int | None, set_: list[str] | None) -> tuple[str, ...]:
+    """What can be reserved of a device, or `ConfigurationError`."""
+    from reservoir_hw.experiment.devices.reservoir_file import reservoir_from_file
+
+    config, reservoir = reservoir_from_file(file, set=set_ or [], inputs=inputs)
+    if not reservoir.resources:
+        raise ConfigurationError(
+            f"{file}: kind {config.kind} locks nothing on this host, so nothing can be reserved: a simulation is there "
+            "for everybody, and a served device is reserved beside its server, with the file that `serve` was given"
+        )
+    return reservoir.resources
+
+
 @app.command("keys")
 def keys(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Whose keys: of a device, or of somebody who drives it.")],

@@ -187,6 +187,11 @@ class Document:
                 return self.origins[location[:length]]
         return ""
 
+    def folder(self, location: Location) -> Path:
+        """Of the file in which the value at `location` stands; the current folder where it came from no file."""
+        path, _, line = self.origin(location).rpartition(":")
+        return Path(path).parent if path and line.isdecimal() else Path()
+
     def _forget(self, location: Location) -> None:
         depth = len(location)
         for place in [p for p in self.origins if p[:depth] == location]:

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
-import hashlib
 import json
 import os
-import tempfile
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from reservoir_hw.core import passwords
-from reservoir_hw.core.errors import ConfigurationError, DeviceBusy
-
-
-def lock_folder() -> Path:
-    """Where the locks live: shared by all users of this host (`RESERVOIR_HW_LOCKS` moves it)."""
-    return Path(os.environ.get("RESERVOIR_HW_LOCKS") or Path(tempfile.gettempdir()) / "reservoir_hw-locks")
+from reservoir_hw.core.errors import DeviceBusy
+from reservoir_hw.core.lock_files import lock_file, user_name, write_note, writing_for
+from reservoir_hw.core.reservations import reserved_for_another
+from reservoir_hw.core.waiting import while_busy
 
 
 class HostLock:
@@ -31,42 +25,15 @@ class HostLock:
 
     def __init__(self, resource: str) -> None:
         self.resource = resource
-        name = hashlib.sha256(resource.encode()).hexdigest()[:24]
-        self._path = lock_folder() / f"{name}.lock"
-        self._owner_path = self._path.with_suffix(".json")
-        self._lock = FileLock(self._path, mode=0o666)
+        self._owner_path = lock_file(resource, ".json")
+        self._lock = FileLock(lock_file(resource, ".lock"), mode=0o666)
 
-    def acquire(self) -> None:
-        """Take the lock at once or raise `DeviceBusy` naming the owner."""
-        try:
-            if not self._path.parent.exists():
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                # Other users of this host must be able to lock too. A folder that was there is left as it is.
-                with contextlib.suppress(PermissionError):
-                    self._path.parent.chmod(0o777)
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            raise DeviceBusy(
-                f"{self.resource!r} is in use by {self._owner()}; close it there, or wait until it ends"
-            ) from None
-        except OSError as error:
-            raise ConfigurationError(
-                f"cannot lock {self.resource!r} in {self._path.parent}: {error}; "
-                "set RESERVOIR_HW_LOCKS to a folder that you can write to"
-            ) from error
-        owner = {
-            "pid": os.getpid(),
-            "user": _user(),
-            "command": " ".join(passwords.command())[:200],
-            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
-        }
-        # The note is for people; the lock itself is what counts.
-        with contextlib.suppress(OSError):
-            # Replaced, not written to: it may be the note of another user, who died holding the lock.
-            note = self._owner_path.with_suffix(f".{os.getpid()}")
-            note.write_text(json.dumps(owner))
-            note.chmod(0o644)
-            os.replace(note, self._owner_path)
+    def acquire(self, wait_s: float | None = None) -> None:
+        """Take the lock, or raise `DeviceBusy` naming the owner if it is not free within `wait_s` seconds.
+
+        By default it waits as long as RESERVOIR_HW_WAIT_S says, or else not at all.
+        """
+        while_busy(self._take, wait_s)
 
     def release(self) -> None:
         """Give the device back. Idempotent."""
@@ -74,6 +41,24 @@ class HostLock:
             with contextlib.suppress(OSError):
                 self._owner_path.unlink(missing_ok=True)
             self._lock.release()
+
+    def _take(self) -> None:
+        with writing_for(self.resource):
+            try:
+                self._lock.acquire(timeout=0)
+            except Timeout:
+                raise DeviceBusy(
+                    f"{self.resource!r} is in use by {self._owner()}; close it there, or wait until it ends"
+                ) from None
+        owner = {
+            "pid": os.getpid(),
+            "user": user_name(),
+            "command": " ".join(passwords.command())[:200],
+            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+        }
+        # The note is for people; the lock itself is what counts.
+        with contextlib.suppress(OSError):
+            write_note(self._owner_path, owner)
 
     def _owner(self) -> str:
         try:
@@ -93,25 +78,28 @@ class HostLocks:
         self.resources = tuple(sorted(set(resources)))
         self._locks: list[HostLock] = []
 
-    def acquire(self) -> None:
-        """Take all locks at once, or raise `DeviceBusy` naming the owner of the first that is taken."""
-        try:
-            for resource in self.resources:
-                lock = HostLock(resource)
-                lock.acquire()
-                self._locks.append(lock)
-        except BaseException:
-            self.release()
-            raise
+    def acquire(self, wait_s: float | None = None, *, honour_reservations: bool = True) -> None:
+        """Take all locks, or raise `DeviceBusy` naming the owner of the first that is not free within `wait_s` seconds.
+
+        By default it waits as long as RESERVOIR_HW_WAIT_S says, or else not at all. It holds none while it waits.
+        What another user has reserved is not free, unless reservations are not honoured.
+        """
+        while_busy(lambda: self._take(honour_reservations), wait_s)
 
     def release(self) -> None:
         """Give all of them back. Idempotent."""
         while self._locks:
             self._locks.pop().release()
 
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return f"uid {os.getuid()}" if hasattr(os, "getuid") else "an unknown user"
+    def _take(self, honour_reservations: bool) -> None:
+        reserved = reserved_for_another(self.resources, user_name()) if honour_reservations else None
+        if reserved is not None:
+            raise DeviceBusy(f"{reserved}; ask them to release it, or wait until then")
+        try:
+            for resource in self.resources:
+                lock = HostLock(resource)
+                lock.acquire(0)
+                self._locks.append(lock)
+        except BaseException:
+            self.release()
+            raise

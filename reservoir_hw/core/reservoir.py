@@ -76,6 +76,8 @@ class Reservoir(ABC):
         """Whether the device is being brought to its safe state, which nothing should interrupt."""
         self.unsafe: str | None = None
         """Why the device is not in its safe state: what the last `close` failed with, until one succeeds."""
+        self.honours_reservations = True
+        """Whether `open` is refused while another user has the device reserved. A server looks after that itself."""
         self._given_spec = spec
         self._locks = HostLocks([resource] if isinstance(resource, str) else resource or ())
         self._connected = False
@@ -111,9 +113,14 @@ class Reservoir(ABC):
         return self._input_path.mask
 
     @property
+    def resources(self) -> tuple[str, ...]:
+        """What only one process of this host may use at a time, sorted."""
+        return self._locks.resources
+
+    @property
     def in_process(self) -> bool:
         """Whether it is computed in this process, and locks nothing."""
-        return self._given_spec is not None and self._given_spec.identity.simulated and not self._locks.resources
+        return self._given_spec is not None and self._given_spec.identity.simulated and not self.resources
 
     @property
     def state_lost(self) -> str | None:
@@ -135,6 +142,10 @@ class Reservoir(ABC):
         """Whether the device is connected."""
         return self._spec is not None
 
+    def known_inputs(self) -> np.ndarray | None:
+        """Inputs (time, inputs), from rest, of a device that answers no others, such as a recording; else None."""
+        return None
+
     def spread_inputs(self, mask: MaskConfig, channels: int, *, seed: int = 0) -> None:
         """Take `channels` inputs and let a seeded matrix spread them over the inputs that the device has.
 
@@ -148,11 +159,12 @@ class Reservoir(ABC):
     def open(self) -> Self:
         """Take the device and bring it to rest for one sequence. Idempotent.
 
-        Raises `DeviceBusy` naming the owner if another process has it, and the device's own errors.
+        Raises `DeviceBusy` naming the owner if another process has it, or another user has reserved it, and the
+        device's own errors. It waits for the device as long as RESERVOIR_HW_WAIT_S of the environment says.
         """
         if self.is_open:
             return self
-        self._locks.acquire()
+        self._locks.acquire(honour_reservations=self.honours_reservations)
         with self._closed_on_error():
             self.counters = Counters()
             self.latency = Latency()

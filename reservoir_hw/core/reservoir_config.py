@@ -21,8 +21,9 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from reservoir_hw.core import registry
-from reservoir_hw.core.configuration import Config, Document, validate
+from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config, Document, validate
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.hil import HilConfig, place_hil
 from reservoir_hw.core.renamed_keys import translate
 from reservoir_hw.core.reservoir import OutOfRange, Reservoir
 from reservoir_hw.core.signal import MaskConfig
@@ -40,6 +41,10 @@ class ReservoirConfig(Config):
 
     input_mask: MaskConfig | None = Field(
         default=None, description="a seeded matrix from the task's channels to the `inputs` of the device"
+    )
+    # Excluded: what is kept of a configuration, and hashed, does not change with what tests need to know.
+    hil: Annotated[HilConfig | None, NO_INFLUENCE_ON_STATES] = Field(
+        default=None, exclude=True, description="what tests with hardware in the loop need to know"
     )
     _channels: int | None = PrivateAttr(default=None)
 
@@ -130,6 +135,7 @@ def parse_reservoir(document: Document) -> ReservoirConfig:
     """The configuration in a reservoir file, or in the `reservoir` section of an experiment file."""
     section = reservoir_section(document)
     translate(section)
+    place_hil(section)
     kind = section.data.get("kind")
     if not isinstance(kind, str):
         raise ConfigurationError(f"{section.origin(())}: a reservoir needs `kind:`, for instance kind: esn")

@@ -6,14 +6,17 @@ import contextlib
 import logging
 import platform
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import zmq
 
 from reservoir_hw.core.errors import ProtocolError
+from reservoir_hw.core.reservations import reserved_for_another
+from reservoir_hw.drivers.zeromq.control import ON
 from reservoir_hw.drivers.zeromq.error_codes import Code, Refusal
 from reservoir_hw.drivers.zeromq.frames import VERSION, pack_control, unpack_control
+from reservoir_hw.drivers.zeromq.security import Allowed
 from reservoir_hw.drivers.zeromq.sockets import receive, send_at_once
 from reservoir_hw.serving._texts import printable
 from reservoir_hw.serving.lease import Lease
@@ -26,7 +29,8 @@ NONCE_BYTES = 16
 class Control:
     """Answers until `at_rest` is set, also while the device is busy; after `stop` nobody is let in.
 
-    `terms` is what a client is told when it is let in: device, credits, max_frame_bytes.
+    `terms` is what a client is told when it is let in: device, credits, max_frame_bytes. Nobody is let in while another
+    user has one of `resources` reserved.
     """
 
     def __init__(
@@ -36,10 +40,13 @@ class Control:
         terms: Mapping[str, Any],
         status: Callable[[], dict[str, Any]],
         *,
+        resources: Iterable[str],
+        allowed: Allowed | None,
         stop: threading.Event,
         at_rest: threading.Event,
     ) -> None:
         self._socket, self._lease, self._terms, self._status = socket, lease, terms, status
+        self._resources, self._allowed = resources, allowed
         self._stop, self._at_rest = stop, at_rest
 
     def serve(self) -> None:
@@ -67,7 +74,7 @@ class Control:
             log.warning("a control message was dropped: %s", error)
             return
         try:
-            reply = self._control_reply(message)
+            reply = self._control_reply(message, frames[1])
             packed = pack_control({**reply, "id": message["id"]})
         except Exception as error:
             if not isinstance(error, Refusal):
@@ -80,11 +87,11 @@ class Control:
         with contextlib.suppress(zmq.ZMQError):
             send_at_once(self._socket, [frames[0].bytes, packed])
 
-    def _control_reply(self, message: dict[str, Any]) -> dict[str, Any]:
+    def _control_reply(self, message: dict[str, Any], frame: zmq.Frame) -> dict[str, Any]:
         session = message.get("session")
         match message["op"]:
             case "hello":
-                return self._welcome(message)
+                return self._welcome(message, frame)
             case "status":
                 return {"op": "status", "status": self._status()}
             case "ping" if type(session) is int:
@@ -101,7 +108,7 @@ class Control:
             case op:
                 raise Refusal(Code.MALFORMED, f"{op[:50]!r} is no control message, or its fields are missing")
 
-    def _welcome(self, message: dict[str, Any]) -> dict[str, Any]:
+    def _welcome(self, message: dict[str, Any], frame: zmq.Frame) -> dict[str, Any]:
         versions, client, nonce = (message.get(key) for key in ("versions", "client", "nonce"))
         if not isinstance(versions, list) or not isinstance(client, str) or not isinstance(nonce, bytes):
             raise Refusal(Code.MALFORMED, "hello needs versions (list), client (text) and nonce (16 bytes)")
@@ -113,9 +120,13 @@ class Control:
             )
         if self._stop.is_set():
             raise Refusal(Code.SHUTTING_DOWN, "the server is shutting down")
+        where = f"{self._terms['device']} at {self._status()['address']}"
+        user = client.partition(ON)[0] if self._allowed is None else self._allowed.name_of(frame)
+        reserved = reserved_for_another(self._resources, user)
+        if reserved is not None:
+            raise Refusal(Code.BUSY, f"{where}: {printable(reserved)}, and this client is {printable(user[:200])}")
         session = self._lease.grant(printable(client[:200]), nonce)
         if not session:
-            where = f"{self._terms['device']} at {self._status()['address']}"
             raise Refusal(Code.BUSY, f"{where} is in use by {self._lease.holder()}")
         log.info("%s has the device", self._lease.holder(), extra={"event": "leased"})
         return {

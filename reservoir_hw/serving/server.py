@@ -45,6 +45,9 @@ class Server:
     device is opened once at the start, to learn what it is; each client gets it freshly opened, and between clients it
     is closed: in its safe state. Where closing fails, the next client gets it only after it was opened and closed anew.
 
+    A device that somebody has reserved on this host goes to clients of this name only. A client has the name of its
+    key's file, or without keys the user's name that it gives.
+
     Args:
         reservoir: Not yet open.
         address: `tcp://host:port` or `ipc://path`; the control socket has the next port, or the path + `.control`.
@@ -80,6 +83,8 @@ class Server:
         self.spec: ReservoirSpec | None = None
         """What is served, once it was opened."""
         self._reservoir = reservoir
+        # They are held against the clients, by their names.
+        reservoir.honours_reservations = False
         self._lease = Lease(lease_s)
         self._allowed = allowed
         self._wanted_encodings = inputs, states
@@ -168,7 +173,16 @@ class Server:
             bind_router(socket, address, largest, self._allowed, patience_s=patience_s)
         terms = {"device": self._device, "credits": self.credits, "max_frame_bytes": self.max_frame_bytes}
         answering = threading.Thread(
-            target=Control(control, self._lease, terms, self.status, stop=self._stop, at_rest=self._at_rest).serve,
+            target=Control(
+                control,
+                self._lease,
+                terms,
+                self.status,
+                resources=self._reservoir.resources,
+                allowed=self._allowed,
+                stop=self._stop,
+                at_rest=self._at_rest,
+            ).serve,
             name="zeromq control",
             daemon=True,
         )

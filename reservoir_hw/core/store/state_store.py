@@ -349,7 +349,7 @@ def _making(path: Path) -> Iterator[Path]:
     """
     lock = HostLock(f"new store {os.path.realpath(path)}")
     try:
-        lock.acquire()
+        lock.acquire(0)
     except DeviceBusy as busy:
         raise ConfigurationError(f"{path} is being made by another process: {busy}") from busy
     try:

@@ -20,6 +20,7 @@ from reservoir_hw.core.errors import (
     ProtocolError,
     ReservoirError,
 )
+from reservoir_hw.core.waiting import while_busy
 from reservoir_hw.drivers.zeromq.addresses import address_to_connect, control_address
 from reservoir_hw.drivers.zeromq.control import Control, Incidents
 from reservoir_hw.drivers.zeromq.error_codes import Code, exception_of
@@ -85,6 +86,8 @@ class Connection:
             What a device is busy with may take any time.
         server_key: The device's public key, with `keys`, our own pair, if it asks for them.
 
+    While another client has the device, it waits as long as RESERVOIR_HW_WAIT_S of the environment says.
+
     Raises (all methods): DeviceDisconnected, DeviceTimeout, ProtocolError, DeviceBusy, and what the device
     answered (`error_codes.exception_of`). After any of the first three only `close` is possible.
     """
@@ -129,7 +132,7 @@ class Connection:
             self._data.setsockopt(zmq.RCVTIMEO, LOOK_MS)
             self._control.connect()
             connect(self._data, self.address)
-            self.welcome = self._control.hello()
+            self.welcome = while_busy(self._control.hello)
             self._session: int = self.welcome["session"]
             self.credits: int = self.welcome["credits"]
             """RUN requests that may be unanswered."""

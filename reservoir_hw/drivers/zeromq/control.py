@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import logging
 import os
 import platform
@@ -16,11 +15,15 @@ import zmq
 import zmq.utils.monitor
 
 from reservoir_hw.core.errors import DeviceDisconnected, DeviceTimeout, ProtocolError
+from reservoir_hw.core.lock_files import user_name
 from reservoir_hw.drivers.zeromq.error_codes import exception_of
 from reservoir_hw.drivers.zeromq.frames import VERSION, pack_control, unpack_control
 from reservoir_hw.drivers.zeromq.sockets import connect
 
 log = logging.getLogger(__name__)
+
+ON = " on "
+"""Between the user and the host in what a client says about itself."""
 
 
 @dataclass
@@ -153,8 +156,4 @@ class Control:
 
 
 def _who() -> str:
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):
-        user = "unknown user"
-    return f"{user} on {platform.node()} (process {os.getpid()})"
+    return f"{user_name()}{ON}{platform.node()} (process {os.getpid()})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,10 +32,10 @@ class KeyPair:
 
 @dataclass(frozen=True)
 class Allowed:
-    """The keys of a server, and the public keys of those it lets in."""
+    """The keys of a server, and the public keys of those it lets in, with the names of their files."""
 
     server: KeyPair
-    clients: frozenset[bytes]
+    clients: Mapping[bytes, str]
 
     @classmethod
     def from_files(cls, secret_key: str | Path, clients: str | Path) -> Allowed:
@@ -43,7 +43,7 @@ class Allowed:
         folder = Path(clients)
         if not folder.is_dir():
             raise ConfigurationError(f"{folder} is not a folder with the public keys (.key) of the clients")
-        keys = frozenset(read_public(path) for path in sorted(folder.glob("*.key")))
+        keys = {read_public(path): path.stem for path in sorted(folder.glob("*.key"))}
         if not keys:
             raise ConfigurationError(f"{folder} holds no .key file: nobody could drive the device")
         return cls(read_pair(secret_key), keys)
@@ -58,6 +58,10 @@ class Allowed:
         """Whether this client may come in (ZAP)."""
         del domain
         return key in self.clients
+
+    def name_of(self, frame: zmq.Frame) -> str:
+        """Whose key the sender of this frame has shown."""
+        return self.clients[str(frame.get("User-Id")).encode()]
 
 
 def check_guarded(addresses: Iterable[str], allowed: Allowed | None, *, insecure: bool) -> None:

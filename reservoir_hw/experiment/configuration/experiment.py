@@ -14,6 +14,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, creat
 from reservoir_hw.core import registry
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config, Document, validate
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.hil import place_hil
 from reservoir_hw.core.renamed_keys import translate
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.experiment.configuration.gradient import GradientConfig
@@ -131,6 +132,7 @@ def parse_experiment(document: Document) -> ExperimentConfig:
             "with --reservoir"
         )
     translate(document)
+    place_hil(document)
     _expand_baselines(document)
     _expand_choices(document)
     fields: dict[str, Any] = {}

@@ -65,7 +65,7 @@ class MeasureResult(InFolder):
         """All numbers, ready for JSON: null for what is infinite or missing."""
         return {
             **super().metrics,
-            "measures": {name: _plain(vars(result)) for name, result in self.measured.items()},
+            "measures": {name: plain(vars(result)) for name, result in self.measured.items()},
             "not_measured": self.reasons,
         }
 
@@ -75,7 +75,7 @@ class MeasureResult(InFolder):
         for name, title in MEASURES.items():
             if name in self.measured:
                 result = self.measured[name]
-                rows.append([title, _number(result.value), _interval(result.interval), result.note])
+                rows.append([title, number_text(result.value), interval_text(result.interval), result.note])
             elif name in self.reasons:
                 rows.append([title, "not measured", "", self.reasons[name]])
         confidence = next((f"{result.interval.confidence:.0%}" for result in self.rows), "")
@@ -136,7 +136,7 @@ def measure(
     the error goes on to the caller. Raises `ConfigurationError` for an unknown measure or file, for a reservoir file
     of kind replay, and where nothing at all could be measured.
     """
-    names = _names(only)
+    names = measures_named(only)
     driving: dict[str, Any] = {"steps": steps, "repeats": repeats, "input_range": input_range, "seed": seed}
     settings = {**driving, "washout": washout, "max_delay": max_delay, "only": names}
     counter = StepCounter(progress)
@@ -150,14 +150,11 @@ def measure(
         driven = opened.planned_steps(names)
         counter.total = driven or len(names)
         try:
-            for measured in names:
-                counter.say(MEASURES[measured])
-                try:
-                    result.measured[measured] = getattr(opened, measured)()
-                except (DeviceError, StateLost):
-                    raise
-                except ReservoirError as error:
-                    result.reasons[measured] = str(error)
+            for measured, found in taken(opened, names, counter):
+                if isinstance(found, Measured):
+                    result.measured[measured] = found
+                else:
+                    result.reasons[measured] = found
                 result.save()
                 counter.add(0 if driven else 1)
             if not result.measured:
@@ -176,6 +173,19 @@ def measure(
                     write_report(result)
             raise
     return result
+
+
+def taken(source: Source, names: Iterable[str], counter: StepCounter) -> Iterator[tuple[str, Measured | str]]:
+    """Each measure with its result, or the reason why it could not be taken. Device faults go on to the caller."""
+    for name in names:
+        counter.say(MEASURES[name])
+        try:
+            found = getattr(source, name)()
+        except (DeviceError, StateLost):
+            raise
+        except ReservoirError as error:
+            found = str(error)
+        yield name, found
 
 
 _Opened: TypeAlias = tuple[str, Source, Callable[[], list[dict[str, Any]]], Any]
@@ -199,7 +209,12 @@ def _opened(
         if reservoir is not None or set:
             raise ConfigurationError(f"{source} is a trace: there is no reservoir to replace and nothing to set")
         store = StateStore.open(source)
-        yield str(source), _recorded(store, washout, max_delay), lambda: [_device_of(store)], {"trace": str(source)}
+        yield (
+            str(source),
+            recorded_source(store, washout, max_delay),
+            lambda: [_device_of(store)],
+            {"trace": str(source)},
+        )
         return
     if isinstance(source, Reservoir):
         name, config, device = "reservoir", {}, source
@@ -248,7 +263,7 @@ def _nothing_measured(name: str, reasons: Mapping[str, str]) -> str:
     return "\n  ".join([f"nothing could be measured of {name}", *lines])
 
 
-def _recorded(store: StateStore, washout: int | None, max_delay: int | None) -> Recorded:
+def recorded_source(store: StateStore, washout: int | None, max_delay: int | None) -> Recorded:
     """The sequences of a trace, as far as they were written."""
     pairs = []
     for dataset in store.datasets.values():
@@ -270,8 +285,8 @@ def _device_of(store: StateStore) -> dict[str, Any]:
     return {"label": store.path, "reservoir": {"identity": store.facts["spec"]["identity"], **recorded}}
 
 
-def _names(only: Iterable[str] | None) -> list[str]:
-    """The measures that are wanted, in the order of `MEASURES`."""
+def measures_named(only: Iterable[str] | None) -> list[str]:
+    """The names of measures that are wanted, in the order of `MEASURES`."""
     wanted = list(only or MEASURES)
     for name in wanted:
         if name not in MEASURES:
@@ -292,7 +307,7 @@ def _memory_table(result: MemoryCapacity) -> Table:
 
 def _processing_table(result: ProcessingCapacity) -> Table:
     rows = [
-        [str(degree), _number(capacity), _interval(interval)]
+        [str(degree), number_text(capacity), interval_text(interval)]
         for degree, (capacity, interval) in enumerate(zip(result.by_degree, result.degree_intervals, strict=True), 1)
     ]
     return Table("Processing capacity by degree", ["degree", "capacity", "interval"], rows, f"At most {result.rank}.")
@@ -305,20 +320,22 @@ _TABLES: dict[str, Callable[[Any], Table]] = {
 }
 
 
-def _number(value: float) -> str:
+def number_text(value: float) -> str:
+    """For tables."""
     return f"{value:.4g}" if math.isfinite(value) else str(value).replace("inf", "∞")
 
 
-def _interval(interval: Interval) -> str:
-    return f"[{_number(interval.low)}, {_number(interval.high)}]"
+def interval_text(interval: Interval) -> str:
+    """For tables."""
+    return f"[{number_text(interval.low)}, {number_text(interval.high)}]"
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """What JSON can hold; arrays are left to measures.safetensors."""
     if isinstance(value, Interval):
-        return _plain(dataclasses.asdict(value))
+        return plain(dataclasses.asdict(value))
     if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items() if not isinstance(entry, np.ndarray)}
+        return {key: plain(entry) for key, entry in value.items() if not isinstance(entry, np.ndarray)}
     if isinstance(value, tuple):
-        return [_plain(entry) for entry in value]
+        return [plain(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

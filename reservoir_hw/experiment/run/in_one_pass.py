@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 from collections.abc import Iterable, Iterator
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -33,7 +34,10 @@ from reservoir_hw.experiment.states.plan import DriveChunk, plan_of, steps_neede
 from reservoir_hw.experiment.states.progress import StepCounter
 from reservoir_hw.experiment.states.record import Recorder
 from reservoir_hw.readout.configuration import PrequentialReadout, Readout, StateReadoutConfig
-from reservoir_hw.tasks.task import Task
+from reservoir_hw.tasks.task import Evaluation, Task
+
+States: TypeAlias = Iterable[tuple[DriveChunk, np.ndarray]]
+"""The chunks of a plan, each with its states (batch, time, nodes)."""
 
 log = logging.getLogger(__name__)
 
@@ -169,26 +173,11 @@ def _recorded(run: PointRun, reservoir: Reservoir) -> contextlib.AbstractContext
     return Recorder(reservoir, run.files.record, chunk_steps=run.point.config.run.chunk_steps)
 
 
-def trained(point: Point, task: Task, states: Iterable[tuple[DriveChunk, np.ndarray]]) -> tuple[Readout, np.ndarray]:
+def trained(point: Point, task: Task, states: States) -> tuple[Readout, np.ndarray]:
     """A readout, trained on the chunks of the training, and its outputs for those of the test."""
-    config = _readout(point.config)
-    readout = config.build()
-    readout.repetitions_ = point.config.training.repetitions
-    outputs = np.zeros(task.test.targets.shape, dtype=np.float32)
+    readout, outputs = _untrained(point), _no_outputs(task)
     left = len(task.train.inputs) * task.train.inputs.shape[1]
     waiting: list[tuple[DriveChunk, np.ndarray]] = []
-
-    def test(chunk: DriveChunk, answer: np.ndarray) -> None:
-        if config.keeps_learning:
-            # Groups of sequences are tested after all of them have trained: what came last is not theirs.
-            alone = chunk.place is not None and chunk.place.rows == slice(0, len(task.train.inputs))
-            whole = task.train.lengths is None and task.test.lengths is None
-            continues = point.config.training.continuous and alone and whole
-            learner = cast(PrequentialReadout, readout)
-            predict_then_update_into(learner, task, chunk, answer, outputs, continues=continues)
-        else:
-            predict_into(readout, chunk, answer, outputs)
-
     for chunk, answer in states:
         if chunk.split == "train":
             learn(readout, task, chunk, answer)
@@ -199,10 +188,60 @@ def trained(point: Point, task: Task, states: Iterable[tuple[DriveChunk, np.ndar
             # Groups of sequences that are tested in one go with their training: more training is to come.
             waiting.append((chunk, answer))
         else:
-            test(chunk, answer)
+            _test(point, task, readout, chunk, answer, outputs)
     for chunk, answer in waiting:
-        test(chunk, answer)
+        _test(point, task, readout, chunk, answer, outputs)
     return readout, outputs
+
+
+def evaluations(
+    point: Point, task: Task, trainings: Iterable[States], tests: Iterable[States]
+) -> list[list[Evaluation]]:
+    """A readout for each of `trainings`, judged on each of `tests`: [training][test].
+
+    Each item is a whole drive of the plan; of a training the test chunks are passed over, and of a test those of the
+    training. A readout that keeps learning begins every test as its training left it.
+    """
+    readouts = []
+    for states in trainings:
+        readouts.append(_untrained(point))
+        for chunk, answer in states:
+            if chunk.split == "train":
+                learn(readouts[-1], task, chunk, answer)
+        readouts[-1].solve()
+    judged: list[list[Evaluation]] = [[] for _ in readouts]
+    for states in tests:
+        tested = [(copy.deepcopy(readout), _no_outputs(task)) for readout in readouts]
+        for chunk, answer in states:
+            for readout, outputs in tested if chunk.split == "test" else ():
+                _test(point, task, readout, chunk, answer, outputs)
+        for found, (_, outputs) in zip(judged, tested, strict=True):
+            found.append(task.evaluate(outputs, "scores"))
+    return judged
+
+
+def _untrained(point: Point) -> Readout:
+    readout = _readout(point.config).build()
+    readout.repetitions_ = point.config.training.repetitions
+    return readout
+
+
+def _no_outputs(task: Task) -> np.ndarray:
+    return np.zeros(task.test.targets.shape, dtype=np.float32)
+
+
+def _test(
+    point: Point, task: Task, readout: Readout, chunk: DriveChunk, states: np.ndarray, outputs: np.ndarray
+) -> None:
+    """Put the readout's answers to a test chunk into `outputs` (batch, time, outputs)."""
+    if not _readout(point.config).keeps_learning:
+        predict_into(readout, chunk, states, outputs)
+        return
+    # Groups of sequences are tested after all of them have trained: what came last is not theirs.
+    alone = chunk.place is not None and chunk.place.rows == slice(0, len(task.train.inputs))
+    whole = task.train.lengths is None and task.test.lengths is None
+    continues = point.config.training.continuous and alone and whole
+    predict_then_update_into(cast(PrequentialReadout, readout), task, chunk, states, outputs, continues=continues)
 
 
 def _keep(run: PointRun, readout: Readout, outputs: np.ndarray, device: dict[str, Any]) -> None:

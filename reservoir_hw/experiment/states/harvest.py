@@ -79,7 +79,7 @@ def harvest_lock(point: Point, task: Task) -> Iterator[None]:
     path = plain_path(store_path(point, task))
     lock = HostLock(f"store {path if '://' in path else os.path.realpath(path)}")
     try:
-        lock.acquire()
+        lock.acquire(0)
     except DeviceBusy as busy:
         raise ConfigurationError(f"{path} is being filled by another harvest: {busy}") from busy
     try:

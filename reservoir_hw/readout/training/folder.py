@@ -57,7 +57,7 @@ class TrainingFolder:
             raise ConfigurationError(f"{self.path} cannot be made: {error.strerror or error}") from error
         lock = HostLock(f"training {os.path.realpath(self.path)}")
         try:
-            lock.acquire()
+            lock.acquire(0)
         except DeviceBusy as busy:
             raise ConfigurationError(f"{self.path} belongs to a training that is running: {busy}") from busy
         try:

@@ -432,7 +432,7 @@ def _filling(path: Path) -> Iterator[None]:
     """While this process alone may fill the store."""
     lock = HostLock(f"store {os.path.realpath(path)}")
     try:
-        lock.acquire()
+        lock.acquire(0)
     except DeviceBusy as busy:
         raise ConfigurationError(
             f"{path} is being filled by another process: {busy}; call harvest() in one process first"

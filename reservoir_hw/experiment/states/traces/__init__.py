@@ -1,6 +1,6 @@
 """Traces: states of a device on disk, to be replayed, measured and compared."""
 
-from reservoir_hw.experiment.states.traces.difference import Difference, compare
+from reservoir_hw.experiment.states.traces.difference import Difference, compare, repeat_error
 from reservoir_hw.experiment.states.traces.figure import plot
 from reservoir_hw.experiment.states.traces.importing import Imported, import_trace
 from reservoir_hw.experiment.states.traces.information import describe
@@ -15,4 +15,5 @@ __all__ = [
     "import_trace",
     "load_mapping",
     "plot",
+    "repeat_error",
 ]

@@ -17,7 +17,7 @@ from reservoir_hw.tasks.task import Table
 _AT_ONCE = 64
 _PIECE_BYTES = 16 << 20
 _WORST = 10
-_OF_A_NODE = ("nrmse", "consistency", "offset", "largest")
+_OF_A_NODE = ("nrmse", "aligned", "gain", "consistency", "offset", "largest")
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,12 @@ class Difference:
     """What `compare` found. Arrays are (nodes,).
 
     `nrmse` is the root mean square of b - a over the standard deviation of the node in a, pooled over all pairs (for
-    a node that is constant in a, over that of all nodes). `consistency` is the correlation of a and b, NaN where
-    one of them is constant. `offset` is the mean of b - a, `largest` the greatest |b - a|. `overall` is the NRMSE of
-    all finite nodes together: total squared difference over total variance, rooted. A node that is NaN or infinite
-    somewhere, in a or b, counts as different.
+    a node that is constant in a, over that of all nodes). `scale` is what it was divided by. `aligned` is the NRMSE
+    that is left once b was multiplied by `gain` and shifted so that it comes nearest to a: sqrt(1 - r²) with the
+    correlation r, and 1 where only one of them moves (`gain` is then NaN). `consistency` is the correlation of a and b,
+    NaN where one of them is constant. `offset` is the mean of b - a, `largest` the greatest |b - a|. `overall` is the
+    NRMSE of all finite nodes together: total squared difference over total variance, rooted. A node that is NaN or
+    infinite somewhere, in a or b, counts as different.
     """
 
     a: str
@@ -60,7 +62,10 @@ class Difference:
     washout: int
     steps: int
     nrmse: np.ndarray
+    aligned: np.ndarray
+    gain: np.ndarray
     consistency: np.ndarray
+    scale: np.ndarray
     offset: np.ndarray
     largest: np.ndarray
     overall: float
@@ -160,19 +165,20 @@ class Difference:
                 self.nodes[i],
                 f"{self.nrmse[i]:.3g}",
                 moving[i],
+                f"{self.aligned[i]:.3g}",
                 f"{self.offset[i]:.3g}",
                 f"{self.largest[i]:.3g}",
             ]
             for i in self.worst()
         ]
         note = (
-            "NRMSE: root mean square of b - a over the node's standard deviation in a. consistency: correlation of "
-            "a and b. offset: mean of b - a; largest: greatest |b - a|, both in the units of the states."
+            "NRMSE: root mean square of b - a over the node's standard deviation in a. consistency: correlation of a "
+            "and b. aligned: the NRMSE that is left once b was scaled and shifted to come nearest to a. offset: mean "
+            "of b - a; largest: greatest |b - a|, both in the units of the states."
         )
-        return Table("Worst nodes", ["node", "NRMSE", "consistency", "offset", "largest"], worst, note)
+        return Table("Worst nodes", ["node", "NRMSE", "consistency", "aligned", "offset", "largest"], worst, note)
 
 
-@np.errstate(invalid="ignore", over="ignore")  # what is not finite is a result here
 def compare(
     a: StateStore,
     b: StateStore,
@@ -207,17 +213,52 @@ def compare(
         )
     if max(steps for _, _, steps in matched) <= washout:
         raise ConfigurationError(f"washout {washout}: no pair of sequences is longer")
+    return _difference(a, b, *tapes, matched, tolerance=tolerance, washout=washout, progress=progress)
+
+
+def repeat_error(store: StateStore, *, washout: int = 0) -> Difference | None:
+    """How far the repeats of a drive are apart in one trace: each sequence against the next with the same inputs.
+
+    None where no two sequences have the same inputs, or only in the `washout`.
+    """
+    tape = Tape(store)
+    lengths = [tape.length(number) for number in range(tape.sequences)]
+    matched = []
+    for number, length in enumerate(lengths):
+        begin = tape.first_inputs[number]
+        for other in range(number + 1, tape.sequences):
+            alike = length == lengths[other] > washout and (tape.first_inputs[other] == begin).all()
+            if alike and _agree(tape, number, tape, other, length, 0.0):
+                matched.append((number, other, length))
+                break
+    return _difference(store, store, tape, tape, matched, washout=washout) if matched else None
+
+
+@np.errstate(invalid="ignore", over="ignore")  # what is not finite is a result here
+def _difference(
+    a: StateStore,
+    b: StateStore,
+    tape_a: Tape,
+    tape_b: Tape,
+    matched: Sequence[tuple[int, int, int]],
+    *,
+    tolerance: float = 0.0,
+    washout: int = 0,
+    progress: Progress | None = None,
+) -> Difference:
+    """Of the pairs that were matched: (sequence of a, sequence of b, steps)."""
+    tapes, spec = (tape_a, tape_b), recorded_spec(a)
     compared = sum(max(0, steps - washout) for _, _, steps in matched)
     counter = StepCounter(progress, 2 * compared)
     counter.say("measuring")
-    sums = _Sums(spec_a.nodes)
-    for _, _, x, _ in _pieces(tapes, matched, washout, spec_a.nodes):
+    sums = _Sums(spec.nodes)
+    for _, _, x, _ in _pieces(tapes, matched, washout, spec.nodes):
         sums.add_reference(x)
         counter.add(x.shape[0] * x.shape[1])
     sums.fix_scale()
     counter.say("comparing")
     first: tuple[int, int, int, float] | None = None
-    for numbers, start, x, y in _pieces(tapes, matched, washout, spec_a.nodes):
+    for numbers, start, x, y in _pieces(tapes, matched, washout, spec.nodes):
         sums.add(x, y)
         counter.add(x.shape[0] * x.shape[1])
         if first is None or start < first[1]:
@@ -226,10 +267,11 @@ def compare(
                 first = int(numbers[found[0]]), start + found[1], found[2], found[3]
     pairs = {number: Pair(tapes[0].place(number), tapes[1].place(other), s) for number, other, s in matched}
     nrmse, consistency, offset, overall = sums.results()
+    aligned, gain = sums.alignment(nrmse, consistency)
     return Difference(
         a=a.path,
         b=b.path,
-        nodes=spec_a.node_names or tuple(map(str, range(spec_a.nodes))),
+        nodes=spec.node_names or tuple(map(str, range(spec.nodes))),
         pairs=list(pairs.values()),
         alone_a=tapes[0].sequences - len(matched),
         alone_b=tapes[1].sequences - len(matched),
@@ -237,7 +279,10 @@ def compare(
         washout=washout,
         steps=compared,
         nrmse=nrmse,
+        aligned=aligned,
+        gain=gain,
         consistency=consistency,
+        scale=sums.scale,
         offset=offset,
         largest=sums.largest,
         overall=overall,
@@ -356,6 +401,15 @@ class _Sums:
         else:
             overall = float(np.sqrt(np.mean(nrmse[finite] ** 2)))
         return nrmse, np.clip(consistency, -1, 1), offset, overall
+
+    def alignment(self, nrmse: np.ndarray, consistency: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """NRMSE of each node after scaling and shifting b by least squares, and the factor."""
+        moves = self._low < self._high
+        left = np.where(moves.all(axis=0), np.sqrt(1 - consistency**2), moves.any(axis=0))
+        variance_b = self._bb / self.count - (self._b / self.count) ** 2
+        gain = consistency * np.sqrt(self.variance / np.where(moves[1], variance_b, 1.0))
+        # The correlation is known to 1e-16, its root to 1e-8 only.
+        return np.minimum(left, nrmse), gain
 
 
 def _first_above(

@@ -158,6 +158,11 @@ def test_differences_are_those_of_numpy(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.nrmse, np.sqrt(((right - left) ** 2).mean(axis=0)) / left.std(axis=0))
     expected = [np.corrcoef(left[:, i], right[:, i])[0, 1] for i in range(NODES)]
     np.testing.assert_allclose(found.consistency, expected)
+    fits = [np.polyfit(right[:, i], left[:, i], 1) for i in range(NODES)]
+    np.testing.assert_allclose(found.gain, [fit[0] for fit in fits])
+    rest = [(left[:, i] - np.polyval(fit, right[:, i])).std() / left[:, i].std() for i, fit in enumerate(fits)]
+    np.testing.assert_allclose(found.aligned, rest, atol=1e-7)
+    assert found.aligned[1] == 0
     np.testing.assert_allclose(found.offset, (right - left).mean(axis=0), atol=1e-12)
     np.testing.assert_allclose(found.largest, np.abs(right - left).max(axis=0))
     assert found.overall == pytest.approx(np.sqrt(((right - left) ** 2).mean(axis=0).sum() / left.var(axis=0).sum()))

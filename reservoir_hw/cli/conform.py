@@ -1,0 +1,74 @@
+"""`reservoir-hw conform`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reservoir_hw.cli.options import InputsOption, JsonOption, SetOption
+from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress_bar
+from reservoir_hw.core.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from reservoir_hw.testing.session import SuiteRun
+
+
+def conform(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Reservoir or experiment file (YAML or JSON).")],
+    inputs: InputsOption = None,
+    set_: SetOption = None,
+    group: Annotated[
+        list[str] | None, typer.Option("--group", metavar="NAME", help="Look at this group alone. May be repeated.")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="STEPS|TIME", help="Device steps, or their time (10m). (default: 20000)")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the inputs.")] = 0,
+    baseline: Annotated[
+        Path | None, typer.Option(metavar="REPORT", help="An earlier report.json: fail on what became worse.")
+    ] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="FOLDER", help="Write report.json and report.html.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Test whether a device does what it declares: the same suite for simulations, recordings, servers and benches.
+
+    Exits with 0 if everything that could be looked at passed, 1 if something failed or is inconclusive, 2 for a wrong
+    configuration, 3 if the device could not be driven at all.
+    """
+    try:
+        from reservoir_hw.testing.conformance import conform as run_suite
+        from reservoir_hw.testing.report import read_baseline
+    except ModuleNotFoundError as error:
+        if error.name != "pytest":
+            raise
+        raise MissingExtra("the conformance suite needs pytest: pip install 'reservoir-hw[test]'") from error
+    from reservoir_hw.experiment.devices.reservoir_file import config_from_file
+
+    before = None if baseline is None else read_baseline(baseline)
+    with own_stdout(json), progress_bar() as progress:
+        config = config_from_file(file, set=set_ or [], inputs=inputs)
+        report = run_suite(
+            config, groups=group or [], budget=budget, seed=seed, junit=junit, on_plan=_say_plan, progress=progress
+        )
+    if before is not None:
+        report.compare_with(before)
+    if json:
+        print_json(report.as_dict())
+    else:
+        print_tables(report.tables())
+    for line in report.worse:
+        typer.echo(f"worse than the baseline: {line}", err=True)
+    if out is not None:
+        report.write(out)
+        typer.echo(f"The report is {out / report.main_file}", err=True)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+def _say_plan(run: SuiteRun) -> None:
+    typer.echo(run.plan_text, err=True)

@@ -1,0 +1,231 @@
+"""The device that a run of the suite drives, and how it is compared with itself."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from reservoir_hw.core.errors import DeviceError
+from reservoir_hw.core.hil import Action, HilConfig
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
+from reservoir_hw.core.seeds import generator
+from reservoir_hw.core.spec import ReservoirSpec
+from reservoir_hw.testing.actions import perform
+from reservoir_hw.testing.comparison import (
+    REPEATS,
+    ROUNDING,
+    WORTH_SEEING,
+    Comparison,
+    compare_exactly,
+    compare_repeats,
+    spread_of,
+)
+from reservoir_hw.testing.outcomes import Statement, failed, inconclusive, not_offered
+from reservoir_hw.testing.plan import Plan
+
+MARGIN = 0.1
+"""Part of the range at each end that is kept for the group `range`."""
+
+Drive = Callable[[], np.ndarray]
+"""Drives the device from rest and returns states (time, nodes)."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Repeats under two conditions, each (repeats, time, nodes), taken in turn."""
+
+    reference: np.ndarray
+    other: np.ndarray
+    spread: float
+
+    @classmethod
+    def of(cls, reference: np.ndarray, other: np.ndarray) -> Self:
+        """Of these drives; `spread` is the standard deviation of their states."""
+        return cls(reference, other, spread_of(np.concatenate([reference, other])))
+
+    def rows(self, rows: slice) -> Pair:
+        """Some of the time steps, in units of the whole drive."""
+        return Pair(self.reference[:, rows], self.other[:, rows], self.spread)
+
+
+class Bench:
+    """A device under test.
+
+    `deterministic` is what it declares, until the suite has seen otherwise. `statement` is what is being looked at.
+    """
+
+    def __init__(self, config: ReservoirConfig, *, seed: int = 0) -> None:
+        self.config = config
+        self.hil = config.hil or HilConfig()
+        self.seed = seed
+        self.reservoir: Reservoir = build_reservoir(config)
+        self.plan: Plan
+        self.deterministic = False
+        self.statement = Statement("", "")
+        self.early: np.ndarray | None = None
+        """Responses to the standard drive from the beginning of the run, (repeats, time, nodes)."""
+        self._driven_before = 0
+
+    # ---- the device -----------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Take the device."""
+        self.reservoir.open()
+
+    def close(self) -> None:
+        """Bring it to its safe state; what it was driven with is kept in mind."""
+        if self.reservoir.is_open:
+            self._driven_before += self.reservoir.counters.steps
+        self.reservoir.close()
+
+    def reopen(self) -> None:
+        """After a fault: bring it to its safe state, recover it, and take it again."""
+        with contextlib.suppress(DeviceError):
+            self.close()
+        if self.hil.recover is not None:
+            self.perform(self.hil.recover)
+        self.open()
+
+    def perform(self, action: Action) -> Any:
+        """What an action of the section `hil:` answers."""
+        return perform(action, self.config, self.hil.folder, self.hil.timeout_s)
+
+    @contextlib.contextmanager
+    def another_user(self) -> Iterator[Reservoir]:
+        """Meanwhile the device belongs to somebody else, who has it from the same configuration."""
+        self.close()
+        other = build_reservoir(self.config)
+        try:
+            with other:
+                yield other
+                self._driven_before += other.counters.steps
+        finally:
+            self.open()
+
+    @property
+    def spec(self) -> ReservoirSpec:
+        """What the device declares."""
+        return self.reservoir.spec
+
+    @property
+    def device_steps(self) -> int:
+        """What it was driven with since the bench was made, summed over sequences, replays and resets."""
+        return self._driven_before + (self.reservoir.counters.steps if self.reservoir.is_open else 0)
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Lowest and highest input of all drives but those that look at the range itself.
+
+        They keep a tenth of the range away from its ends, so that a wrong range fails where ranges are looked at, and
+        nowhere else. -1 and 1 where nothing is declared.
+        """
+        if self.spec.input_range is None:
+            return -1.0, 1.0
+        low, high = self.spec.input_range
+        return low + MARGIN * (high - low), high - MARGIN * (high - low)
+
+    # ---- drives ---------------------------------------------------------------------------------
+
+    def inputs(self, name: str = "standard", *, steps: int | None = None, batch: int = 1) -> np.ndarray:
+        """Inputs (batch, steps, inputs), drawn uniformly over `limits`; each name has its own.
+
+        A recording answers its own inputs alone: it is given those, and other names are "not offered".
+        """
+        steps = self.plan.steps if steps is None else steps
+        known = self.reservoir.known_inputs()
+        if known is not None:
+            if name != "standard":
+                not_offered("a recording answers the inputs alone that it was recorded with")
+            return known[None, :steps]
+        low, high = self.limits
+        shape = batch, steps, self.spec.inputs
+        return generator(self.seed, f"conform/{name}").uniform(low, high, shape).astype(self.spec.numpy_dtype)
+
+    def level(self, value: float, steps: int) -> np.ndarray:
+        """Constant inputs (1, steps, inputs)."""
+        if self.reservoir.known_inputs() is not None:
+            not_offered("a recording answers the inputs alone that it was recorded with")
+        return np.full((1, steps, self.spec.inputs), value, self.spec.numpy_dtype)
+
+    def drive(
+        self, u: np.ndarray, pieces: Sequence[int] = (), between: Callable[[], object] | None = None
+    ) -> np.ndarray:
+        """States (batch, time, nodes) of a drive from rest, in one piece or in several."""
+        self.reservoir.reset(len(u))
+        if not pieces:
+            return np.asarray(self.reservoir.run(u))
+        parts, begin = [], 0
+        for steps in pieces:
+            if begin and between is not None:
+                between()
+            parts.append(np.asarray(self.reservoir.run(u[:, begin : begin + steps])))
+            begin += steps
+        return np.concatenate(parts, axis=1)
+
+    def repeated(self, drive: Drive) -> np.ndarray:
+        """Responses (repeats, time, nodes)."""
+        return np.stack([drive() for _ in range(self.repeats)])
+
+    def pair(self, reference: Drive, other: Drive) -> Pair:
+        """Both as often as a comparison needs, in turn: A B, B A, A B, ..."""
+        taken: tuple[list[np.ndarray], list[np.ndarray]] = [], []
+        for number in range(self.repeats):
+            for which in (0, 1) if number % 2 == 0 else (1, 0):
+                taken[which].append((reference, other)[which]())
+        return Pair.of(np.stack(taken[0]), np.stack(taken[1]))
+
+    @property
+    def repeats(self) -> int:
+        """Drives under each condition."""
+        return 1 if self.deterministic else REPEATS
+
+    # ---- comparisons ----------------------------------------------------------------------------
+
+    def compare(self, pair: Pair, *, rounds: bool = False) -> Comparison:
+        """What differs. `rounds`: the arithmetic may round otherwise, as with another number of sequences."""
+        if len(pair.reference) == 1:
+            found = compare_exactly(
+                pair.reference[0], pair.other[0], spread=pair.spread, tolerance=ROUNDING if rounds else 0.0
+            )
+        else:
+            found = compare_repeats(pair.reference, pair.other, spread=pair.spread)
+            if rounds and found.difference <= ROUNDING:
+                found = replace(found, differs=False)
+        return found
+
+    def expect_same(self, pair: Pair, what: str, *, rounds: bool = False) -> None:
+        """Fail where the two conditions give other states; inconclusive where that could not have been seen."""
+        found = self.compare(pair, rounds=rounds)
+        self.statement.comparisons.append(asdict(found))
+        self.statement.value, self.statement.unit = found.difference, "standard deviations"
+        self.statement.low, self.statement.high = (
+            max(0.0, found.difference - found.smallest),
+            (found.difference + found.smallest),
+        )
+        if found.differs:
+            failed(f"{what}: {found}")
+        if not found.conclusive:
+            inconclusive(
+                f"{what}: a difference below {found.smallest:.2g} standard deviations of the states could not have "
+                f"been seen, and {WORTH_SEEING:g} matters: the device scatters too much"
+            )
+        self.statement.text = str(found)
+
+    def expect_response(self, pair: Pair, expected: float, what: str) -> None:
+        """Fail where the states are the same, although a difference of `expected` standard deviations was due."""
+        found = self.compare(pair)
+        self.statement.text = str(found)
+        if found.differs:
+            return
+        if found.smallest > WORTH_SEEING * expected:
+            inconclusive(f"{what}: no response was seen, and a small one could not have been: {found}")
+        failed(f"{what}: {found}")
+
+    def provenance(self) -> dict[str, Any]:
+        """Who was tested."""
+        return {"identity": self.spec.identity.model_dump(), "spec": self.spec.model_dump(mode="json")}

@@ -1,0 +1,88 @@
+"""The tests of the suite as pytest collected them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.hil import GROUPS
+from reservoir_hw.core.reservoir_config import ReservoirConfig
+from reservoir_hw.testing.outcomes import Ended, Statement
+from reservoir_hw.testing.plan import steps_of
+from reservoir_hw.testing.session import BUDGET, Planned, SuiteRun
+
+
+def group_and_name(item: Any) -> tuple[str, str]:
+    """The group is the name of the file, the name that of the function with its own parameters."""
+    own = [str(value) for name, value in item.callspec.params.items() if name != "reservoir_device"]
+    name = item.originalname.removeprefix("test_").replace("_", " ")
+    return item.path.stem.removeprefix("test_"), f"{name} ({', '.join(own)})" if own else name
+
+
+def in_order(items: list[pytest.Item], suite: list[pytest.Item]) -> list[pytest.Item]:
+    """Device by device, the groups in their order, in the places that the tests of the suite have."""
+    devices = list(dict.fromkeys(item.callspec.params["reservoir_device"] for item in suite))  # type: ignore[attr-defined]
+    wanted = iter(
+        sorted(
+            suite,
+            key=lambda item: (
+                devices.index(item.callspec.params["reservoir_device"]),  # type: ignore[attr-defined]
+                GROUPS.index(group_and_name(item)[0]),  # type: ignore[arg-type]
+            ),
+        )
+    )
+    of_suite = set(suite)
+    return [next(wanted) if item in of_suite else item for item in items]
+
+
+def runs(
+    config: pytest.Config, suite: list[pytest.Item], devices: Mapping[str, ReservoirConfig]
+) -> dict[str, SuiteRun]:
+    """A run for each device. Raises `pytest.UsageError` for a budget that is none."""
+    try:
+        steps, seconds = budget(config.option.reservoir_budget)
+    except ConfigurationError as error:
+        raise pytest.UsageError(f"--reservoir-budget: {error}") from error
+    return {
+        name: SuiteRun(
+            device,
+            [
+                Planned(*group_and_name(item), steps_of(item.function))  # type: ignore[attr-defined]
+                for item in suite
+                if item.callspec.params["reservoir_device"] == name  # type: ignore[attr-defined]
+            ],
+            config.option.reservoir_seed,
+            steps,
+            seconds,
+        )
+        for name, device in devices.items()
+    }
+
+
+def budget(text: str | None) -> tuple[int | None, float | None]:
+    """Device steps, or seconds for "30s", "10m", "2h". Raises `ConfigurationError`."""
+    if text is None:
+        return BUDGET, None
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    number, unit = (text[:-1], text[-1:]) if text[-1:] in units else (text, "")
+    try:
+        value = float(number) if unit else int(number.replace("_", "").replace(",", ""))
+    except ValueError:
+        value = 0
+    if not 0 < value < float("inf"):
+        raise ConfigurationError(f"{text!r} is no budget: give device steps (20000), or a time (30s, 10m, 2h)")
+    return (None, value * units[unit]) if unit else (int(value), None)
+
+
+def conclude(statement: Statement, error: Exception) -> None:
+    """Note how a statement ended, and end the test in pytest's words."""
+    if not isinstance(error, Ended):
+        statement.outcome, statement.text = "failed", f"{type(error).__name__}: {error}"
+        raise error
+    statement.outcome, statement.text = error.outcome, str(error)
+    if statement.bad:
+        pytest.fail(f"{statement.outcome}: {statement.text}", pytrace=False)
+    pytest.skip(f"{statement.outcome}: {statement.text}")

@@ -1,0 +1,165 @@
+"""Whether a device answers alike under two conditions, and what such a comparison could have seen.
+
+A deterministic device is compared number by number. Any other is driven several times under each condition. The repeats
+are exchangeable if the condition changes nothing, so every way to deal them out to two groups is as likely as the one
+that was measured: the p-value is the share of these ways that differ at least as much (an exact permutation test;
+Fisher 1935, Good 2005). Nothing is assumed of the noise, which may be correlated in time and between nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+from statistics import NormalDist
+
+import numpy as np
+
+REPEATS = 8
+"""Drives of a noisy device under each condition: with fewer, no p-value could be as small as `ALPHA`."""
+
+FALSE_ALARMS = 0.01
+"""How often a healthy device may fail anything in a whole run of the suite."""
+
+MOST_COMPARISONS = 40
+"""In one run of the suite."""
+
+ALPHA = FALSE_ALARMS / MOST_COMPARISONS
+"""A difference with a smaller p-value is real (Bonferroni)."""
+
+WORTH_SEEING = 0.1
+"""A comparison must be able to see a difference of so many standard deviations of the states."""
+
+ROUNDING = 1e-3
+"""Products of other sizes round otherwise: so much, in standard deviations, is the same across batch sizes."""
+
+# Powers of directions that scatter alike are found up to so much larger than their median.
+_EQUAL = 1.5
+
+# Quantile of chance that an effect must be seen in spite of.
+_UNLUCKY = 0.05
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was found. Differences are root mean squares over steps and nodes, in standard deviations of the states.
+
+    `p` is None, and `smallest` 0, where single drives were compared exactly. `effect` is the difference in units of the
+    repeat error, infinite where nothing scatters. `smallest` is the smallest difference that would have been seen.
+    `step` and `node` say where the difference is largest.
+    """
+
+    differs: bool
+    difference: float
+    smallest: float
+    p: float | None = None
+    effect: float | None = None
+    step: int = 0
+    node: int = 0
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether a difference that matters would have been seen."""
+        return self.differs or self.smallest <= WORTH_SEEING
+
+    def __str__(self) -> str:
+        if self.p is None:
+            return (
+                f"differs by {self.difference:.2g} standard deviations, most at step {self.step}, node {self.node}"
+                if self.difference
+                else "equal in every bit"
+            )
+        where = f", most at step {self.step}, node {self.node}" if self.differs else ""
+        return (
+            f"p = {self.p:.2g}, {self.effect:.2g} repeat errors or {self.difference:.2g} standard deviations{where}; "
+            f"{self.smallest:.2g} would have been seen"
+        )
+
+
+def compare_exactly(reference: np.ndarray, other: np.ndarray, *, spread: float, tolerance: float = 0.0) -> Comparison:
+    """Single drives (time, nodes) of states with the standard deviation `spread`.
+
+    They differ where the RMS difference exceeds `tolerance` standard deviations; with 0, every bit counts.
+    """
+    moved = np.abs(other.astype(np.float64) - reference)
+    difference = float(np.sqrt(np.mean(moved**2))) / spread
+    step, node = np.unravel_index(moved.argmax(), moved.shape)
+    return Comparison(difference > tolerance, difference, tolerance, step=int(step), node=int(node))
+
+
+def compare_repeats(reference: np.ndarray, other: np.ndarray, *, spread: float, alpha: float = ALPHA) -> Comparison:
+    """Repeats (repeats, time, nodes) of states with the standard deviation `spread`, as many of each.
+
+    They are taken in turn, so that slow drift falls on both alike.
+    """
+    repeats, steps, nodes = reference.shape
+    drives = np.concatenate([reference, other]).reshape(2 * repeats, steps, nodes) / spread
+    drives -= drives.mean(axis=0)
+    # By node, and whatever the groups are: a node that scatters widely must not hide the others.
+    scatter = np.maximum(np.sqrt(np.mean(drives**2, axis=(0, 1))), 1e-9)
+    rows = (drives / scatter).reshape(2 * repeats, -1)
+    size = rows.shape[1]
+    splits = _splits(repeats)
+    distances = _distances(splits, rows @ rows.T)
+    p = float(np.mean(distances >= distances[0] * (1 - 1e-9)))
+    centred = rows - np.repeat([rows[:repeats].mean(axis=0), rows[repeats:].mean(axis=0)], repeats, axis=0)
+    noise = float(np.sum(centred**2)) / (size * (2 * repeats - 2))
+    squared = max(0.0, float(distances[0]) / size - 2 * noise / repeats)
+    scale = float(np.sqrt(np.mean(scatter**2)))
+    moved = np.abs(drives[:repeats].mean(axis=0) - drives[repeats:].mean(axis=0))
+    step, node = np.unravel_index(moved.argmax(), moved.shape)
+    return Comparison(
+        differs=p <= alpha,
+        difference=float(np.sqrt(squared)) * scale,
+        smallest=_smallest(splits, centred) * scale,
+        p=p,
+        effect=float(np.sqrt(squared / noise)) if noise else (np.inf if squared else 0.0),
+        step=int(step),
+        node=int(node),
+    )
+
+
+def _smallest(splits: np.ndarray, centred: np.ndarray) -> float:
+    """The smallest difference, in units of the scatter, that stands out from all splits of noise like this one.
+
+    A difference d adds d^2 to the measured split, and r^2 d^2 to one with r = |1 - 2 k/repeats|, where k drives of each
+    group are dealt out to the other. It stands out where that exceeds what chance adds to the other split and takes
+    from the measured one: by itself, and by noise that points the same way as d. That is an equal share of the noise,
+    by the number of directions in which it scatters; or all that one direction has more than the others, such as a
+    gain that wanders, since d may be of its kind.
+    """
+    drives, size = centred.shape
+    products = centred @ centred.T / size
+    # Residuals are smaller than the noise that they come from.
+    chance = _distances(splits, products)[1:] * drives / (drives - 2)
+    mean, variance = float(chance.mean()), float(chance.var())
+    if not mean:
+        return 0.0
+    powers = np.linalg.eigvalsh(products)[2:]
+    wandering = max(0.0, float(powers[-1] - _EQUAL * np.median(powers))) / (drives - 2) * 4 / drives
+    same_way = NormalDist().inv_cdf(1 - _UNLUCKY) * max(min(1.0, variance / (2 * mean**2)) * mean, wandering) ** 0.5
+    gain = 1 - (splits[1:] @ splits[0] * drives / 4) ** 2
+    missed = np.maximum(chance - np.quantile(chance, _UNLUCKY), 0.0)
+    # The mirror image of the measured split is the same one.
+    return float(((same_way + np.sqrt(same_way**2 + gain * missed)) / gain).max())
+
+
+def _distances(splits: np.ndarray, products: np.ndarray) -> np.ndarray:
+    """Squared distance of the means of the two groups, for each split, from the inner products of the drives."""
+    return np.maximum(((splits @ products) * splits).sum(axis=1), 0.0)
+
+
+@cache
+def _splits(repeats: int) -> np.ndarray:
+    """All ways to deal 2 `repeats` drives out to two groups: (ways, drives), plus and minus 1/repeats; ours first."""
+    chosen = [(0, *others) for others in combinations(range(1, 2 * repeats), repeats - 1)]
+    splits = np.full((len(chosen), 2 * repeats), -1 / repeats)
+    for row, members in enumerate(chosen):
+        splits[row, members] = 1 / repeats
+    return splits
+
+
+def spread_of(states: np.ndarray) -> float:
+    """Standard deviation of states (repeats, time, nodes) over time, all nodes together; 1 where nothing moves."""
+    mean = states.astype(np.float64).mean(axis=0)
+    return float(np.sqrt(np.mean((mean - mean.mean(axis=0)) ** 2))) or 1.0

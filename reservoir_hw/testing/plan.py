@@ -1,0 +1,95 @@
+"""How much a device will be driven, before it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.spec import ReservoirSpec
+from reservoir_hw.testing.comparison import REPEATS
+
+STEPS = 80
+"""Steps of a drive, if the budget allows."""
+
+FEWEST_STEPS = 12
+"""A drive must be longer than the pieces that it is cut into."""
+
+DeviceSteps = Callable[["Plan"], int]
+"""Gives the steps that a statement drives the device with, summed over sequences, replays and resets."""
+
+
+DRIVES = "device_steps"
+TestT = TypeVar("TestT", bound=Callable[..., None])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Lengths and repeats of all drives.
+
+    `reset_steps` are those that a reset plays. `steps` is the length of a drive, `past` of what comes before it.
+    """
+
+    spec: ReservoirSpec
+    reset_steps: int = 0
+    steps: int = STEPS
+
+    @property
+    def past(self) -> int:
+        """Steps of a past that a drive must not remember, or must have forgotten."""
+        return max(4, self.steps // 3)
+
+    @property
+    def repeats(self) -> int:
+        """Drives under each condition."""
+        return 1 if self.spec.deterministic else REPEATS
+
+    def drive(self, *pieces: int, batch: int = 1) -> int:
+        """One drive from rest in these pieces, with what is replayed before each of them."""
+        replays = sum(min(sum(pieces[:n]), self.spec.memory_steps) for n in range(1, len(pieces)))
+        replayed = replays if self.spec.continuity == "replayed" else 0
+        return batch * (sum(pieces) + replayed + self.reset_steps)
+
+    def compared(self, *drives: int) -> int:
+        """These drives, as often as a comparison needs them."""
+        return self.repeats * sum(drives)
+
+    def pieces(self, *first: int) -> list[int]:
+        """These pieces, and what is left of a drive."""
+        return [*first, self.steps - sum(first)]
+
+
+def drives(device_steps: DeviceSteps) -> Callable[[TestT], TestT]:
+    """Decorates a statement of the suite: how much it will drive the device."""
+
+    def mark(test: TestT) -> TestT:
+        setattr(test, DRIVES, device_steps)
+        return test
+
+    return mark
+
+
+def steps_of(test: object) -> DeviceSteps:
+    """What `drives` was given; nothing for a statement that does not drive the device."""
+    return getattr(test, DRIVES, lambda plan: 0)
+
+
+def fit(plan: Plan, statements: Sequence[DeviceSteps], budget: int) -> Plan:
+    """The longest drives that stay within `budget` device steps in all.
+
+    Repeats are never fewer: with less than `REPEATS` no p-value could be small enough. Raises `ConfigurationError`
+    where the shortest drives are too many.
+    """
+
+    def total(steps: int) -> int:
+        return sum(count(replace(plan, steps=steps)) for count in statements)
+
+    for steps in range(plan.steps, FEWEST_STEPS - 1, -1):
+        if total(steps) <= budget:
+            return replace(plan, steps=steps)
+    least = total(FEWEST_STEPS)
+    raise ConfigurationError(
+        f"a budget of {budget:,} device steps is too small: these groups need at least {least:,}; raise --budget, or "
+        "name fewer groups with --group"
+    )

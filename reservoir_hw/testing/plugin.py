@@ -1,0 +1,284 @@
+"""Hardware in the loop for pytest: options, fixtures and markers.
+
+Nothing but pytest and the standard library is imported before `--reservoir` or one of the fixtures is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from reservoir_hw.core.reservoir import Reservoir
+    from reservoir_hw.core.reservoir_config import ReservoirConfig
+    from reservoir_hw.testing.bench import Bench
+    from reservoir_hw.testing.devices import Device
+    from reservoir_hw.testing.golden_fixture import GoldenTraces
+    from reservoir_hw.testing.outcomes import Statement
+    from reservoir_hw.testing.session import SuiteRun
+
+DEVICES: pytest.StashKey[dict[str, ReservoirConfig]] = pytest.StashKey()
+"""The devices of this session by name; set by `conform`, else read from the files of `--reservoir`."""
+
+SUITE: pytest.StashKey[dict[str, SuiteRun]] = pytest.StashKey()
+STATEMENT: pytest.StashKey[Statement] = pytest.StashKey()
+_ERRORS: pytest.StashKey[list[BaseException]] = pytest.StashKey()
+_FIRST_ERROR: pytest.StashKey[str] = pytest.StashKey()
+
+CAPABILITIES = ("snapshot", "settable", "programmable", "deterministic", "differentiable")
+"""What a test can ask for with `reservoir_needs`."""
+
+_WAIT = "RESERVOIR_HW_WAIT_S"
+
+
+# ---- options --------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of the group "reservoir"."""
+    group = parser.getgroup("reservoir", "hardware in the loop (reservoir_hw)")
+    group.addoption(
+        "--reservoir",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="reservoir file of the device under test; given several times, each test runs on each device",
+    )
+    group.addoption("--reservoir-record", metavar="DIR", help="write a trace of each device into this folder")
+    group.addoption("--reservoir-replay", metavar="DIR", help="play these traces back in the place of the devices")
+    group.addoption("--reservoir-wait", type=_seconds, metavar="S", help="wait so long for a device that is in use")
+    group.addoption("--update-golden-traces", action="store_true", help="record golden traces anew")
+    group.addoption("--reservoir-html", metavar="FILE", help="write a report of the tests on devices")
+    group.addoption("--reservoir-budget", metavar="STEPS", help="conformance suite: device steps, or minutes as in 10m")
+    group.addoption("--reservoir-seed", type=int, default=0, metavar="N", help="conformance suite: seed of all inputs")
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return seconds
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Markers; what cannot be is refused before anything is driven."""
+    for line in (
+        "reservoir_needs(capability, ...): skipped where the device does not declare it, for instance snapshot",
+        "reservoir_hardware: skipped on a simulation",
+        "reservoir_simulation: skipped on hardware",
+    ):
+        config.addinivalue_line("markers", line)
+    option = config.option
+    if option.update_golden_traces and os.environ.get("CI"):
+        raise pytest.UsageError("--update-golden-traces: the environment variable CI is set, and nothing is updated there")
+    if option.reservoir:
+        from reservoir_hw.testing import devices
+
+        config.stash[DEVICES] = devices.from_options(config)
+        devices.refuse_workers(config)
+    if option.reservoir_html and not hasattr(config, "workerinput"):
+        from reservoir_hw.testing import html_report
+
+        html_report.register(config)
+    _show_waits(config)
+
+
+def _show_waits(config: pytest.Config) -> None:
+    """Waiting as long as the option says; who has the device is shown at once, and not when the test has failed."""
+    if config.option.reservoir_wait is not None:
+        before = os.environ.get(_WAIT)
+        os.environ[_WAIT] = str(config.option.reservoir_wait)
+        config.add_cleanup(lambda: os.environ.pop(_WAIT) if before is None else os.environ.update({_WAIT: before}))
+    log, handler = logging.getLogger("reservoir_hw.core.waiting"), _ToTerminal(config)
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    config.add_cleanup(lambda: (log.removeHandler(handler), log.setLevel(level)))
+
+
+class _ToTerminal(logging.Handler):
+    def __init__(self, config: pytest.Config) -> None:
+        super().__init__()
+        self._plugin = config.pluginmanager.get_plugin
+
+    def emit(self, record: logging.LogRecord) -> None:
+        terminal, capture = self._plugin("terminalreporter"), self._plugin("capturemanager")
+        if terminal is not None and capture is not None:
+            with capture.global_and_fixture_disabled():
+                terminal.write_line(f"\n{record.getMessage()}")
+
+
+# ---- which tests, and how often -------------------------------------------------------------------
+
+
+def _drives(item: Any) -> bool:
+    """Whether a test, or a function that tests are made of, uses one of the fixtures below."""
+    return "reservoir_device" in getattr(item, "fixturenames", ())
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that uses a device runs on each of them."""
+    names = list(metafunc.config.stash.get(DEVICES, {}))
+    if names and _drives(metafunc):
+        metafunc.parametrize("reservoir_device", names, indirect=True, scope="session")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Wrong markers are refused; flaky devices are tried again; the groups of the suite get their order."""
+    ours = [item for item in items if _drives(item)]
+    # By its entry point, or with -p by its module.
+    named = config.pluginmanager.get_plugin
+    flaky = named("rerunfailures") or named("pytest_rerunfailures")
+    for item in ours:
+        _check_needs(item)
+        reruns = 0 if flaky is None else flaky.get_reruns_count(item)
+        if reruns:
+            again = pytest.mark.flaky(
+                reruns=reruns, reruns_delay=flaky.get_reruns_delay(item), condition=_another_chance(item)
+            )
+            # Before a marker of the test itself, which says how often, but not after what.
+            item.add_marker(again, append=False)
+    suite = [item for item in ours if "bench" in getattr(item, "fixturenames", ())]
+    if suite and config.stash.get(DEVICES, {}):
+        from reservoir_hw.testing import collected
+
+        items[:] = collected.in_order(items, suite)
+        config.stash[SUITE] = collected.runs(config, suite, config.stash[DEVICES])
+
+
+def _check_needs(item: pytest.Item) -> None:
+    for marker in item.iter_markers("reservoir_needs"):
+        for name in marker.args:
+            if name not in CAPABILITIES:
+                raise pytest.UsageError(
+                    f"{item.nodeid}: reservoir_needs({name!r}): there is no such capability; there are "
+                    f"{', '.join(CAPABILITIES)}"
+                )
+
+
+def _another_chance(item: pytest.Item) -> Any:
+    """Whether all that went wrong in the last attempt may go right in the next one."""
+
+    def condition() -> bool:
+        from reservoir_hw.core.errors import DeviceDisconnected, DeviceFault, DeviceTimeout
+
+        flaky = DeviceTimeout | DeviceDisconnected | DeviceFault
+        return all(isinstance(error, flaky) for error in item.stash[_ERRORS])
+
+    return condition
+
+
+# ---- fixtures -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def reservoir_device(request: pytest.FixtureRequest) -> Iterator[Device]:
+    """The device of this session; what it opens is closed in the end."""
+    name = getattr(request, "param", None)
+    if name is None:
+        pytest.fail("the test drives a device: say which with --reservoir FILE", pytrace=False)
+    from reservoir_hw.testing.devices import Device
+
+    with Device(name, request.config) as device:
+        yield device
+
+
+@pytest.fixture
+def reservoir(reservoir_device: Device, request: pytest.FixtureRequest) -> Reservoir:
+    """The device under test, open and at rest for one sequence.
+
+    It is opened and locked once per session. After an error of the device it is closed, recovered (`hil: recover:`)
+    and opened again for the next test.
+    """
+    reservoir_device.check_markers(request.node)
+    return reservoir_device.at_rest()
+
+
+@pytest.fixture
+def reservoir_twin(reservoir: Reservoir, reservoir_device: Device) -> Reservoir:
+    """The simulation that `hil: twin:` of the device names, open and at rest for one sequence."""
+    return reservoir_device.twin(reservoir.spec)
+
+
+@pytest.fixture
+def golden_trace(reservoir: Reservoir, reservoir_device: Device, request: pytest.FixtureRequest) -> GoldenTraces:
+    """`golden_trace(u)` holds the answer to u (1, time, inputs) against a trace beside the test."""
+    from reservoir_hw.testing.golden_fixture import GoldenTraces
+
+    return GoldenTraces(reservoir, reservoir_device.declared, request.node)
+
+
+@pytest.fixture
+def bench(reservoir_device: Device, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """The device under test for a statement of the conformance suite."""
+    from reservoir_hw.testing import collected
+
+    run = request.config.stash[SUITE][reservoir_device.name]
+    reservoir_device.give_to(run)
+    with run.statement(*collected.group_and_name(request.node)) as statement:
+        request.node.stash[STATEMENT] = statement
+        if statement.outcome == "not offered":
+            pytest.skip(f"not offered: {statement.text}")
+        run.ready()
+        yield run.bench
+
+
+# ---- what came out --------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Any:
+    """How a statement of the suite ended, in pytest's words."""
+    try:
+        return (yield)
+    except Exception as error:
+        statement = item.stash.get(STATEMENT, None)
+        if statement is None:
+            raise
+        from reservoir_hw.testing.collected import conclude
+
+        conclude(statement, error)
+        return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    """Errors are kept for the next attempt and for the reports, and shown to the device."""
+    if _drives(item):
+        _note(item, call)
+    return (yield)
+
+
+def _note(item: Any, call: pytest.CallInfo[None]) -> None:
+    device, statement = item.funcargs.get("reservoir_device"), item.stash.get(STATEMENT, None)
+    if call.when == "setup":
+        item.stash[_ERRORS] = []
+    if call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception):
+        error = call.excinfo.value
+        item.stash[_ERRORS].append(error)
+        item.stash.setdefault(_FIRST_ERROR, _in_one_line(error))
+        if device is not None:
+            device.met(error)
+        if call.when == "setup" and statement is not None:
+            statement.outcome, statement.text = "failed", _in_one_line(error)
+    found: dict[str, Any] = {
+        "attempts": getattr(item, "execution_count", 1),
+        "first_error": item.stash.get(_FIRST_ERROR, ""),
+        **({} if device is None else device.facts()),
+        **({} if statement is None else {"outcome": statement.outcome}),
+    }
+    # The report of each phase has all of them, and those of the last one count.
+    item.user_properties[:] = [pair for pair in item.user_properties if pair[0] not in found] + list(found.items())
+
+
+def _in_one_line(error: BaseException) -> str:
+    text = (str(error).splitlines() or [""])[0]
+    return text if isinstance(error, pytest.fail.Exception) else f"{type(error).__name__}: {text}"

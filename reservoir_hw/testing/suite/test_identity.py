@@ -1,0 +1,43 @@
+"""It is the same device as before."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from reservoir_hw.testing import golden
+from reservoir_hw.testing.bench import Bench, Pair
+from reservoir_hw.testing.outcomes import failed, unverified
+from reservoir_hw.testing.plan import Plan, drives
+
+
+def golden_drives(plan: Plan) -> int:
+    """About as long as a standard drive: how long the trace is, is known when it is read."""
+    return plan.compared(plan.drive(plan.steps))
+
+
+@drives(lambda plan: plan.reset_steps)
+def test_fingerprint(bench: Bench) -> None:
+    """The fingerprint is the same after the device was closed and opened."""
+    before = bench.spec.identity
+    bench.close()
+    bench.open()
+    after = bench.spec.identity
+    bench.statement.text = after.fingerprint[:12]
+    if before.fingerprint != after.fingerprint:
+        failed(f"the fingerprint was {before.fingerprint[:12]}, and is {after.fingerprint[:12]} after reopening")
+
+
+@drives(golden_drives)
+def test_golden_trace(bench: Bench) -> None:
+    """The device answers as its golden trace says."""
+    path = bench.hil.golden
+    if path is None:
+        unverified("no golden trace is named (hil: golden:)")
+    trace = golden.read(path)
+    trace.check(bench.spec)
+    drive = trace.inputs.astype(bench.spec.numpy_dtype)[None]
+    if bench.deterministic:
+        bench.expect_same(Pair.of(trace.states[:1], np.stack([bench.drive(drive)[0]])), "the golden trace", rounds=True)
+        return
+    taken = bench.repeated(lambda: bench.drive(drive)[0])
+    bench.expect_same(Pair.of(trace.repeats(bench.repeats), taken), "the golden trace")

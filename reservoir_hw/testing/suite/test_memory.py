@@ -1,0 +1,71 @@
+"""What was driven before is forgotten, and in time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from reservoir_hw.core.errors import InputRangeError
+from reservoir_hw.measures import echo_state_index
+from reservoir_hw.testing.bench import Bench
+from reservoir_hw.testing.comparison import ROUNDING
+from reservoir_hw.testing.outcomes import failed, inconclusive, unverified
+from reservoir_hw.testing.plan import Plan, drives
+
+_LOOKED_AT = 24
+_PASTS = 4
+
+
+def pasts(plan: Plan) -> int:
+    """Each with the common drive, the first twice if the device scatters."""
+    return (_PASTS + (not plan.spec.deterministic)) * plan.drive(plan.past + _common(plan))
+
+
+def forgotten(plan: Plan) -> int:
+    """Nothing where no memory is declared."""
+    memory = plan.spec.memory_steps
+    return plan.compared(*[plan.drive(plan.past + memory + _LOOKED_AT)] * 2) if memory else 0
+
+
+@drives(forgotten)
+def test_forgotten(bench: Bench) -> None:
+    """After `memory_steps` common inputs two different pasts no longer matter."""
+    memory = bench.spec.memory_steps
+    if not memory:
+        unverified("memory_steps is not declared")
+    past, (low, high) = bench.plan.past, bench.limits
+    common = bench.inputs("memory", steps=memory + _LOOKED_AT)
+
+    def after(level: float) -> np.ndarray:
+        return bench.drive(np.concatenate([bench.level(level, past), common], axis=1))[0, past + memory :]
+
+    pair = bench.pair(lambda: after(low), lambda: after(high))
+    bench.expect_same(pair, f"{memory} steps after different pasts", rounds=True)
+
+
+@drives(pasts)
+def test_echo_state(bench: Bench) -> None:
+    """Different pasts end in one response to the same inputs (echo-state index 1)."""
+    past, (low, high) = bench.plan.past, bench.limits
+    common = bench.inputs("echo state", steps=_common(bench.plan))
+    pasts = [bench.level(low, past), bench.level(high, past)]
+    pasts += [bench.inputs(f"past {number}", steps=past) for number in range(_PASTS - 2)]
+
+    def after(before: np.ndarray) -> np.ndarray:
+        return bench.drive(np.concatenate([before, common], axis=1))[0, past:]
+
+    states = np.stack([after(before) for before in pasts])
+    noise = 0.0
+    if not bench.deterministic:
+        last = slice(-len(common[0]) // 4, None)
+        noise = float(np.sqrt(np.mean((after(pasts[0])[last] - states[0, last]) ** 2)))
+    try:
+        found = echo_state_index(states, tolerance=10 * ROUNDING, noise=noise)
+    except InputRangeError as error:
+        inconclusive(str(error))
+    bench.statement.text = f"{found.value:g} response to {len(states)} pasts"
+    if found.value > 1:
+        failed(f"{found.value:g} different responses to the same inputs after {len(states)} pasts: {found.note}")
+
+
+def _common(plan: Plan) -> int:
+    return max(2 * plan.steps, plan.spec.memory_steps + _LOOKED_AT)

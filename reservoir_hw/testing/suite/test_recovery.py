@@ -1,0 +1,69 @@
+"""After a fault nothing goes on as if nothing had happened; then the device is right again."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+
+from reservoir_hw.core.errors import DeviceError, StateLost
+from reservoir_hw.testing.bench import Bench, Pair
+from reservoir_hw.testing.outcomes import failed, unverified
+from reservoir_hw.testing.plan import Plan, drives
+
+
+def planned(plan: Plan) -> int:
+    """Drives before and after, and the one with the fault."""
+    return plan.compared(*[plan.drive(plan.steps)] * 2) + plan.drive(plan.past, plan.steps - plan.past)
+
+
+@drives(planned)
+def test_fault(bench: Bench) -> None:
+    """A fault in the middle of a drive is told, or does no harm; what follows it is refused until a reset."""
+    if bench.hil.fault is None:
+        unverified("nothing says how to make the device fail (hil: fault:)")
+    u, first, reservoir = bench.inputs(), bench.plan.past, bench.reservoir
+    before = bench.repeated(lambda: bench.drive(u)[0])
+    bench.drive(u[:, :first])
+    bench.perform(bench.hil.fault)
+    try:
+        rest = np.asarray(reservoir.run(u[:, first:]))
+    except DeviceError as error:
+        bench.statement.text = f"told as {type(error).__name__}"
+        _expect_state_lost(bench, u[:, first:])
+    else:
+        # The last of the repeats has the same noise as none of them, so a drive that is told of no fault is compared
+        # with all of them.
+        _expect_going_on(bench, before[:, first:], rest[0])
+    # Closing may fail while the device does; it is recovered then.
+    with contextlib.suppress(DeviceError):
+        bench.reservoir.close()
+    bench.reopen()
+    bench.expect_same(Pair.of(before, bench.repeated(lambda: bench.drive(u)[0])), "after the recovery")
+
+
+def _expect_state_lost(bench: Bench, u: np.ndarray) -> None:
+    driven = bench.device_steps
+    try:
+        bench.reservoir.run(u)
+    except StateLost:
+        if bench.device_steps != driven:
+            failed("the run after the fault was refused, but after the device had been driven")
+    except DeviceError:
+        failed("the run after the fault reached the device, which failed again: StateLost must come first")
+    else:
+        failed("the run after the fault went on as if nothing had happened")
+
+
+def _expect_going_on(bench: Bench, expected: np.ndarray, found: np.ndarray) -> None:
+    """No fault was told: then the drive went on from the right state."""
+    mean = expected.astype(np.float64).mean(axis=0)
+    scatter = float(np.sqrt(np.mean((expected - mean) ** 2)))
+    spread = float(np.sqrt(np.mean((mean - mean.mean(axis=0)) ** 2))) or 1.0
+    moved = float(np.sqrt(np.mean((found - mean) ** 2)))
+    bench.statement.text = "no fault was told, and the drive went on rightly"
+    if moved > 3 * scatter + 1e-3 * spread:
+        failed(
+            f"the device failed, nobody was told, and the states that followed are off by {moved / spread:.2g} "
+            "standard deviations: the state was lost unnoticed"
+        )

@@ -1,0 +1,31 @@
+"""A reset makes the device forget."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from reservoir_hw.core.reset import NoReset
+from reservoir_hw.testing.bench import Bench
+from reservoir_hw.testing.outcomes import not_offered
+from reservoir_hw.testing.plan import Plan, drives
+
+
+def planned(plan: Plan) -> int:
+    """A past and a drive for each condition."""
+    return plan.compared(*[plan.drive(plan.past), plan.drive(plan.steps)] * 2)
+
+
+@drives(planned)
+def test_different_pasts(bench: Bench) -> None:
+    """The same drive after a reset, whatever was driven before it."""
+    policy = bench.reservoir.reset_policy
+    if isinstance(policy, NoReset):
+        not_offered(policy.reason)
+    u, (low, high) = bench.inputs(), bench.limits
+    past = bench.plan.past
+
+    def after(level: float) -> np.ndarray:
+        bench.drive(bench.level(level, past))
+        return bench.drive(u)[0]
+
+    bench.expect_same(bench.pair(lambda: after(low), lambda: after(high)), "after a past of the highest input")

@@ -1,0 +1,33 @@
+"""The device answers at the end of the run as at its beginning."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from reservoir_hw.testing.bench import Bench, Pair
+from reservoir_hw.testing.comparison import WORTH_SEEING
+from reservoir_hw.testing.outcomes import failed, inconclusive
+from reservoir_hw.testing.plan import Plan, drives
+
+
+def planned(plan: Plan) -> int:
+    """The repeats of the standard drive; those of the beginning are there."""
+    return plan.compared(plan.drive(plan.steps))
+
+
+@drives(planned)
+def test_drift(bench: Bench) -> None:
+    """The standard drive now and at the beginning."""
+    u = bench.inputs()
+    if bench.early is None or len(bench.early) < bench.repeats:
+        bench.early = bench.repeated(lambda: bench.drive(u)[0])
+    found = bench.compare(Pair.of(bench.early, bench.repeated(lambda: bench.drive(u)[0])))
+    bench.statement.comparisons.append(asdict(found))
+    bench.statement.text = f"after {bench.device_steps:,} device steps: {found}"
+    bench.statement.value, bench.statement.unit = found.difference, "standard deviations"
+    bench.statement.low = max(0.0, found.difference - found.smallest)
+    bench.statement.high = found.difference + found.smallest
+    if found.differs and found.difference > WORTH_SEEING:
+        failed(f"it drifts: {bench.statement.text}")
+    if not found.conclusive:
+        inconclusive(bench.statement.text)

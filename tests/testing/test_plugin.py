@@ -1,0 +1,375 @@
+"""The plugin for pytest: real sessions in processes of their own, on simulations, functions of a lab and servers."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import xml.etree.ElementTree as ElementTree
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from served import free_address, served
+from toys import Toy
+
+from reservoir_hw import open_reservoir
+from reservoir_hw.testing import plugin
+
+PLUGINS = [plugin.__name__, "pytest_rerunfailures"]
+ALONE = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONUNBUFFERED": "1"}
+for name in ("CI", "PYTEST_ADDOPTS", "RESERVOIR_HW_WAIT_S"):
+    ALONE.pop(name, None)
+
+NARMA = """\
+task: {kind: narma, train_steps: 400, test_steps: 200}
+reservoir: {kind: esn, nodes: 60}
+readout: {kind: ridge, washout: 50}
+training: {test_warmup_steps: 50}
+"""
+MEMORY = """\
+from reservoir_hw.testing import task_metrics
+
+def test_memory(reservoir, record_property):
+    metrics = task_metrics(reservoir, "narma.yaml")
+    record_property("nrmse", metrics["nrmse"])
+    assert metrics["nrmse"] < 0.9
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where sessions run. No settings of this repository reach it."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\njunit_family = legacy\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    chosen = [word for name in PLUGINS for word in ("-p", name)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "pytest", *chosen, "-p", "no:cacheprovider", "--junitxml=junit.xml", "-rA", *arguments],
+        env=ALONE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def session(*arguments: str) -> tuple[int, str]:
+    """The exit status, and what pytest said."""
+    with start(*arguments) as process:
+        said, _ = process.communicate(timeout=120)
+    return process.returncode, said
+
+
+def wait_for(text: str, process: subprocess.Popen[str]) -> str:
+    """The line in which a session says it."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if text in line:
+            return line
+    raise AssertionError(f"the session ended without saying {text!r}")
+
+
+def cases() -> dict[str, list[dict[str, str]]]:
+    """From JUnit: the properties of each attempt of each test, with what went wrong in `problem`."""
+    found: dict[str, list[dict[str, str]]] = {}
+    for case in ElementTree.parse("junit.xml").iter("testcase"):
+        facts = {one.attrib["name"]: one.attrib["value"] for one in case.iter("property")}
+        problems = [one for one in case if one.tag in ("failure", "error", "skipped")]
+        facts["problem"] = problems[0].attrib["message"] if problems else ""
+        found.setdefault(case.attrib["name"], []).append(facts)
+    return found
+
+
+def test_nothing_is_imported_before_it_is_needed(folder: Path) -> None:
+    assert "reservoir_hw.testing.plugin" in [one.value for one in entry_points(group="pytest11")]
+    (folder / "test_nothing.py").write_text(
+        "import sys\n\ndef test_nothing():\n    print(*sorted(name for name in sys.modules if 'reservoir_hw' in name))\n"
+        "    assert 'numpy' not in sys.modules\n"
+    )
+    status, said = session()
+    assert status == 0, said
+    core = ["reservoir_hw.core", "reservoir_hw.core.errors", "reservoir_hw.core.lazy"]
+    assert " ".join(["reservoir_hw", *core, "reservoir_hw.testing", plugin.__name__]) + "\n" in said
+
+
+def test_the_same_test_on_a_simulation_a_server_and_a_recording(folder: Path) -> None:
+    (folder / "test_film.py").write_text(MEMORY)
+    (folder / "narma.yaml").write_text(NARMA)
+    film = {"kind": "esn", "nodes": 60, "inputs": 1, "seed": 3}
+    (folder / "film.yaml").write_text("kind: esn\nnodes: 60\nseed: 3\n")
+    address = free_address()
+    (folder / "remote.yaml").write_text(f"kind: zmq\naddress: {address}\n")
+    with served(open_reservoir(film), address):
+        status, said = session("--reservoir=film.yaml", "--reservoir=remote.yaml", "--reservoir-record=monday")
+    assert status == 0, said
+    there = cases()
+    # Without the server.
+    status, said = session("--reservoir=remote.yaml", "--reservoir-replay=monday")
+    assert status == 0, said
+    again = cases()["test_memory[remote]"][0]
+    (simulated,), (remote,) = there["test_memory[film]"], there["test_memory[remote]"]
+    assert simulated["nrmse"] == remote["nrmse"] == again["nrmse"]
+    assert simulated["fingerprint"] == remote["fingerprint"] == again["fingerprint"]
+    assert simulated["configuration_hash"] != remote["configuration_hash"]
+    assert (remote["attempts"], remote["first_error"], remote["simulated"]) == ("1", "", "True")
+    assert "firmware" in remote
+
+
+LAB = """\
+from pathlib import Path
+
+def log(line):
+    with open("log.txt", "a") as file:
+        file.write(line + "\\n")
+
+def measure(u):
+    if Path("broken").exists():
+        raise RuntimeError("the amplifier has tripped")
+    return [[x[0], 0.0] for x in u]
+
+def rest(): pass
+def setup(): log("opened")
+def safe(): log("safe")
+def recover(config):
+    log("recovered")
+    Path("broken").unlink(missing_ok=True)
+"""
+BENCH = """\
+kind: python
+call: lab:measure
+setup_call: lab:setup
+reset_call: lab:rest
+close_call: lab:safe
+inputs: 1
+nodes: 2
+simulated: false
+continuity: held
+firmware: r7
+hil: {recover: "lab:recover", twin: twin.yaml}
+"""
+FLAKY = """\
+from pathlib import Path
+import numpy as np, pytest
+from reservoir_hw.core.errors import DeviceBusy, DeviceTimeout, StateLost
+
+tried = []
+
+def test_flaky(reservoir):
+    tried.append("flaky")
+    if tried.count("flaky") == 1:
+        Path("broken").touch()
+    assert reservoir.at_rest
+    reservoir.run(np.zeros((1, 5, 1)))
+
+def test_expected(reservoir):
+    Path("broken").touch()
+    with pytest.raises(Exception, match="tripped"):
+        reservoir.run(np.zeros((1, 5, 1)))
+
+def test_after_it(reservoir):
+    reservoir.run(np.zeros((1, 5, 1)))
+
+def test_wrong(reservoir):
+    try:
+        raise DeviceTimeout("too slow")
+    except DeviceTimeout:
+        assert tried == []
+
+@pytest.mark.flaky(reruns=5)
+def test_lost(reservoir):
+    try:
+        raise DeviceTimeout("too slow")
+    except DeviceTimeout as error:
+        raise StateLost("gone") from error
+
+def test_busy(reservoir):
+    raise DeviceBusy("it is in use by Ada; she had a DeviceTimeout")
+
+@pytest.fixture
+def amplifier(reservoir):
+    yield
+    raise DeviceTimeout("the amplifier did not answer")
+
+def test_wrong_and_late(amplifier):
+    assert tried == []
+
+def test_always(reservoir):
+    raise DeviceTimeout("too slow")
+
+@pytest.mark.reservoir_simulation
+def test_simulation(reservoir): raise AssertionError
+
+@pytest.mark.reservoir_hardware
+def test_hardware(reservoir): pass
+
+@pytest.mark.reservoir_needs("deterministic", "snapshot")
+def test_snapshot(reservoir): raise AssertionError
+
+def test_twin(reservoir_twin): raise AssertionError
+"""
+
+
+def test_flaky_hardware(folder: Path) -> None:
+    (folder / "lab.py").write_text(LAB)
+    (folder / "bench.yaml").write_text(BENCH)
+    (folder / "twin.yaml").write_text("kind: esn\nnodes: 3\n")
+    (folder / "test_bench.py").write_text(FLAKY)
+    status, said = session("--reservoir=bench.yaml", "--reruns=2", "--reservoir-html=page.html")
+    assert status == 1, said
+    found = {name.removesuffix("[bench]"): attempts for name, attempts in cases().items()}
+    fault = "DeviceFault: lab:measure: RuntimeError: the amplifier has tripped"
+    last = {name: attempts[-1] for name, attempts in found.items()}
+    assert (last["test_flaky"]["attempts"], last["test_flaky"]["problem"]) == ("2", "")
+    assert fault in last["test_flaky"]["first_error"]
+    assert last["test_flaky"]["firmware"] == "r7"
+    tried = {name: facts["attempts"] for name, facts in last.items() if facts["attempts"] != "1"}
+    assert tried == {"test_flaky": "2", "test_always": "3"}
+    assert last["test_after_it"]["problem"] == "", "a fault that a test expected was left to the next one"
+    assert last["test_simulation"]["problem"] == "bench is hardware, and the test is for simulations"
+    assert last["test_snapshot"]["problem"] == "bench has no deterministic: it does not declare it"
+    assert last["test_hardware"]["problem"] == ""
+    assert "hil.twin of bench has 3 nodes, and the device 2" in last["test_twin"]["problem"]
+    # Once for all tests, and again after each fault; a device that somebody else has is left alone.
+    log = (folder / "log.txt").read_text().split()
+    again = ["safe", "recovered", "opened"]
+    faults = ["test_flaky", "test_expected", "test_wrong_and_late", *3 * ["test_always"]]
+    assert log == ["opened", *len(faults) * again, "safe"]
+    page = (folder / "page.html").read_text()
+    row = next(line for line in page.splitlines() if "test_flaky" in line)
+    assert re.search(r'"passed">passed</td><td class="number">2</td><td>DeviceFault: .*hardware', row)
+    assert "http" not in page
+
+
+GOLDEN = """\
+import numpy as np
+
+U = np.random.default_rng(0).uniform(-1, 1, (1, 40, 1))
+SAME = "test_golden-test_same"
+
+def test_same(golden_trace): golden_trace(U)
+def test_gain(golden_trace, request): golden_trace(U if UPDATE else 1.02 * U, "gain")
+def test_any(golden_trace): golden_trace(U, SAME, any_device=True)
+def test_twice(golden_trace): golden_trace(U, SAME), golden_trace(U, SAME)
+def test_missing(golden_trace): golden_trace(U, "missing")
+"""
+
+
+def test_golden_traces(folder: Path) -> None:
+    (folder / "film.yaml").write_text("kind: esn\nnodes: 20\nseed: 1\nnonidealities: memristive_film\n")
+    (folder / "exact.yaml").write_text("kind: esn\nnodes: 20\nseed: 2\n")
+    (folder / "test_golden.py").write_text(f"UPDATE = True\n{GOLDEN}")
+    status, said = session("--reservoir=film.yaml", "--update-golden-traces", "-k", "same or gain")
+    assert status == 0, said
+    (folder / "test_golden.py").write_text(f"UPDATE = False\n{GOLDEN}")
+    before = sorted((folder / "golden_traces").rglob("*"))
+    status, said = session("--reservoir=film.yaml", "--reservoir=exact.yaml", "--reservoir-record=monday")
+    assert status == 1
+    problems = {name: attempts[-1]["problem"] for name, attempts in cases().items()}
+    assert problems["test_same[film]"] == ""
+    assert "was recorded with other inputs" in problems["test_gain[film]"]
+    assert problems["test_any[film]"] == ""
+    assert "give each drive a name of its own" in problems["test_twice[film]"]
+    assert "there is no golden trace" in problems["test_missing[film]"]
+    assert "--update-golden-traces records it" in problems["test_missing[film]"]
+    assert "was recorded on another device" in problems["test_same[exact]"]
+    # The film has dead nodes.
+    assert "the device answers otherwise: p = " in problems["test_any[exact]"]
+    assert "test_golden.py:6" in said, "the line of the test is not shown"
+    # The recording of a device is compared as the device is.
+    status, said = session("--reservoir=film.yaml", "--reservoir-replay=monday", "-k", "same or any")
+    assert status == 0, said
+    assert sorted((folder / "golden_traces").rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-n", "2"], "-n: remote is a device that one process has at a time, so its tests cannot run side by side"),
+        (["--reservoir=other.yaml"], "--reservoir other.yaml: "),
+        (["--reservoir-replay=monday"], "there is no trace monday/remote; --reservoir-record makes it"),
+        (["--reservoir-record=there"], "there is a recording there/remote already"),
+        (["--reservoir-wait=soon"], "'soon' is no number of seconds"),
+        (["--update-golden-traces"], "the environment variable CI is set"),
+        ([], "test_it.py::test_it[remote]: reservoir_needs('snapshots'): there is no such capability; there are snapsh"),
+    ],
+)
+def test_wrong_requests(
+    folder: Path,
+    arguments: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    (folder / "remote.yaml").write_text("kind: zmq\naddress: tcp://127.0.0.1:9\n")
+    (folder / "there" / "remote").mkdir(parents=True)
+    (folder / "test_it.py").write_text(
+        "import pytest\n\n@pytest.mark.reservoir_needs('snapshots')\ndef test_it(reservoir): pass\n"
+    )
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("CI", "true")
+    chosen = [word for name in ["xdist.plugin", *PLUGINS] for word in ("-p", name)]
+    status = pytest.main([*chosen, "-p", "no:cacheprovider", "-p", "no:warnings", "--reservoir=remote.yaml", *arguments])
+    shown = "".join(capfd.readouterr())
+    assert status == pytest.ExitCode.USAGE_ERROR, shown
+    lines = [line for line in shown.splitlines() if "error: " in line.lower() and "ERROR: usage:" not in line]
+    assert len(lines) == 1, shown
+    assert said in lines[0]
+    assert "Traceback" not in shown
+
+
+class Slow(Toy):
+    """A device whose drive takes until somebody says so."""
+
+    def __init__(self) -> None:
+        super().__init__(inputs=2)
+        self.driving, self.go_on, self.safe = threading.Event(), threading.Event(), threading.Event()
+
+    def _run(self, u: np.ndarray, out: Any) -> np.ndarray:
+        self.driving.set()
+        assert self.go_on.wait(60)
+        return super()._run(u, out)
+
+    def _close(self) -> None:
+        super()._close()
+        self.safe.set()
+
+
+def test_a_killed_session_gives_the_device_back(folder: Path) -> None:
+    (folder / "test_it.py").write_text(
+        "import numpy as np\n\ndef test_it(reservoir):\n    reservoir.run(np.zeros((1, 5, 2)))\n"
+    )
+    device, address = Slow(), free_address()
+    (folder / "remote.yaml").write_text(f"kind: zmq\naddress: {address}\n")
+    with served(device, address, lease_s=3):
+        with start("--reservoir=remote.yaml") as first:
+            assert device.driving.wait(60)
+            device.safe.clear()
+            first.send_signal(signal.SIGKILL)
+        with start("--reservoir=remote.yaml", "--reservoir-wait=60") as second:
+            device.go_on.set()
+            assert re.search(f"is in use by .*{first.pid}.*: waiting for at most 60 s", wait_for("waiting", second))
+            assert device.safe.wait(60)
+            said, _ = second.communicate(timeout=60)
+        assert second.returncode == 0, said
+        assert "1 passed" in said
+
+
+def test_a_session_that_is_terminated_leaves_the_device_safe(folder: Path) -> None:
+    (folder / "lab.py").write_text(LAB)
+    (folder / "bench.yaml").write_text(BENCH)
+    (folder / "test_it.py").write_text(
+        "import time\n\ndef test_it(reservoir):\n    print('here')\n    time.sleep(60)\n"
+    )
+    with start("--reservoir=bench.yaml", "-s") as process:
+        wait_for("here", process)
+        process.terminate()
+        assert process.wait(60) == pytest.ExitCode.INTERRUPTED
+    assert (folder / "log.txt").read_text().split() == ["opened", "safe"]

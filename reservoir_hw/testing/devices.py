@@ -116,6 +116,8 @@ class Device:
 
     def _open(self) -> None:
         """Again after a fault, which a test may also have expected and caught."""
+        if self._suite is not None:
+            self._suite.bench.close()
         if self._reservoir.is_open and self._reservoir.counters.faults:
             self._faulty = True
         if self._faulty or self._reservoir.unsafe:

@@ -136,7 +136,9 @@ def measure(u):
     return [[x[0], 0.0] for x in u]
 
 def rest(): pass
-def setup(): log("opened")
+def setup():
+    log("opened")
+    measure([])
 def safe(): log("safe")
 def recover(config):
     log("recovered")
@@ -161,6 +163,8 @@ import numpy as np, pytest
 from reservoir_hw.core.errors import DeviceBusy, DeviceTimeout, StateLost
 
 tried = []
+
+def test_opened(reservoir): pass
 
 def test_flaky(reservoir):
     tried.append("flaky")
@@ -222,6 +226,7 @@ def test_flaky_hardware(folder: Path) -> None:
     (folder / "bench.yaml").write_text(BENCH)
     (folder / "twin.yaml").write_text("kind: esn\nnodes: 3\n")
     (folder / "test_bench.py").write_text(FLAKY)
+    (folder / "broken").touch()
     status, said = session("--reservoir=bench.yaml", "--reruns=2", "--reservoir-html=page.html")
     assert status == 1, said
     found = {name.removesuffix("[bench]"): attempts for name, attempts in cases().items()}
@@ -231,7 +236,7 @@ def test_flaky_hardware(folder: Path) -> None:
     assert fault in last["test_flaky"]["first_error"]
     assert last["test_flaky"]["firmware"] == "r7"
     tried = {name: facts["attempts"] for name, facts in last.items() if facts["attempts"] != "1"}
-    assert tried == {"test_flaky": "2", "test_always": "3"}
+    assert tried == {"test_opened": "2", "test_flaky": "2", "test_always": "3"}
     assert last["test_after_it"]["problem"] == "", "a fault that a test expected was left to the next one"
     assert last["test_simulation"]["problem"] == "bench is hardware, and the test is for simulations"
     assert last["test_snapshot"]["problem"] == "bench has no deterministic: it does not declare it"
@@ -240,7 +245,7 @@ def test_flaky_hardware(folder: Path) -> None:
     # Once for all tests, and again after each fault; a device that somebody else has is left alone.
     log = (folder / "log.txt").read_text().split()
     again = ["safe", "recovered", "opened"]
-    faults = ["test_flaky", "test_expected", "test_wrong_and_late", *3 * ["test_always"]]
+    faults = ["test_opened", "test_flaky", "test_expected", "test_wrong_and_late", *3 * ["test_always"]]
     assert log == ["opened", *len(faults) * again, "safe"]
     page = (folder / "page.html").read_text()
     row = next(line for line in page.splitlines() if "test_flaky" in line)
@@ -282,7 +287,7 @@ def test_golden_traces(folder: Path) -> None:
     assert "was recorded on another device" in problems["test_same[exact]"]
     # The film has dead nodes.
     assert "the device answers otherwise: p = " in problems["test_any[exact]"]
-    assert "test_golden.py:6" in said, "the line of the test is not shown"
+    assert "test_golden.py:8: Failed" in said, "the line of the test is not shown"
     # The recording of a device is compared as the device is.
     status, said = session("--reservoir=film.yaml", "--reservoir-replay=monday", "-k", "same or any")
     assert status == 0, said
@@ -354,8 +359,8 @@ def test_a_killed_session_gives_the_device_back(folder: Path) -> None:
             device.safe.clear()
             first.send_signal(signal.SIGKILL)
         with start("--reservoir=remote.yaml", "--reservoir-wait=60") as second:
-            device.go_on.set()
             assert re.search(f"is in use by .*{first.pid}.*: waiting for at most 60 s", wait_for("waiting", second))
+            device.go_on.set()
             assert device.safe.wait(60)
             said, _ = second.communicate(timeout=60)
         assert second.returncode == 0, said

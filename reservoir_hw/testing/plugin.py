@@ -73,12 +73,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", line)
     option = config.option
     if option.update_golden_traces and os.environ.get("CI"):
-        raise pytest.UsageError("--update-golden-traces: the environment variable CI is set, and nothing is updated there")
+        raise pytest.UsageError(
+            "--update-golden-traces: the environment variable CI is set, and nothing is updated there"
+        )
     if option.reservoir:
         from reservoir_hw.testing import devices
 
         config.stash[DEVICES] = devices.from_options(config)
-        devices.refuse_workers(config)
+        devices.refuse_workers(config, config.stash[DEVICES])
         _show_waits(config)
     if option.reservoir_html and not hasattr(config, "workerinput"):
         from reservoir_hw.testing import html_report
@@ -88,15 +90,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _show_waits(config: pytest.Config) -> None:
     """Waiting as long as the option says; who has the device is shown at once, and not when the test has failed."""
-    if config.option.reservoir_wait is not None:
-        before = os.environ.get(_WAIT)
-        os.environ[_WAIT] = str(config.option.reservoir_wait)
-        config.add_cleanup(lambda: os.environ.pop(_WAIT) if before is None else os.environ.update({_WAIT: before}))
     log, handler = logging.getLogger("reservoir_hw.core.waiting"), _ToTerminal(config)
-    level = log.level
+    level, wait_s = log.level, os.environ.get(_WAIT)
+
+    def put_back() -> None:
+        log.removeHandler(handler)
+        log.setLevel(level)
+        os.environ.pop(_WAIT, None)
+        if wait_s is not None:
+            os.environ[_WAIT] = wait_s
+
+    config.add_cleanup(put_back)
     log.addHandler(handler)
     log.setLevel(logging.INFO)
-    config.add_cleanup(lambda: (log.removeHandler(handler), log.setLevel(level)))
+    if config.option.reservoir_wait is not None:
+        os.environ[_WAIT] = str(config.option.reservoir_wait)
 
 
 class _ToTerminal(logging.Handler):
@@ -130,10 +138,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Wrong markers are refused; flaky devices are tried again, for their own faults alone."""
     # By its entry point, or with -p by its module.
     named = config.pluginmanager.get_plugin
-    flaky = named("rerunfailures") or named("pytest_rerunfailures")
+    flaky: Any = named("rerunfailures") or named("pytest_rerunfailures")
     for item in filter(_drives, items):
         _check_needs(item)
-        reruns = 0 if flaky is None else flaky.get_reruns_count(item)
+        reruns = flaky and flaky.get_reruns_count(item)
         if reruns:
             again = pytest.mark.flaky(
                 reruns=reruns, reruns_delay=flaky.get_reruns_delay(item), condition=_another_chance(item)
@@ -175,7 +183,7 @@ def reservoir_device(request: pytest.FixtureRequest) -> Iterator[Device]:
         pytest.fail("the test drives a device: say which with --reservoir FILE", pytrace=False)
     from reservoir_hw.testing.devices import Device
 
-    with Device(name, request.config) as device:
+    with Device(name, request.config.stash[DEVICES][name], request.config) as device:
         yield device
 
 

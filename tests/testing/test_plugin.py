@@ -91,7 +91,7 @@ def cases() -> dict[str, list[dict[str, str]]]:
 def test_nothing_is_imported_before_it_is_needed(folder: Path) -> None:
     assert "reservoir_hw.testing.plugin" in [one.value for one in entry_points(group="pytest11")]
     (folder / "test_nothing.py").write_text(
-        "import sys\n\ndef test_nothing():\n    print(*sorted(name for name in sys.modules if 'reservoir_hw' in name))\n"
+        "import sys\n\ndef test_nothing():\n    print(*sorted(n for n in sys.modules if 'reservoir_hw' in n))\n"
         "    assert 'numpy' not in sys.modules\n"
     )
     status, said = session()
@@ -303,7 +303,10 @@ def test_golden_traces(folder: Path) -> None:
         (["--reservoir-record=there"], "there is a recording there/remote already"),
         (["--reservoir-wait=soon"], "'soon' is no number of seconds"),
         (["--update-golden-traces"], "the environment variable CI is set"),
-        ([], "test_it.py::test_it[remote]: reservoir_needs('snapshots'): there is no such capability; there are snapsh"),
+        (
+            [],
+            "test_it.py::test_it[remote]: reservoir_needs('snapshots'): there is no such capability; there are snapsh",
+        ),
     ],
 )
 def test_wrong_requests(
@@ -321,7 +324,9 @@ def test_wrong_requests(
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("CI", "true")
     chosen = [word for name in ["xdist.plugin", *PLUGINS] for word in ("-p", name)]
-    status = pytest.main([*chosen, "-p", "no:cacheprovider", "-p", "no:warnings", "--reservoir=remote.yaml", *arguments])
+    status = pytest.main(
+        [*chosen, "-p", "no:cacheprovider", "-p", "no:warnings", "--reservoir=remote.yaml", *arguments]
+    )
     shown = "".join(capfd.readouterr())
     assert status == pytest.ExitCode.USAGE_ERROR, shown
     lines = [line for line in shown.splitlines() if "error: " in line.lower() and "ERROR: usage:" not in line]

@@ -116,6 +116,8 @@ class Device:
 
     def _open(self) -> None:
         """Again after a fault, which a test may also have expected and caught."""
+        if self._refused is not None:
+            _fail(self._refused)
         if self._suite is not None:
             self._suite.bench.close()
         if self._reservoir.is_open and self._reservoir.counters.faults:
@@ -126,8 +128,6 @@ class Device:
             hil = self.config.hil
             if hil is not None and hil.recover is not None:
                 perform(hil.recover, self.config, hil.folder, hil.timeout_s)
-        if self._refused is not None:
-            _fail(self._refused)
         try:
             self._reservoir.open()
         except (DeviceBusy, ConfigurationError) as error:

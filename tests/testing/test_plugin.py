@@ -33,12 +33,17 @@ readout: {kind: ridge, washout: 50}
 training: {test_warmup_steps: 50}
 """
 MEMORY = """\
+import numpy as np
 from reservoir_hw.testing import task_metrics
 
 def test_memory(reservoir, record_property):
     metrics = task_metrics(reservoir, "narma.yaml")
     record_property("nrmse", metrics["nrmse"])
     assert metrics["nrmse"] < 0.9
+
+def test_as_its_twin(reservoir, reservoir_twin):
+    u = np.random.default_rng(0).uniform(-1, 1, (1, 50, 1)).astype("float32")
+    assert np.array_equal(reservoir.run(u), reservoir_twin.run(u))
 """
 
 
@@ -104,9 +109,9 @@ def test_the_same_test_on_a_simulation_a_server_and_a_recording(folder: Path) ->
     (folder / "test_film.py").write_text(MEMORY)
     (folder / "narma.yaml").write_text(NARMA)
     film = {"kind": "esn", "nodes": 60, "inputs": 1, "seed": 3}
-    (folder / "film.yaml").write_text("kind: esn\nnodes: 60\nseed: 3\n")
+    (folder / "film.yaml").write_text("kind: esn\nnodes: 60\nseed: 3\nhil: {twin: film.yaml}\n")
     address = free_address()
-    (folder / "remote.yaml").write_text(f"kind: zmq\naddress: {address}\n")
+    (folder / "remote.yaml").write_text(f"kind: zmq\naddress: {address}\nhil: {{twin: film.yaml}}\n")
     with served(open_reservoir(film), address):
         status, said = session("--reservoir=film.yaml", "--reservoir=remote.yaml", "--reservoir-record=monday")
     assert status == 0, said
@@ -358,7 +363,7 @@ def test_a_killed_session_gives_the_device_back(folder: Path) -> None:
     )
     device, address = Slow(), free_address()
     (folder / "remote.yaml").write_text(f"kind: zmq\naddress: {address}\n")
-    with served(device, address, lease_s=3):
+    with served(device, address, lease_s=1):
         with start("--reservoir=remote.yaml") as first:
             assert device.driving.wait(60)
             device.safe.clear()

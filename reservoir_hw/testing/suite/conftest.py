@@ -19,7 +19,7 @@ _STATEMENT: pytest.StashKey[Statement] = pytest.StashKey()
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The groups in their order, and a run for each device."""
     devices = config.stash.get(plugin.DEVICES, {})
-    suite = [item for item in items if item.path.parent == Path(__file__).parent]
+    suite = [item for item in items if item.path.resolve().parent == Path(__file__).resolve().parent]
     if devices:
         items[:] = collected.in_order(items, suite)
         config.stash[collected.SUITE] = collected.runs(config, suite, devices)

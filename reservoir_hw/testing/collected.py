@@ -14,6 +14,9 @@ from reservoir_hw.testing.outcomes import Ended, Statement
 from reservoir_hw.testing.plan import steps_of
 from reservoir_hw.testing.session import BUDGET, Planned, SuiteRun
 
+SUITE: pytest.StashKey[dict[str, SuiteRun]] = pytest.StashKey()
+"""The runs of a session by the names of the devices."""
+
 
 def group_and_name(item: Any) -> tuple[str, str]:
     """The group is the name of the file, the name that of the function with its own parameters."""

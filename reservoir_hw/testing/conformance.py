@@ -96,7 +96,7 @@ class _Session:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        (self.run,) = session.config.stash[plugin.SUITE].values()
+        (self.run,) = session.config.stash[collected.SUITE].values()
         try:
             self.run.open()
             if self._on_plan is not None:

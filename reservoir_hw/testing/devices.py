@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import pytest
 
@@ -22,7 +22,6 @@ from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.devices.reservoir_file import config_from_file
 from reservoir_hw.experiment.states.record import Recorder
-from reservoir_hw.testing import plugin
 from reservoir_hw.testing.actions import perform
 from reservoir_hw.testing.session import SuiteRun
 
@@ -71,11 +70,11 @@ def _recording(config: pytest.Config, name: str, device: ReservoirConfig) -> Res
     return ReplayConfig(kind="replay", trace=str(trace), hil=HilConfig(twin=twin))
 
 
-def refuse_workers(config: pytest.Config) -> None:
+def refuse_workers(config: pytest.Config, found: Mapping[str, ReservoirConfig]) -> None:
     """Raise `pytest.UsageError` where several workers would drive one piece of hardware."""
     if getattr(config.option, "dist", "no") == "no":
         return
-    for name, device in config.stash[plugin.DEVICES].items():
+    for name, device in found.items():
         if not build_reservoir(device).in_process:
             raise pytest.UsageError(
                 f"-n: {name} is a device that one process has at a time, so its tests cannot run side by side; leave "
@@ -86,9 +85,9 @@ def refuse_workers(config: pytest.Config) -> None:
 class Device:
     """One device of the session. Use it in a `with` block, which closes what it has opened."""
 
-    def __init__(self, name: str, config: pytest.Config) -> None:
+    def __init__(self, name: str, device: ReservoirConfig, config: pytest.Config) -> None:
         self.name = name
-        self.config = config.stash[plugin.DEVICES][name]
+        self.config = device
         self._record = config.option.reservoir_record and _trace(config, config.option.reservoir_record, name)
         self._closing = contextlib.ExitStack()
         self._reservoir = build_reservoir(self.config)
@@ -96,6 +95,7 @@ class Device:
         self._twin: Reservoir | None = None
         self._suite: SuiteRun | None = None
         self._faulty = False
+        self._refused: Exception | None = None
         self._facts: dict[str, Any] = {"device": name, "configuration_hash": configuration_hash(decisive(self.config))}
 
     def __enter__(self) -> Self:
@@ -116,6 +116,10 @@ class Device:
 
     def _open(self) -> None:
         """Again after a fault, which a test may also have expected and caught."""
+        if self._refused is not None:
+            _fail(self._refused)
+        if self._suite is not None:
+            self._suite.bench.close()
         if self._reservoir.is_open and self._reservoir.counters.faults:
             self._faulty = True
         if self._faulty or self._reservoir.unsafe:
@@ -127,6 +131,8 @@ class Device:
         try:
             self._reservoir.open()
         except (DeviceBusy, ConfigurationError) as error:
+            # Once for all: each of many tests would wait as long again.
+            self._refused = error
             _fail(error)
         self._faulty = False
         if self._record and self._recorder is None:
@@ -206,10 +212,10 @@ def _of_width(path: str, spec: ReservoirSpec) -> ReservoirConfig:
         raise ConfigurationError(f"{path}: hil.twin of a device with {spec.inputs} inputs: {error}") from None
 
 
-def _fail(error: Exception) -> None:
+def _fail(error: Exception) -> NoReturn:
     """End the test in one sentence: how it came to this is of no interest."""
     lines = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]
-    pytest.fail("; ".join(lines), pytrace=False)
+    raise pytest.fail.Exception("; ".join(lines), pytrace=False) from None
 
 
 @contextlib.contextmanager

@@ -77,8 +77,8 @@ class GoldenTraces:
             return f"{path}: the device answers otherwise: {found}"
         if not found.conclusive:
             return (
-                f"{path}: a difference below {found.smallest:.2g} standard deviations of the states could not have been "
-                f"seen, and {WORTH_SEEING:g} matters: the device scatters too much"
+                f"{path}: a difference below {found.smallest:.2g} standard deviations of the states could not have "
+                f"been seen, and {WORTH_SEEING:g} matters: the device scatters too much"
             )
         return None
 

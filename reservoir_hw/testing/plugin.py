@@ -16,17 +16,12 @@ import pytest
 if TYPE_CHECKING:
     from reservoir_hw.core.reservoir import Reservoir
     from reservoir_hw.core.reservoir_config import ReservoirConfig
-    from reservoir_hw.testing.bench import Bench
     from reservoir_hw.testing.devices import Device
     from reservoir_hw.testing.golden_fixture import GoldenTraces
-    from reservoir_hw.testing.outcomes import Statement
-    from reservoir_hw.testing.session import SuiteRun
 
 DEVICES: pytest.StashKey[dict[str, ReservoirConfig]] = pytest.StashKey()
 """The devices of this session by name; set by `conform`, else read from the files of `--reservoir`."""
 
-SUITE: pytest.StashKey[dict[str, SuiteRun]] = pytest.StashKey()
-STATEMENT: pytest.StashKey[Statement] = pytest.StashKey()
 _ERRORS: pytest.StashKey[list[BaseException]] = pytest.StashKey()
 _FIRST_ERROR: pytest.StashKey[str] = pytest.StashKey()
 
@@ -78,30 +73,38 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", line)
     option = config.option
     if option.update_golden_traces and os.environ.get("CI"):
-        raise pytest.UsageError("--update-golden-traces: the environment variable CI is set, and nothing is updated there")
+        raise pytest.UsageError(
+            "--update-golden-traces: the environment variable CI is set, and nothing is updated there"
+        )
     if option.reservoir:
         from reservoir_hw.testing import devices
 
         config.stash[DEVICES] = devices.from_options(config)
-        devices.refuse_workers(config)
+        devices.refuse_workers(config, config.stash[DEVICES])
+        _show_waits(config)
     if option.reservoir_html and not hasattr(config, "workerinput"):
         from reservoir_hw.testing import html_report
 
         html_report.register(config)
-    _show_waits(config)
 
 
 def _show_waits(config: pytest.Config) -> None:
     """Waiting as long as the option says; who has the device is shown at once, and not when the test has failed."""
-    if config.option.reservoir_wait is not None:
-        before = os.environ.get(_WAIT)
-        os.environ[_WAIT] = str(config.option.reservoir_wait)
-        config.add_cleanup(lambda: os.environ.pop(_WAIT) if before is None else os.environ.update({_WAIT: before}))
     log, handler = logging.getLogger("reservoir_hw.core.waiting"), _ToTerminal(config)
-    level = log.level
+    level, wait_s = log.level, os.environ.get(_WAIT)
+
+    def put_back() -> None:
+        log.removeHandler(handler)
+        log.setLevel(level)
+        os.environ.pop(_WAIT, None)
+        if wait_s is not None:
+            os.environ[_WAIT] = wait_s
+
+    config.add_cleanup(put_back)
     log.addHandler(handler)
     log.setLevel(logging.INFO)
-    config.add_cleanup(lambda: (log.removeHandler(handler), log.setLevel(level)))
+    if config.option.reservoir_wait is not None:
+        os.environ[_WAIT] = str(config.option.reservoir_wait)
 
 
 class _ToTerminal(logging.Handler):
@@ -132,26 +135,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Wrong markers are refused; flaky devices are tried again; the groups of the suite get their order."""
-    ours = [item for item in items if _drives(item)]
+    """Wrong markers are refused; flaky devices are tried again, for their own faults alone."""
     # By its entry point, or with -p by its module.
     named = config.pluginmanager.get_plugin
-    flaky = named("rerunfailures") or named("pytest_rerunfailures")
-    for item in ours:
+    flaky: Any = named("rerunfailures") or named("pytest_rerunfailures")
+    for item in filter(_drives, items):
         _check_needs(item)
-        reruns = 0 if flaky is None else flaky.get_reruns_count(item)
+        reruns = flaky and flaky.get_reruns_count(item)
         if reruns:
             again = pytest.mark.flaky(
                 reruns=reruns, reruns_delay=flaky.get_reruns_delay(item), condition=_another_chance(item)
             )
             # Before a marker of the test itself, which says how often, but not after what.
             item.add_marker(again, append=False)
-    suite = [item for item in ours if "bench" in getattr(item, "fixturenames", ())]
-    if suite and config.stash.get(DEVICES, {}):
-        from reservoir_hw.testing import collected
-
-        items[:] = collected.in_order(items, suite)
-        config.stash[SUITE] = collected.runs(config, suite, config.stash[DEVICES])
 
 
 def _check_needs(item: pytest.Item) -> None:
@@ -187,7 +183,7 @@ def reservoir_device(request: pytest.FixtureRequest) -> Iterator[Device]:
         pytest.fail("the test drives a device: say which with --reservoir FILE", pytrace=False)
     from reservoir_hw.testing.devices import Device
 
-    with Device(name, request.config) as device:
+    with Device(name, request.config.stash[DEVICES][name], request.config) as device:
         yield device
 
 
@@ -216,37 +212,7 @@ def golden_trace(reservoir: Reservoir, reservoir_device: Device, request: pytest
     return GoldenTraces(reservoir, reservoir_device.declared, request.node)
 
 
-@pytest.fixture
-def bench(reservoir_device: Device, request: pytest.FixtureRequest) -> Iterator[Bench]:
-    """The device under test for a statement of the conformance suite."""
-    from reservoir_hw.testing import collected
-
-    run = request.config.stash[SUITE][reservoir_device.name]
-    reservoir_device.give_to(run)
-    with run.statement(*collected.group_and_name(request.node)) as statement:
-        request.node.stash[STATEMENT] = statement
-        if statement.outcome == "not offered":
-            pytest.skip(f"not offered: {statement.text}")
-        run.ready()
-        yield run.bench
-
-
 # ---- what came out --------------------------------------------------------------------------------
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Any:
-    """How a statement of the suite ended, in pytest's words."""
-    try:
-        return (yield)
-    except Exception as error:
-        statement = item.stash.get(STATEMENT, None)
-        if statement is None:
-            raise
-        from reservoir_hw.testing.collected import conclude
-
-        conclude(statement, error)
-        return None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -258,7 +224,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def _note(item: Any, call: pytest.CallInfo[None]) -> None:
-    device, statement = item.funcargs.get("reservoir_device"), item.stash.get(STATEMENT, None)
+    device = item.funcargs.get("reservoir_device")
     if call.when == "setup":
         item.stash[_ERRORS] = []
     if call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception):
@@ -267,13 +233,10 @@ def _note(item: Any, call: pytest.CallInfo[None]) -> None:
         item.stash.setdefault(_FIRST_ERROR, _in_one_line(error))
         if device is not None:
             device.met(error)
-        if call.when == "setup" and statement is not None:
-            statement.outcome, statement.text = "failed", _in_one_line(error)
     found: dict[str, Any] = {
         "attempts": getattr(item, "execution_count", 1),
         "first_error": item.stash.get(_FIRST_ERROR, ""),
         **({} if device is None else device.facts()),
-        **({} if statement is None else {"outcome": statement.outcome}),
     }
     # The report of each phase has all of them, and those of the last one count.
     item.user_properties[:] = [pair for pair in item.user_properties if pair[0] not in found] + list(found.items())

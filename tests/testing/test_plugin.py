@@ -33,12 +33,17 @@ readout: {kind: ridge, washout: 50}
 training: {test_warmup_steps: 50}
 """
 MEMORY = """\
+import numpy as np
 from reservoir_hw.testing import task_metrics
 
 def test_memory(reservoir, record_property):
     metrics = task_metrics(reservoir, "narma.yaml")
     record_property("nrmse", metrics["nrmse"])
     assert metrics["nrmse"] < 0.9
+
+def test_as_its_twin(reservoir, reservoir_twin):
+    u = np.random.default_rng(0).uniform(-1, 1, (1, 50, 1)).astype("float32")
+    assert np.array_equal(reservoir.run(u), reservoir_twin.run(u))
 """
 
 
@@ -91,7 +96,7 @@ def cases() -> dict[str, list[dict[str, str]]]:
 def test_nothing_is_imported_before_it_is_needed(folder: Path) -> None:
     assert "reservoir_hw.testing.plugin" in [one.value for one in entry_points(group="pytest11")]
     (folder / "test_nothing.py").write_text(
-        "import sys\n\ndef test_nothing():\n    print(*sorted(name for name in sys.modules if 'reservoir_hw' in name))\n"
+        "import sys\n\ndef test_nothing():\n    print(*sorted(n for n in sys.modules if 'reservoir_hw' in n))\n"
         "    assert 'numpy' not in sys.modules\n"
     )
     status, said = session()
@@ -104,9 +109,9 @@ def test_the_same_test_on_a_simulation_a_server_and_a_recording(folder: Path) ->
     (folder / "test_film.py").write_text(MEMORY)
     (folder / "narma.yaml").write_text(NARMA)
     film = {"kind": "esn", "nodes": 60, "inputs": 1, "seed": 3}
-    (folder / "film.yaml").write_text("kind: esn\nnodes: 60\nseed: 3\n")
+    (folder / "film.yaml").write_text("kind: esn\nnodes: 60\nseed: 3\nhil: {twin: film.yaml}\n")
     address = free_address()
-    (folder / "remote.yaml").write_text(f"kind: zmq\naddress: {address}\n")
+    (folder / "remote.yaml").write_text(f"kind: zmq\naddress: {address}\nhil: {{twin: film.yaml}}\n")
     with served(open_reservoir(film), address):
         status, said = session("--reservoir=film.yaml", "--reservoir=remote.yaml", "--reservoir-record=monday")
     assert status == 0, said
@@ -136,7 +141,9 @@ def measure(u):
     return [[x[0], 0.0] for x in u]
 
 def rest(): pass
-def setup(): log("opened")
+def setup():
+    log("opened")
+    measure([])
 def safe(): log("safe")
 def recover(config):
     log("recovered")
@@ -161,6 +168,8 @@ import numpy as np, pytest
 from reservoir_hw.core.errors import DeviceBusy, DeviceTimeout, StateLost
 
 tried = []
+
+def test_opened(reservoir): pass
 
 def test_flaky(reservoir):
     tried.append("flaky")
@@ -222,6 +231,7 @@ def test_flaky_hardware(folder: Path) -> None:
     (folder / "bench.yaml").write_text(BENCH)
     (folder / "twin.yaml").write_text("kind: esn\nnodes: 3\n")
     (folder / "test_bench.py").write_text(FLAKY)
+    (folder / "broken").touch()
     status, said = session("--reservoir=bench.yaml", "--reruns=2", "--reservoir-html=page.html")
     assert status == 1, said
     found = {name.removesuffix("[bench]"): attempts for name, attempts in cases().items()}
@@ -231,7 +241,7 @@ def test_flaky_hardware(folder: Path) -> None:
     assert fault in last["test_flaky"]["first_error"]
     assert last["test_flaky"]["firmware"] == "r7"
     tried = {name: facts["attempts"] for name, facts in last.items() if facts["attempts"] != "1"}
-    assert tried == {"test_flaky": "2", "test_always": "3"}
+    assert tried == {"test_opened": "2", "test_flaky": "2", "test_always": "3"}
     assert last["test_after_it"]["problem"] == "", "a fault that a test expected was left to the next one"
     assert last["test_simulation"]["problem"] == "bench is hardware, and the test is for simulations"
     assert last["test_snapshot"]["problem"] == "bench has no deterministic: it does not declare it"
@@ -240,7 +250,7 @@ def test_flaky_hardware(folder: Path) -> None:
     # Once for all tests, and again after each fault; a device that somebody else has is left alone.
     log = (folder / "log.txt").read_text().split()
     again = ["safe", "recovered", "opened"]
-    faults = ["test_flaky", "test_expected", "test_wrong_and_late", *3 * ["test_always"]]
+    faults = ["test_opened", "test_flaky", "test_expected", "test_wrong_and_late", *3 * ["test_always"]]
     assert log == ["opened", *len(faults) * again, "safe"]
     page = (folder / "page.html").read_text()
     row = next(line for line in page.splitlines() if "test_flaky" in line)
@@ -282,7 +292,7 @@ def test_golden_traces(folder: Path) -> None:
     assert "was recorded on another device" in problems["test_same[exact]"]
     # The film has dead nodes.
     assert "the device answers otherwise: p = " in problems["test_any[exact]"]
-    assert "test_golden.py:6" in said, "the line of the test is not shown"
+    assert "test_golden.py:8: Failed" in said, "the line of the test is not shown"
     # The recording of a device is compared as the device is.
     status, said = session("--reservoir=film.yaml", "--reservoir-replay=monday", "-k", "same or any")
     assert status == 0, said
@@ -298,7 +308,10 @@ def test_golden_traces(folder: Path) -> None:
         (["--reservoir-record=there"], "there is a recording there/remote already"),
         (["--reservoir-wait=soon"], "'soon' is no number of seconds"),
         (["--update-golden-traces"], "the environment variable CI is set"),
-        ([], "test_it.py::test_it[remote]: reservoir_needs('snapshots'): there is no such capability; there are snapsh"),
+        (
+            [],
+            "test_it.py::test_it[remote]: reservoir_needs('snapshots'): there is no such capability; there are snapsh",
+        ),
     ],
 )
 def test_wrong_requests(
@@ -316,7 +329,9 @@ def test_wrong_requests(
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("CI", "true")
     chosen = [word for name in ["xdist.plugin", *PLUGINS] for word in ("-p", name)]
-    status = pytest.main([*chosen, "-p", "no:cacheprovider", "-p", "no:warnings", "--reservoir=remote.yaml", *arguments])
+    status = pytest.main(
+        [*chosen, "-p", "no:cacheprovider", "-p", "no:warnings", "--reservoir=remote.yaml", *arguments]
+    )
     shown = "".join(capfd.readouterr())
     assert status == pytest.ExitCode.USAGE_ERROR, shown
     lines = [line for line in shown.splitlines() if "error: " in line.lower() and "ERROR: usage:" not in line]
@@ -348,14 +363,14 @@ def test_a_killed_session_gives_the_device_back(folder: Path) -> None:
     )
     device, address = Slow(), free_address()
     (folder / "remote.yaml").write_text(f"kind: zmq\naddress: {address}\n")
-    with served(device, address, lease_s=3):
+    with served(device, address, lease_s=1):
         with start("--reservoir=remote.yaml") as first:
             assert device.driving.wait(60)
             device.safe.clear()
             first.send_signal(signal.SIGKILL)
         with start("--reservoir=remote.yaml", "--reservoir-wait=60") as second:
-            device.go_on.set()
             assert re.search(f"is in use by .*{first.pid}.*: waiting for at most 60 s", wait_for("waiting", second))
+            device.go_on.set()
             assert device.safe.wait(60)
             said, _ = second.communicate(timeout=60)
         assert second.returncode == 0, said

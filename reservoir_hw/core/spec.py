@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -19,6 +20,8 @@ from pydantic import (
     PositiveInt,
     model_validator,
 )
+
+from reservoir_hw.core.functions import FUNCTION
 
 Continuity = Literal["held", "replayed", "free_running"]
 Clock = Literal["device", "host", "external"]
@@ -82,7 +85,7 @@ class Identity(_Frozen):
         """
         if fingerprint in (self.fingerprint, *self.former):
             return True
-        calibrated = bool(self.content) and content.startswith(f"{self.content} ")
+        calibrated = re.match(FUNCTION, self.content) is not None and content.startswith(f"{self.content} ")
         own = {**self.model_dump(exclude={"fingerprint"}), "content": content}
         return calibrated and Identity(**own).fingerprint == fingerprint
 

@@ -223,3 +223,12 @@ def test_what_an_earlier_version_recorded_with_its_calibration_is_that_device(tm
         identity = parallel.spec.identity
         assert identity.matches(identified(identity, identity.content.replace(own.fingerprint, before)))
         assert not identity.matches(behind)
+
+
+def test_another_device_is_not_an_old_recording_of_this_one() -> None:
+    """Content that goes on after that of this device names a calibration of functions alone."""
+    esn = {"kind": "esn", "nodes": 5, "inputs": 1}
+    with open_reservoir(esn) as ideal, open_reservoir({**esn, "nonidealities": "memristive_film"}) as film:
+        other = film.spec.identity
+        assert other.content.startswith(ideal.spec.identity.content)
+        assert not ideal.spec.identity.matches(other.fingerprint, other.content)

@@ -110,13 +110,19 @@ def _show_waits(config: pytest.Config) -> None:
 class _ToTerminal(logging.Handler):
     def __init__(self, config: pytest.Config) -> None:
         super().__init__()
-        self._plugin = config.pluginmanager.get_plugin
+        self._config = config
 
     def emit(self, record: logging.LogRecord) -> None:
-        terminal, capture = self._plugin("terminalreporter"), self._plugin("capturemanager")
-        if terminal is not None and capture is not None:
-            with capture.global_and_fixture_disabled():
-                terminal.write_line(f"\n{record.getMessage()}")
+        say(self._config, record.getMessage())
+
+
+def say(config: pytest.Config, text: str) -> None:
+    """Show a line at once, where there is a terminal report."""
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    capture = config.pluginmanager.get_plugin("capturemanager")
+    if terminal is not None and capture is not None:
+        with capture.global_and_fixture_disabled():
+            terminal.write_line(f"\n{text}")
 
 
 # ---- which tests, and how often -------------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from reservoir_hw.core.hil import GROUPS, Group
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.testing.bench import Bench
 from reservoir_hw.testing.outcomes import Statement
@@ -21,7 +22,7 @@ BUDGET = 20_000
 class Planned:
     """A statement before it is looked at."""
 
-    group: str
+    group: Group
     name: str
     device_steps: DeviceSteps
 
@@ -83,7 +84,7 @@ class SuiteRun:
     def steps_by_group(self) -> dict[str, int]:
         """Device steps that are planned."""
         found: dict[str, int] = {}
-        for one in self.offered:
+        for one in sorted(self.offered, key=lambda one: GROUPS.index(one.group)):
             found[one.group] = found.get(one.group, 0) + one.device_steps(self.bench.plan)
         return found
 

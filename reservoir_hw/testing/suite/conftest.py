@@ -34,10 +34,13 @@ def bench(reservoir_device: Device, request: pytest.FixtureRequest) -> Iterator[
         request.node.stash[_STATEMENT] = statement
         if statement.outcome == "not offered":
             pytest.skip(f"not offered: {statement.text}")
+        planned = bool(run.about)
         try:
             run.ready()
         except Exception as error:
             collected.conclude(statement, error)
+        if not planned:
+            plugin.say(request.config, f"{reservoir_device.name}: {run.plan_text}")
         yield run.bench
 
 

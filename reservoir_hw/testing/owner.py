@@ -6,6 +6,7 @@ import contextlib
 import os
 import pickle
 import selectors
+import signal
 import subprocess
 import sys
 import tempfile
@@ -60,6 +61,8 @@ def wait_for(child: subprocess.Popen[str], word: str, seconds: float) -> str:
 def main(given: str) -> None:
     """Drive on and on."""
     config, u = pickle.loads(Path(given).read_bytes())
+    # A shell's background job ignores it, and hands that on.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with build_reservoir(config) as reservoir:
             told = False

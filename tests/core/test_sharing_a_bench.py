@@ -29,8 +29,8 @@ from reservoir_hw.drivers.zeromq import Allowed, make_keys
 
 BENCH = """\
 kind: python
-call: film:measure
-reset_call: film:rest
+call: shared_film:measure
+reset_call: shared_film:rest
 mode: step
 inputs: 1
 nodes: 1
@@ -75,7 +75,7 @@ def said() -> Iterator[Callable[[], str]]:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Path:
-    (tmp_path / "film.py").write_text(FILM)
+    (tmp_path / "shared_film.py").write_text(FILM)
     (tmp_path / "bench.yaml").write_text(BENCH)
     return tmp_path
 

@@ -111,7 +111,8 @@ def print_tables(tables: Iterable[Table]) -> None:
     for table in tables:
         shown = RichTable(title=Text(table.title), title_justify="left")
         for index, name in enumerate(table.header):
-            shown.add_column(Text(name), justify="left" if index == 0 else "right")
+            sentences = any(len(row[index]) > 40 for row in table.rows)
+            shown.add_column(Text(name), justify="left" if index == 0 or sentences else "right")
         for row in table.rows:
             shown.add_row(*map(Text, row))
         console.print(shown)

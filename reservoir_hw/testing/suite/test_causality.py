@@ -25,7 +25,9 @@ def test_changed_input(bench: Bench) -> None:
     pair = bench.pair(lambda: bench.drive(u)[0], lambda: bench.drive(changed)[0])
     bench.expect_same(pair.rows(slice(0, at)), f"rows before step {at}, at which an input was changed")
     now, later = bench.compare(pair.rows(slice(at, at + 1))), bench.compare(pair.rows(slice(at + 1, at + 3)))
-    bench.statement.text = f"row {at}: {now}"
+    bench.statement.text = (
+        f"row {at}, at which an input was changed, differs by {now.difference:.2g} standard deviations"
+    )
     if now.differs:
         return
     if not later.differs or now.smallest > WORTH_SEEING * later.difference:

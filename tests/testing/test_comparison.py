@@ -18,7 +18,7 @@ def drives(random: np.random.Generator, white: float, common: float) -> np.ndarr
 
 
 @pytest.mark.parametrize(("white", "common"), [(0.1, 0.0), (0.0, 0.1), (0.1, 0.1)])
-def test_p_values_are_uniform_whatever_the_noise_looks_like(white: float, common: float) -> None:
+def test_false_alarms_are_rare_whatever_the_noise_looks_like(white: float, common: float) -> None:
     random = np.random.default_rng(0)
     p = np.array(
         [
@@ -27,8 +27,8 @@ def test_p_values_are_uniform_whatever_the_noise_looks_like(white: float, common
         ]
     )
     for level in (0.05, 0.2, 0.5):
-        # Five standard errors.
-        assert np.mean(p <= level) == pytest.approx(level, abs=5 * (level * (1 - level) / len(p)) ** 0.5)
+        # Five standard errors. The three distances are akin, so that fewer than the level are due, but not none.
+        assert level / 5 <= np.mean(p <= level) <= level + 5 * (level * (1 - level) / len(p)) ** 0.5
 
 
 @pytest.mark.parametrize(("white", "common"), [(0.1, 0.0), (0.1, 0.1)])

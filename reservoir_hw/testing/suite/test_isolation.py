@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import numpy as np
 
-from reservoir_hw.testing.bench import Bench, Pair
+from reservoir_hw.testing.bench import Bench
 from reservoir_hw.testing.plan import Plan, drives
 
 _BATCH = 3
 
 
 def batches(plan: Plan) -> int:
-    """Two sequences alone, and the batch."""
-    alone = plan.drive(plan.steps)
-    return plan.compared(alone, alone, plan.drive(plan.steps, batch=_BATCH))
+    """Each sequence alone, and the batch."""
+    return plan.compared(_BATCH * plan.drive(plan.steps), plan.drive(plan.steps, batch=_BATCH))
 
 
 def users(plan: Plan) -> int:
-    """Drives before and after, one of somebody else."""
-    return plan.compared(*[plan.drive(plan.steps)] * 2) + plan.drive(plan.steps) + 2 * plan.reset_steps
+    """Drives of ours, and as many with one of somebody else before."""
+    return plan.compared(plan.drive(plan.steps), plan.drive(plan.past) + 2 * plan.reset_steps + plan.drive(plan.steps))
 
 
 @drives(batches)
 def test_rows_of_a_batch(bench: Bench) -> None:
-    """A sequence alone, and as the first and the last row of a batch."""
+    """A sequence alone, and as any row of a batch."""
     u = bench.inputs("batch", batch=_BATCH)
 
     def alone() -> np.ndarray:
-        return np.concatenate([bench.drive(u[row : row + 1])[0] for row in (0, _BATCH - 1)])
+        return np.concatenate([bench.drive(row[None])[0] for row in u])
 
     def together() -> np.ndarray:
-        return np.concatenate(bench.drive(u)[[0, -1]])
+        return np.concatenate(bench.drive(u))
 
     bench.expect_same(bench.pair(alone, together), f"in a batch of {_BATCH}", rounds=True)
 
@@ -39,7 +38,10 @@ def test_rows_of_a_batch(bench: Bench) -> None:
 def test_another_user(bench: Bench) -> None:
     """Somebody else opens the device, drives it and closes it: the next one finds it as before."""
     u = bench.inputs()
-    before = bench.repeated(lambda: bench.drive(u)[0])
-    with bench.another_user() as other:
-        other.run(u[:, ::-1] if bench.reservoir.known_inputs() is None else u)
-    bench.expect_same(Pair.of(before, bench.repeated(lambda: bench.drive(u)[0])), "after another user")
+    theirs = u if bench.reservoir.known_inputs() is not None else bench.pasts()[0]
+
+    def after_another_user() -> np.ndarray:
+        bench.lend(theirs)
+        return bench.drive(u)[0]
+
+    bench.expect_same(bench.pair(lambda: bench.drive(u)[0], after_another_user), "after another user")

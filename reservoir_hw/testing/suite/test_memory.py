@@ -32,22 +32,22 @@ def test_forgotten(bench: Bench) -> None:
     memory = bench.spec.memory_steps
     if not memory:
         unverified("memory_steps is not declared")
-    past, (low, high) = bench.plan.past, bench.limits
+    one, another = bench.pasts()
     common = bench.inputs("memory", steps=memory + _LOOKED_AT)
 
-    def after(level: float) -> np.ndarray:
-        return bench.drive(np.concatenate([bench.level(level, past), common], axis=1))[0, past + memory :]
+    def after(past: np.ndarray) -> np.ndarray:
+        return bench.drive(np.concatenate([past, common], axis=1))[0, past.shape[1] + memory :]
 
-    pair = bench.pair(lambda: after(low), lambda: after(high))
+    pair = bench.pair(lambda: after(one), lambda: after(another))
     bench.expect_same(pair, f"{memory} steps after different pasts", rounds=True)
 
 
 @drives(pasts)
 def test_echo_state(bench: Bench) -> None:
     """Different pasts end in one response to the same inputs (echo-state index 1)."""
-    past, (low, high) = bench.plan.past, bench.limits
+    past = bench.plan.past
     common = bench.inputs("echo state", steps=_common(bench.plan))
-    pasts = [bench.level(low, past), bench.level(high, past)]
+    pasts = [*bench.pasts()]
     pasts += [bench.inputs(f"past {number}", steps=past) for number in range(_PASTS - 2)]
 
     def after(before: np.ndarray) -> np.ndarray:

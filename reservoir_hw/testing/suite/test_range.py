@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import numpy as np
 import pytest
 
 from reservoir_hw.core.errors import DeviceError, InputRangeError
 from reservoir_hw.testing.bench import Bench, Pair
-from reservoir_hw.testing.outcomes import failed, unverified
+from reservoir_hw.testing.comparison import spread_of
+from reservoir_hw.testing.outcomes import failed, inconclusive, unverified
 from reservoir_hw.testing.plan import Plan, drives
 
-_STEPS = 12
+_STEPS = 8
 # Parts of the way from the middle of the range to an end.
-_MIDDLE = 0.3, 0.5
-# The other drives stay within the first of these.
-_END = 0.8, 1.0
+_LEVELS = 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.975, 1.0
+_WIDTHS = np.diff(_LEVELS)
+# So many inputs are looked at one by one.
+_MOST_INPUTS = 3
+# A response that should be so many times larger than the smallest that is seen, and is not seen, is none.
+_CLEARLY = 3
 _BEYOND = 0.01
 
 
 def levels(plan: Plan) -> int:
-    """Two pairs of constant inputs."""
-    return plan.compared(*[plan.drive(_STEPS)] * 4) if plan.spec.input_range else 0
+    """Constant inputs, for each of the inputs that are looked at."""
+    driven = plan.compared(plan.drive(_STEPS)) * len(_LEVELS) * min(plan.spec.inputs, _MOST_INPUTS)
+    return driven if plan.spec.input_range else 0
 
 
 def _declared(bench: Bench) -> tuple[float, float]:
@@ -29,27 +37,57 @@ def _declared(bench: Bench) -> tuple[float, float]:
     return limits
 
 
-def _levels(bench: Bench, end: float, parts: tuple[float, float]) -> Pair:
-    """Responses to two constant inputs on the way to an end of the range."""
-    low, high = _declared(bench)
-    middle = (low + high) / 2
-    first, second = (bench.level(middle + part * (end - middle), _STEPS) for part in parts)
-    return bench.pair(lambda: bench.drive(first)[0], lambda: bench.drive(second)[0])
-
-
 @pytest.mark.parametrize("end", ["lowest", "highest"])
 @drives(levels)
 def test_no_clip(bench: Bench, end: str) -> None:
-    """The states follow the input up to the end of the range."""
-    low, high = _declared(bench)
-    at = low if end == "lowest" else high
-    usual = bench.compare(_levels(bench, at, _MIDDLE))
-    bench.expect_response(
-        _levels(bench, at, _END),
-        usual.difference,
-        f"the states stop following the input between {_END[0]:.0%} and {_END[1]:.0%} of the way to {at:g}, where the "
-        "declared range ends: something clips before",
-    )
+    """The states follow each input up to the end of the range."""
+    limits = _declared(bench)
+    at, inputs = limits[end == "highest"], bench.spec.inputs
+    looked_at = np.unique(np.linspace(0, inputs - 1, min(inputs, _MOST_INPUTS)).astype(int))
+    for number in looked_at:
+        _expect_following(bench, _responses(bench, number, at), f"input {number} on its way to {at:g}")
+    if len(looked_at) < inputs:
+        bench.statement.text += f" ({len(looked_at)} of {inputs} inputs were looked at)"
+
+
+def _responses(bench: Bench, number: int, end: float) -> np.ndarray:
+    """States (levels, repeats, steps, nodes) while one input takes its levels, and all others keep to the middle."""
+    middle = sum(_declared(bench)) / 2
+    inputs = np.full((len(_LEVELS), bench.spec.inputs), middle)
+    inputs[:, number] += np.array(_LEVELS) * (end - middle)
+    taken = []
+    for repeat in range(bench.repeats):
+        upwards = 1 if repeat % 2 == 0 else -1
+        taken.append([bench.drive(bench.level(level, _STEPS))[0] for level in inputs[::upwards]][::upwards])
+    return np.array(taken).swapaxes(0, 1)
+
+
+def _expect_following(bench: Bench, states: np.ndarray, what: str) -> None:
+    """Each level gives other states than the one before, or differences have become too small by and by."""
+    spread = spread_of(np.concatenate(states, axis=1))
+    found = [bench.compare(Pair(*pair, spread)) for pair in pairwise(states)]
+    still = max((index for index, one in enumerate(found) if one.differs), default=None)
+    if still is None:
+        inconclusive(f"{what}: no response was seen: {found[0]}")
+    reached = _LEVELS[still + 1]
+    # States may turn around at a level, and then be the same on both its sides.
+    if still >= len(found) - 2:
+        bench.statement.text = f"states follow the inputs up to {reached:.1%} of the way to the end"
+        return
+    where = f"{what}: the states do not follow beyond {reached:.1%} of the way"
+    due = found[still].difference / _WIDTHS[still] * (1 - reached)
+    if due >= _CLEARLY * max(found[-1].smallest, _level(states) / spread):
+        failed(f"{where}, and they did before, by {due:.2g} standard deviations for as much: something clips")
+    whole = bench.compare(Pair(states[_LEVELS.index(0.8)], states[-1], spread))
+    if not whole.differs:
+        inconclusive(f"{where}, or so little that it was not seen: {whole}")
+    bench.statement.text = f"beyond {reached:.1%} of the way the states follow little: {whole}"
+
+
+def _level(states: np.ndarray) -> float:
+    """The smallest difference between two states of a device that does not scatter: a converter has levels."""
+    levels = np.unique(states)
+    return float(np.diff(levels).min()) if states.shape[1] == 1 and len(levels) > 1 else 0.0
 
 
 @drives(lambda plan: 2 * plan.drive(_STEPS) if plan.spec.input_range else 0)

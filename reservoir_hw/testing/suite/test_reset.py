@@ -21,11 +21,11 @@ def test_different_pasts(bench: Bench) -> None:
     policy = bench.reservoir.reset_policy
     if isinstance(policy, NoReset):
         not_offered(policy.reason)
-    u, (low, high) = bench.inputs(), bench.limits
-    past = bench.plan.past
+    u = bench.inputs()
+    one, another = bench.pasts()
 
-    def after(level: float) -> np.ndarray:
-        bench.drive(bench.level(level, past))
+    def after(past: np.ndarray) -> np.ndarray:
+        bench.drive(past)
         return bench.drive(u)[0]
 
-    bench.expect_same(bench.pair(lambda: after(low), lambda: after(high)), "after a past of the highest input")
+    bench.expect_same(bench.pair(lambda: after(one), lambda: after(another)), "after another past")

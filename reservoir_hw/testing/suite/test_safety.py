@@ -6,8 +6,10 @@ import signal
 import subprocess
 import time
 
+import numpy as np
 import pytest
 
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.hil import Action
 from reservoir_hw.testing import owner
 from reservoir_hw.testing.bench import Bench
@@ -15,6 +17,7 @@ from reservoir_hw.testing.outcomes import failed, unverified
 from reservoir_hw.testing.plan import drives
 
 _PATIENCE_S = 60.0
+_STEPS = 12
 # A server learns of it by a message.
 _AT_ONCE_S = 1.0
 
@@ -26,11 +29,18 @@ def _safe_check(bench: Bench) -> Action:
     return bench.hil.safe_check
 
 
+def _is_safe(bench: Bench) -> bool:
+    """What `safe_check` says now."""
+    said = bench.perform(_safe_check(bench))
+    if not isinstance(said, (bool, np.bool_)):
+        raise ConfigurationError(f"hil: safe_check: it answered {said!r}; it must answer True or False")
+    return bool(said)
+
+
 def _safe_within(bench: Bench, seconds: float) -> bool:
     """Whether the device becomes safe: a lease must end first, or a guard do its work."""
     until = time.monotonic() + seconds
-    check = _safe_check(bench)
-    while not bench.perform(check):
+    while not _is_safe(bench):
         if time.monotonic() > until:
             return False
         time.sleep(0.05)
@@ -62,30 +72,51 @@ def test_after_exception(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("how", ["SIGINT", "SIGKILL"])
+@drives(lambda plan: plan.drive(_STEPS))
 def test_after_signal(bench: Bench, how: str) -> None:
     """Safe soon after the process that drives the device is interrupted or killed."""
     _safe_check(bench)
-    u = bench.inputs()
+    u, patience = _timed(bench)
     bench.close()
     with owner.process(bench.config, u) as child:
-        owner.wait_for(child, owner.DRIVING, _PATIENCE_S)
+        owner.wait_for(child, owner.DRIVING, patience)
+        _expect_unsafe(bench)
         child.send_signal(getattr(signal, how))
         try:
-            child.wait(_PATIENCE_S)
+            child.wait(patience)
         except subprocess.TimeoutExpired:
-            failed(f"after {how} the process that drives the device did not end within {_PATIENCE_S:g} s")
+            failed(f"after {how} the process that drives the device did not end within {patience:g} s")
         if not _safe_within(bench, bench.hil.timeout_s):
             failed(f"{bench.hil.timeout_s:g} s after {how} the device is not in its safe state")
 
 
+@drives(lambda plan: plan.drive(_STEPS))
 def test_one_owner(bench: Bench) -> None:
     """While we have the device, another process is told who has it."""
     if bench.reservoir.in_process:
         unverified("it is computed in this process: there is nothing that another one could take away")
-    with owner.process(bench.config, bench.inputs()) as child:
-        said = owner.wait_for(child, "", _PATIENCE_S)
+    u, patience = _timed(bench)
+    with owner.process(bench.config, u) as child:
+        said = owner.wait_for(child, "", patience)
     bench.statement.text = said
     if said == owner.DRIVING:
         failed("another process could open the device while we had it, and drive it")
     if not said.startswith("DeviceBusy"):
         failed(f"another process did not learn that the device is in use: {said}")
+
+
+def _timed(bench: Bench) -> tuple[np.ndarray, float]:
+    """Inputs for another process, and how long to wait for it: some devices take a second for a step."""
+    u = bench.inputs(steps=_STEPS)
+    started = time.perf_counter()
+    bench.drive(u)
+    return u, _PATIENCE_S + 3 * (time.perf_counter() - started)
+
+
+def _expect_unsafe(bench: Bench) -> None:
+    """A check that calls a driven device safe cannot show anything."""
+    until = time.monotonic() + _AT_ONCE_S
+    while _is_safe(bench):
+        if time.monotonic() > until:
+            unverified("safe_check says that the device is safe while it is driven: it cannot tell")
+        time.sleep(0.01)

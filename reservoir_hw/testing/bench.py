@@ -95,13 +95,14 @@ class Bench:
         """What an action of the section `hil:` answers."""
         return perform(action, self.config, self.hil.folder, self.hil.timeout_s)
 
-    def lend(self, u: np.ndarray) -> None:
-        """Somebody else, who has the same configuration, takes the device, drives it and gives it back."""
+    def lend(self, u: np.ndarray | None) -> None:
+        """Give the device away and take it again; meanwhile somebody else drives it with `u`, if that is given."""
         self.close()
         try:
-            with build_reservoir(self.config) as other:
-                other.run(u)
-                self._driven_before += other.counters.steps
+            if u is not None:
+                with build_reservoir(self.config) as other:
+                    other.run(u)
+                    self._driven_before += other.counters.steps
         finally:
             self.open()
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from reservoir_hw.cli.options import InputsOption, JsonOption, SetOption
 from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress_bar
-from reservoir_hw.core.errors import MissingExtra
-
-if TYPE_CHECKING:
-    from reservoir_hw.testing.session import SuiteRun
+from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 
 
 def conform(
@@ -20,7 +17,8 @@ def conform(
     inputs: InputsOption = None,
     set_: SetOption = None,
     group: Annotated[
-        list[str] | None, typer.Option("--group", metavar="NAME", help="Look at this group alone. May be repeated.")
+        list[str] | None,
+        typer.Option("--group", metavar="NAME", help="Look at this group alone, after repeatability. May be repeated."),
     ] = None,
     budget: Annotated[
         str | None, typer.Option(metavar="STEPS|TIME", help="Device steps, or their time (10m). (default: 20000)")
@@ -41,6 +39,7 @@ def conform(
     configuration, 3 if the device could not be driven at all.
     """
     try:
+        from reservoir_hw.testing.conformance import Interrupted
         from reservoir_hw.testing.conformance import conform as run_suite
         from reservoir_hw.testing.report import read_baseline
     except ModuleNotFoundError as error:
@@ -50,25 +49,42 @@ def conform(
     from reservoir_hw.experiment.devices.reservoir_file import config_from_file
 
     before = None if baseline is None else read_baseline(baseline)
+    if out is not None:
+        _make(out)
     with own_stdout(json), progress_bar() as progress:
         config = config_from_file(file, set=set_ or [], inputs=inputs)
-        report = run_suite(
-            config, groups=group or [], budget=budget, seed=seed, junit=junit, on_plan=_say_plan, progress=progress
-        )
+        try:
+            report = run_suite(
+                config, groups=group or [], budget=budget, seed=seed, junit=junit, on_plan=_say, progress=progress
+            )
+        except Interrupted as stop:
+            report = stop.report
     if before is not None:
         report.compare_with(before)
     if json:
         print_json(report.as_dict())
     else:
         print_tables(report.tables())
+    for line in report.notes:
+        _say(line)
     for line in report.worse:
         typer.echo(f"worse than the baseline: {line}", err=True)
     if out is not None:
         report.write(out)
         typer.echo(f"The report is {out / report.main_file}", err=True)
+    if report.interrupted:
+        raise KeyboardInterrupt
     if not report.passed:
         raise typer.Exit(1)
 
 
-def _say_plan(run: SuiteRun) -> None:
-    typer.echo(run.plan_text, err=True)
+def _make(folder: Path) -> None:
+    """Before the device is driven: what was found must have a place."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"{folder} cannot be made: {error.strerror}; name another folder with -o") from error
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)

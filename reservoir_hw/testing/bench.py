@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from reservoir_hw.core.errors import DeviceError
+from reservoir_hw.core.errors import DeviceError, DeviceFault
 from reservoir_hw.core.hil import Action, HilConfig
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
@@ -75,20 +75,23 @@ class Bench:
 
     def open(self) -> None:
         """Take the device."""
-        self.reservoir.open()
+        before = self.reservoir.counters
+        try:
+            self.reservoir.open()
+        finally:
+            if self.reservoir.counters is not before:
+                self._driven_before += before.steps
 
     def close(self) -> None:
-        """Bring it to its safe state; what it was driven with is kept in mind."""
-        if self.reservoir.is_open:
-            self._driven_before += self.reservoir.counters.steps
+        """Bring it to its safe state."""
         self.reservoir.close()
 
     def reopen(self) -> None:
         """After a fault: bring it to its safe state, recover it, and take it again."""
         with contextlib.suppress(DeviceError):
             self.close()
-        if self.hil.recover is not None:
-            self.perform(self.hil.recover)
+        if self.hil.recover is not None and self.perform(self.hil.recover) is False:
+            raise DeviceFault(f"hil.recover: {self.hil.recover!r} answers that the device is not right again")
         self.open()
 
     def perform(self, action: Action) -> Any:
@@ -114,7 +117,7 @@ class Bench:
     @property
     def device_steps(self) -> int:
         """What it was driven with since the bench was made, summed over sequences, replays and resets."""
-        return self._driven_before + (self.reservoir.counters.steps if self.reservoir.is_open else 0)
+        return self._driven_before + self.reservoir.counters.steps
 
     @property
     def limits(self) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError, text_of
 from reservoir_hw.core.hil import GROUPS
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.testing.outcomes import Ended, Statement
@@ -44,7 +44,9 @@ def in_order(items: list[pytest.Item], suite: list[pytest.Item]) -> list[pytest.
 def runs(
     config: pytest.Config, suite: list[pytest.Item], devices: Mapping[str, ReservoirConfig]
 ) -> dict[str, SuiteRun]:
-    """A run for each device. Raises `pytest.UsageError` for a budget that is none."""
+    """A run for each device. Raises `pytest.UsageError` for a budget and a seed that are none."""
+    if config.option.reservoir_seed < 0:
+        raise pytest.UsageError(f"--reservoir-seed: {config.option.reservoir_seed} is below 0")
     try:
         steps, seconds = budget(config.option.reservoir_budget)
     except ConfigurationError as error:
@@ -65,8 +67,8 @@ def runs(
     }
 
 
-def budget(text: str | None) -> tuple[int | None, float | None]:
-    """Device steps, or seconds for "30s", "10m", "2h". Raises `ConfigurationError`."""
+def budget(text: str | None) -> tuple[int, float | None]:
+    """Device steps, and seconds where it is a time: "30s", "10m", "2h". Raises `ConfigurationError`."""
     if text is None:
         return BUDGET, None
     units = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -77,13 +79,18 @@ def budget(text: str | None) -> tuple[int | None, float | None]:
         value = 0
     if not 0 < value < float("inf"):
         raise ConfigurationError(f"{text!r} is no budget: give device steps (20000), or a time (30s, 10m, 2h)")
-    return (None, value * units[unit]) if unit else (int(value), None)
+    return (BUDGET, value * units[unit]) if unit else (int(value), None)
 
 
-def conclude(statement: Statement, error: Exception) -> None:
-    """Note how a statement ended, and end the test in pytest's words."""
+def conclude(statement: Statement, error: BaseException) -> None:
+    """Note how a statement ended, and end the test in pytest's words. After Ctrl-C nobody has looked at it."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error
     if not isinstance(error, Ended):
-        statement.outcome, statement.text = "failed", f"{type(error).__name__}: {error}"
+        why = f"{type(error).__name__}: {text_of(error)}".removesuffix(": ")
+        statement.outcome = "failed"
+        # What is no Exception ends a program, or a task: nobody would catch it for the device.
+        statement.text = why if isinstance(error, Exception) else f"it did not end: {why}"
         raise error
     statement.outcome, statement.text = error.outcome, str(error)
     if statement.bad:

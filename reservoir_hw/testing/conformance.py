@@ -17,25 +17,24 @@ from reservoir_hw.core.reservoir_config import ReservoirConfig, parse_reservoir
 from reservoir_hw.experiment.devices.reservoir_file import config_from_file
 from reservoir_hw.testing import collected, devices, plugin
 from reservoir_hw.testing.report import Report
-from reservoir_hw.testing.session import SuiteRun
+from reservoir_hw.testing.session import OnPlan, SuiteRun
 
 SUITE_FOLDER = Path(__file__).parent / "suite"
 
-OnPlan = Callable[[SuiteRun], None]
 Progress = Callable[[str, int, int], None]
 
 
 def conform(
     config: ReservoirConfig | Mapping[str, Any] | str | Path,
     *,
-    groups: Sequence[str] = (),
+    groups: str | Sequence[str] = (),
     budget: str | int | None = None,
     seed: int = 0,
     junit: str | Path | None = None,
     on_plan: OnPlan | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Look at every statement of the suite, or of the groups named, and say what was found.
+    """Look at every statement of the suite, or of repeatability and the groups named, and say what was found.
 
     Parameters
     ----------
@@ -44,21 +43,29 @@ def conform(
     budget
         Device steps (20,000), or the time that they take: "10m".
     on_plan
-        Is called before anything but a short drive is done.
+        Is told the plan before the device is driven, and again where it had to change. A budget in time, on a device
+        that declares no pace, is first told, then found out with a short drive, and then planned.
     progress
         Is called with (statement, device steps done, device steps planned).
 
-    Raises `ConfigurationError` for an unknown group and a budget that is too small, and what opening the device raises.
+    Raises `ConfigurationError` for an unknown group, a budget that is too small, and what `hil:` names and is not
+    there; what opening the device raises; `Interrupted`, with the report so far, after Ctrl-C.
     """
+    groups = [groups] if isinstance(groups, str) else groups
     unknown = sorted(set(groups) - set(GROUPS))
     if unknown:
         raise ConfigurationError(f"no group {', '.join(unknown)}; there are {', '.join(GROUPS)}")
+    if seed < 0:
+        raise ConfigurationError(f"seed is {seed}: give 0 or more")
+    if junit is not None and Path(junit).is_dir():
+        raise ConfigurationError(f"{junit} is a folder: name a file for the JUnit XML")
     collected.budget(None if budget is None else str(budget))
     if isinstance(config, Mapping):
         config = parse_reservoir(Document.from_mapping(config, "conform"))
     device = config if isinstance(config, ReservoirConfig) else config_from_file(config)
     session = _Session(devices.with_inputs(device), on_plan, progress)
-    chosen = [group for group in GROUPS if group in groups or not groups]
+    # What scatters is found out first: the others compare accordingly.
+    chosen = [group for group in GROUPS if group in groups or not groups or group == "repeatability"]
     arguments = [
         *(str(SUITE_FOLDER / f"test_{group}.py") for group in chosen),
         *("-c", str(SUITE_FOLDER / "pytest.ini"), "--rootdir", str(SUITE_FOLDER), "-s", "-p", plugin.__name__),
@@ -72,11 +79,21 @@ def conform(
         status = pytest.main(arguments, plugins=[session])
     if session.error is not None:
         raise session.error
-    if session.interrupted:
+    if session.interrupted and (session.run is None or not session.run.planned):
         raise KeyboardInterrupt
+    if session.interrupted and session.run is not None:
+        raise Interrupted(Report.of(session.run, chosen, interrupted=True))
     if session.run is None or status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise RuntimeError(f"pytest ended with status {status}")
     return Report.of(session.run, chosen)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C in the middle of a run: `report` has what was found until then."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__()
+        self.report = report
 
 
 class _Session:
@@ -89,7 +106,7 @@ class _Session:
         self._device, self._on_plan, self._progress = device, on_plan, progress
 
     def pytest_configure(self, config: pytest.Config) -> None:
-        config.stash[plugin.DEVICES] = {"device": self._device}
+        config.stash[plugin.DEVICES] = {"": self._device}
 
     def pytest_keyboard_interrupt(self) -> None:
         self.interrupted = True
@@ -97,18 +114,18 @@ class _Session:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         (self.run,) = session.config.stash[collected.SUITE].values()
+        if self._on_plan is not None:
+            self.run.on_plan = self._on_plan
         try:
             self.run.open()
-            if self._on_plan is not None:
-                self._on_plan(self.run)
         except Exception as error:
             self.error = error
-            self.run.bench.close()
             session.items.clear()
 
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
         if self._progress is not None and self.run is not None:
-            name = nodeid.rpartition("::")[2].removeprefix("test_").replace("_", " ")
+            name = ": ".join(collected.group_and_name(item))
             self._progress(name, self.run.bench.device_steps, self.run.device_steps)
 
 

@@ -167,7 +167,7 @@ class Device:
         self._reservoir.close()
         if self._suite is None:
             self._suite = run
-            self._closing.callback(run.bench.close)
+            self._closing.callback(run.close)
 
     # ---- what it is -----------------------------------------------------------------------------
 

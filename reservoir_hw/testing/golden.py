@@ -25,14 +25,18 @@ class GoldenTrace:
     states: np.ndarray
     spec: ReservoirSpec
 
-    def check(self, spec: ReservoirSpec, *, any_device: bool = False) -> None:
-        """Raise `ConfigurationError` where the trace cannot be that of this device."""
+    def check_widths(self, spec: ReservoirSpec) -> None:
+        """Raise `ConfigurationError` where the device has other inputs or nodes than the trace."""
         ours, recorded = (spec.inputs, spec.nodes), (self.spec.inputs, self.spec.nodes)
         if ours != recorded:
             raise ConfigurationError(
                 f"{self.path} was recorded with {recorded[0]} inputs and {recorded[1]} nodes, the device has {ours[0]} "
                 f"and {ours[1]}"
             )
+
+    def check(self, spec: ReservoirSpec, *, any_device: bool = False) -> None:
+        """Raise `ConfigurationError` where the trace cannot be that of this device."""
+        self.check_widths(spec)
         identity = self.spec.identity
         if not any_device and not spec.identity.matches(identity.fingerprint, identity.content):
             raise ConfigurationError(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, get_args
 
-Outcome = Literal["passed", "failed", "inconclusive", "unverified", "not offered"]
+Outcome = Literal["passed", "failed", "inconclusive", "unverified", "not offered", "not looked at"]
 
-OUTCOMES: tuple[Outcome, ...] = ("passed", "failed", "inconclusive", "unverified", "not offered")
-"""Failed and inconclusive count against the device; the last two say what nobody looked at, and why."""
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+"""Failed and inconclusive count against the device; unverified and not offered say why nobody looked. A statement is
+not looked at until its test has ended."""
 
 
 class Ended(Exception):
@@ -49,7 +50,7 @@ class Statement:
 
     group: str
     name: str
-    outcome: Outcome = "passed"
+    outcome: Outcome = "not looked at"
     text: str = ""
     device_steps: int = 0
     seconds: float = 0.0

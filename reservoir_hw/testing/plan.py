@@ -16,6 +16,12 @@ STEPS = 80
 FEWEST_STEPS = 12
 """A drive must be longer than the pieces that it is cut into."""
 
+SINGLE_STEPS = 100
+"""Whose round trips are timed."""
+
+TAIL_STEPS = 10_000
+"""So many have a percentile of 99.9."""
+
 DeviceSteps = Callable[["Plan"], int]
 """Gives the steps that a statement drives the device with, summed over sequences, replays and resets."""
 
@@ -28,12 +34,15 @@ TestT = TypeVar("TestT", bound=Callable[..., None])
 class Plan:
     """Lengths and repeats of all drives.
 
-    `reset_steps` are those that a reset plays. `steps` is the length of a drive, `past` of what comes before it.
+    `spec` is what the device declares, but that it is not deterministic where the suite has seen so. `reset_steps` are
+    those that a reset plays. `steps` is the length of a drive, `past` of what comes before it. Of `single_steps` each
+    is timed.
     """
 
     spec: ReservoirSpec
     reset_steps: int = 0
     steps: int = STEPS
+    single_steps: int = SINGLE_STEPS
 
     @property
     def past(self) -> int:
@@ -78,17 +87,20 @@ def steps_of(test: object) -> DeviceSteps:
 def fit(plan: Plan, statements: Sequence[DeviceSteps], budget: int) -> Plan:
     """The longest drives that stay within `budget` device steps in all.
 
-    Repeats are never fewer: with less than `REPEATS` no p-value could be small enough. Raises `ConfigurationError`
-    where the shortest drives are too many.
+    Repeats are never fewer: with less than `REPEATS` no p-value could be small enough. At most half of what is left
+    over is for `TAIL_STEPS`. Raises `ConfigurationError` where the shortest drives are too many.
     """
 
-    def total(steps: int) -> int:
-        return sum(count(replace(plan, steps=steps)) for count in statements)
+    def total(fitting: Plan) -> int:
+        return sum(count(fitting) for count in statements)
 
     for steps in range(plan.steps, FEWEST_STEPS - 1, -1):
-        if total(steps) <= budget:
-            return replace(plan, steps=steps)
-    least = total(FEWEST_STEPS)
+        fitting = replace(plan, steps=steps, single_steps=SINGLE_STEPS)
+        needed = total(fitting)
+        if needed <= budget:
+            with_tail = replace(fitting, single_steps=TAIL_STEPS)
+            return with_tail if total(with_tail) - needed <= (budget - needed) / 2 else fitting
+    least = total(replace(plan, steps=FEWEST_STEPS, single_steps=SINGLE_STEPS))
     raise ConfigurationError(
         f"a budget of {budget:,} device steps is too small: these groups need at least {least:,}; raise --budget, or "
         "name fewer groups with --group"

@@ -137,7 +137,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that uses a device runs on each of them."""
     names = list(metafunc.config.stash.get(DEVICES, {}))
     if names and _drives(metafunc):
-        metafunc.parametrize("reservoir_device", names, indirect=True, scope="session")
+        # That of `conform` has no name.
+        ids = [name or pytest.HIDDEN_PARAM for name in names]
+        metafunc.parametrize("reservoir_device", names, indirect=True, scope="session", ids=ids)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import numpy as np
+from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import replace_file
@@ -33,27 +34,32 @@ VERSION = 1
 class Report:
     """Statements about a device, in the order in which they were looked at.
 
-    `device` is its identity and spec, `plan` what was to be driven, `worse` what a baseline says of it. `standard` are
-    responses to the standard drive, (repeats, time, nodes).
+    `device` is its identity and spec, `plan` what was to be driven, `worse` what a baseline says of it. `interrupted`:
+    Ctrl-C has ended the run. `standard` are responses to the standard drive, (repeats, time, nodes).
     """
 
     statements: list[Statement]
     device: dict[str, Any]
     plan: dict[str, Any]
     worse: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    interrupted: bool = False
     standard: np.ndarray | None = None
 
     @classmethod
-    def of(cls, run: SuiteRun, groups: Sequence[str]) -> Self:
+    def of(cls, run: SuiteRun, groups: Sequence[str], *, interrupted: bool = False) -> Self:
         """What a run has found, and which groups of those asked for the device does not offer."""
-        hil, found = run.bench.hil, {}
-        for statement in run.statements:
-            # The last attempt counts.
-            found[statement.group, statement.name] = statement
+        hil = run.bench.hil
+        found = {(one.group, one.name): Statement(one.group, one.name) for one in run.to_look_at}
+        # The last attempt counts.
+        found |= {(statement.group, statement.name): statement for statement in run.statements}
+        for statement in found.values():
+            if statement.outcome == "not looked at":
+                statement.text = "the run was interrupted" if interrupted else "the run ended before"
         plan = {
             "device_steps": run.device_steps,
             "by_group": run.steps_by_group(),
-            "hours": run.device_steps * run.step_s / 3600,
+            "hours": None if run.step_s is None else run.device_steps * run.step_s / 3600,
             "steps_of_a_drive": run.bench.plan.steps,
             "repeats": run.bench.plan.repeats,
             "weaker": run.weaker,
@@ -61,7 +67,7 @@ class Report:
             "groups": list(groups),
             "not_offered": dict(hil.not_offered),
         }
-        return cls(list(found.values()), run.about, plan, standard=run.bench.early)
+        return cls(list(found.values()), run.about, plan, interrupted=interrupted, standard=run.bench.early)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -71,8 +77,9 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing counts against the device."""
-        return not self.worse and not any(statement.bad for statement in self.statements)
+        """Whether everything was looked at that could be, and nothing counts against the device."""
+        complete = not self.interrupted and not self.counts["not looked at"]
+        return complete and not self.worse and not self.alarms
 
     @property
     def failed_groups(self) -> list[str]:
@@ -89,21 +96,26 @@ class Report:
         """One line."""
         counts = ", ".join(f"{count} {outcome}" for outcome, count in self.counts.items() if count)
         driven = sum(statement.device_steps for statement in self.statements)
-        return f"{counts} ({driven:,} device steps)"
+        return f"{'interrupted: ' if self.interrupted else ''}{counts} ({driven:,} device steps)"
 
-    def compare_with(self, earlier: dict[str, Any]) -> None:
-        """Hold this report against what `read_baseline` gave: `worse` says what became worse beyond both intervals."""
-        before = {(one["group"], one["name"]): one for one in earlier["statements"]}
+    def compare_with(self, earlier: Baseline) -> None:
+        """Hold this report against an earlier one: `worse` says what became worse beyond both intervals."""
+        if earlier.fingerprint != self.device["identity"]["fingerprint"]:
+            self.notes.append(
+                f"the baseline is of another device or configuration (fingerprint {earlier.fingerprint[:12]}, and this "
+                f"is {self.device['identity']['fingerprint'][:12]})"
+            )
+        before = {(one.group, one.name): one for one in earlier.statements}
         for statement in self.statements:
             then = before.get((statement.group, statement.name))
             if then is None:
                 continue
-            if statement.bad and then["outcome"] == "passed":
+            if statement.bad and then.outcome == "passed":
                 self.worse.append(f"{statement.title}: {statement.outcome}, and it was passed")
-            elif statement.low is not None and then["high"] is not None and statement.low > then["high"]:
+            elif statement.low is not None and then.high is not None and statement.low > then.high:
                 self.worse.append(
-                    f"{statement.title}: {statement.value:.3g} {statement.unit}, and it was {then['value']:.3g} (at "
-                    f"most {then['high']:.3g})"
+                    f"{statement.title}: {statement.value:.3g} {statement.unit}, and it was {then.value:.3g} (at "
+                    f"most {then.high:.3g})"
                 )
 
     def as_dict(self) -> dict[str, Any]:
@@ -112,7 +124,9 @@ class Report:
             "version": VERSION,
             "passed": self.passed,
             "counts": self.counts,
+            "interrupted": self.interrupted,
             "worse": self.worse,
+            "notes": self.notes,
             "false_alarm_rate": FALSE_ALARMS,
             "alpha": ALPHA,
             "device": self.device,
@@ -161,17 +175,27 @@ class Report:
         return found
 
 
-def read_baseline(path: str | Path) -> dict[str, Any]:
+class Baseline(BaseModel):
+    """What an earlier report says."""
+
+    statements: list[Statement]
+    fingerprint: Annotated[str, Field(validation_alias=AliasPath("device", "identity", "fingerprint"))]
+
+
+def read_baseline(path: str | Path) -> Baseline:
     """An earlier report.json. Raises `ConfigurationError` for a file that is none, or of another version."""
+    none = f"baseline {path}: it is no report.json of `reservoir-hw conform`"
     try:
         earlier = json.loads(Path(path).read_text())
-        version, _ = earlier["version"], [one["outcome"] for one in earlier["statements"]]
+        version = earlier["version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError(
-            f"baseline {path}: it is no report.json of `reservoir-hw conform` ({type(error).__name__}: {error})"
-        ) from error
+        raise ConfigurationError(f"{none} ({type(error).__name__}: {error})") from error
     if version != VERSION:
         raise ConfigurationError(
             f"baseline {path}: it is a report of version {version}, and this is version {VERSION}; make a new one"
         )
-    return earlier
+    try:
+        return Baseline.model_validate(earlier)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigurationError(f"{none} ({'.'.join(map(str, first['loc']))}: {first['msg']})") from error

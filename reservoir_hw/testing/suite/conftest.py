@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.testing import collected, plugin
 from reservoir_hw.testing.bench import Bench
 from reservoir_hw.testing.devices import Device
@@ -22,7 +24,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     suite = [item for item in items if item.path.resolve().parent == Path(__file__).resolve().parent]
     if devices:
         items[:] = collected.in_order(items, suite)
-        config.stash[collected.SUITE] = collected.runs(config, suite, devices)
+        config.stash[collected.SUITE] = runs = collected.runs(config, suite, devices)
+        for name, run in runs.items():
+            run.on_plan = partial(_say_plan, config, name)
+
+
+def _say_plan(config: pytest.Config, name: str, plan: str) -> None:
+    plugin.say(config, f"{name}: {plan}")
 
 
 @pytest.fixture
@@ -34,24 +42,28 @@ def bench(reservoir_device: Device, request: pytest.FixtureRequest) -> Iterator[
         request.node.stash[_STATEMENT] = statement
         if statement.outcome == "not offered":
             pytest.skip(f"not offered: {statement.text}")
-        planned = bool(run.about)
         try:
             run.ready()
-        except Exception as error:
+        except ConfigurationError as error:
+            if run.planned:
+                collected.conclude(statement, error)
+            pytest.exit(f"{reservoir_device.name}: {error}", pytest.ExitCode.USAGE_ERROR)
+        except BaseException as error:
             collected.conclude(statement, error)
-        if not planned:
-            plugin.say(request.config, f"{reservoir_device.name}: {run.plan_text}")
         yield run.bench
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Any:
     """How a statement ended, in pytest's words."""
+    statement = item.stash[_STATEMENT]
     try:
-        return (yield)
-    except Exception as error:
-        collected.conclude(item.stash[_STATEMENT], error)
+        found = yield
+    except BaseException as error:
+        collected.conclude(statement, error)
         return None
+    statement.outcome = "passed"
+    return found
 
 
 @pytest.hookimpl(wrapper=True)

@@ -72,7 +72,8 @@ def test_after_exception(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("how", ["SIGINT", "SIGKILL"])
-@drives(lambda plan: plan.drive(_STEPS))
+# One drive here; about two of the other process until it is stopped.
+@drives(lambda plan: 3 * plan.drive(_STEPS))
 def test_after_signal(bench: Bench, how: str) -> None:
     """Safe soon after the process that drives the device is interrupted or killed."""
     _safe_check(bench)

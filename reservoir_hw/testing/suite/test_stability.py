@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from reservoir_hw.testing.bench import Bench, Pair
 from reservoir_hw.testing.comparison import WORTH_SEEING
-from reservoir_hw.testing.outcomes import failed, inconclusive
+from reservoir_hw.testing.outcomes import failed, inconclusive, unverified
 from reservoir_hw.testing.plan import Plan, drives
 
 
@@ -20,8 +20,13 @@ def test_drift(bench: Bench) -> None:
     """The standard drive now and at the beginning."""
     u = bench.inputs()
     if bench.early is None or len(bench.early) < bench.repeats:
-        bench.early = bench.repeated(lambda: bench.drive(u)[0])
-    found = bench.compare(Pair.of(bench.early, bench.repeated(lambda: bench.drive(u)[0])))
+        unverified(
+            f"at the beginning of the run the device was driven too few times: the group repeatability takes the "
+            f"{bench.repeats} drives that this one looks back to"
+        )
+    # Later drives are shorter where the device turned out to scatter.
+    early = bench.early[:, : u.shape[1]]
+    found = bench.compare(Pair.of(early, bench.repeated(lambda: bench.drive(u)[0])))
     bench.statement.comparisons.append(asdict(found))
     bench.statement.text = f"after {bench.device_steps:,} device steps: {found}"
     bench.statement.value, bench.statement.unit = found.difference, "standard deviations"

@@ -1,0 +1,35 @@
+"""What the section `hil:` of a reservoir names is there, before the device is driven."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.functions import import_function
+from reservoir_hw.core.hil import HilConfig
+from reservoir_hw.core.spec import ReservoirSpec
+from reservoir_hw.testing import golden
+
+
+def check(hil: HilConfig, spec: ReservoirSpec) -> None:
+    """Raise `ConfigurationError` for a function or a program that is not there, and a golden trace that cannot be ours.
+
+    `spec` is that of the open device.
+    """
+    for key, action in (("recover", hil.recover), ("safe_check", hil.safe_check), ("fault", hil.fault)):
+        if isinstance(action, str):
+            import_function(action, f"hil.{key}")
+        elif action is not None:
+            program = action[0]
+            # As it is started: with a path, it is looked for in the folder.
+            if shutil.which(str(hil.folder / program) if "/" in program else program) is None:
+                raise ConfigurationError(
+                    f"hil.{key}: {shlex.join(action)!r} cannot be started in {hil.folder}: there is no program "
+                    f"{program}"
+                )
+    if hil.golden is not None:
+        try:
+            golden.read(hil.golden).check_widths(spec)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"hil.golden: {error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,54 @@ from served import free_address, served
 from testing.broken import FilmConfig
 
 from reservoir_hw.core.configuration import Document
+from reservoir_hw.core.errors import ConfigurationError, ReservoirError
 from reservoir_hw.core.reservoir_config import build_reservoir, parse_reservoir
+from reservoir_hw.experiment.devices.reservoir_file import config_from_file
 from reservoir_hw.experiment.states.record import Recorder
+from reservoir_hw.testing import golden, owner, plugin
 from reservoir_hw.testing.conformance import conform
 from reservoir_hw.testing.report import Report
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "reservoirs"
 ESN: dict[str, Any] = {"kind": "esn", "nodes": 20, "inputs": 1, "seed": 3}
+# Says on standard error that it is driven, and does once what is asked for.
+LAB = """\
+import asyncio, sys
+import numpy as np
+
+driven = 0
+
+def call(u):
+    global driven
+    driven += 1
+    print("driven", file=sys.stderr, flush=True)
+    if driven == 2:
+        {once}
+    return np.tanh(u @ np.linspace(0.1, 1, 5)[None])
+
+def reset_call():
+    pass
+
+def close_call():
+    {close}
+"""
+LAB_FILE = """\
+kind: python
+call: lab:call
+reset_call: lab:reset_call
+close_call: lab:close_call
+nodes: 5
+inputs: 1
+simulated: false
+continuity: held
+deterministic: true
+"""
+
+
+def lab(folder: Path, more: str = "", *, once: str = "pass", close: str = "pass") -> None:
+    """A device in functions, and its file."""
+    (folder / "lab.py").write_text(LAB.format(once=once, close=close))
+    (folder / "lab.yaml").write_text(LAB_FILE + more)
 
 
 def outcomes(report: dict[str, Any]) -> dict[str, str]:
@@ -113,7 +155,9 @@ def test_the_command(tmp_path: Path) -> None:
     page = (tmp_path / "report" / "report.html").read_text()
     assert page.count("data:image/png;base64") == 2
     assert "http" not in page
-    assert (tmp_path / "junit.xml").read_text().count("<testcase") == len(found["statements"])
+    names = (tmp_path / "junit.xml").read_text()
+    assert names.count("<testcase") == len(found["statements"])
+    assert 'name="test_golden_trace"' in names
     # The settings and plugins of a folder are for the tests of its owner.
     (tmp_path / "pytest.ini").write_text(
         "[pytest]\naddopts = -x -n 4\nfilterwarnings = error\npython_files = nothing\n"
@@ -131,33 +175,170 @@ def test_a_baseline(tmp_path: Path) -> None:
     done = call_here("conform", "film.yaml", "--group", "repeatability", "-o", ".", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     earlier = json.loads((tmp_path / "report.json").read_text())
-    for name in ("value", "low", "high"):
-        earlier["statements"][0][name] /= 10
-    (tmp_path / "better.json").write_text(json.dumps(earlier))
-    again = call_here("conform", "film.yaml", "--group", "repeatability", "--baseline", "better.json", cwd=tmp_path)
-    assert again.returncode == 1
-    assert "worse than the baseline: repeatability: same drive again: " in again.stderr
+    earlier["device"]["identity"]["fingerprint"] = "0" * 64
+    # Eight repeats do not tell a scatter from half of it.
+    for divisor, worse in ((2, False), (5, True)):
+        for name in ("value", "low", "high"):
+            earlier["statements"][0][name] /= divisor
+        (tmp_path / "better.json").write_text(json.dumps(earlier))
+        again = call_here("conform", "film.yaml", "--group", "repeatability", "--baseline", "better.json", cwd=tmp_path)
+        assert again.returncode == worse
+        assert ("worse than the baseline: repeatability: same drive again: " in again.stderr) == worse
+        assert "the baseline is of another device or configuration (fingerprint 000000000000, " in again.stderr
 
 
 @pytest.mark.parametrize(
     ("text", "options", "said"),
     [
-        ("kind: delay_loop", ["--group", "restet"], "error: no group restet; there are repeatability, declaration"),
-        ("kind: delay_loop", ["--budget", "50"], "error: a budget of 50 device steps is too small"),
-        ("kind: delay_loop", ["--budget", "soon"], "error: 'soon' is no budget: give device steps (20000), or a time"),
-        ("kind: delay_loop", ["--baseline", "d.yaml"], "error: baseline d.yaml: it is no report.json"),
-        ("kind: delay_loop", ["--baseline", "old.json"], "error: baseline old.json: it is a report of version 0"),
-        ("kind: delay_loop\nhil: {not_offered: {reset: ''}}", [], "say why the device does not offer it"),
-        ("kind: delay_loop\nhil: {not_offered: {restet: no}}", [], "restet"),
+        ("", ["--group", "restet"], "error: no group restet; there are repeatability, declaration"),
+        ("", ["--budget", "50"], "error: a budget of 50 device steps is too small"),
+        ("", ["--budget", "soon"], "error: 'soon' is no budget: give device steps (20000), or a time"),
+        ("", ["--baseline", "lab.yaml"], "error: baseline lab.yaml: it is no report.json"),
+        ("", ["--baseline", "old.json"], "error: baseline old.json: it is a report of version 0"),
+        (
+            "",
+            ["--baseline", "half.json"],
+            "half.json: it is no report.json of `reservoir-hw conform` (statements.0.group",
+        ),
+        ("", ["--junit", "."], "error: . is a folder"),
+        ("", ["-o", "lab.py"], "error: lab.py cannot be made: File exists; name another folder with -o"),
+        ("not_offered: {reset: ''}", [], "say why the device does not offer it"),
+        ("not_offered: {restet: no}", [], "restet"),
+        ("golden: nothing", [], "nothing is not a store of states"),
+        ("golden: lab.py", [], "it is a file"),
+        ("golden: trace", [], "trace was recorded with 1 inputs and 20 nodes, the device has 1 and 5"),
+        ("safe_check: lab:nothing", [], "error: hil.safe_check: 'lab:nothing' cannot be imported"),
+        ("fault: [./nothing, now]", [], "error: hil.fault: './nothing now' cannot be started in "),
     ],
 )
 def test_wrong_requests(tmp_path: Path, text: str, options: list[str], said: str) -> None:
-    (tmp_path / "d.yaml").write_text(f"{text}\nnodes: 5\n")
+    lab(tmp_path, f"hil: {{{text}}}\n")
     (tmp_path / "old.json").write_text(json.dumps({"version": 0, "statements": []}))
-    done = call_here("conform", "d.yaml", *options, cwd=tmp_path)
+    (tmp_path / "half.json").write_text(json.dumps({"version": 1, "statements": [{"outcome": "passed"}], "device": {}}))
+    if text == "golden: trace":
+        with build_reservoir(parse_reservoir(Document.from_mapping(ESN, "test"))) as other:
+            golden.record(other, np.zeros((1, 30, 1)), tmp_path / "trace")
+    done = call_here("conform", "lab.yaml", *options, cwd=tmp_path)
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+    assert "driven" not in done.stderr
+
+
+def test_wrong_requests_of_pytest_are_one_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    lab(tmp_path)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    with pytest.MonkeyPatch.context() as here:
+        here.chdir(tmp_path)
+        here.syspath_prepend(str(tmp_path))
+        here.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        chosen = ["--pyargs", "reservoir_hw.testing", "-p", plugin.__name__, "-p", "no:cacheprovider"]
+        for option, said in (("budget=20", "too small"), ("seed=-3", "-3 is below 0")):
+            status = pytest.main([*chosen, "--reservoir=lab.yaml", f"--reservoir-{option}"])
+            out, errors = capfd.readouterr()
+            assert status == pytest.ExitCode.USAGE_ERROR
+            assert (out + errors).count(said) == 1
+            assert "driven" not in out + errors
+    sys.modules.pop("lab", None)
+    with pytest.raises(ConfigurationError, match="seed is -1"):
+        conform(ESN, seed=-1)
+
+
+def test_the_plan_comes_before_the_first_drive(tmp_path: Path) -> None:
+    lab(tmp_path)
+    for budget, said in (
+        ("2000", "device steps (its pace is not declared): repeatability 240"),
+        ("5s", "two drives of"),
+    ):
+        done = call_here("conform", "lab.yaml", "--group", "repeatability", "--budget", budget, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert -1 < done.stderr.find(said) < done.stderr.find("driven")
+    assert "pace 40, repeatability 240" in done.stderr
+
+
+@pytest.mark.parametrize("error", ["asyncio.CancelledError", "GeneratorExit"])
+def test_a_device_that_ends_its_test_fails(tmp_path: Path, error: str) -> None:
+    lab(tmp_path, once=f"raise {error}", close="raise OSError('the supply stays on')")
+    done = call_here("conform", "lab.yaml", "--group", "repeatability", "--json", "--junit", "junit.xml", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    first, last = json.loads(done.stdout)["statements"]
+    assert first["outcome"] == last["outcome"] == "failed"
+    assert first["text"].startswith(f"it did not end: {error.rpartition('.')[2]}")
+    assert last["name"] == "last close"
+    assert "the supply stays on" in last["text"]
+    assert "the supply stays on" in (tmp_path / "junit.xml").read_text()
+
+
+def test_what_was_found_before_an_interruption_is_kept(tmp_path: Path) -> None:
+    lab(tmp_path, once="raise KeyboardInterrupt")
+    done = call_here("conform", "lab.yaml", "-o", "fresh", cwd=tmp_path)
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr
+    found = json.loads((tmp_path / "fresh" / "report.json").read_text())
+    assert found["interrupted"]
+    assert not found["passed"]
+    assert set(outcomes(found).values()) == {"not looked at"}
+    assert "interrupted: " in (tmp_path / "fresh" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(("budget", "spent"), [(9000, False), (1500, True)])
+def test_a_device_that_scatters_unsaid_stays_within_the_budget(budget: int, spent: bool) -> None:
+    device = FilmConfig(kind="film", lie="non-deterministic declared deterministic", simulated=True, inputs=1)
+    plans: list[str] = []
+    shown: list[tuple[int, int]] = []
+    report = conform(
+        device,
+        groups=["memory", "reset", "continuity", "stability"],
+        budget=budget,
+        on_plan=plans.append,
+        progress=lambda what, done, total: shown.append((done, total)),
+    )
+    driven = sum(one.device_steps for one in report.statements)
+    assert driven <= report.plan["device_steps"] <= budget
+    assert all(done <= total for done, total in shown)
+    assert len(plans) == 2
+    assert report.statements[0].outcome == "failed"
+    assert {one.outcome for one in report.alarms[1:]} == ({"inconclusive"} if spent else set())
+    assert ("the budget of 1,500" in report.plan["weaker"]) == spent
+
+
+def test_a_larger_budget_times_the_tail() -> None:
+    for budget, tail in ((20_000, False), (40_000, True)):
+        report = conform(ESN, groups="timing", budget=budget)
+        assert ("99.9th percentile" in report.statements[-1].text) == tail
+
+
+def test_a_recovery_that_says_no_fails(tmp_path: Path) -> None:
+    actions: Any = {"folder": str(tmp_path), "fault": "testing.broken:fail_once", "recover": ["false"]}
+    report = conform(FilmConfig(kind="film", inputs=1, hil=actions), groups="recovery")
+    assert [one.text for one in report.alarms if "hil.recover: ('false',)" in one.text]
+
+
+def test_a_process_that_cannot_start_says_nothing_of_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Script(FilmConfig):
+        """As of a script: another process has no such class."""
+
+    Script.__module__, Script.__qualname__ = "__main__", "Script"
+    monkeypatch.setattr(sys.modules["__main__"], "Script", Script, raising=False)
+    actions: Any = {"folder": str(tmp_path), "safe_check": "testing.broken:is_safe"}
+    report = conform(Script(kind="film", inputs=1, hil=actions), groups="safety")
+    found = {one.name: one for one in report.statements}
+    assert found["one owner"].outcome == "unverified"
+    assert "the process could not be started: AttributeError" in found["one owner"].text
+    assert found["after exception"].device_steps == 3
+    assert report.passed
+    # A process that got further, and died, is the device's.
+    lab(tmp_path)
+    (tmp_path / "lab.py").write_text("raise SystemExit('no supply here')")
+    config = config_from_file(tmp_path / "lab.yaml")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with (
+        owner.process(config, np.zeros((1, 3, 1))) as child,
+        pytest.raises(ReservoirError, match="it ended: no supply here"),
+    ):
+        owner.wait_for(child, "", 60)
 
 
 def test_a_device_that_is_not_there(tmp_path: Path) -> None:

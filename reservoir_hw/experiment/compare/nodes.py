@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.backends.replay import Tape
+from reservoir_hw.backends.replay import Tape, recorded_spec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.compare.relabelling import LEVEL, can_tell, p_values, ways_to_deal
 from reservoir_hw.experiment.states.traces.difference import Difference, compare, repeat_error
@@ -109,7 +109,7 @@ def compare_nodes(a: StateStore, b: StateStore, *, washout: int) -> NodeComparis
 
     Both have the same inputs and the same number of nodes.
     """
-    difference = compare(a, b, washout=washout)
+    difference = compare(a, b, washout=washout, input_tolerance=_input_rounding(a, b))
     own_a, own_b = (repeat_error(store, washout=washout) for store in (a, b))
     states_a, states_b = _repeats(a, washout), _repeats(b, washout)
     p_raw = p_aligned = None
@@ -129,6 +129,15 @@ def compare_nodes(a: StateStore, b: StateStore, *, washout: int) -> NodeComparis
     )
 
 
+def _input_rounding(a: StateStore, b: StateStore) -> float:
+    """How far the same inputs are apart where one device has them in fewer digits."""
+    dtypes = [recorded_spec(store).numpy_dtype for store in (a, b)]
+    if dtypes[0] == dtypes[1]:
+        return 0.0
+    largest = max(float(np.abs(run.read_inputs(slice(0, 1), 0, run.steps)).max()) for run in a.datasets.values())
+    return largest * max(float(np.finfo(dtype).eps) for dtype in dtypes)
+
+
 def _repeats(store: StateStore, washout: int) -> np.ndarray:
     """States (repeats, time, nodes) of a recording whose sequences are all repeats."""
     tape = Tape(store)
@@ -145,7 +154,7 @@ def _tested(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     for first in range(0, a.shape[2], _BLOCK):
         block = slice(first, first + _BLOCK)
         x = np.concatenate([a[:, :, block], b[:, :, block]]).astype(np.float64)
-        resolution = _DIGITS * np.finfo(a.dtype).eps * np.abs(x).max(axis=(0, 1))
+        resolution = _DIGITS * max(np.finfo(one.dtype).eps for one in (a, b)) * np.abs(x).max(axis=(0, 1))
         z, scale = _aligned(x)
         for values, shares, limit in ((x, raw, resolution), (z, aligned, resolution / scale)):
             share, distance = _between(values, ways)

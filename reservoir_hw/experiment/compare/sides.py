@@ -19,13 +19,13 @@ from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import Point, parse_experiment
-from reservoir_hw.experiment.devices.measure import recorded_source, taken
+from reservoir_hw.experiment.devices.measure import taken
 from reservoir_hw.experiment.run.in_one_pass import InOnePass, States
 from reservoir_hw.experiment.states.drive import driven
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk, plan_of, steps_of
 from reservoir_hw.experiment.states.progress import StepCounter
 from reservoir_hw.experiment.states.record import Recorder
-from reservoir_hw.measures import Live, Measured
+from reservoir_hw.measures import Live, Measured, Recorded, StatesOnDisk
 from reservoir_hw.tasks.task import Task
 
 _CHUNK = 4096
@@ -45,7 +45,10 @@ class Settings:
 
 @dataclass
 class Side:
-    """One of the two devices. `letter` is "A" or "B"; `record` is what the device says about itself in the end."""
+    """One of the two devices. `letter` is "A" or "B"; `record` is what the device says about itself in the end.
+
+    Measures are taken of the first `measured_repeats` repeats of the common drive; if None, of drives of their own.
+    """
 
     letter: str
     name: str
@@ -56,6 +59,7 @@ class Side:
     task_repeats: int
     planned: int
     record: dict[str, Any]
+    measured_repeats: int | None = None
     measured: dict[str, Measured] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     bursts: list[Burst] = field(default_factory=list)
@@ -80,7 +84,10 @@ class Side:
             pieces = tuple(DriveChunk(drive[:, at : at + _CHUNK]) for at in range(0, drive.shape[1], _CHUNK))
             with Recorder(reservoir, folder / self.letter.lower(), chunk_steps=_CHUNK):
                 _exhaust(driven(reservoir, [Burst(pieces)] * self.repeats, counter.add))
-            source = self._source(reservoir, settings, counter)
+            if self.measured_repeats is None:
+                source = live(reservoir, settings, counter)
+            else:
+                source = _first_repeats(folder / self.letter.lower(), self.measured_repeats, settings.washout)
             for name, found in taken(source, settings.measures, counter):
                 if isinstance(found, Measured):
                     self.measured[name] = found
@@ -98,11 +105,6 @@ class Side:
         repetitions = self.point.config.training.repetitions
         with ReplayConfig(kind="replay", trace=str(self.runs[run])).build() as recording:
             yield from driven(recording, self.bursts, lambda steps: None, repetitions=repetitions)
-
-    def _source(self, reservoir: Reservoir, settings: Settings, counter: StepCounter) -> Any:
-        if self.trace is not None:
-            return recorded_source(StateStore.open(self.trace), None, None)
-        return live(reservoir, settings, counter)
 
     def _drive_task(self, reservoir: Reservoir, task: Task, folder: Path, counter: StepCounter) -> str | None:
         assert self.point is not None
@@ -130,6 +132,15 @@ def live(reservoir: Reservoir, settings: Settings, counter: StepCounter | None =
         seed=settings.seed,
         on_steps=None if counter is None else counter.add,
     )
+
+
+def _first_repeats(trace: Path, repeats: int, washout: int) -> Recorded:
+    """Measures of a recording that has a data set for each repeat of a drive."""
+    datasets = list(StateStore.open(trace).datasets.values())[:repeats]
+    pairs = [
+        (one.read_inputs(slice(0, 1), 0, one.steps), StatesOnDisk(one.states, steps=one.steps)) for one in datasets
+    ]
+    return Recorded(*pairs, washout=washout)
 
 
 def configured(path: str | Path, task_file: str | Path | None) -> tuple[ReservoirConfig, Point | None]:
@@ -238,7 +249,8 @@ def common_drive(sides: Sequence[Side], settings: Settings) -> np.ndarray:
     """What both are driven with, (1, time, inputs): random over the range that both have, or what was recorded.
 
     A recording answers only what it holds, and only as often as it holds that: `repeats` of such a side becomes that
-    number. Raises `ConfigurationError` where the devices have no inputs in common.
+    number. Measures of both are then taken of this drive, and of as many repeats, because those of other inputs would
+    be others. Raises `ConfigurationError` where the devices have no inputs in common.
     """
     a, b = sides
     length = settings.washout + settings.steps
@@ -259,11 +271,14 @@ def common_drive(sides: Sequence[Side], settings: Settings) -> np.ndarray:
             )
         for side, count in zip(replays, counts, strict=True):
             side.repeats = min(settings.repeats, count)
+        for side in sides:
+            side.planned, side.measured_repeats = 0, min(a.repeats, b.repeats)
         return inputs[None]
     low, high = settings.input_range or _common_range(a, b)
     shape = (1, length, a.spec.inputs)
     drawn = generator(settings.seed, "compare").uniform(low, high, shape)
-    return drawn.astype(np.result_type(a.spec.numpy_dtype, b.spec.numpy_dtype))
+    # Numbers that both can hold.
+    return drawn.astype(min(a.spec.numpy_dtype, b.spec.numpy_dtype, key=lambda dtype: dtype.itemsize))
 
 
 def _common_range(a: Side, b: Side) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,15 @@ mask: {{kind: uniform}}
 physics: {{kind: paquot, input_gain: {gain}, phase: 0.2}}
 """
 NOISE = "nonidealities: {{loop: {{noise: 0.02}}, seed: {seed}}}\n"
+DOUBLES = """\
+kind: python
+call: compared_lab:measure
+reset_call: compared_lab:rest
+inputs: 1
+nodes: 3
+simulated: true
+continuity: held
+"""
 TASK = """\
 task: {kind: narma, train_steps: 200, test_steps: 200}
 reservoir: {kind: esn, nodes: 3}
@@ -153,6 +163,38 @@ def test_a_recording_without_repeats_has_no_floor(write: Any, tmp_path: Path) ->
     cells = [row[3] for row in found.tables()[0].rows]
     assert cells == ["unknown", "unknown"]
     assert found.as_dict()["nodes"][0]["floor_a"] is None
+
+
+def test_neither_a_recording_nor_another_precision_is_a_difference(
+    write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Inputs that are not uniform: with uniform ones the device has another memory.
+    u = np.random.default_rng(0).normal(0, 0.2, (1, 400, 1)).clip(-1, 1)
+
+    def recording(name: str, path: Path, repeats: int) -> Path:
+        with open_reservoir(path, inputs=1) as device, Recorder(device, tmp_path / name):
+            for _ in range(repeats):
+                device.reset(1)
+                device.run(u)
+        return write(f"{name}_replayed", f"kind: replay\ntrace: {name}\n")
+
+    recorded, again = recording("film", write("one", LOOP + NOISE), 9), write("again", LOOP + NOISE, seed=2)
+    settings: dict[str, Any] = {"steps": 380, "washout": 20, "only": ["memory_capacity", "signal_to_noise", "drift"]}
+    found = compare(recorded, again, repeats=10, **settings)
+    assert differs(found) == {}
+    assert [len(side.measured) for side in found.sides] == [3, 3]
+    assert found.nodes is not None
+    assert found.nodes.repeats == (9, 10)
+    # A function of a lab takes float64, a simulation float32.
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "compared_lab.py").write_text(
+        "def measure(u):\n    return [[x[0]] * 3 for x in u]\n\ndef rest(): pass\n"
+    )
+    lab, esn = write("lab", DOUBLES), write("esn", "kind: esn\nnodes: 3\n")
+    for doubles in (lab, recording("doubles", lab, 2)):
+        nodes = compare(doubles, esn, steps=60, washout=20, repeats=2, only=["consistency"]).nodes
+        assert nodes is not None
+        assert nodes.difference.steps == 120
 
 
 def test_evaluations_are_those_of_a_run(write: Any) -> None:

@@ -89,7 +89,7 @@ def read_end(text: str) -> datetime:
         return (today if today.astimezone() > now else today + timedelta(days=1)).astimezone()
     try:
         until = datetime.fromisoformat(text.strip()).astimezone()
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ConfigurationError(f"{text!r} is no time: write 18:00, or 2026-01-31 18:00") from None
     if until <= now:
         raise ConfigurationError(f"{text!r} has passed: it is {shown(now)}")

@@ -33,7 +33,28 @@ def perform(action: str | Sequence[str], config: ReservoirConfig, folder: str | 
     """
     if isinstance(action, str):
         return _call(action, config)
-    return _run(list(action), folder, timeout_s)
+    status, said = _run(list(action), folder, timeout_s)
+    if status != 0:
+        log.info("%s", said)
+    return status == 0
+
+
+def recover(config: ReservoirConfig) -> None:
+    """Do what `hil.recover` names, if it names something.
+
+    A function that returns anything but False has done it. Raises as `perform` does, and `DeviceFault` where it was
+    not done.
+    """
+    hil = config.hil
+    if hil is None or hil.recover is None:
+        return
+    if isinstance(hil.recover, str):
+        done, said = _call(hil.recover, config) is not False, f"{hil.recover} returned False"
+    else:
+        status, said = _run(list(hil.recover), hil.folder, hil.timeout_s)
+        done = status == 0
+    if not done:
+        raise DeviceFault(f"the device was not recovered: {said} (hil: recover:)")
 
 
 def _call(target: str, config: ReservoirConfig) -> Any:
@@ -46,7 +67,8 @@ def _call(target: str, config: ReservoirConfig) -> Any:
         raise DeviceFault(f"{target}: {type(error).__name__}: {text_of(error)}") from error
 
 
-def _run(command: list[str], folder: str | Path, timeout_s: float) -> bool:
+def _run(command: list[str], folder: str | Path, timeout_s: float) -> tuple[int, str]:
+    """Its status, and a sentence about it with the end of what it said."""
     name = shlex.join(command)
     # A file, not a pipe: a server that the command leaves behind may keep it open.
     with tempfile.TemporaryFile() as output:
@@ -74,9 +96,7 @@ def _run(command: list[str], folder: str | Path, timeout_s: float) -> bool:
                     "hil.timeout_s gives it more time"
                 ) from None
             raise
-        if status != 0:
-            log.info("%r ended with status %d%s", name, status, _end_of(output))
-        return status == 0
+        return status, f"{name!r} ended with status {status}{_end_of(output)}"
 
 
 def _end_of(output: Any) -> str:

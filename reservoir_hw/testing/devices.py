@@ -22,7 +22,7 @@ from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.devices.reservoir_file import config_from_file
 from reservoir_hw.experiment.states.record import Recorder
-from reservoir_hw.testing.actions import perform
+from reservoir_hw.testing.actions import recover
 from reservoir_hw.testing.session import SuiteRun
 
 
@@ -74,6 +74,10 @@ def refuse_workers(config: pytest.Config, found: Mapping[str, ReservoirConfig]) 
     """Raise `pytest.UsageError` where several workers would drive one piece of hardware."""
     if getattr(config.option, "dist", "no") == "no":
         return
+    if config.option.reservoir_record:
+        raise pytest.UsageError(
+            "-n: --reservoir-record needs the tests in one process, one after the other; leave -n out"
+        )
     for name, device in found.items():
         if not build_reservoir(device).in_process:
             raise pytest.UsageError(
@@ -120,15 +124,14 @@ class Device:
             _fail(self._refused)
         if self._suite is not None:
             self._suite.bench.close()
-        if self._reservoir.is_open and self._reservoir.counters.faults:
+        # Those of a device that was closed by the test, too.
+        if self._reservoir.counters.faults or self._reservoir.unsafe:
             self._faulty = True
-        if self._faulty or self._reservoir.unsafe:
-            with contextlib.suppress(DeviceError):
-                self._reservoir.close()
-            hil = self.config.hil
-            if hil is not None and hil.recover is not None:
-                perform(hil.recover, self.config, hil.folder, hil.timeout_s)
         try:
+            if self._faulty:
+                with contextlib.suppress(DeviceError):
+                    self._reservoir.close()
+                recover(self.config)
             self._reservoir.open()
         except (DeviceBusy, ConfigurationError) as error:
             # Once for all: each of many tests would wait as long again.
@@ -196,9 +199,11 @@ class Device:
         spec = self._reservoir.spec
         for marker in item.iter_markers("reservoir_needs"):
             for capability in marker.args:
-                if not getattr(spec, capability):
-                    reason = spec.not_supported.get(capability, "it does not declare it")
-                    pytest.skip(f"{self.name} has no {capability}: {reason}")
+                # What a recording can do more than its device is of no use: the test was skipped when it was recorded.
+                for one in (self.declared, spec):
+                    if not getattr(one, capability):
+                        reason = one.not_supported.get(capability, "it does not declare it")
+                        pytest.skip(f"{self.name} has no {capability}: {reason}")
         if spec.identity.simulated and item.get_closest_marker("reservoir_hardware"):
             pytest.skip(f"{self.name} is a simulation, and the test is for hardware")
         if not spec.identity.simulated and item.get_closest_marker("reservoir_simulation"):

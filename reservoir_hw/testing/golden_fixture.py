@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -19,6 +20,13 @@ from reservoir_hw.testing.comparison import REPEATS, ROUNDING, WORTH_SEEING, com
 
 FOLDER = "golden_traces"
 
+# By path: the test that recorded a trace in this session.
+_RECORDED: pytest.StashKey[dict[Path, str]] = pytest.StashKey()
+
+_NAME = re.compile(r"[\w.-]{1,100}")
+
+_LONGEST = 150
+
 
 class GoldenTraces:
     """Compares answers with the traces in the folder golden_traces/ beside a test, or records these.
@@ -34,12 +42,12 @@ class GoldenTraces:
         """Drive with `u` (1, time, inputs) from rest, and fail where the states are not those of the trace.
 
         A deterministic device is driven once; of its states, a difference of 0.001 standard deviations is rounding.
-        Any other device is driven eight times and compared statistically. `name` is that of the test by default. The
-        trace must be of this device, unless `any_device`.
+        Any other device is driven eight times and compared statistically. Traces belong to a test and a device;
+        `name` tells those of one test apart. With `any_device` there is one trace for all devices.
         """
         __tracebackhide__ = True
-        path = self._path(name)
         try:
+            path = self._path(name, any_device=any_device)
             if path in self._seen:
                 raise ConfigurationError(f"{path} was used in this test already: give each drive a name of its own")
             self._seen.add(path)
@@ -49,17 +57,32 @@ class GoldenTraces:
         if problem:
             pytest.fail(problem)
 
-    def _path(self, name: str | None) -> Path:
-        if name is None:
-            own = [str(value) for key, value in self._item.callspec.params.items() if key != "reservoir_device"]
-            name = "-".join([self._item.path.stem, self._item.originalname, *own])
-        return self._item.path.parent / FOLDER / re.sub(r"[^\w.+-]", "_", name)
+    def _path(self, name: str | None, *, any_device: bool) -> Path:
+        """Of the module, the classes, the test, its parameters, the device, and the name of the trace."""
+        if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name) and name.strip(".")):
+            raise ConfigurationError(
+                f"{name!r} is no name of a golden trace: it has at most 100 letters, digits, '.', '_' and '-'"
+            )
+        item = self._item
+        parameters = item.callspec.id
+        if any_device:
+            # As pytest writes it.
+            device = item.callspec.params["reservoir_device"].encode("unicode_escape").decode()
+            parameters = f"-{parameters}-".replace(f"-{device}-", "-", 1)[1:-1]
+        classes = [node.name for node in item.listchain() if isinstance(node, pytest.Class)]
+        test = ".".join([item.path.stem, *classes, item.originalname])
+        text = test + (parameters and f"-{parameters}") + ("" if name is None else f"+{name}")
+        plain = re.sub(r"[^\w.+-]", "_", text)
+        if plain != text or len(plain) > _LONGEST:
+            # Other names that look alike, or begin alike, are other names.
+            plain = f"{plain[:_LONGEST]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        return item.path.parent / FOLDER / plain
 
     def _problem(self, u: np.ndarray, path: Path, *, any_device: bool) -> str | None:
-        if u.ndim != 3 or len(u) != 1:
-            raise ConfigurationError(f"golden_trace takes inputs (1, time, inputs), not {u.shape}")
+        if u.ndim != 3 or len(u) != 1 or not u.shape[1]:
+            raise ConfigurationError(f"golden_trace takes inputs (1, time, inputs) of at least one step, not {u.shape}")
         if self._item.config.option.update_golden_traces:
-            _replace(self._reservoir, u, path)
+            self._update(u, path)
             return None
         if not path.exists():
             raise ConfigurationError(f"there is no golden trace {path}; --update-golden-traces records it")
@@ -82,6 +105,18 @@ class GoldenTraces:
             )
         return None
 
+    def _update(self, u: np.ndarray, path: Path) -> None:
+        recorded = self._item.config.stash.setdefault(_RECORDED, {})
+        test = self._item.nodeid
+        other = recorded.get(path, test)
+        if other != test:
+            raise ConfigurationError(
+                f"{path} was just recorded by {other}, and {test} would replace it: a trace for any device is recorded "
+                "with a single --reservoir"
+            )
+        _replace(self._reservoir, u, path)
+        recorded[path] = test
+
     def _states(self, u: np.ndarray) -> np.ndarray:
         self._reservoir.reset(1)
         return np.asarray(self._reservoir.run(u.astype(self._declared.numpy_dtype)))[0]
@@ -91,7 +126,11 @@ def _replace(reservoir: Reservoir, u: np.ndarray, path: Path) -> None:
     """Record anew; the old trace stays until the new one is whole."""
     new, old = path.with_name(f"{path.name}.new"), path.with_name(f"{path.name}.old")
     shutil.rmtree(new, ignore_errors=True)
-    golden.record(reservoir, u, new)
+    try:
+        golden.record(reservoir, u, new)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
     shutil.rmtree(old, ignore_errors=True)
     if path.exists():
         path.rename(old)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -23,12 +24,24 @@ class _Test:
 
 
 def register(config: pytest.Config) -> None:
-    """Write the page at the end of this session. Raises `pytest.UsageError` where jinja2 is not installed."""
+    """Write the page at the end of this session.
+
+    Raises `pytest.UsageError` where jinja2 is not installed, or no file can be written there.
+    """
     try:
         import jinja2  # noqa: F401
     except ImportError:
         raise pytest.UsageError("--reservoir-html needs jinja2: pip install 'reservoir-hw[report]'") from None
-    config.pluginmanager.register(_HtmlReport(config.invocation_params.dir / config.option.reservoir_html))
+    path = config.invocation_params.dir / config.option.reservoir_html
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise pytest.UsageError(
+            f"--reservoir-html {config.option.reservoir_html}: no file can be written there: {error.strerror}"
+        ) from None
+    config.pluginmanager.register(_HtmlReport(path))
 
 
 class _HtmlReport:
@@ -66,5 +79,4 @@ class _HtmlReport:
         counts = Counter(test.outcome for test in tests)
         summary = ", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "no tests"
         page = Environment(autoescape=True).from_string(template).render(tests=tests, summary=summary)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(self._path, page)

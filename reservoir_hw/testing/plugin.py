@@ -58,7 +58,7 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if not seconds >= 0:
+    if not 0 <= seconds < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
     return seconds
 
@@ -147,8 +147,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # By its entry point, or with -p by its module.
     named = config.pluginmanager.get_plugin
     flaky: Any = named("rerunfailures") or named("pytest_rerunfailures")
+    for item in items:
+        _check_markers(item)
     for item in filter(_drives, items):
-        _check_needs(item)
         reruns = flaky and flaky.get_reruns_count(item)
         if reruns:
             again = pytest.mark.flaky(
@@ -158,8 +159,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(again, append=False)
 
 
-def _check_needs(item: pytest.Item) -> None:
-    for marker in item.iter_markers("reservoir_needs"):
+def _check_markers(item: pytest.Item) -> None:
+    for marker in item.iter_markers():
+        if marker.name in ("reservoir_hardware", "reservoir_simulation") and (marker.args or marker.kwargs):
+            raise pytest.UsageError(f"{item.nodeid}: the marker {marker.name} takes nothing in brackets")
+        if marker.name != "reservoir_needs":
+            continue
+        if marker.kwargs or not marker.args:
+            raise pytest.UsageError(
+                f"{item.nodeid}: write what the test needs as in reservoir_needs('snapshot'); there are "
+                f"{', '.join(CAPABILITIES)}"
+            )
         for name in marker.args:
             if name not in CAPABILITIES:
                 raise pytest.UsageError(
@@ -187,6 +197,12 @@ def _another_chance(item: pytest.Item) -> Any:
 def reservoir_device(request: pytest.FixtureRequest) -> Iterator[Device]:
     """The device of this session; what it opens is closed in the end."""
     name = getattr(request, "param", None)
+    if name is None and request.config.stash.get(DEVICES, {}):
+        pytest.fail(
+            "the test asks for the device while it runs (getfixturevalue), which is too late to choose one: name the "
+            "fixture among the arguments of the test, or in pytest.mark.usefixtures",
+            pytrace=False,
+        )
     if name is None:
         pytest.fail("the test drives a device: say which with --reservoir FILE", pytrace=False)
     from reservoir_hw.testing.devices import Device

@@ -248,3 +248,15 @@ def test_times_and_devices_that_mean_nothing_are_refused(bench: Path) -> None:
     done = call_here("device", "reserve", "esn.yaml", "--until", "18:00", "--inputs", 1, cwd=bench)
     assert done.returncode == 2
     assert "esn.yaml: kind esn locks nothing on this host, so nothing can be reserved" in done.stderr
+
+
+def test_the_end_of_all_time_is_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        with monkeypatch.context() as zone:
+            # West of Greenwich it is later there, and there is no year 10000.
+            zone.setenv("TZ", "UTC+5")
+            time.tzset()
+            with pytest.raises(ConfigurationError, match="is no time: write 18:00"):
+                read_end("9999-12-31 23:59")
+    finally:
+        time.tzset()

@@ -12,7 +12,7 @@ import pytest
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, DeviceFault
 from reservoir_hw.core.reservoir_config import ReservoirConfig, parse_reservoir
-from reservoir_hw.testing.actions import perform
+from reservoir_hw.testing.actions import perform, recover
 
 BENCH = """\
 from reservoir_hw.core.errors import DeviceBusy
@@ -68,6 +68,24 @@ def test_a_command_runs_in_its_folder_and_its_status_is_the_answer(
         perform(["no-such-program", "-x"], config, tmp_path, 30.0)
     with pytest.raises(ConfigurationError, match="cannot be started in"):
         perform(["true"], config, tmp_path / "nowhere", 30.0)
+
+
+def test_a_device_that_was_not_recovered_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hil_power.py").write_text(
+        "def cycle(config): pass\ndef refuse(config): return False\ndef busy(config): return 5\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def recovered_by(action: str | list[str]) -> None:
+        recover(parse_reservoir(Document.from_mapping({"kind": "esn", "nodes": 7, "hil": {"recover": action}}, "here")))
+
+    for done in ("hil_power:cycle", "hil_power:busy", ["true"]):
+        recovered_by(done)
+    with pytest.raises(DeviceFault, match=r"not recovered: hil_power:refuse returned False"):
+        recovered_by("hil_power:refuse")
+    with pytest.raises(DeviceFault, match=r"not recovered: \"sh -c 'echo no; exit 3'\" ended with status 3: no"):
+        recovered_by(["sh", "-c", "echo no; exit 3"])
 
 
 def test_what_a_command_leaves_behind_is_not_waited_for(config: ReservoirConfig, tmp_path: Path) -> None:

@@ -147,6 +147,9 @@ def setup():
 def safe(): log("safe")
 def recover(config):
     log("recovered")
+    if Path("stuck").exists():
+        Path("stuck").unlink()
+        return False
     Path("broken").unlink(missing_ok=True)
 """
 BENCH = """\
@@ -184,6 +187,13 @@ def test_expected(reservoir):
         reservoir.run(np.zeros((1, 5, 1)))
 
 def test_after_it(reservoir):
+    reservoir.run(np.zeros((1, 5, 1)))
+    Path("broken").touch()
+    with pytest.raises(Exception, match="tripped"):
+        reservoir.run(np.zeros((1, 5, 1)))
+    reservoir.close()
+
+def test_after_closing(reservoir):
     reservoir.run(np.zeros((1, 5, 1)))
 
 def test_wrong(reservoir):
@@ -223,6 +233,12 @@ def test_hardware(reservoir): pass
 def test_snapshot(reservoir): raise AssertionError
 
 def test_twin(reservoir_twin): raise AssertionError
+
+def test_stuck(reservoir):
+    Path("stuck").touch()
+    raise DeviceTimeout("too slow")
+
+def test_after_stuck(reservoir): pass
 """
 
 
@@ -241,8 +257,17 @@ def test_flaky_hardware(folder: Path) -> None:
     assert fault in last["test_flaky"]["first_error"]
     assert last["test_flaky"]["firmware"] == "r7"
     tried = {name: facts["attempts"] for name, facts in last.items() if facts["attempts"] != "1"}
-    assert tried == {"test_opened": "2", "test_flaky": "2", "test_always": "3"}
-    assert last["test_after_it"]["problem"] == "", "a fault that a test expected was left to the next one"
+    assert tried == {
+        "test_opened": "2",
+        "test_flaky": "2",
+        "test_always": "3",
+        "test_stuck": "3",
+        "test_after_stuck": "2",
+    }
+    stuck = "DeviceFault: the device was not recovered: lab:recover returned False (hil: recover:)"
+    assert last["test_after_stuck"]["first_error"] == stuck
+    for name in ("test_after_it", "test_after_closing"):
+        assert last[name]["problem"] == "", "a fault that a test expected was left to the next one"
     assert last["test_simulation"]["problem"] == "bench is hardware, and the test is for simulations"
     assert last["test_snapshot"]["problem"] == "bench has no deterministic: it does not declare it"
     assert last["test_hardware"]["problem"] == ""
@@ -250,8 +275,15 @@ def test_flaky_hardware(folder: Path) -> None:
     # Once for all tests, and again after each fault; a device that somebody else has is left alone.
     log = (folder / "log.txt").read_text().split()
     again = ["safe", "recovered", "opened"]
-    faults = ["test_opened", "test_flaky", "test_expected", "test_wrong_and_late", *3 * ["test_always"]]
-    assert log == ["opened", *len(faults) * again, "safe"]
+    faults = [
+        "test_opened",
+        "test_flaky",
+        "test_expected",
+        "test_after_it",
+        "test_wrong_and_late",
+        *3 * ["test_always"],
+    ]
+    assert log == ["opened", *len(faults) * again, *2 * ["safe", "recovered", "recovered", "opened"], "safe"]
     page = (folder / "page.html").read_text()
     row = next(line for line in page.splitlines() if "test_flaky" in line)
     assert re.search(r'"passed">passed</td><td class="number">2</td><td>DeviceFault: .*hardware', row)
@@ -259,16 +291,30 @@ def test_flaky_hardware(folder: Path) -> None:
 
 
 GOLDEN = """\
-import numpy as np
+import numpy as np, pytest
 
 U = np.random.default_rng(0).uniform(-1, 1, (1, 40, 1))
-SAME = "test_golden-test_same"
 
 def test_same(golden_trace): golden_trace(U)
 def test_gain(golden_trace, request): golden_trace(U if UPDATE else 1.02 * U, "gain")
-def test_any(golden_trace): golden_trace(U, SAME, any_device=True)
-def test_twice(golden_trace): golden_trace(U, SAME), golden_trace(U, SAME)
+def test_any(golden_trace): golden_trace(U, any_device=True)
+def test_twice(golden_trace): golden_trace(U), golden_trace(U)
 def test_missing(golden_trace): golden_trace(U, "missing")
+def test_late(request): request.getfixturevalue("golden_trace")
+def test_fault(golden_trace): golden_trace(np.nan * U)
+def test_nothing(golden_trace): golden_trace(U[:, :0])
+
+class TestLow:
+    def test_same(self, golden_trace): golden_trace(U / 2)
+
+@pytest.mark.parametrize("channel", ["a/b", "a_b"])
+def test_same_channel(golden_trace, channel): golden_trace(U if channel == "a/b" else -U)
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", 101 * "x", 3])
+def test_name(golden_trace, name): golden_trace(U, name)
+
+@pytest.mark.reservoir_needs("deterministic")
+def test_same_bits(reservoir): assert np.array_equal(reservoir.run(U), reservoir.run(U))
 """
 
 
@@ -276,26 +322,51 @@ def test_golden_traces(folder: Path) -> None:
     (folder / "film.yaml").write_text("kind: esn\nnodes: 20\nseed: 1\nnonidealities: memristive_film\n")
     (folder / "exact.yaml").write_text("kind: esn\nnodes: 20\nseed: 2\n")
     (folder / "test_golden.py").write_text(f"UPDATE = True\n{GOLDEN}")
-    status, said = session("--reservoir=film.yaml", "--update-golden-traces", "-k", "same or gain")
-    assert status == 0, said
+    both = ("--reservoir=film.yaml", "--reservoir=exact.yaml")
+    session(*both, "--update-golden-traces", "-k", "not missing")
+    recorded = {name: attempts[-1]["problem"] for name, attempts in cases().items()}
+    refused = {name.partition("[")[0] for name, problem in recorded.items() if problem}
+    assert refused == {
+        "test_any",
+        "test_late",
+        "test_fault",
+        "test_nothing",
+        "test_twice",
+        "test_name",
+        "test_same_bits",
+    }
+    assert recorded["test_any[film]"] == ""
+    assert (
+        "test_golden.test_any was just recorded by test_golden.py::test_any[film], and" in recorded["test_any[exact]"]
+    )
+    assert "name the fixture among the arguments of the test" in recorded["test_late"]
+    assert "of at least one step, not (1, 0, 1)" in recorded["test_nothing[film]"]
+    assert "give each drive a name of its own" in recorded["test_twice[film]"]
+    names = [problem for name, problem in recorded.items() if name.startswith("test_name")]
+    assert len(names) == 12
+    assert all("is no name of a golden trace" in problem for problem in names)
     (folder / "test_golden.py").write_text(f"UPDATE = False\n{GOLDEN}")
+    (folder / "exact.yaml").write_text("kind: esn\nnodes: 20\nseed: 3\n")
     before = sorted((folder / "golden_traces").rglob("*"))
-    status, said = session("--reservoir=film.yaml", "--reservoir=exact.yaml", "--reservoir-record=monday")
+    # One for any device, and six of each.
+    assert len(list((folder / "golden_traces").iterdir())) == 1 + 2 * 6
+    status, said = session(*both, "--reservoir-record=monday", "-k", "not name and not twice")
     assert status == 1
     problems = {name: attempts[-1]["problem"] for name, attempts in cases().items()}
-    assert problems["test_same[film]"] == ""
+    same = [one["problem"] for name, tests in cases().items() if re.match(r"test_same.*film", name) for one in tests]
+    assert same == [*4 * [""], "film has no deterministic: it does not declare it"]
     assert "was recorded with other inputs" in problems["test_gain[film]"]
     assert problems["test_any[film]"] == ""
-    assert "give each drive a name of its own" in problems["test_twice[film]"]
     assert "there is no golden trace" in problems["test_missing[film]"]
     assert "--update-golden-traces records it" in problems["test_missing[film]"]
     assert "was recorded on another device" in problems["test_same[exact]"]
     # The film has dead nodes.
     assert "the device answers otherwise: p = " in problems["test_any[exact]"]
-    assert "test_golden.py:8: Failed" in said, "the line of the test is not shown"
-    # The recording of a device is compared as the device is.
+    assert "test_golden.py:7: Failed" in said, "the line of the test is not shown"
+    # The recording of a device is compared as the device is, and can do no more.
     status, said = session("--reservoir=film.yaml", "--reservoir-replay=monday", "-k", "same or any")
     assert status == 0, said
+    assert "film has no deterministic" in cases()["test_same_bits[film]"][0]["problem"]
     assert sorted((folder / "golden_traces").rglob("*")) == before
 
 
@@ -307,11 +378,20 @@ def test_golden_traces(folder: Path) -> None:
         (["--reservoir-replay=monday"], "there is no trace monday/remote; --reservoir-record makes it"),
         (["--reservoir-record=there"], "there is a recording there/remote already"),
         (["--reservoir-wait=soon"], "'soon' is no number of seconds"),
+        (["--reservoir-wait=inf"], "'inf' is no number of seconds"),
+        (["-n", "2", "--reservoir-record=monday"], "-n: --reservoir-record needs the tests in one process"),
+        (
+            ["--reservoir-html=pytest.ini/page.html"],
+            "--reservoir-html pytest.ini/page.html: no file can be written there",
+        ),
         (["--update-golden-traces"], "the environment variable CI is set"),
         (
-            [],
-            "test_it.py::test_it[remote]: reservoir_needs('snapshots'): there is no such capability; there are snapsh",
+            ["needs('snapshots')"],
+            "test_it.py::test_it: reservoir_needs('snapshots'): there is no such capability; there are",
         ),
+        (["needs()"], "test_it.py::test_it: write what the test needs as in reservoir_needs('snapshot')"),
+        (["needs(capability='snapshot')"], "write what the test needs as in reservoir_needs('snapshot')"),
+        (["hardware('foo')"], "test_it.py::test_it: the marker reservoir_hardware takes nothing in brackets"),
     ],
 )
 def test_wrong_requests(
@@ -323,14 +403,25 @@ def test_wrong_requests(
 ) -> None:
     (folder / "remote.yaml").write_text("kind: zmq\naddress: tcp://127.0.0.1:9\n")
     (folder / "there" / "remote").mkdir(parents=True)
+    markers = [one for one in arguments if not one.startswith("-") and one != "2"]
+    arguments = [one for one in arguments if one not in markers]
     (folder / "test_it.py").write_text(
-        "import pytest\n\n@pytest.mark.reservoir_needs('snapshots')\ndef test_it(reservoir): pass\n"
+        "import pytest\n\n" + "".join(f"@pytest.mark.reservoir_{one}\n" for one in markers) + "def test_it(): pass\n"
     )
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("CI", "true")
+    monkeypatch.delitem(sys.modules, "test_it", raising=False)
     chosen = [word for name in ["xdist.plugin", *PLUGINS] for word in ("-p", name)]
     status = pytest.main(
-        [*chosen, "-p", "no:cacheprovider", "-p", "no:warnings", "--reservoir=remote.yaml", *arguments]
+        [
+            *chosen,
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:warnings",
+            "--reservoir=remote.yaml",
+            *arguments,
+        ]
     )
     shown = "".join(capfd.readouterr())
     assert status == pytest.ExitCode.USAGE_ERROR, shown

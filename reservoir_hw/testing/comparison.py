@@ -110,14 +110,15 @@ def compare_repeats(reference: np.ndarray, other: np.ndarray, *, spread: float, 
     repeats, steps, nodes = reference.shape
     drives = np.concatenate([reference, other]).reshape(2 * repeats, steps, nodes) / spread
     drives -= drives.mean(axis=0)
+    # The mean of equal numbers is not exactly theirs.
+    drives[np.abs(drives) < 1e-12] = 0.0
     # By node, and whatever the groups are: a node that scatters widely must not hide the others.
     scatter = np.maximum(np.sqrt(np.mean(drives**2, axis=(0, 1))), 1e-9)
     scaled = drives / scatter
     rows = scaled.reshape(2 * repeats, -1)
     size = rows.shape[1]
-    splits = _splits(repeats)
-    distances = _distances(splits, rows @ rows.T)
-    of_a_step, of_a_node = (_largest(splits, scaled.transpose(axes)) for axes in ((1, 0, 2), (2, 0, 1)))
+    distances = _distances(rows @ rows.T)
+    of_a_step, of_a_node = (_largest(scaled.transpose(axes)) for axes in ((1, 0, 2), (2, 0, 1)))
     p = min(1.0, 3 * min(_share(found) for found in (distances, of_a_step, of_a_node)))
     centred = rows - np.repeat([rows[:repeats].mean(axis=0), rows[repeats:].mean(axis=0)], repeats, axis=0)
     noise = float(np.sum(centred**2)) / (size * (2 * repeats - 2))
@@ -128,7 +129,7 @@ def compare_repeats(reference: np.ndarray, other: np.ndarray, *, spread: float, 
     return Comparison(
         differs=p <= alpha,
         difference=float(np.sqrt(squared)) * scale,
-        smallest=_smallest(splits, centred) * scale,
+        smallest=_smallest(centred) * scale,
         p=p,
         effect=float(np.sqrt(squared / noise)) if noise else (np.inf if squared else 0.0),
         largest=float(moved[step, node]),
@@ -137,7 +138,7 @@ def compare_repeats(reference: np.ndarray, other: np.ndarray, *, spread: float, 
     )
 
 
-def _smallest(splits: np.ndarray, centred: np.ndarray) -> float:
+def _smallest(centred: np.ndarray) -> float:
     """The smallest difference, in units of the scatter, that stands out from all splits of noise like this one.
 
     A difference d adds d^2 to the measured split, and r^2 d^2 to one with r = |1 - 2 k/repeats|, where k drives of each
@@ -149,13 +150,14 @@ def _smallest(splits: np.ndarray, centred: np.ndarray) -> float:
     drives, size = centred.shape
     products = centred @ centred.T / size
     # Residuals are smaller than the noise that they come from.
-    chance = _distances(splits, products)[1:] * drives / (drives - 2)
+    chance = _distances(products)[1:] * drives / (drives - 2)
     mean, variance = float(chance.mean()), float(chance.var())
     if not mean:
         return 0.0
     powers = np.linalg.eigvalsh(products)[2:]
     wandering = max(0.0, float(powers[-1] - _EQUAL * np.median(powers))) / (drives - 2) * 4 / drives
     same_way = NormalDist().inv_cdf(1 - _UNLUCKY) * max(min(1.0, variance / (2 * mean**2)) * mean, wandering) ** 0.5
+    splits = _splits(drives // 2)
     gain = 1 - (splits[1:] @ splits[0] * drives / 4) ** 2
     missed = np.maximum(chance - np.quantile(chance, _UNLUCKY), 0.0)
     # The mirror image of the measured split is the same one.
@@ -163,23 +165,27 @@ def _smallest(splits: np.ndarray, centred: np.ndarray) -> float:
 
 
 def _share(found: np.ndarray) -> float:
-    """How many of the splits differ at least as much as the measured one, but for rounding."""
-    return float(np.mean(found >= found[0] * (1 - 1e-9) - 1e-12))
+    """How many of the splits differ at least as much as the measured one."""
+    return float(np.mean(found >= found[0] * (1 - 1e-9)))
 
 
-def _distances(splits: np.ndarray, products: np.ndarray) -> np.ndarray:
-    """Squared distance of the means of the two groups, for each split, from the inner products of the drives."""
-    return np.maximum(((splits @ products) * splits).sum(axis=1), 0.0)
+def _distances(products: np.ndarray) -> np.ndarray:
+    """Squared distance of the means of the two groups, for each split, from the inner products of the drives.
+
+    products (..., drives, drives) give (splits, ...).
+    """
+    repeats = products.shape[-1] // 2
+    first, second = np.triu_indices(2 * repeats, 1)
+    own = np.trace(products, axis1=-2, axis2=-1) / repeats**2
+    return np.maximum(_signs(repeats) @ products[..., first, second].T + own, 0.0)
 
 
-def _largest(splits: np.ndarray, parts: np.ndarray) -> np.ndarray:
+def _largest(parts: np.ndarray) -> np.ndarray:
     """The largest squared distance of any part, for each split; parts (parts, drives, numbers)."""
-    found = np.zeros(len(splits))
+    found = np.zeros(1)
     for begin in range(0, len(parts), _AT_ONCE):
         some = parts[begin : begin + _AT_ONCE]
-        # The means of the groups differ by splits @ part, whose square is the sum over pairs of drives.
-        products = (some @ some.transpose(0, 2, 1)).reshape(len(some), -1)
-        np.maximum(found, (_pairs(splits.shape[1] // 2) @ products.T).max(axis=1), out=found)
+        found = np.maximum(found, _distances(some @ some.transpose(0, 2, 1)).max(axis=1))
     return found
 
 
@@ -194,10 +200,11 @@ def _splits(repeats: int) -> np.ndarray:
 
 
 @cache
-def _pairs(repeats: int) -> np.ndarray:
-    """The products of the signs of each two drives, for each split: (ways, drives x drives)."""
+def _signs(repeats: int) -> np.ndarray:
+    """What the product of each two drives adds to the squared distance, for each split: (ways, pairs of drives)."""
     splits = _splits(repeats)
-    return (splits[:, :, None] * splits[:, None, :]).reshape(len(splits), -1)
+    first, second = np.triu_indices(2 * repeats, 1)
+    return 2 * splits[:, first] * splits[:, second]
 
 
 def spread_of(states: np.ndarray) -> float:

@@ -87,16 +87,18 @@ class Comparison:
 def compare_exactly(reference: np.ndarray, other: np.ndarray, *, spread: float, tolerance: float = 0.0) -> Comparison:
     """Single drives (time, nodes) of states with the standard deviation `spread`.
 
-    They differ where the RMS difference exceeds `tolerance` standard deviations; with 0, every bit counts.
+    They differ where the RMS difference exceeds `tolerance` standard deviations, or the largest one a hundred times
+    that; with 0, every bit counts.
     """
     moved = np.abs(other.astype(np.float64) - reference)
     difference = float(np.sqrt(np.mean(moved**2))) / spread
     step, node = np.unravel_index(moved.argmax(), moved.shape)
+    largest = float(moved[step, node]) / spread
     return Comparison(
-        difference > tolerance,
+        difference > tolerance or largest > 100 * tolerance,
         difference,
         tolerance,
-        largest=float(moved[step, node]) / spread,
+        largest=largest,
         step=int(step),
         node=int(node),
     )

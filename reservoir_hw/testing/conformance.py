@@ -57,8 +57,11 @@ def conform(
         raise ConfigurationError(f"no group {', '.join(unknown)}; there are {', '.join(GROUPS)}")
     if seed < 0:
         raise ConfigurationError(f"seed is {seed}: give 0 or more")
-    if junit is not None and Path(junit).is_dir():
-        raise ConfigurationError(f"{junit} is a folder: name a file for the JUnit XML")
+    if junit is not None:
+        try:
+            Path(junit).open("a").close()
+        except OSError as error:
+            raise ConfigurationError(f"{junit}: the JUnit XML cannot be written there: {error.strerror}") from error
     collected.budget(None if budget is None else str(budget))
     if isinstance(config, Mapping):
         config = parse_reservoir(Document.from_mapping(config, "conform"))

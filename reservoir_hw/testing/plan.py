@@ -36,13 +36,14 @@ class Plan:
 
     `spec` is what the device declares, but that it is not deterministic where the suite has seen so. `reset_steps` are
     those that a reset plays. `steps` is the length of a drive, `past` of what comes before it. Of `single_steps` each
-    is timed.
+    is timed. `golden_steps` is the length of the golden trace.
     """
 
     spec: ReservoirSpec
     reset_steps: int = 0
     steps: int = STEPS
     single_steps: int = SINGLE_STEPS
+    golden_steps: int = 0
 
     @property
     def past(self) -> int:

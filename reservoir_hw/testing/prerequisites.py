@@ -12,8 +12,10 @@ from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.testing import golden
 
 
-def check(hil: HilConfig, spec: ReservoirSpec) -> None:
-    """Raise `ConfigurationError` for a function or a program that is not there, and a golden trace that cannot be ours.
+def check(hil: HilConfig, spec: ReservoirSpec) -> int:
+    """Look, and give the steps of the golden trace (0 if there is none).
+
+    Raise `ConfigurationError` for a function or a program that is not there, and a golden trace that cannot be ours.
 
     `spec` is that of the open device.
     """
@@ -28,8 +30,11 @@ def check(hil: HilConfig, spec: ReservoirSpec) -> None:
                     f"hil.{key}: {shlex.join(action)!r} cannot be started in {hil.folder}: there is no program "
                     f"{program}"
                 )
-    if hil.golden is not None:
-        try:
-            golden.read(hil.golden).check_widths(spec)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"hil.golden: {error}") from error
+    if hil.golden is None:
+        return 0
+    try:
+        trace = golden.read(hil.golden)
+        trace.check_widths(spec)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"hil.golden: {error}") from error
+    return len(trace.inputs)

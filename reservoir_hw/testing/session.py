@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -69,7 +70,7 @@ class SuiteRun:
         try:
             spec = bench.spec
             bench.deterministic = spec.deterministic
-            prerequisites.check(bench.hil, spec)
+            golden_steps = prerequisites.check(bench.hil, spec)
             waveform = bench.reservoir.reset_policy.waveform(bench.reservoir.device_spec)
             known = bench.reservoir.known_inputs()
             longest = STEPS if known is None else min(STEPS, len(known))
@@ -78,8 +79,9 @@ class SuiteRun:
             if self.budget_s is not None:
                 if self.step_s is None:
                     self.step_s = self._pace()
-                self.budget_steps = int(self.budget_s / self.step_s)
-            self._plan(Plan(spec, 0 if waveform is None else len(waveform), longest))
+                self.budget_steps = int(min(self.budget_s / self.step_s, sys.maxsize))
+            reset_steps = 0 if waveform is None else len(waveform)
+            self._plan(Plan(spec, reset_steps, longest, golden_steps=golden_steps))
             self.about = bench.provenance()
             self.planned = True
         except BaseException:

@@ -23,7 +23,7 @@ def pasts(plan: Plan) -> int:
 def forgotten(plan: Plan) -> int:
     """Nothing where no memory is declared."""
     memory = plan.spec.memory_steps
-    return plan.compared(*[plan.drive(plan.past + memory + _LOOKED_AT)] * 2) if memory else 0
+    return plan.compared(*[plan.drive(plan.past + memory + _LOOKED_AT)] * 2, 1) if memory else 0
 
 
 @drives(forgotten)
@@ -51,7 +51,7 @@ def test_echo_state(bench: Bench) -> None:
     pasts += [bench.inputs(f"past {number}", steps=past) for number in range(_PASTS - 2)]
 
     def after(before: np.ndarray) -> np.ndarray:
-        return bench.drive(np.concatenate([before, common], axis=1))[0, past:]
+        return bench.drive(np.concatenate([before, common], axis=1))[0, before.shape[1] :]
 
     states = np.stack([after(before) for before in pasts])
     noise = 0.0

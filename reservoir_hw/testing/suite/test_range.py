@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from reservoir_hw.core.errors import DeviceError, InputRangeError
+from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.testing.bench import Bench, Pair
 from reservoir_hw.testing.comparison import spread_of
 from reservoir_hw.testing.outcomes import failed, inconclusive, unverified
@@ -16,7 +17,7 @@ from reservoir_hw.testing.plan import Plan, drives
 _STEPS = 8
 # Parts of the way from the middle of the range to an end.
 _LEVELS = 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.975, 1.0
-_WIDTHS = np.diff(_LEVELS)
+_FEWEST_LEVELS = 3
 # So many inputs are looked at one by one.
 _MOST_INPUTS = 3
 # A response that should be so many times larger than the smallest that is seen, and is not seen, is none.
@@ -24,9 +25,19 @@ _CLEARLY = 3
 _BEYOND = 0.01
 
 
+def _levels(spec: ReservoirSpec) -> list[float]:
+    """Those that a converter of the inputs tells apart, the last one at the end of the range."""
+    apart = 4 / 2**spec.input_bits if spec.input_bits else 0.0
+    kept = [_LEVELS[-1]]
+    for level in _LEVELS[-2::-1]:
+        if kept[-1] - level >= apart:
+            kept.append(level)
+    return kept[::-1]
+
+
 def levels(plan: Plan) -> int:
     """Constant inputs, for each of the inputs that are looked at."""
-    driven = plan.compared(plan.drive(_STEPS)) * len(_LEVELS) * min(plan.spec.inputs, _MOST_INPUTS)
+    driven = plan.compared(plan.drive(_STEPS)) * len(_levels(plan.spec)) * min(plan.spec.inputs, _MOST_INPUTS)
     return driven if plan.spec.input_range else 0
 
 
@@ -41,20 +52,22 @@ def _declared(bench: Bench) -> tuple[float, float]:
 @drives(levels)
 def test_no_clip(bench: Bench, end: str) -> None:
     """The states follow each input up to the end of the range."""
-    limits = _declared(bench)
+    limits, parts = _declared(bench), _levels(bench.spec)
+    if len(parts) < _FEWEST_LEVELS:
+        unverified(f"inputs of {bench.spec.input_bits} bits have too few levels")
     at, inputs = limits[end == "highest"], bench.spec.inputs
     looked_at = np.unique(np.linspace(0, inputs - 1, min(inputs, _MOST_INPUTS)).astype(int))
     for number in looked_at:
-        _expect_following(bench, _responses(bench, number, at), f"input {number} on its way to {at:g}")
+        _expect_following(bench, _responses(bench, number, at, parts), parts, f"input {number} on its way to {at:g}")
     if len(looked_at) < inputs:
         bench.statement.text += f" ({len(looked_at)} of {inputs} inputs were looked at)"
 
 
-def _responses(bench: Bench, number: int, end: float) -> np.ndarray:
+def _responses(bench: Bench, number: int, end: float, parts: list[float]) -> np.ndarray:
     """States (levels, repeats, steps, nodes) while one input takes its levels, and all others keep to the middle."""
     middle = sum(_declared(bench)) / 2
-    inputs = np.full((len(_LEVELS), bench.spec.inputs), middle)
-    inputs[:, number] += np.array(_LEVELS) * (end - middle)
+    inputs = np.full((len(parts), bench.spec.inputs), middle)
+    inputs[:, number] += np.array(parts) * (end - middle)
     taken = []
     for repeat in range(bench.repeats):
         upwards = 1 if repeat % 2 == 0 else -1
@@ -62,23 +75,26 @@ def _responses(bench: Bench, number: int, end: float) -> np.ndarray:
     return np.array(taken).swapaxes(0, 1)
 
 
-def _expect_following(bench: Bench, states: np.ndarray, what: str) -> None:
+def _expect_following(bench: Bench, states: np.ndarray, parts: list[float], what: str) -> None:
     """Each level gives other states than the one before, or differences have become too small by and by."""
     spread = spread_of(np.concatenate(states, axis=1))
     found = [bench.compare(Pair(*pair, spread)) for pair in pairwise(states)]
     still = max((index for index, one in enumerate(found) if one.differs), default=None)
     if still is None:
         inconclusive(f"{what}: no response was seen: {found[0]}")
-    reached = _LEVELS[still + 1]
+    reached = parts[still + 1]
     # States may turn around at a level, and then be the same on both its sides.
     if still >= len(found) - 2:
         bench.statement.text = f"states follow the inputs up to {reached:.1%} of the way to the end"
         return
     where = f"{what}: the states do not follow beyond {reached:.1%} of the way"
-    due = found[still].difference / _WIDTHS[still] * (1 - reached)
+    # What is to come, if the answer goes on to fade as it did.
+    slopes = [one.difference / width for one, width in zip(found, np.diff(parts), strict=True)]
+    fading = min(1.0, slopes[still] / slopes[still - 1]) if still and slopes[still - 1] else 1.0
+    due = fading * slopes[still] * (1 - reached)
     if due >= _CLEARLY * max(found[-1].smallest, _level(states) / spread):
         failed(f"{where}, and they did before, by {due:.2g} standard deviations for as much: something clips")
-    whole = bench.compare(Pair(states[_LEVELS.index(0.8)], states[-1], spread))
+    whole = bench.compare(Pair(states[parts.index(max(part for part in parts if part <= 0.8))], states[-1], spread))
     if not whole.differs:
         inconclusive(f"{where}, or so little that it was not seen: {whole}")
     bench.statement.text = f"beyond {reached:.1%} of the way the states follow little: {whole}"

@@ -9,6 +9,9 @@ from reservoir_hw.testing.bench import Bench, Pair
 from reservoir_hw.testing.outcomes import failed, unverified
 from reservoir_hw.testing.plan import Plan, drives
 
+# One drive is held against the scatter of eight, row by row: so many standard deviations are no chance.
+_SURELY = 5
+
 
 def planned(plan: Plan) -> int:
     """Drives before and after, and the one with the fault."""
@@ -55,9 +58,10 @@ def _expect_going_on(bench: Bench, expected: np.ndarray, found: np.ndarray) -> N
     mean = expected.astype(np.float64).mean(axis=0)
     scatter = float(np.sqrt(np.mean((expected - mean) ** 2)))
     spread = float(np.sqrt(np.mean((mean - mean.mean(axis=0)) ** 2))) or 1.0
-    moved = float(np.sqrt(np.mean((found - mean) ** 2)))
+    # A device forgets: only the first rows after the fault may be wrong.
+    moved = float(np.sqrt(np.mean((found - mean) ** 2, axis=1)).max())
     bench.statement.text = "no fault was told, and the drive went on rightly"
-    if moved > 3 * scatter + 1e-3 * spread:
+    if moved > _SURELY * scatter + 1e-3 * spread:
         failed(
             f"the device failed, nobody was told, and the states that followed are off by {moved / spread:.2g} "
             "standard deviations: the state was lost unnoticed"

@@ -12,7 +12,7 @@ from reservoir_hw.testing.plan import Plan, drives
 
 def planned(plan: Plan) -> int:
     """A past and a drive for each condition."""
-    return plan.compared(*[plan.drive(plan.past), plan.drive(plan.steps)] * 2)
+    return plan.compared(*[plan.drive(plan.past), plan.drive(plan.steps)] * 2, 1)
 
 
 @drives(planned)

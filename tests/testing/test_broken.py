@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 import pytest
 from served import ipc_address, served
-from testing.broken import LIMITS, NODES, FilmConfig, FilmReservoir, Lie
+from testing.broken import LIMITS, NODES, FilmConfig, FilmReservoir, Lie, start_noise
 
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.hil import GROUPS
@@ -72,6 +72,7 @@ def device(
     lie: Lie, noise: float, house: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ReservoirConfig]:
     """The device in its house, with a golden trace of the film before it was broken."""
+    start_noise(0)
     with FilmReservoir(FilmConfig(kind="film", noise=noise, hil=hil(folder))) as healthy:
         golden.record(healthy, np.random.default_rng(5).uniform(-0.7, 0.7, (1, 60, 1)), folder / "golden")
     config = FilmConfig(kind="film", lie=lie, noise=noise, hil=hil(folder, golden="golden"))

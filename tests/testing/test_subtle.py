@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from testing.broken import fail_once
+from testing.broken import fail_once, new_noise, start_noise
 
 from reservoir_hw.core.errors import DeviceFault
 from reservoir_hw.core.hil import HilConfig
@@ -62,7 +62,7 @@ class Subtle(Reservoir):
         )
         self._fault, self._noise, self._wander = config.fault, config.noise, config.wander
         self._fails = (config.hil or HilConfig()).folder / "fails once"
-        self._random = np.random.default_rng()
+        self._random = new_noise()
         self._gain = 0.0
         self._states = np.zeros((1, NODES))
 
@@ -108,11 +108,13 @@ class Subtle(Reservoir):
     ],
 )
 def test_a_small_fault_is_seen(fault: Fault, group: str, noise: float) -> None:
+    start_noise(0)
     report = conform(SubtleConfig(fault=fault, noise=noise), groups=["repeatability", group])
     assert group in report.failed_groups, [one.text for one in report.statements]
 
 
 def test_noise_that_wanders_is_no_fault(tmp_path: Path) -> None:
+    start_noise(0)
     hil = HilConfig(folder=tmp_path, fault=f"testing.broken:{fail_once.__name__}")
     device = SubtleConfig(noise=0.003, wander=0.01, hil=hil)
     alarms = [

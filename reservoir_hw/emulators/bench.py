@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -125,6 +125,8 @@ class VirtualBench:
             for number, cable in self.config.inputs.items()
             if cable.output in self._settings
         }
+        # Seconds of the digitizer's clock in a second of the bench.
+        self._clock = 1 + 1e-6 * self.config.digitizer_ppm
         self._random = generator(self.config.seed, "trigger jitter")
         self._changed = threading.Condition(threading.RLock())
         self._armed: Acquisition | None = None
@@ -251,11 +253,9 @@ class VirtualBench:
         return settings.rest_v * self._factor(channel) if settings.on else 0.0
 
     def _playback(self, channel: int, waveform: Waveform, begin_s: float) -> Playback:
-        factor = self._factor(channel) if self._settings[channel].on else 0.0
-        return Playback(
-            begin_s, waveform.rate_hz, waveform.volts * factor, waveform.cycles, self._rest(channel),
-            waveform.interpolation,
-        )  # fmt: skip
+        volts = np.asarray(waveform.volts, np.float64) * (self._factor(channel) if self._settings[channel].on else 0.0)
+        rest_v = self._rest(channel)
+        return Playback(begin_s, waveform.rate_hz, volts, waveform.cycles, rest_v, waveform.interpolation)
 
     def _stop_playing(self, channel: int, now: float, on: bool) -> None:
         """Follow what hangs on an output up to now, before its signal changes."""
@@ -270,13 +270,9 @@ class VirtualBench:
     def _source(self) -> Source | None:
         return self._armed.source if self._armed else None
 
-    def _digitizer_s(self, seconds: float) -> float:
-        """Seconds of the digitizer's clock in those of the bench."""
-        return seconds / (1 + 1e-6 * self.config.digitizer_ppm)
-
     def _before_s(self) -> float:
         """How long before its trigger the armed record begins."""
-        return max(0.0, -self._digitizer_s(self._armed.first_s)) if self._armed else 0.0
+        return max(0.0, -self._armed.first_s / self._clock) if self._armed else 0.0
 
     def _ready_at(self) -> float:
         """Now, or when all that a record shows before its trigger still lies ahead."""
@@ -290,7 +286,10 @@ class VirtualBench:
         """
         armed = self._armed
         signals = {number: self._signals[self.config.inputs[number].output] for number in self._chains}
-        ends = (s.end_s if s.repeats else begin_s + len(s.volts) / s.rate_hz for s in signals.values() if not s.constant)
+        # Of what has no end, one period.
+        ends = (
+            s.end_s if s.repeats else begin_s + len(s.volts) / s.rate_hz for s in signals.values() if not s.constant
+        )
         end_s = max(ends, default=begin_s)
         for number, chain in self._chains.items():
             chain.begin(signals[number], begin_s, self._before_s())
@@ -301,8 +300,9 @@ class VirtualBench:
             traces[source] = self._chains[source].record(signals[source], until_s)
             trigger_s = traces[source].crossing(begin_s, until_s, armed.level_v, armed.slope)
         if armed and trigger_s is not None:
-            since = (self._random.random() * self.config.trigger_jitter + np.arange(armed.samples)) / armed.rate_hz
-            times = trigger_s + self._digitizer_s(armed.first_s + since)
+            first = self._random.random() * self.config.trigger_jitter
+            since_s = armed.first_s + (first + np.arange(armed.samples, dtype=np.float64)) / armed.rate_hz
+            times = trigger_s + since_s / self._clock
             self._record = {channel: np.zeros(armed.samples) for channel in armed.channels}
             for channel in self._record.keys() & self._chains.keys():
                 trace = self._chains[channel].record(signals[channel], times[-1], traces.get(channel))

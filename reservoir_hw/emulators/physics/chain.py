@@ -8,13 +8,15 @@ from typing import Literal
 
 import numpy as np
 
-from reservoir_hw.emulators.physics.devices import Array, Model
+from reservoir_hw.emulators.physics.devices import STEPS_PER_SAMPLE, Array, Model
 from reservoir_hw.emulators.physics.signals import Playback, at_rest
 
 Slope = Literal["rising", "falling", "either"]
 
 # Steps that are computed at a time: what they need stays in the caches.
 _BLOCK = 1 << 16
+# Steps in which a device comes to rest, at most.
+_RESTING = 1 << 18
 
 
 class Trace(ABC):
@@ -83,13 +85,19 @@ class DeviceChain(Chain):
         self.time_s = -device.settled_s
         self.margin_s = 2 * device.longest_step_s
         self.answer_s = 10 * device.tau_s + 2 * device.delay_s
+        # Compile now: nobody waits for it in the first burst.
+        device.respond(at_rest(0.0).at(np.zeros(2)), self._dt_s, device.start(seed, self._dt_s))
+        _Samples([np.zeros(2)], 0.0, self._dt_s).at(np.zeros(1))
 
     def advance(self, signal: Playback, until_s: float) -> None:
         """As `Chain.advance`."""
+        dt_s = self._dt_s
         if signal.constant or self.time_s >= signal.end_s:
             self.time_s = max(self.time_s, until_s - self._device.settled_s)
-        for count in _blocks(round((until_s - self.time_s) / self._dt_s)):
-            self._step(signal, count, noise=False)
+            # A slow device would take millions of steps of a fast generator.
+            dt_s = max(dt_s, self._device.step_s((until_s - self.time_s) * STEPS_PER_SAMPLE / _RESTING))
+        for count in _blocks(round((until_s - self.time_s) / dt_s)):
+            self._step(signal, count, dt_s, noise=False)
         self.time_s = until_s
 
     def begin(self, signal: Playback, begin_s: float, before_s: float) -> None:
@@ -106,15 +114,16 @@ class DeviceChain(Chain):
             blocks, start_s = earlier.blocks, earlier.start_s
         else:
             blocks, start_s = [np.array([self._state.amplifier_v])], self.time_s
-        blocks += [self._step(signal, n, noise=True) for n in _blocks(math.ceil((until_s - self.time_s) / self._dt_s))]
+        for count in _blocks(math.ceil((until_s - self.time_s) / self._dt_s)):
+            blocks.append(self._step(signal, count, self._dt_s, noise=True))
         return _Samples(blocks, start_s, self._dt_s)
 
-    def _step(self, signal: Playback, count: int, *, noise: bool) -> Array:
+    def _step(self, signal: Playback, count: int, dt_s: float, *, noise: bool) -> Array:
         # In the middle of a step the signal has the value that it has on average: both kinds of playback change at the
         # ends of steps.
-        volts = signal.at(self.time_s + (np.arange(count) + 0.5) * self._dt_s)
-        out, self._state = self._device.respond(volts, self._dt_s, self._state, noise=noise)
-        self.time_s += count * self._dt_s
+        volts = signal.at(self.time_s + (np.arange(count, dtype=np.float64) + 0.5) * dt_s)
+        out, self._state = self._device.respond(volts, dt_s, self._state, noise=noise)
+        self.time_s += count * dt_s
         return out
 
 
@@ -128,7 +137,7 @@ class _Signal(Trace):
     def crossing(self, begin_s: float, end_s: float, level_v: float, slope: Slope) -> float | None:
         dt_s = 1 / (8 * self._signal.rate_hz)
         first = begin_s - dt_s / 2
-        volts = self._signal.at(first + np.arange(math.ceil((end_s - begin_s) / dt_s) + 1) * dt_s)
+        volts = self._signal.at(first + np.arange(math.ceil((end_s - begin_s) / dt_s) + 1, dtype=np.float64) * dt_s)
         return _crossing(volts, first, dt_s, level_v, slope)
 
 
@@ -139,11 +148,11 @@ class _Samples(Trace):
         self.blocks, self.start_s, self._dt_s = blocks, start_s, dt_s
 
     def at(self, times: Array) -> Array:
-        volts = self._joined()
-        position = (times - self.start_s) / self._dt_s
-        index = np.clip(position.astype(np.int64), 0, max(len(volts) - 2, 0))
-        before = volts[index]
-        return before + (position - index) * (volts[index + 1] - before)
+        from reservoir_hw.emulators.physics import kernels
+
+        out = np.empty(len(times))
+        kernels.between(self._joined(), self.start_s, self._dt_s, times, out)
+        return out
 
     def crossing(self, begin_s: float, end_s: float, level_v: float, slope: Slope) -> float | None:
         first = max(0, math.floor((begin_s - self.start_s) / self._dt_s))

@@ -140,9 +140,7 @@ class _DelayedFeedback(_Device):
         begun = len(past)
         line = np.concatenate([past, np.empty(len(volts))])
         part = self.delay_s / dt_s - (begun - 2)
-        kernels.delayed_feedback(
-            code, line, gain_per_v * volts, begun - 2, part, *weights, self.feedback_gain, shape
-        )
+        kernels.delayed_feedback(code, line, gain_per_v * volts, begun - 2, part, *weights, self.feedback_gain, shape)
         return line[begun:].copy(), line[-begun:].copy()
 
 

@@ -108,3 +108,32 @@ def add_noise(value, normal, size, keep, x):
         value = keep * value + fresh * normal[k]
         x[k] += value
     return value
+
+
+@_jit
+def _sample(volts, index, last, rest_v):
+    if index < 0 or index >= last:
+        return rest_v
+    return volts[index % volts.shape[0]]
+
+
+@_jit
+def play(volts, last, rest_v, linear, start_s, rate_hz, times, out):
+    """Samples in turn up to sample number `last`, at times (m,); `rest_v` before and after."""
+    for i in range(times.shape[0]):
+        position = (times[i] - start_s) * rate_hz
+        index = np.int64(np.floor(position))
+        value = _sample(volts, index, last, rest_v)
+        # The first sample begins with a step.
+        if linear and index >= 0:
+            value += (position - index) * (_sample(volts, index + 1, last, rest_v) - value)
+        out[i] = value
+
+
+@_jit
+def between(volts, start_s, dt_s, times, out):
+    """Straight lines between samples at start_s + k dt_s, at times (m,); the first and the last value beyond."""
+    for i in range(times.shape[0]):
+        position = min(max((times[i] - start_s) / dt_s, 0.0), volts.shape[0] - 1.0)
+        k = min(np.int64(position), volts.shape[0] - 2)
+        out[i] = volts[k] + (position - k) * (volts[k + 1] - volts[k])

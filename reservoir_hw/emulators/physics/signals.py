@@ -12,14 +12,16 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Interpolation = Literal["hold", "linear"]
 
+_ENDLESS = 2**62
+
 
 @dataclass(frozen=True)
 class Playback:
     """Samples played from `start_s` on, `repeats` times (None: without end); `rest_v` before and after.
 
-    Between samples the output holds its value ("hold", zero-order hold) or goes straight to the next one ("linear"). The
-    last sample goes on to what follows it: the first one, or the level of rest. Sample k of `volts` (n,) stands for the
-    time from k to k + 1 sample periods.
+    Sample k of `volts` (n,) stands for the time from k to k + 1 sample periods. The output holds it for this time
+    ("hold", zero-order hold) or goes straight to the next one ("linear"). The last sample goes on to what follows it:
+    the first one, or the level of rest.
     """
 
     start_s: float
@@ -42,22 +44,13 @@ class Playback:
 
     def at(self, times: Array) -> Array:
         """Volts at times (m,) in seconds of the bench."""
-        position = (times - self.start_s) * self.rate_hz
-        index = np.floor(position).astype(np.int64)
-        values = self._sample(index)
-        if self.interpolation == "linear":
-            values += (position - index) * (self._sample(index + 1) - values)
-            # The first sample begins with a step; nothing is known of it before.
-            values[index < 0] = self.rest_v
-        return values
+        from reservoir_hw.emulators.physics import kernels
 
-    def _sample(self, index: NDArray[np.int64]) -> Array:
-        period = len(self.volts)
-        values = self.volts[index % period]
-        values[index < 0] = self.rest_v
-        if self.repeats is not None:
-            values[index >= period * self.repeats] = self.rest_v
-        return values
+        last = len(self.volts) * self.repeats if self.repeats is not None else _ENDLESS
+        out = np.empty(len(times))
+        linear = self.interpolation == "linear"
+        kernels.play(self.volts, last, self.rest_v, linear, self.start_s, self.rate_hz, times, out)
+        return out
 
 
 def at_rest(volts: float) -> Playback:

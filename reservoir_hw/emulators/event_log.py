@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 Event = dict[str, Any]
 
@@ -34,11 +33,3 @@ class EventLog:
         """Close the file."""
         if self._file:
             self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()

@@ -275,11 +275,11 @@ class ListOf(Argument):
         return [self.kind.read(token, device, suffixes) for token in tokens]
 
 
-def definite_block(data: bytes | memoryview | np.ndarray, digits: int | None = None) -> bytes:
-    """`#<n><length><bytes>`, for answers. Arrays must be contiguous.
+def definite_block(data: bytes | memoryview, digits: int | None = None) -> bytes:
+    """`#<n><length><bytes>`, for answers.
 
     Args:
-        data: The bytes.
+        data: The bytes; `array.data` of a contiguous array.
         digits: How many digits the length has: `#800000005hello` with 8. By default as few as possible.
     """
     view = memoryview(data).cast("B")

@@ -128,7 +128,7 @@ class ScpiDevice:
         return True
 
     def answer(self, value: Any) -> bytes:
-        """A query's value as it is sent: bytes and text as they are, on or off as 1 or 0, floats as `+1.5E+00` (NR3)."""
+        """A query's value as it is sent: bytes and text unchanged, truth as 1 or 0, floats as `+1.5E+00` (NR3)."""
         if isinstance(value, bytes):
             return value
         if isinstance(value, bool):

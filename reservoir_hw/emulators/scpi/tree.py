@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from reservoir_hw.emulators.scpi.arguments import Argument, forms
@@ -111,7 +111,7 @@ class CommandTree:
 
     def __init__(self, owner: type) -> None:
         self._nodes = [
-            _Node(Declared(**{**vars(declared), "method": name}))
+            _Node(replace(declared, method=name))
             for name in dir(owner)
             for declared in getattr(getattr(owner, name), "scpi_headers", ())
         ]

@@ -175,6 +175,11 @@ class _Session:
             self._synchronous.send(Kind.INTERRUPTED)
             self._asynchronous.send(Kind.ASYNC_INTERRUPTED)
 
+    def end(self) -> None:
+        """Close the other connection of a client whose synchronous one has ended."""
+        if self._asynchronous is not None:
+            hang_up(self._asynchronous.connection)
+
     # ---- asynchronous channel -------------------------------------------------------------------
 
     def converse_asynchronously(self, channel: _Channel) -> None:
@@ -247,6 +252,7 @@ class HislipServer(Listener):
                 session.converse()
             finally:
                 del self._sessions[number]
+                session.end()
         elif first.kind == Kind.ASYNC_INITIALIZE and first.parameter in self._sessions:
             self._sessions[first.parameter].converse_asynchronously(channel)
         else:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
+from collections.abc import Callable
 from types import TracebackType
-
-from typing_extensions import Self
+from typing import Self
 
 from reservoir_hw.core.errors import ConfigurationError
 
@@ -26,8 +27,9 @@ class Listener:
         self.host = host
         self.port = port
         self._listening: socket.socket | None = None
-        self._connections: set[socket.socket] = set()
-        self._threads: list[threading.Thread] = []
+        self._accepting: threading.Thread | None = None
+        # Open connections with their threads.
+        self._conversations: dict[socket.socket, threading.Thread] = {}
         self._lock = threading.Lock()
 
     def start(self) -> None:
@@ -41,20 +43,22 @@ class Listener:
             ) from error
         self._listening = listening
         self.port = listening.getsockname()[1]
-        self._start_thread(self._accept, listening)
+        self._accepting = self._start_thread(self._accept, listening)
 
     def stop(self) -> None:
         """Close the port and all connections, and wait for their threads."""
-        if self._listening is None:
+        if self._listening is None or self._accepting is None:
             return
         # close() alone does not wake up accept().
-        self._listening.shutdown(socket.SHUT_RDWR)
+        hang_up(self._listening)
+        self._accepting.join()
+        self._listening.close()
+        self._listening = None
         with self._lock:
-            self._listening.close()
-            self._listening = None
-            for connection in self._connections:
+            conversations = dict(self._conversations)
+            for connection in conversations:
                 hang_up(connection)
-        for thread in list(self._threads):
+        for thread in conversations.values():
             thread.join()
 
     def __enter__(self) -> Self:
@@ -70,11 +74,10 @@ class Listener:
         """Serve one connection until the client has gone. A `ConnectionError` ends it, too."""
         raise NotImplementedError
 
-    def _start_thread(self, *target_and_connection: object) -> None:
-        target, *arguments = target_and_connection
-        thread = threading.Thread(target=target, args=arguments, name=f"emulator at port {self.port}", daemon=True)  # type: ignore[arg-type]
-        self._threads = [one for one in self._threads if one.is_alive()] + [thread]
+    def _start_thread(self, target: Callable[[socket.socket], None], connection: socket.socket) -> threading.Thread:
+        thread = threading.Thread(target=target, args=(connection,), name=f"emulator at {self.port}", daemon=True)
         thread.start()
+        return thread
 
     def _accept(self, listening: socket.socket) -> None:
         while True:
@@ -84,30 +87,23 @@ class Listener:
                 return
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
-                if self._listening is None:
-                    connection.close()
-                    return
-                self._connections.add(connection)
-            self._start_thread(self._serve, connection)
+                self._conversations[connection] = self._start_thread(self._serve, connection)
 
     def _serve(self, connection: socket.socket) -> None:
         try:
-            self.converse(connection)
-        except ConnectionError:
-            pass
+            with contextlib.suppress(ConnectionError):
+                self.converse(connection)
         finally:
             with self._lock:
-                self._connections.discard(connection)
-            connection.close()
+                del self._conversations[connection]
+                connection.close()
 
 
 def hang_up(connection: socket.socket) -> None:
     """End a connection, also for a thread that waits for it."""
-    try:
+    # The client may have been faster.
+    with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        # The client was faster.
-        pass
 
 
 def receive_exactly(connection: socket.socket, data: bytearray, count: int) -> None:

@@ -5,10 +5,10 @@ import threading
 
 import numpy as np
 import pytest
+from emulators.toy_generator import ToyGenerator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulators.toy_generator import ToyGenerator
 from reservoir_hw.emulators.scpi.messages import find_message_end
 
 
@@ -297,3 +297,19 @@ def test_settings_do_not_depend_on_how_commands_are_written(commands, data):
     written.execute(message.encode())
     assert errors_of(plain) == errors_of(written) == []
     assert written.settings() == plain.settings()
+
+
+PIECES = st.sampled_from(
+    b"FREQ|SOUR2:|DATA:RAW |DATA:ARB:DAC a,|DISP:TEXT |?|*|:|;|,|#|#15|#0|#H|'|\"|1E|KHZ|MAX|\n| ".split(b"|")
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(parts=st.lists(st.one_of(PIECES, PIECES, st.binary(max_size=3), st.integers(0, 99).map(b"%d".__mod__))))
+def test_no_message_breaks_the_instrument(parts):
+    device = ToyGenerator()
+    message = b"".join(parts)
+    device.execute(message)
+    assert device.execute(b"*CLS;*IDN?") == b"Toys,G1,42,1.0"
+    found = find_message_end(message + b"\n*IDN?\n")
+    assert found.at is None or message[found.at : found.at + 1] in (b"\n", b"")

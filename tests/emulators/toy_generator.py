@@ -22,8 +22,8 @@ from reservoir_hw.emulators.scpi.tree import command, query
 FREQUENCY = Number("HZ", low=1e-6, high=30e6, default=1e3)
 LEVEL = Number(("V", "VPP"), low=1e-3, high=lambda device, channel: 20.0 if device.loads[channel] > 1e3 else 10.0)
 LOAD = Number("OHM", low=1.0, high=10e3, infinity=True)
-# Every third byte is a newline.
-TRACE = np.tile(np.array([0x0A, 0x3B, 0x22], "u1"), 700_000)[:2_000_000]
+# Every 256th byte is a newline.
+TRACE = np.arange(2_000_000).astype("u1")
 
 
 class ToyGenerator(ScpiDevice):
@@ -118,8 +118,9 @@ class ToyGenerator(ScpiDevice):
     def show(self, channels):
         self.shown = channels
 
-    @command("[SOURce:]DATA:ARBitrary:DAC", String(bare=True, longest=12), Numbers(low=-32767, high=32767, or_block=True))
-
+    @command(
+        "[SOURce:]DATA:ARBitrary:DAC", String(bare=True, longest=12), Numbers(low=-32767, high=32767, or_block=True)
+    )
     def load_waveform(self, name, samples):
         if name in self.waveforms:
             raise ScpiError(780, "The specified arb waveform already exists")

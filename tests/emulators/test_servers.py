@@ -115,6 +115,19 @@ def test_status_byte_and_trigger_on_hislip(manager, device):
         assert client.query("SYST:ERR?") == NO_ERROR, "the status query said that the answer was read"
 
 
+def test_messages_in_pieces_on_hislip(manager, device):
+    with serving_hislip(device) as address, opened(manager, address) as client:
+        session = client.visalib.sessions[client.session].interface
+        session.max_msg_size = 1 << 16
+        np.testing.assert_array_equal(client.query_binary_values("WAV:DATA?", "B", container=np.array), TRACE)
+        # pyvisa-py takes the server's limit for its own.
+        session._max_msg_size = 1 << 16
+        client.write_binary_values("DATA:RAW ", TRACE, "B")
+        assert client.query("SYST:ERR?") == NO_ERROR
+        assert device.waveforms["raw"] == TRACE.tobytes()
+        assert session.async_lock_request(1.0) == session.async_lock_release() == "success"
+
+
 def test_device_clear_on_hislip(manager, device):
     device.idle.clear()
     with serving_hislip(device) as address, opened(manager, address) as client:

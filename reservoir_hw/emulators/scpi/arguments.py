@@ -115,7 +115,8 @@ class Number(Argument):
     def _number(self, text: bytes) -> float:
         if text[:1] == b"#" and (base := _OTHER_BASES.get(text[1:2].upper())):
             try:
-                return float(int(text[2:], base))
+                # int() takes more than SCPI does: signs, 1_000.
+                return float(int(text[2:] if text[2:].isalnum() else b"", base))
             except ValueError:
                 raise ScpiError(-121) from None
         match = _NUMBER.fullmatch(text)

@@ -166,7 +166,7 @@ class _Node:
             elif part["sign"]:
                 parts.append(_SIGNS[part["sign"]])
             else:
-                parts.append(r"(\d*)")
+                parts.append(r"(\d{0,9})")
                 self._ranges.append(range(int(part["low"]), int(part["high"]) + 1))
         self.pattern = re.compile("".join(parts))
 

@@ -58,7 +58,7 @@ class Keysight33500(ScpiInstrument):
     def arm(self) -> None:
         """See `Awg.arm`."""
         self.write(*(f"OUTP{number} ON" for number in self._loaded))
-        self.wait("switching the outputs on", self.timeout_s)
+        self.finish("switching the outputs on", self.timeout_s)
         self.check_errors()
 
     def trigger(self) -> None:
@@ -68,7 +68,7 @@ class Keysight33500(ScpiInstrument):
     def stop(self) -> None:
         """See `Awg.stop`."""
         self.write("ABOR", *(f"OUTP{number} OFF" for number in self._config.outputs))
-        self.wait("switching the outputs off", self.timeout_s)
+        self.finish("switching the outputs off", self.timeout_s)
 
     def _check(self, volts: Mapping[int, np.ndarray], sample_rate_hz: float) -> None:
         unknown = sorted(set(volts) - set(self._config.outputs))
@@ -93,7 +93,7 @@ class Keysight33500(ScpiInstrument):
         load = "INF" if math.isinf(output.load_ohm) else f"{output.load_ohm:g}"
         self.write(f"OUTP{number} OFF", f"{source}:BURS:STAT OFF", f"{source}:FUNC SIN", f"{source}:DATA:VOL:CLE")
         self.write_block(f"{source}:DATA:ARB:DAC {name},", counts)
-        self.wait("the upload", max(self.timeout_s, len(volts) / 1e5))
+        self.finish("the upload", max(self.timeout_s, len(volts) / 1e5))
         self.write(
             f"{source}:FUNC:ARB {name}",
             f"{source}:FUNC:ARB:FILT STEP",

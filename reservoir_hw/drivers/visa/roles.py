@@ -39,7 +39,8 @@ class Output(Config):
         if volts.min() < low or volts.max() > high:
             at = int(np.argmax((volts < low) | (volts > high)))
             raise ConfigurationError(
-                f"output {channel}: sample {at} is {volts[at]:g} V, beyond range_v [{low:g}, {high:g}]; nothing was sent"
+                f"output {channel}: sample {at} is {volts[at]:g} V, beyond range_v [{low:g}, {high:g}]; "
+                "nothing was sent"
             )
         step = float(np.abs(np.diff(volts, prepend=self.safe_v, append=self.safe_v)).max())
         for name, found, limit in (

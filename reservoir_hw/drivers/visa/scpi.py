@@ -118,7 +118,7 @@ class ScpiInstrument:
             log.debug("%s -> <%d bytes>", self.address, payload.nbytes)
             return numbers_in(payload, dtype)
 
-    def wait(self, what: str, timeout_s: float) -> None:
+    def finish(self, what: str, timeout_s: float) -> None:
         """Until all that was asked for is done (`*OPC?`). `what` is what an error calls it."""
         answer = self.query("*OPC?", timeout_s=timeout_s)
         if answer != "1":

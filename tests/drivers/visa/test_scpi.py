@@ -52,7 +52,7 @@ def test_queries_and_blocks(caplog: pytest.LogCaptureFixture) -> None:
         ours.write("FIRST", "SECOND")
         assert ours.query("ECHO?") == "ECHO?"
         np.testing.assert_array_equal(ours.query_block(":WAV:DATA?", "<i2"), NUMBERS)
-        ours.wait("the upload", 1.0)
+        ours.finish("the upload", 1.0)
         with pytest.raises(ProtocolError, match="holds no whole number of 7-byte values"):
             ours.query_block(":WAV:DATA?", "V7")
         assert ours.query("ECHO?") == "ECHO?"

@@ -190,6 +190,15 @@ class VirtualBench:
                     self.log.write("burst ends", channel, signal.end_s)
                     self._signals[channel] = at_rest(signal.rest_v)
 
+    def stop(self, channels: Sequence[int]) -> None:
+        """These outputs rest from now on: what they play without end is over. Logs "burst ends"."""
+        with self._changed:
+            now = self.now()
+            for channel in channels:
+                if not self._signals[channel].constant:
+                    self._stop_playing(channel, now, self._settings[channel].on)
+                    self._signals[channel] = at_rest(self._rest(channel))
+
     # The digitizer's side.
 
     def arm(self, acquisition: Acquisition) -> None:

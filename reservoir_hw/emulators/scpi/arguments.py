@@ -78,6 +78,7 @@ class Number(Argument):
         default: What `DEF` means; None if there is no such word.
         infinity: Whether the word `INF` is accepted.
         words_only: Only the words. For queries such as `VOLTage? MAX`.
+        clips: Beyond the limits, the limit is taken; -222 is in the error queue all the same.
     """
 
     units: str | tuple[str, ...] = ()
@@ -86,6 +87,7 @@ class Number(Argument):
     default: Limit | None = None
     infinity: bool = False
     words_only: bool = False
+    clips: bool = False
 
     def read(self, token: Token, device: Any, suffixes: Sequence[int]) -> float:
         """The value in the unit without a multiplier."""
@@ -99,9 +101,14 @@ class Number(Argument):
         if self.words_only:
             raise ScpiError(-104)
         value = self._number(text)
-        if not resolved(self.low) <= value <= resolved(self.high):
+        low, high = resolved(self.low), resolved(self.high)
+        if low <= value <= high:
+            return value
+        if not self.clips:
             raise ScpiError(-222)
-        return value
+        side = "lower" if value < low else "upper"
+        device.report(ScpiError(-222, f"Data out of range; value clipped to {side} limit"))
+        return low if value < low else high
 
     def _word(self, word: str, resolved: Callable[[Limit], float]) -> float:
         words: dict[str, Limit | None] = {"MINimum": self.low, "MAXimum": self.high, "DEFault": self.default}

@@ -27,8 +27,6 @@ SOURCE, OUTPUT, TRIGGER = "[SOURce{channel:1-2}:]", "OUTPut{channel:1-2}", "TRIG
 # The second track of a waveform is an option (IQ player), which is not installed.
 ARBITRARY = SOURCE + "DATA:ARBitrary{track:1-1}"
 MEMORY_SAMPLES = 1_048_576
-# How infinity is answered (SCPI-99, volume 1, 7.2.1.4).
-INFINITY = 9.9e37
 SMALLEST_STEP_V = 1e-3
 
 
@@ -96,6 +94,10 @@ class Keysight33512B(ScpiDevice):
         if self._endless:
             self._nothing.wait(timeout_s)
         return not self._endless
+
+    def answer(self, value: Any) -> bytes:
+        """Infinity as SCPI-99 has it (volume 1, 7.2.1.4)."""
+        return b"+9.9E+37" if value == math.inf else super().answer(value)
 
     def format_error(self, error: ScpiError) -> str:
         """With a sign: `+0,"No error"`."""
@@ -256,7 +258,7 @@ class Keysight33512B(ScpiDevice):
     @query(OUTPUT + ":LOAD", _limits(LOAD), required=0)
     def load(self, number: int, limit: float | None = None) -> float:
         """`OUTPut:LOAD?`."""
-        return min(self.channels[number].load_ohm if limit is None else limit, INFINITY)
+        return self.channels[number].load_ohm if limit is None else limit
 
     # ---- arbitrary waveforms --------------------------------------------------------------------
 
@@ -419,7 +421,7 @@ class Keysight33512B(ScpiDevice):
     @query(SOURCE + "BURSt:NCYCles")
     def cycles(self, number: int) -> float:
         """`BURSt:NCYCles?`."""
-        return min(float(self.channels[number].cycles), INFINITY)
+        return float(self.channels[number].cycles)
 
     @command(SOURCE + "BURSt:INTernal:PERiod", INTERVAL)
     def set_burst_period(self, number: int, value: float) -> None:

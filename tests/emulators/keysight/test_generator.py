@@ -141,7 +141,7 @@ def test_our_driver_plays_what_it_was_given(generator, serving):
     random = np.random.default_rng(2)
     volts = {1: random.uniform(low, high, 20_000), 2: random.uniform(-1, 1, 20_000)}
     # What somebody left behind must not be in the way.
-    say(generator, "VOLT 1;VOLT:OFFS 4;:OUTP ON;:SOUR2:BURS:STAT ON;:FOO", *[EIGHT] * 2)
+    say(generator, "VOLT 1;VOLT:OFFS 4.5;:OUTP ON;:SOUR2:BURS:STAT ON;:FOO", *[EIGHT] * 2)
     with serving(generator) as address:
         config = Keysight33500Config.model_validate({"kind": "keysight_33500", "address": address, "outputs": outputs})
         with config.build() as driver:

@@ -50,6 +50,11 @@ class HostLock:
                 raise DeviceBusy(
                     f"{self.resource!r} is in use by {self._owner()}; close it there, or wait until it ends"
                 ) from None
+            if _is_guarded(self.resource):
+                self._lock.release()
+                raise DeviceBusy(
+                    f"{self.resource!r}: its owner has died, and its guard is bringing it to its safe state; wait"
+                )
         owner = {
             "pid": os.getpid(),
             "user": user_name(),
@@ -66,6 +71,19 @@ class HostLock:
             return f"process {owner['pid']} of {owner['user']} since {owner['since']} ({owner['command']})"
         except (OSError, ValueError, KeyError):
             return "another process"
+
+
+def guard_lock(resource: str) -> FileLock:
+    """What a guard holds while it watches over the owner of `resource`; the device is free when both locks are."""
+    return FileLock(lock_file(resource, ".guard"), mode=0o666)
+
+
+def _is_guarded(resource: str) -> bool:
+    try:
+        with guard_lock(resource).acquire(timeout=0):
+            return False
+    except Timeout:
+        return True
 
 
 class HostLocks:

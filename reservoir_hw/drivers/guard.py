@@ -1,0 +1,148 @@
+"""A small process that brings instruments to their safe state if the process that drives them dies.
+
+It is started before the outputs are switched on, with connections of its own, and waits at the end of a pipe. If the
+pipe closes without a word, its owner has died: the guard sends the commands of the safe state. It holds a lock of its
+own, so that nobody else gets the device before it is safe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from filelock import Timeout
+
+from reservoir_hw.core.errors import DeviceFault, ReservoirError
+from reservoir_hw.core.hostlock import guard_lock
+from reservoir_hw.drivers.visa.scpi import ScpiInstrument
+
+_READY = "ready"
+_ALL_IS_WELL = b"done"
+_PATIENCE_S = 30.0
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class SafeState:
+    """Commands that bring the instrument at a VISA address to its safe state."""
+
+    address: str
+    commands: tuple[str, ...]
+    library: str = "@py"
+    timeout_s: float = 5.0
+
+
+class Guard:
+    """Watches over this process, which holds the host locks of `resources`."""
+
+    def __init__(self, safe_states: Sequence[SafeState], resources: Sequence[str]) -> None:
+        self._safe_states, self._resources = safe_states, resources
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it has its connections. Raises `DeviceFault` if it cannot have them."""
+        self._process = process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # Ctrl-C in the terminal, and the end of its session, are for the owner alone.
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        try:
+            given = [[*self._resources], [asdict(one) for one in self._safe_states]]
+            process.stdin.write(json.dumps(given).encode() + b"\n")
+            process.stdin.flush()
+            said = _line_of(process)
+        except BaseException:
+            self.stop()
+            raise
+        if said != _READY:
+            self.stop()
+            raise DeviceFault(f"nobody can watch over the instruments: {said}; nothing was switched on")
+
+    def expect_alive(self) -> None:
+        """Raise `DeviceFault` if the guard has ended: then nobody would switch the outputs off after us."""
+        if self._process is None or self._process.poll() is not None:
+            raise DeviceFault(
+                "the process that watches over the instruments has ended; nothing is driven without it: open the "
+                "device again"
+            )
+
+    def stop(self) -> None:
+        """The owner has brought its instruments to their safe state itself. Idempotent."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(OSError):
+            process.stdin.write(_ALL_IS_WELL)
+            process.stdin.flush()
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        process.wait()
+        process.stdout.close()
+
+
+def _line_of(process: subprocess.Popen[bytes]) -> str:
+    assert process.stdout is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        if not selector.select(_PATIENCE_S):
+            raise DeviceFault(f"the process that should watch over the instruments said nothing for {_PATIENCE_S:g} s")
+    return process.stdout.readline().decode().strip() or "it ended"
+
+
+def _main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    resources, given = json.loads(sys.stdin.buffer.readline())
+    safe_states = [SafeState(**one) for one in given]
+    instruments = [ScpiInstrument(one.address, library=one.library, timeout_s=one.timeout_s) for one in safe_states]
+    locks = [guard_lock(resource) for resource in resources]
+    try:
+        for lock in locks:
+            lock.acquire(timeout=0)
+        for instrument in instruments:
+            instrument.open()
+    except (ReservoirError, Timeout) as error:
+        _say(str(error).replace("\n", " "))
+        return
+    _say(_READY)
+    if sys.stdin.buffer.read() == _ALL_IS_WELL:
+        return
+    for one, instrument in zip(safe_states, instruments, strict=True):
+        _apply(one, instrument)
+
+
+def _say(line: str) -> None:
+    # Its owner may be gone already.
+    with contextlib.suppress(OSError):
+        os.write(sys.stdout.fileno(), f"{line}\n".encode())
+
+
+def _apply(safe: SafeState, instrument: ScpiInstrument) -> None:
+    said = ""
+    for _ in range(_ATTEMPTS):
+        try:
+            instrument.write(*safe.commands)
+            instrument.finish("the safe state", safe.timeout_s)
+        except ReservoirError as error:
+            said = f"it could NOT be brought to its safe state, do it by hand: {error}"
+        else:
+            said = "it was brought to its safe state"
+            break
+    with contextlib.suppress(OSError):
+        os.write(sys.stderr.fileno(), f"the process that drove {safe.address} has died; {said}\n".encode())
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,1 @@
+"""Instruments that speak SCPI over VISA."""

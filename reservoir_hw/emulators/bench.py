@@ -1,0 +1,330 @@
+"""The bench behind emulated instruments: outputs of a generator, cables, a device under test, inputs of a digitizer.
+
+Emulated instruments drive it as Python calls. It knows volts and seconds, and no command.
+
+**Time.** Seconds of the bench are those of the generator's clock, from the moment the bench began. Between bursts they
+pass as on the wall, and devices relax meanwhile. A burst, and a record that it triggers, are computed at once: the
+bench's time jumps to their end.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Literal, Self
+
+import numpy as np
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from reservoir_hw.core.configuration import Config
+from reservoir_hw.core.seeds import generator
+from reservoir_hw.emulators.event_log import EventLog
+from reservoir_hw.emulators.physics.chain import Chain, DeviceChain, Slope, Trace, Wire
+from reservoir_hw.emulators.physics.devices import Array, Device, Ikeda
+from reservoir_hw.emulators.physics.signals import Interpolation, Playback, at_rest
+
+SOURCE_OHM = 50.0
+Source = int | Literal["external"]
+
+
+class Cable(Config):
+    """What comes to an input of the digitizer: an output, through a device if there is one."""
+
+    output: PositiveInt
+    device: Device | None = None
+
+
+def _default_inputs() -> dict[int, Cable]:
+    return {1: Cable(output=1, device=Ikeda()), 2: Cable(output=1), 3: Cable(output=2)}
+
+
+class BenchConfig(Config):
+    """The bench. By default a device lies between output 1 and input 1, input 2 monitors output 1, and 3 output 2."""
+
+    inputs: dict[int, Cable] = Field(default_factory=_default_inputs)
+    termination_ohm: PositiveFloat | None = Field(
+        default=50.0, description="what really terminates each output; null: nothing"
+    )
+    digitizer_ppm: Annotated[float, Field(gt=-1e5, lt=1e5)] = Field(
+        default=12.0, description="by how much the digitizer's clock is faster than the generator's"
+    )
+    trigger_jitter: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=1.0, description="in sample periods of the digitizer, whose clock does not know of the trigger"
+    )
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    def with_device(self, device: Device) -> Self:
+        """The same bench with another device wherever there is one."""
+        inputs = {n: c.model_copy(update={"device": device}) if c.device else c for n, c in self.inputs.items()}
+        return self.model_copy(update={"inputs": inputs})
+
+
+@dataclass(frozen=True)
+class Waveform:
+    """What an output plays when it is started. `volts` (n,) are those that the instrument's settings promise.
+
+    `cycles` is the number of repetitions; None: until the output is set or started again. The output holds each sample
+    for its period, or goes straight to the next ("linear"): the coarse picture of a generator's reconstruction filter.
+    """
+
+    volts: Array
+    rate_hz: float
+    cycles: int | None = 1
+    interpolation: Interpolation = "hold"
+
+
+@dataclass(frozen=True)
+class OutputSettings:
+    """How an output is set. Volts are those that the instrument displays.
+
+    `load_ohm` is the load that the instrument believes to drive (None: high impedance), `rest_v` the level while
+    nothing is played. An output that is off is at 0 V.
+    """
+
+    on: bool = False
+    load_ohm: float | None = 50.0
+    rest_v: float = 0.0
+    waveform: Waveform | None = None
+
+
+@dataclass(frozen=True)
+class Acquisition:
+    """What the digitizer shall record. Sample 0 is the first one `first_s` after the trigger (negative: before it).
+
+    `first_s` and `rate_hz` are in the digitizer's own clock. `source` is an input, whose volts cross `level_v`, or
+    "external": the trigger output of the generator, which says when a burst begins. `channels` are the inputs recorded;
+    one that is not connected reads 0 V.
+    """
+
+    rate_hz: float
+    samples: int
+    first_s: float = 0.0
+    source: Source = "external"
+    level_v: float = 0.0
+    slope: Slope = "rising"
+    channels: Sequence[int] = (1,)
+
+
+class VirtualBench:
+    """Outputs 1 … `outputs`, the inputs that `config` names, and the log of what the outputs did.
+
+    All methods may be called from any thread. A burst is not interrupted: a call from another thread waits for its end.
+    """
+
+    def __init__(self, config: BenchConfig | None = None, log: Path | None = None, outputs: int = 2) -> None:
+        self.config = config or BenchConfig()
+        self.log = EventLog(log)
+        self._settings = {channel: OutputSettings() for channel in range(1, outputs + 1)}
+        self._signals = {channel: at_rest(0.0) for channel in self._settings}
+        self._chains: dict[int, Chain] = {
+            number: DeviceChain(cable.device, self.config.seed + number) if cable.device else Wire()
+            for number, cable in self.config.inputs.items()
+            if cable.output in self._settings
+        }
+        # Seconds of the digitizer's clock in a second of the bench.
+        self._clock = 1 + 1e-6 * self.config.digitizer_ppm
+        self._random = generator(self.config.seed, "trigger jitter")
+        self._changed = threading.Condition(threading.RLock())
+        self._armed: Acquisition | None = None
+        self._record: dict[int, Array] | None = None
+        self._bench_s, self._wall_s = 0.0, time.monotonic()
+
+    def now(self) -> float:
+        """Seconds of the bench since it began."""
+        with self._changed:
+            return self._bench_s + time.monotonic() - self._wall_s
+
+    # The generator's side.
+
+    def output(self, channel: int) -> OutputSettings:
+        """How an output is set; change it by `set_output(channel, dataclasses.replace(output(channel), on=True))`."""
+        return self._settings[channel]
+
+    def set_output(self, channel: int, settings: OutputSettings) -> None:
+        """Set an output. It rests at its level from now on, and what it may have played without end is over.
+
+        A waveform alone changes nothing before `start`. Logs "on", "off", and "level" (the level of rest while on).
+        """
+        with self._changed:
+            old, now = self._settings[channel], self.now()
+            self._settings[channel] = settings
+            if replace(old, waveform=None) == replace(settings, waveform=None):
+                return
+            self._stop_playing(channel, now, old.on)
+            volts = self._rest(channel)
+            self._signals[channel] = at_rest(volts)
+            if old.on != settings.on:
+                self.log.write("on" if settings.on else "off", channel, now, volts=volts)
+            elif settings.on:
+                self.log.write("level", channel, now, volts=volts)
+
+    def start(self, channels: Sequence[int]) -> None:
+        """Trigger: these outputs play their waveforms from now on, all at the same time.
+
+        Returns when their bursts are over and what they triggered is recorded. A waveform without end goes on. Outputs
+        that are off play nothing but still trigger the digitizer. Logs "burst begins" (samples, rate_hz, cycles, and
+        the lowest and highest volts at the terminals) and "burst ends" for those that are on.
+        """
+        with self._changed:
+            begin = self._ready_at()
+            played = {channel: w for channel in channels if (w := self._settings[channel].waveform) is not None}
+            for channel, waveform in played.items():
+                on = self._settings[channel].on
+                if not self._signals[channel].constant:
+                    self._stop_playing(channel, begin, on)
+                signal = self._signals[channel] = self._playback(channel, waveform, begin)
+                if on:
+                    low_v, high_v = float(signal.volts.min()), float(signal.volts.max())
+                    self.log.write(
+                        "burst begins", channel, begin, samples=len(waveform.volts), rate_hz=waveform.rate_hz,
+                        cycles=waveform.cycles, low_v=low_v, high_v=high_v,
+                    )  # fmt: skip
+            self._play(begin, trigger_s=begin if self._source() == "external" else None)
+            for channel in played:
+                signal = self._signals[channel]
+                if self._settings[channel].on and signal.repeats is not None:
+                    self.log.write("burst ends", channel, signal.end_s)
+                    self._signals[channel] = at_rest(signal.rest_v)
+
+    def stop(self, channels: Sequence[int]) -> None:
+        """These outputs rest from now on: what they play without end is over. Logs "burst ends"."""
+        with self._changed:
+            now = self.now()
+            for channel in channels:
+                if not self._signals[channel].constant:
+                    self._stop_playing(channel, now, self._settings[channel].on)
+                    self._signals[channel] = at_rest(self._rest(channel))
+
+    # The digitizer's side.
+
+    def arm(self, acquisition: Acquisition) -> None:
+        """Wait for a trigger from now on; an earlier record is forgotten.
+
+        An output that plays without end may trigger at once.
+        """
+        with self._changed:
+            self._armed, self._record = acquisition, None
+            if any(not signal.constant for signal in self._signals.values()):
+                self._play(self._ready_at(), trigger_s=None)
+
+    def force(self) -> None:
+        """Trigger the armed digitizer now, whatever its source does."""
+        with self._changed:
+            if self._armed:
+                begin = self._ready_at()
+                self._play(begin, trigger_s=begin)
+
+    def disarm(self) -> None:
+        """Stop waiting for a trigger; a `capture` that waits returns None."""
+        with self._changed:
+            self._armed = None
+            self._changed.notify_all()
+
+    @property
+    def armed(self) -> bool:
+        """Whether the digitizer waits for its trigger."""
+        return self._armed is not None
+
+    def capture(self, timeout_s: float) -> dict[int, Array] | None:
+        """The last record, volts (samples,) by input: what the digitizer's converter sees, without its range and bits.
+
+        Waits for at most `timeout_s` while the digitizer is armed. None: not triggered in time (it stays armed), or not
+        armed and nothing recorded.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._armed is None, timeout_s)
+            return self._record
+
+    def close(self) -> None:
+        """Close the file of the log."""
+        self.log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Signals.
+
+    def _factor(self, channel: int) -> float:
+        """Volts at the terminals for a volt that the instrument displays."""
+        return _share(self.config.termination_ohm) / _share(self._settings[channel].load_ohm)
+
+    def _rest(self, channel: int) -> float:
+        settings = self._settings[channel]
+        return settings.rest_v * self._factor(channel) if settings.on else 0.0
+
+    def _playback(self, channel: int, waveform: Waveform, begin_s: float) -> Playback:
+        volts = np.asarray(waveform.volts, np.float64) * (self._factor(channel) if self._settings[channel].on else 0.0)
+        rest_v = self._rest(channel)
+        return Playback(begin_s, waveform.rate_hz, volts, waveform.cycles, rest_v, waveform.interpolation)
+
+    def _stop_playing(self, channel: int, now: float, on: bool) -> None:
+        """Follow what hangs on an output up to now, before its signal changes."""
+        for number, chain in self._chains.items():
+            if self.config.inputs[number].output == channel:
+                chain.advance(self._signals[channel], now)
+        if on and not self._signals[channel].constant:
+            self.log.write("burst ends", channel, now)
+
+    # Time.
+
+    def _source(self) -> Source | None:
+        return self._armed.source if self._armed else None
+
+    def _before_s(self) -> float:
+        """How long before its trigger the armed record begins."""
+        return max(0.0, -self._armed.first_s / self._clock) if self._armed else 0.0
+
+    def _ready_at(self) -> float:
+        """Now, or when all that a record shows before its trigger still lies ahead."""
+        followed = max((chain.time_s + chain.margin_s for chain in self._chains.values()), default=0.0)
+        return max(self.now(), followed + self._before_s())
+
+    def _play(self, begin_s: float, trigger_s: float | None) -> None:
+        """Compute all that happens from a time on, up to the end of bursts and of the record that they trigger.
+
+        Without `trigger_s` the source of the trigger is watched.
+        """
+        armed = self._armed
+        signals = {number: self._signals[self.config.inputs[number].output] for number in self._chains}
+        # Of what has no end, one period.
+        ends = (
+            s.end_s if s.repeats else begin_s + len(s.volts) / s.rate_hz for s in signals.values() if not s.constant
+        )
+        end_s = max(ends, default=begin_s)
+        for number, chain in self._chains.items():
+            chain.begin(signals[number], begin_s, self._before_s())
+        traces: dict[int, Trace] = {}
+        if armed and trigger_s is None and armed.source in self._chains:
+            source = int(armed.source)
+            until_s = end_s + self._chains[source].answer_s
+            traces[source] = self._chains[source].record(signals[source], until_s)
+            trigger_s = traces[source].crossing(begin_s, until_s, armed.level_v, armed.slope)
+        if armed and trigger_s is not None:
+            first = self._random.random() * self.config.trigger_jitter
+            since_s = armed.first_s + (first + np.arange(armed.samples, dtype=np.float64)) / armed.rate_hz
+            times = trigger_s + since_s / self._clock
+            self._record = {channel: np.zeros(armed.samples) for channel in armed.channels}
+            for channel in self._record.keys() & self._chains.keys():
+                trace = self._chains[channel].record(signals[channel], times[-1], traces.get(channel))
+                self._record[channel] = trace.at(times)
+            self._armed = None
+            self._changed.notify_all()
+        for number, chain in self._chains.items():
+            if not signals[number].constant and chain.time_s < end_s:
+                chain.advance(signals[number], end_s)
+        self._bench_s = max([begin_s, end_s, *(chain.time_s for chain in self._chains.values())])
+        self._wall_s = time.monotonic()
+
+
+def _share(load_ohm: float | None) -> float:
+    """Of the volts inside a generator, what is left at a load."""
+    return 1.0 if load_ohm is None else load_ohm / (SOURCE_OHM + load_ohm)

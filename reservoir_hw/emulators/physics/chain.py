@@ -1,0 +1,180 @@
+"""What lies between an output of the generator and an input of the digitizer, followed in time."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Literal
+
+import numpy as np
+
+from reservoir_hw.emulators.physics.devices import STEPS_PER_SAMPLE, Array, Model
+from reservoir_hw.emulators.physics.signals import Playback, at_rest
+
+Slope = Literal["rising", "falling", "either"]
+
+# Steps that are computed at a time: what they need stays in the caches.
+_BLOCK = 1 << 16
+# Steps in which a device comes to rest, at most.
+_RESTING = 1 << 18
+
+
+class Trace(ABC):
+    """Volts at an input over some time."""
+
+    @abstractmethod
+    def at(self, times: Array) -> Array:
+        """Volts at times (m,) in seconds of the bench."""
+
+    @abstractmethod
+    def crossing(self, begin_s: float, end_s: float, level_v: float, slope: Slope) -> float | None:
+        """When the level is crossed for the first time between two times; None if it is not."""
+
+
+class Chain(ABC):
+    """The way of a signal. `time_s` says until when it has been followed."""
+
+    time_s: float
+
+    margin_s = 0.0
+    """What `begin` needs at least between `time_s` and the first moment that is recorded."""
+
+    answer_s = 0.0
+    """How long after the end of a burst its answer may still rise."""
+
+    @abstractmethod
+    def advance(self, signal: Playback, until_s: float) -> None:
+        """Go on to a time, rounded to whole steps. Of a long rest only the end is computed."""
+
+    @abstractmethod
+    def begin(self, signal: Playback, begin_s: float, before_s: float) -> None:
+        """Go on to at least `before_s` before `begin_s`, where the signal begins; steps end where its samples do."""
+
+    @abstractmethod
+    def record(self, signal: Playback, until_s: float, earlier: Trace | None = None) -> Trace:
+        """Go on until at least a time, and return the volts since now (or since the begin of an earlier trace)."""
+
+
+class Wire(Chain):
+    """A cable: the volts at the terminals of the output."""
+
+    def __init__(self) -> None:
+        self.time_s = 0.0
+
+    def advance(self, signal: Playback, until_s: float) -> None:
+        """As `Chain.advance`."""
+        self.time_s = until_s
+
+    def begin(self, signal: Playback, begin_s: float, before_s: float) -> None:
+        """As `Chain.begin`."""
+        self.time_s = begin_s - before_s
+
+    def record(self, signal: Playback, until_s: float, earlier: Trace | None = None) -> Trace:
+        """As `Chain.record`."""
+        self.time_s = until_s
+        return _Signal(signal)
+
+
+class DeviceChain(Chain):
+    """A device under test, at rest for a long time when the bench begins."""
+
+    def __init__(self, device: Model, seed: int) -> None:
+        self._device = device
+        self._dt_s = device.step_s(1e-6)
+        self._state = device.start(seed, self._dt_s)
+        self.time_s = -device.settled_s
+        self.margin_s = 2 * device.longest_step_s
+        self.answer_s = 10 * device.tau_s + 2 * device.delay_s
+        # Compile now: nobody waits for it in the first burst.
+        device.respond(at_rest(0.0).at(np.zeros(2)), self._dt_s, device.start(seed, self._dt_s))
+        _Samples([np.zeros(2)], 0.0, self._dt_s).at(np.zeros(1))
+
+    def advance(self, signal: Playback, until_s: float) -> None:
+        """As `Chain.advance`."""
+        dt_s = self._dt_s
+        if signal.constant or self.time_s >= signal.end_s:
+            self.time_s = max(self.time_s, until_s - self._device.settled_s)
+            # A slow device would take millions of steps of a fast generator.
+            dt_s = max(dt_s, self._device.step_s((until_s - self.time_s) * STEPS_PER_SAMPLE / _RESTING))
+        for count in _blocks(round((until_s - self.time_s) / dt_s)):
+            self._step(signal, count, dt_s, noise=False)
+        self.time_s = until_s
+
+    def begin(self, signal: Playback, begin_s: float, before_s: float) -> None:
+        """As `Chain.begin`."""
+        if not signal.constant:
+            self._dt_s = self._device.step_s(1 / signal.rate_hz)
+        start_s = begin_s - (math.ceil(before_s / self._dt_s) + 1) * self._dt_s
+        if start_s > self.time_s:
+            self.advance(at_rest(signal.rest_v) if begin_s == signal.start_s else signal, start_s)
+
+    def record(self, signal: Playback, until_s: float, earlier: Trace | None = None) -> Trace:
+        """As `Chain.record`."""
+        if isinstance(earlier, _Samples):
+            blocks, start_s = earlier.blocks, earlier.start_s
+        else:
+            blocks, start_s = [np.array([self._state.amplifier_v])], self.time_s
+        for count in _blocks(math.ceil((until_s - self.time_s) / self._dt_s)):
+            blocks.append(self._step(signal, count, self._dt_s, noise=True))
+        return _Samples(blocks, start_s, self._dt_s)
+
+    def _step(self, signal: Playback, count: int, dt_s: float, *, noise: bool) -> Array:
+        # In the middle of a step the signal has the value that it has on average: both kinds of playback change at the
+        # ends of steps.
+        volts = signal.at(self.time_s + (np.arange(count, dtype=np.float64) + 0.5) * dt_s)
+        out, self._state = self._device.respond(volts, dt_s, self._state, noise=noise)
+        self.time_s += count * dt_s
+        return out
+
+
+class _Signal(Trace):
+    def __init__(self, signal: Playback) -> None:
+        self._signal = signal
+
+    def at(self, times: Array) -> Array:
+        return self._signal.at(times)
+
+    def crossing(self, begin_s: float, end_s: float, level_v: float, slope: Slope) -> float | None:
+        dt_s = 1 / (8 * self._signal.rate_hz)
+        first = begin_s - dt_s / 2
+        volts = self._signal.at(first + np.arange(math.ceil((end_s - begin_s) / dt_s) + 1, dtype=np.float64) * dt_s)
+        return _crossing(volts, first, dt_s, level_v, slope)
+
+
+class _Samples(Trace):
+    """Samples at start_s + k dt_s, with straight lines between them."""
+
+    def __init__(self, blocks: list[Array], start_s: float, dt_s: float) -> None:
+        self.blocks, self.start_s, self._dt_s = blocks, start_s, dt_s
+
+    def at(self, times: Array) -> Array:
+        from reservoir_hw.emulators.physics import kernels
+
+        out = np.empty(len(times))
+        kernels.between(self._joined(), self.start_s, self._dt_s, times, out)
+        return out
+
+    def crossing(self, begin_s: float, end_s: float, level_v: float, slope: Slope) -> float | None:
+        first = max(0, math.floor((begin_s - self.start_s) / self._dt_s))
+        last = math.ceil((end_s - self.start_s) / self._dt_s) + 1
+        return _crossing(self._joined()[first:last], self.start_s + first * self._dt_s, self._dt_s, level_v, slope)
+
+    def _joined(self) -> Array:
+        if len(self.blocks) > 1:
+            self.blocks = [np.concatenate(self.blocks)]
+        return self.blocks[0]
+
+
+def _crossing(volts: Array, start_s: float, dt_s: float, level_v: float, slope: Slope) -> float | None:
+    above = volts >= level_v
+    up, down = above[1:] & ~above[:-1], above[:-1] & ~above[1:]
+    hits = {"rising": up, "falling": down, "either": up | down}[slope]
+    k = int(np.argmax(hits)) if len(hits) else 0
+    if not len(hits) or not hits[k]:
+        return None
+    return start_s + (k + (level_v - volts[k]) / (volts[k + 1] - volts[k])) * dt_s
+
+
+def _blocks(steps: int) -> list[int]:
+    steps = max(0, steps)
+    return [_BLOCK] * (steps // _BLOCK) + [steps % _BLOCK] * (steps % _BLOCK > 0)

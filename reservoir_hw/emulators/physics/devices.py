@@ -1,0 +1,224 @@
+"""Devices under test, in volts and seconds: an equation in time, and the amplifier at its output.
+
+    tau dx/dt = -x + f(x(t - T), u(t))          x without unit, u volts at the input
+    out = clip(LP(output_v · x + offset_v) + noise, ±saturation_v)
+
+LP is a first-order low-pass of `bandwidth_hz`. The noise is white noise behind such a low-pass, of rms `noise_v`: its
+size does not depend on the step of the integration.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat
+
+from reservoir_hw.core.configuration import Config
+
+if TYPE_CHECKING:
+    from reservoir_hw.emulators.physics.kernels import Weights
+
+Array = NDArray[np.float64]
+
+# Steps of the integration for each sample of the generator, and for each time constant.
+STEPS_PER_SAMPLE = 8
+STEPS_PER_TAU = 20
+# After so many times tau + delay a device has forgotten what was before.
+SETTLED = 50
+
+
+@dataclass
+class DeviceState:
+    """Where a device is: x, and the past of what acts with a delay, (m,) on a grid of `dt_s` that ends now.
+
+    `amplifier_v` is the output without noise. `noise_v` is the noise now, None where it has not been followed.
+    """
+
+    dt_s: float
+    past: Array
+    x: float
+    amplifier_v: float
+    noise_v: float | None
+    random: np.random.Generator = field(repr=False)
+
+
+class _Device(Config):
+    """Parameters that all devices have. Defaults are for 50 virtual nodes of 10 µs each, tau = 10 µs / 0.2."""
+
+    kind: Any
+    tau_s: PositiveFloat = Field(default=50e-6, description="response time")
+    output_v: float = Field(default=1.0, description="volts at the output for x = 1")
+    offset_v: float = Field(default=0.0, description="volts at the output for x = 0")
+    saturation_v: PositiveFloat = Field(default=2.0, description="the output never exceeds ± this")
+    bandwidth_hz: PositiveFloat = Field(default=2e6, description="of the output amplifier (-3 dB), and of its noise")
+    noise_v: NonNegativeFloat = Field(default=2e-4, description="rms of the noise at the output, in that bandwidth")
+
+    if TYPE_CHECKING:
+        delay_s: float
+
+    @property
+    def settled_s(self) -> float:
+        """After this time with a constant input the past has been forgotten."""
+        return SETTLED * (self.tau_s + self.delay_s)
+
+    @property
+    def longest_step_s(self) -> float:
+        """No step of the integration is longer."""
+        return self.tau_s / STEPS_PER_TAU
+
+    def step_s(self, sample_s: float) -> float:
+        """The step of the integration for a generator with this sample period: a whole part of it."""
+        steps = max(STEPS_PER_SAMPLE, math.ceil(sample_s / self.longest_step_s))
+        return sample_s / max(steps, self._steps_of_delay(sample_s))
+
+    def start(self, seed: int, dt_s: float) -> DeviceState:
+        """The device after a long time without input at x = 0; `seed` decides its noise."""
+        past = np.zeros(self._past(dt_s))
+        return DeviceState(dt_s, past, 0.0, self.offset_v, None, np.random.default_rng(seed))
+
+    def respond(
+        self, volts: Array, dt_s: float, state: DeviceState, *, noise: bool = True
+    ) -> tuple[Array, DeviceState]:
+        """The output (n,) at the end of each of n steps of `dt_s`, and the state there.
+
+        `volts` (n,) is the input during each step. The step may differ from that of the state: the past is then
+        interpolated. Of the state given, only its random numbers are used up; without `noise` not even these.
+        """
+        from reservoir_hw.emulators.physics import kernels
+
+        past = _on_grid(state.past, state.dt_s, dt_s, self._past(dt_s))
+        out, past = self._evolve(volts, dt_s, state.x, past, kernels.weights(dt_s / self.tau_s))
+        x = float(out[-1])
+        amplifier = kernels.weights(2 * math.pi * self.bandwidth_hz * dt_s)
+        kernels.low_pass(state.amplifier_v, state.x, out, self.output_v, self.offset_v, *amplifier)
+        after = DeviceState(dt_s, past, x, float(out[-1]), None, state.random)
+        if noise and self.noise_v:
+            value = state.random.normal(0.0, self.noise_v) if state.noise_v is None else state.noise_v
+            normal = state.random.standard_normal(len(out))
+            after.noise_v = kernels.add_noise(value, normal, self.noise_v, amplifier.keep, out)
+        np.clip(out, -self.saturation_v, self.saturation_v, out)
+        return out, after
+
+    @abstractmethod
+    def _past(self, dt_s: float) -> int:
+        """How many values of the past the equation needs."""
+
+    @abstractmethod
+    def _steps_of_delay(self, sample_s: float) -> int:
+        """Steps in a sample period that the delay asks for at least."""
+
+    @abstractmethod
+    def _evolve(self, volts: Array, dt_s: float, x: float, past: Array, weights: Weights) -> tuple[Array, Array]:
+        """x (n,) at the end of each step, and the past there."""
+
+
+class _DelayedFeedback(_Device):
+    """A node whose own output acts on it again after the delay."""
+
+    delay_s: PositiveFloat = Field(default=500e-6, description="T, of the feedback")
+    feedback_gain: float
+
+    def _past(self, dt_s: float) -> int:
+        return int(self.delay_s / dt_s) + 2
+
+    def _steps_of_delay(self, sample_s: float) -> int:
+        return math.ceil(sample_s / self.delay_s)
+
+    @abstractmethod
+    def _equation(self) -> tuple[int, float, float]:
+        """The number of the equation, the gain of the input in 1/V, and its phase or exponent."""
+
+    def _evolve(self, volts: Array, dt_s: float, x: float, past: Array, weights: Weights) -> tuple[Array, Array]:
+        from reservoir_hw.emulators.physics import kernels
+
+        code, gain_per_v, shape = self._equation()
+        begun = len(past)
+        line = np.concatenate([past, np.empty(len(volts))])
+        part = self.delay_s / dt_s - (begun - 2)
+        kernels.delayed_feedback(code, line, gain_per_v * volts, begun - 2, part, *weights, self.feedback_gain, shape)
+        return line[begun:].copy(), line[-begun:].copy()
+
+
+class Ikeda(_DelayedFeedback):
+    """An opto-electronic delay loop: f = feedback_gain · sin²(x(t - T) + gain · u(t) + phase).
+
+    Larger et al., Optics Express 20, 3241 (2012), and Paquot et al., Scientific Reports 2, 287 (2012).
+    """
+
+    kind: Literal["ikeda"] = "ikeda"
+    feedback_gain: float = Field(default=0.8, description="β")
+    gain_per_v: float = Field(default=0.5, description="phase of the modulator per volt at the input, ρ")
+    phase_rad: float = Field(default=0.2, description="working point of the modulator, Φ")
+
+    def _equation(self) -> tuple[int, float, float]:
+        from reservoir_hw.emulators.physics import kernels
+
+        return kernels.IKEDA, self.gain_per_v, self.phase_rad
+
+
+class MackeyGlass(_DelayedFeedback):
+    """An electronic delay loop: f = feedback_gain · z / (1 + |z|^exponent), z = x(t - T) + gain · u(t).
+
+    Appeltant et al., Nature Communications 2, 468 (2011).
+    """
+
+    kind: Literal["mackey_glass"] = "mackey_glass"
+    feedback_gain: float = Field(default=0.5, description="η")
+    gain_per_v: float = Field(default=0.05, description="γ, per volt at the input")
+    exponent: PositiveFloat = Field(default=1.0, description="p")
+    output_v: float = Field(default=10.0, description="volts at the output for x = 1")
+
+    def _equation(self) -> tuple[int, float, float]:
+        from reservoir_hw.emulators.physics import kernels
+
+        return kernels.MACKEY_GLASS, self.gain_per_v, self.exponent
+
+
+class Linear(_Device):
+    """A first-order low-pass behind a line: f = gain · u(t - T). Nothing feeds back."""
+
+    kind: Literal["linear"] = "linear"
+    delay_s: NonNegativeFloat = Field(default=2e-6, description="T, of the input")
+    gain_per_v: float = Field(default=1.0, description="x per volt at the input")
+
+    def _past(self, dt_s: float) -> int:
+        return int(self.delay_s / dt_s) + 1
+
+    def _steps_of_delay(self, sample_s: float) -> int:
+        return 1
+
+    def _evolve(self, volts: Array, dt_s: float, x: float, past: Array, weights: Weights) -> tuple[Array, Array]:
+        from reservoir_hw.emulators.physics import kernels
+
+        begun = len(past)
+        line = np.concatenate([past, self.gain_per_v * volts])
+        out = np.empty(len(volts))
+        kernels.delayed_input(x, line, begun - 1, self.delay_s / dt_s - (begun - 1), weights.keep, out)
+        return out, line[-begun:].copy()
+
+
+def _on_grid(past: Array, old_s: float, new_s: float, points: int) -> Array:
+    """The past on another grid that also ends now."""
+    if old_s == new_s:
+        return past
+    age = np.arange(len(past) - 1, -1, -1) * old_s
+    wanted = np.arange(points - 1, -1, -1) * new_s
+    return np.interp(-wanted, -age, past)
+
+
+def _by_name(value: Any) -> Any:
+    return {"kind": value} if isinstance(value, str) else value
+
+
+Model: TypeAlias = Ikeda | MackeyGlass | Linear
+
+Device = Annotated[
+    Model,
+    Field(discriminator="kind"),
+    BeforeValidator(_by_name, json_schema_input_type=Model | Literal["ikeda", "mackey_glass", "linear"]),
+]

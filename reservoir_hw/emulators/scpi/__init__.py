@@ -1,0 +1,1 @@
+"""The language of instruments, from their side: IEEE 488.2 and SCPI-99."""

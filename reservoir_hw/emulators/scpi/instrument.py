@@ -1,0 +1,243 @@
+"""The base class of emulated instruments: messages in, answers out, with the status model of IEEE 488.2."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from reservoir_hw.emulators.scpi.arguments import Integer
+from reservoir_hw.emulators.scpi.errors import ErrorQueue, ScpiError
+from reservoir_hw.emulators.scpi.tree import Call, CommandTree, command, query
+
+log = logging.getLogger(__name__)
+
+REGISTER = Integer(low=0, high=255)
+OPERATION_COMPLETE, POWER_ON = 0x01, 0x80
+ERRORS_AVAILABLE, EVENT_SUMMARY, MASTER_SUMMARY = 0x04, 0x20, 0x40
+# How often a waiting instrument looks whether somebody has cleared it.
+WAIT_S = 0.01
+
+
+class _Cancelled(Exception):
+    """The client has cleared the device, or gone, while a command was waiting."""
+
+
+def _never() -> bool:
+    return False
+
+
+class ScpiDevice:
+    """An instrument. Subclasses declare their commands with `command` and `query`, and override the hooks.
+
+    A message is carried out as a whole before the next one, whoever sent it. A command that cannot be understood (-1xx)
+    ends its message; after other errors the rest of the message is carried out.
+    """
+
+    identity: str = "reservoir_hw,SCPI device,0,1.0"
+    """The answer to `*IDN?`: manufacturer, model, serial number, version."""
+    _tree: ClassVar[CommandTree]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls._tree = CommandTree(cls)
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._errors = ErrorQueue()
+        self._events = POWER_ON
+        self._event_enable = 0
+        self._service_enable = 0
+        self._operation_complete_wanted = False
+        self._cancelled = _never
+
+    # ---- for servers ----------------------------------------------------------------------------
+
+    def execute(self, message: bytes | bytearray, cancelled: Callable[[], bool] = _never) -> bytes:
+        """Carry out a program message and return the answer.
+
+        May be called from several threads. A `ConnectionError` that a command raises is not caught: a server then
+        closes the connection.
+
+        Args:
+            message: Without its terminator. It must not be changed afterwards: blocks are not copied.
+            cancelled: Asked while `*OPC?` and `*WAI` wait. When it is true they end, and so does the message, without
+                an answer.
+
+        Returns:
+            The answers of all queries, joined by `;`, without a terminator; `b""` if there is none.
+        """
+        log.debug("> %r", message[:80])
+        answers: list[bytes] = []
+        with self._lock:
+            self._cancelled = cancelled
+            try:
+                indefinite = False
+                for call in self._tree.calls(message):
+                    if call.declared.is_query and indefinite:
+                        raise ScpiError(-440)
+                    self._perform(call, answers)
+                    indefinite = indefinite or call.declared.indefinite
+            except ScpiError as error:
+                self.report(error)
+            except _Cancelled:
+                answers.clear()
+        answer = answers[0] if len(answers) == 1 else b";".join(answers)
+        log.debug("< %r", answer[:80])
+        return answer
+
+    def _perform(self, call: Call, answers: list[bytes]) -> None:
+        try:
+            value = call.perform(self)
+        except ScpiError as error:
+            if error.is_command_error:
+                raise
+            self.report(error)
+        else:
+            if call.declared.is_query:
+                answers.append(self.answer(value))
+
+    def report(self, error: ScpiError) -> None:
+        """Put an error into the queue, and its class into the standard event status register."""
+        log.debug("error %s", error)
+        with self._lock:
+            self._errors.add(error)
+            self._events |= error.event_bit
+
+    def status_byte(self) -> int:
+        """The status byte without the bit MAV, which belongs to a connection. Never waits for a running command."""
+        status = ERRORS_AVAILABLE if len(self._errors) else 0
+        status |= EVENT_SUMMARY if self._standard_events() & self._event_enable else 0
+        return status | (MASTER_SUMMARY if status & self._service_enable else 0)
+
+    # ---- hooks ----------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """`*RST`: all settings to their defaults."""
+
+    def trigger(self) -> None:
+        """`*TRG`, and the trigger message of HiSLIP."""
+        raise ScpiError(-211)
+
+    def operation_complete(self, timeout_s: float) -> bool:
+        """Wait until pending operations have ended, but not longer than `timeout_s`; return whether they have.
+
+        Used by `*OPC?` and `*WAI` again and again, and by `*OPC` with 0. May be called from several threads.
+        """
+        return True
+
+    def answer(self, value: Any) -> bytes:
+        """A query's value as it is sent: bytes and text unchanged, truth as 1 or 0, floats as `+1.5E+00` (NR3)."""
+        if isinstance(value, bytes):
+            return value
+        if isinstance(value, bool):
+            return b"1" if value else b"0"
+        if isinstance(value, float):
+            return f"{value:+.15E}".encode()
+        return str(value).encode("latin-1")
+
+    def format_error(self, error: ScpiError) -> str:
+        """An entry of the error queue as `SYSTem:ERRor?` answers it; code 0 if the queue is empty."""
+        return str(error)
+
+    def self_test(self) -> int:
+        """`*TST?`: 0 if all is well."""
+        return 0
+
+    # ---- common commands ------------------------------------------------------------------------
+
+    @query("*IDN", indefinite=True)
+    def common_identity(self) -> str:
+        """`*IDN?`."""
+        return self.identity
+
+    @command("*CLS")
+    def common_clear_status(self) -> None:
+        """`*CLS` empties the error queue and the event register."""
+        self._errors.clear()
+        self._events = 0
+        self._operation_complete_wanted = False
+
+    @command("*RST")
+    def common_reset(self) -> None:
+        """`*RST`."""
+        self._operation_complete_wanted = False
+        self.reset()
+
+    @command("*TRG")
+    def common_trigger(self) -> None:
+        """`*TRG`."""
+        self.trigger()
+
+    @query("*TST")
+    def common_self_test(self) -> int:
+        """`*TST?`."""
+        return self.self_test()
+
+    @command("*WAI")
+    def common_wait(self) -> None:
+        """`*WAI`: what follows waits for pending operations."""
+        while not self.operation_complete(WAIT_S):
+            if self._cancelled():
+                raise _Cancelled
+
+    @command("*OPC")
+    def common_operation_complete(self) -> None:
+        """`*OPC`: the event register will say when pending operations have ended."""
+        self._operation_complete_wanted = True
+
+    @query("*OPC")
+    def common_wait_for_completion(self) -> str:
+        """`*OPC?` answers when pending operations have ended."""
+        self.common_wait()
+        return "1"
+
+    @query("*ESR")
+    def common_events(self) -> int:
+        """`*ESR?` answers the standard event status register and clears it."""
+        events = self._standard_events()
+        self._events = 0
+        return events
+
+    @command("*ESE", REGISTER)
+    def common_set_event_enable(self, mask: int) -> None:
+        """`*ESE`."""
+        self._event_enable = mask
+
+    @query("*ESE")
+    def common_event_enable(self) -> int:
+        """`*ESE?`."""
+        return self._event_enable
+
+    @query("*STB")
+    def common_status_byte(self) -> int:
+        """`*STB?`."""
+        return self.status_byte()
+
+    @command("*SRE", REGISTER)
+    def common_set_service_enable(self, mask: int) -> None:
+        """`*SRE`; bit 6 means nothing there."""
+        self._service_enable = mask & ~MASTER_SUMMARY
+
+    @query("*SRE")
+    def common_service_enable(self) -> int:
+        """`*SRE?`."""
+        return self._service_enable
+
+    @query("SYSTem:ERRor[:NEXT]")
+    def system_error(self) -> str:
+        """`SYSTem:ERRor?` removes the oldest error from the queue."""
+        return self.format_error(self._errors.take())
+
+    @query("SYSTem:VERSion")
+    def system_version(self) -> str:
+        """`SYSTem:VERSion?`: the edition of SCPI."""
+        return "1999.0"
+
+    def _standard_events(self) -> int:
+        """The register. Whether `*OPC` is due is looked at when somebody asks."""
+        if self._operation_complete_wanted and self.operation_complete(0.0):
+            self._operation_complete_wanted = False
+            self._events |= OPERATION_COMPLETE
+        return self._events

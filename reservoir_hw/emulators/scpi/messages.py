@@ -1,0 +1,130 @@
+"""Where program messages, their units and their arguments end (IEEE 488.2, 7).
+
+A newline ends a message, `;` a unit and `,` an argument, but not within a string, and not within a block of bytes
+`#<n><length><bytes>`. Blocks are stepped over and never looked at, so a large one costs as much as a small one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from reservoir_hw.emulators.scpi.errors import ScpiError
+
+Token = bytes | memoryview
+"""An argument as it was sent: the contents of a block as a view of the message, everything else as bytes."""
+
+_STRING_OR_BLOCK = re.compile(rb"[\"'#]")
+_STOPS = {stop: re.compile(b"[\"'#" + stop + b"]") for stop in (b"\n", b";", b",")}
+_STRING_ENDS = {quote: re.compile(b"[\n" + quote + b"]") for quote in (b'"', b"'")}
+_BLOCK_HEADER = re.compile(rb"#([1-9])")
+
+
+class Found(NamedTuple):
+    """Where a stop is. Without one, `at` is None, and more bytes have to come."""
+
+    at: int | None
+    resume: int
+    """Where to look on when more bytes have come."""
+    missing: int
+    """How many bytes must come at least."""
+
+
+def find_message_end(data: bytes | bytearray, start: int = 0) -> Found:
+    """The next newline of a stream that ends a message."""
+    return _find(data, b"\n", start, len(data), ended=False)
+
+
+def split_messages(data: bytearray) -> list[bytearray]:
+    """The messages in `data`, of which the last one ends with the data (END of IEEE 488.2)."""
+    pieces = list(_pieces(data, b"\n", 0, len(data)))
+    if pieces[0][1] >= len(data) - 1:
+        # One message, which may be large: it is not copied.
+        del data[pieces[0][1] :]
+        return [data]
+    return [data[start:end] for start, end in pieces]
+
+
+def split_units(message: bytes | bytearray) -> Iterator[tuple[int, int]]:
+    """Start and end of each unit of a message."""
+    return _pieces(message, b";", 0, len(message))
+
+
+def split_arguments(message: bytes | bytearray, start: int, end: int) -> list[Token]:
+    """The arguments between `start` and `end`. Raises `ScpiError` where a block is not whole."""
+    if not _STRING_OR_BLOCK.search(message, start, end):
+        text = bytes(message[start:end])
+        return [part.strip() for part in text.split(b",")] if text.strip() else []
+    return [_token(message, *piece) for piece in _pieces(message, b",", start, end)]
+
+
+def _token(message: bytes | bytearray, start: int, end: int) -> Token:
+    while start < end and message[start] <= 0x20:
+        start += 1
+    if message[start : start + 2] == b"#0":
+        # The newline at its end belongs to the message.
+        return memoryview(message)[start + 2 : end - message.endswith(b"\n")]
+    if not _BLOCK_HEADER.match(message, start, end):
+        return bytes(message[start:end]).strip()
+    first, after = _block(message, start, end) or (end, end + 1)
+    if after > end or bytes(message[after:end]).strip():
+        raise ScpiError(-161)
+    return memoryview(message)[first:after]
+
+
+def _block(data: bytes | bytearray, start: int, end: int) -> tuple[int, int] | None:
+    """Where the contents of a block begin and end, or None if its header is not whole."""
+    first = start + 2 + data[start + 1] - ord("0")
+    digits = bytes(data[start + 2 : min(first, end)])
+    if first > end or not digits.isdigit():
+        return None
+    return first, first + int(digits)
+
+
+def _pieces(data: bytes | bytearray, stop: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
+    while (at := _find(data, stop, start, end, ended=True).at) is not None:
+        yield start, at
+        start = at + 1
+    yield start, end
+
+
+def _find(data: bytes | bytearray, stop: bytes, start: int, end: int, *, ended: bool) -> Found:
+    position = start
+    while found := _STOPS[stop].search(data, position, end):
+        at, character = found.start(), found.group()
+        if character == stop:
+            return Found(at, at, 0)
+        if character == b"#":
+            block_end = _after_hash(data, at, end, ended=ended)
+            if block_end is None:
+                return Found(None, at, 1)
+            if block_end >= end:
+                # Behind the block comes at least the byte that ends its message.
+                return Found(None, at, block_end - end + 1)
+            position = block_end
+        else:
+            close = _STRING_ENDS[character].search(data, at + 1, end)
+            if close is None:
+                return Found(None, at, 1)
+            # A newline ends the message also where somebody forgot the second quote.
+            position = close.start() if close.group() == b"\n" else close.end()
+    return Found(None, end, 1)
+
+
+def _after_hash(data: bytes | bytearray, at: int, end: int, *, ended: bool) -> int | None:
+    """Where to look on behind a `#`, or None if that is not known yet."""
+    if at + 1 == end:
+        return None
+    kind = data[at + 1 : at + 2]
+    if kind == b"0":
+        # Such a block ends with its message; on a stream that is the next newline.
+        newline = -1 if ended else data.find(b"\n", at, end)
+        return end if newline < 0 else newline
+    if not kind.isdigit():
+        return at + 1
+    digits = bytes(data[at + 2 : min(at + 2 + int(kind), end)])
+    if digits and not digits.isdigit():
+        return at + 1
+    block = _block(data, at, end)
+    return None if block is None else block[1]

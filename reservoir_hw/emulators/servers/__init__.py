@@ -1,0 +1,1 @@
+"""How clients reach an emulated instrument: raw sockets and HiSLIP."""

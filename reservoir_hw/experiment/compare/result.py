@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Two 95 % intervals this many times farther apart than both are wide together: 1 in 2000 by chance.
 _APART = 2.0
+# A measure of a deterministic device has an interval of no width, and its last digits depend on the dtype.
+_ROUNDING = 1e-6
 
 
 @dataclass(kw_only=True)
@@ -143,7 +145,7 @@ class Comparison(InFolder):
 
     def _measures_differ(self, name: str) -> bool:
         low, high = sorted((side.measured[name] for side in self.sides), key=lambda found: found.value)
-        if low.value == high.value:
+        if math.isclose(low.value, high.value, rel_tol=_ROUNDING):
             return False
         margins = _margin(low.value, low.interval.high), _margin(high.value, high.interval.low)
         return high.value - low.value > _APART * math.hypot(*margins)

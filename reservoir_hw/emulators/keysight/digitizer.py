@@ -1,0 +1,658 @@
+"""An InfiniiVision oscilloscope (InfiniiVision 3000T X-Series Programmer's Guide), as far as records of its inputs go.
+
+What the guide leaves open, or what is simpler here:
+
+- The sample rate is 5 GSa/s divided by the smallest of 1, 2, 5, 10, 20, 50 … with which the time range fits into the
+  memory of 1,000,000 points. It does not depend on how many channels are on.
+- The range of a channel is 256 steps of the 8-bit converter. Steps 0 and 1 mean clipped low, 255 clipped high.
+- Fewer points than were recorded are every second, third … point. The measurement record (`NORMal`) has at most 62,500.
+- Not emulated, and so errors: AC coupling, averages and peak detection, triggers other than edges, other time bases.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reservoir_hw.emulators.bench import Acquisition, VirtualBench
+from reservoir_hw.emulators.physics.converter import to_codes
+from reservoir_hw.emulators.scpi.arguments import Boolean, Integer, Keyword, ListOf, Number, definite_block
+from reservoir_hw.emulators.scpi.errors import ScpiError
+from reservoir_hw.emulators.scpi.instrument import ScpiDevice
+from reservoir_hw.emulators.scpi.tree import command, query
+
+HIGHEST_RATE_HZ = 5e9
+MEMORY_POINTS = 1_000_000
+MEASUREMENT_POINTS = 62_500
+TIME_DIVISIONS, VOLT_DIVISIONS = 10, 8
+RUNNING, WAITING_FOR_TRIGGER = 1 << 3, 1 << 5
+# With :TRIGger:SWEep AUTO, so long after arming the instrument triggers itself.
+AUTO_TRIGGER_S = 0.05
+BANDWIDTH_LIMIT_HZ = 20e6
+EXTERNAL_RANGE_V = 8.0
+# The left edge of the screen, as a part of the time range before the reference.
+_REFERENCES = {"LEFT": 0.1, "CENT": 0.5, "RIGH": 0.9}
+_BITS = {"NORM": 8, "HRES": 12}
+_TYPES = {"NORM": 0, "HRES": 3}
+_FORMATS = {"BYTE": 0, "WORD": 1, "ASC": 4}
+_CHANNELS = tuple(f"CHANnel{number}" for number in range(1, 5))
+
+
+@dataclass
+class Channel:
+    """The settings of an input. Volts are those at the tip of its probe."""
+
+    on: bool = False
+    range_v: float = 40.0
+    offset_v: float = 0.0
+    probe: float = 10.0
+    impedance: str = "ONEM"
+    limited: bool = False
+    level_v: float = 0.0
+
+    def highest_range_v(self) -> float:
+        """Of 50 ohm, 1 V per division is the most."""
+        return self.probe * (40.0 if self.impedance == "ONEM" else 8.0)
+
+    def highest_offset_v(self) -> float:
+        """The more, the coarser the range is."""
+        return self.probe * (2.0 if self.range_v <= 1.6 * self.probe else 50.0)
+
+    def settle(self) -> None:
+        """Range and offset become the nearest ones that there are."""
+        self.range_v = min(self.range_v, self.highest_range_v())
+        self.offset_v = float(np.clip(self.offset_v, -self.highest_offset_v(), self.highest_offset_v()))
+
+    def bounds(self) -> tuple[float, float]:
+        """Trigger levels lie within three quarters of the range from the middle of the screen."""
+        return self.offset_v - 0.75 * self.range_v, self.offset_v + 0.75 * self.range_v
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was acquired: codes (points,) by channel, and how to read them."""
+
+    kind: str
+    rate_hz: float
+    first_s: float
+    codes: dict[int, NDArray[np.int32]]
+    scales: dict[int, tuple[float, float]]
+    """Range and offset by channel."""
+
+
+@dataclass
+class _Settings:
+    channels: dict[int, Channel] = field(default_factory=lambda: {n: Channel(on=n == 1) for n in range(1, 5)})
+    time_range_s: float = 1e-3
+    position_s: float = 0.0
+    reference: str = "CENT"
+    sweep: str = "AUTO"
+    source: str = "CHAN1"
+    slope: str = "POS"
+    external_level_v: float = 0.0
+    kind: str = "NORM"
+    count: int = 8
+    waveform_source: int = 1
+    format: str = "BYTE"
+    byte_order: str = "MSBF"
+    unsigned: bool = True
+    points: float = 1000
+    points_mode: str = "NORM"
+
+
+class InfiniiVision(ScpiDevice):
+    """The oscilloscope on a bench, whose inputs 1 to 4 are its channels."""
+
+    identity = "KEYSIGHT TECHNOLOGIES,MSO-X 3054T,MY00000002,07.50.2021102830"
+
+    def __init__(self, bench: VirtualBench) -> None:
+        super().__init__()
+        self._bench = bench
+        self._state = threading.RLock()
+        self.reset()
+
+    # ---- hooks ----------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """The default setup: channel 1 is on, and the instrument runs and triggers itself."""
+        with self._state:
+            self._set = _Settings()
+            self._record: Record | None = None
+            self._armed_event = self._triggered_event = False
+            self._digitizing = False
+            self._run(continuously=True)
+
+    def operation_complete(self, timeout_s: float) -> bool:
+        """Only `:DIGitize` is waited for."""
+        if not self._digitizing:
+            return True
+        self._bench.capture(timeout_s)
+        self._look()
+        return not self._digitizing
+
+    def format_error(self, error: ScpiError) -> str:
+        """With the sign of the number, as `+0,"No error"`."""
+        return f'{error.code:+d},"{error.text}"'
+
+    # ---- acquisition ----------------------------------------------------------------------------
+
+    def _rate_hz(self) -> float:
+        least = max(1.0, HIGHEST_RATE_HZ * self._set.time_range_s / MEMORY_POINTS) * (1 - 1e-9)
+        power = 10.0 ** math.floor(math.log10(least))
+        return HIGHEST_RATE_HZ / next(step * power for step in (1, 2, 5, 10) if step * power >= least)
+
+    def _points(self) -> int:
+        return round(self._rate_hz() * self._set.time_range_s)
+
+    def _run(self, *, continuously: bool) -> None:
+        with self._state:
+            self._running, self._continuously = True, continuously
+            if not continuously:
+                self._record = None
+            self._arm()
+
+    def _arm(self) -> None:
+        settings = self._set
+        source, level_v = settings.source, settings.external_level_v
+        if source != "EXT":
+            channel = settings.channels[int(source[-1])]
+            level_v = channel.level_v / channel.probe
+        self._acquisition = Acquisition(
+            rate_hz=self._rate_hz(),
+            samples=self._points(),
+            first_s=settings.position_s - _REFERENCES[settings.reference] * settings.time_range_s,
+            source="external" if source == "EXT" else int(source[-1]),
+            level_v=level_v,
+            slope="rising" if settings.slope == "POS" else "falling",
+            channels=[number for number, channel in settings.channels.items() if channel.on],
+        )
+        self._armed_event, self._armed_at = True, time.monotonic()
+        self._bench.arm(self._acquisition)
+
+    def _changed(self) -> None:
+        """What is being acquired begins again with new settings."""
+        if self._running:
+            self._arm()
+
+    def _halt(self) -> None:
+        with self._state:
+            self._running = self._continuously = self._digitizing = False
+            self._bench.disarm()
+
+    def _look(self) -> None:
+        """Take the record if the trigger has come."""
+        with self._state:
+            if not self._running:
+                return
+            if self._set.sweep == "AUTO" and time.monotonic() > self._armed_at + AUTO_TRIGGER_S:
+                self._bench.force()
+            volts = None if self._bench.armed else self._bench.capture(0)
+            if volts is None:
+                return
+            self._record, self._triggered_event = self._converted(volts), True
+            self._running, self._digitizing = self._continuously, False
+            if self._running:
+                self._arm()
+
+    def _converted(self, volts: dict[int, NDArray[np.float64]]) -> Record:
+        channels, rate_hz = self._set.channels, self._acquisition.rate_hz
+        codes = {}
+        for number, seen in volts.items():
+            channel = channels[number]
+            limited = _low_pass(seen, rate_hz) if channel.limited else seen
+            codes[number] = to_codes(limited * channel.probe, channel.range_v, channel.offset_v, _BITS[self._set.kind])
+        scales = {number: (channels[number].range_v, channels[number].offset_v) for number in codes}
+        return Record(self._set.kind, rate_hz, self._acquisition.first_s, codes, scales)
+
+    @command("RUN")
+    def run(self) -> None:
+        """`:RUN` acquires again and again."""
+        self._run(continuously=True)
+
+    @command("STOP")
+    def stop(self) -> None:
+        """`:STOP`."""
+        self._look()
+        self._halt()
+
+    @command("SINGle")
+    def single(self) -> None:
+        """`:SINGle` acquires once. Nobody waits for it."""
+        self._run(continuously=False)
+
+    @command("DIGitize", ListOf(Keyword(*_CHANNELS)), required=0)
+    def digitize(self, sources: list[str] | None = None) -> None:
+        """`:DIGitize` acquires once, and what follows waits until the record is complete."""
+        if sources:
+            for number, channel in self._set.channels.items():
+                channel.on = f"CHAN{number}" in sources
+        with self._state:
+            self._digitizing = True
+            self._run(continuously=False)
+        try:
+            self.common_wait()
+        finally:
+            if self._digitizing:
+                self._halt()
+
+    @command("TRIGger:FORCe")
+    def force(self) -> None:
+        """`:TRIGger:FORCe`."""
+        self._bench.force()
+
+    @query("AER")
+    def arm_event(self) -> int:
+        """`:AER?`: whether it was armed since the last question."""
+        event, self._armed_event = self._armed_event, False
+        return int(event)
+
+    @query("TER")
+    def trigger_event(self) -> int:
+        """`:TER?`: whether it was triggered since the last question."""
+        self._look()
+        event, self._triggered_event = self._triggered_event, False
+        return int(event)
+
+    @query("OPERegister:CONDition")
+    def operation_condition(self) -> int:
+        """`:OPERegister:CONDition?`."""
+        self._look()
+        waiting = self._running and self._bench.armed
+        return (RUNNING if self._running else 0) | (WAITING_FOR_TRIGGER if waiting else 0)
+
+    @command("ACQuire:TYPE", Keyword("NORMal", "HRESolution"))
+    def set_type(self, kind: str) -> None:
+        """`:ACQuire:TYPE`."""
+        self._set.kind = kind
+        self._changed()
+
+    @query("ACQuire:TYPE")
+    def type(self) -> str:
+        """`:ACQuire:TYPE?`."""
+        return self._set.kind
+
+    @command("ACQuire:COUNt", Integer(low=2, high=65536))
+    def set_count(self, count: int) -> None:
+        """`:ACQuire:COUNt`, of averages."""
+        self._set.count = count
+
+    @query("ACQuire:COUNt")
+    def count(self) -> int:
+        """`:ACQuire:COUNt?`."""
+        return self._set.count
+
+    @query("ACQuire:SRATe")
+    def rate(self) -> float:
+        """`:ACQuire:SRATe?`."""
+        return self._rate_hz()
+
+    @query("ACQuire:POINts")
+    def points(self) -> str:
+        """`:ACQuire:POINts?`."""
+        return f"{self._points():+d}"
+
+    # ---- channels -------------------------------------------------------------------------------
+
+    @command("CHANnel{channel:1-4}:DISPlay", Boolean())
+    def set_display(self, channel: int, on: bool) -> None:
+        """`:CHANnel<n>:DISPlay`: only channels that are on are recorded."""
+        self._set.channels[channel].on = on
+        self._changed()
+
+    @query("CHANnel{channel:1-4}:DISPlay")
+    def display(self, channel: int) -> bool:
+        """`:CHANnel<n>:DISPlay?`."""
+        return self._set.channels[channel].on
+
+    @command(
+        "CHANnel{channel:1-4}:RANGe",
+        Number(
+            "V",
+            low=lambda device, channel: 8e-3 * device.probe(channel),
+            high=lambda device, channel: device.highest_range_v(channel),
+        ),
+    )
+    def set_range(self, channel: int, volts: float) -> None:
+        """`:CHANnel<n>:RANGe`: from the bottom of the screen to its top."""
+        self._set.channels[channel].range_v = volts
+        self._set.channels[channel].settle()
+        self._changed()
+
+    @query("CHANnel{channel:1-4}:RANGe")
+    def range(self, channel: int) -> float:
+        """`:CHANnel<n>:RANGe?`."""
+        return self._set.channels[channel].range_v
+
+    def highest_range_v(self, channel: int) -> float:
+        """What `:CHANnel<n>:RANGe` takes at most."""
+        return self._set.channels[channel].highest_range_v()
+
+    @command(
+        "CHANnel{channel:1-4}:SCALe",
+        Number(
+            "V",
+            low=lambda device, channel: 8e-3 * device.probe(channel) / VOLT_DIVISIONS,
+            high=lambda device, channel: device.highest_range_v(channel) / VOLT_DIVISIONS,
+        ),
+    )
+    def set_scale(self, channel: int, volts: float) -> None:
+        """`:CHANnel<n>:SCALe`: volts per division."""
+        self.set_range(channel, volts * VOLT_DIVISIONS)
+
+    @query("CHANnel{channel:1-4}:SCALe")
+    def scale(self, channel: int) -> float:
+        """`:CHANnel<n>:SCALe?`."""
+        return self._set.channels[channel].range_v / VOLT_DIVISIONS
+
+    @command("CHANnel{channel:1-4}:OFFSet", Number("V"))
+    def set_offset(self, channel: int, volts: float) -> None:
+        """`:CHANnel<n>:OFFSet`: the middle of the screen. Without an error it becomes the nearest that there is."""
+        self._set.channels[channel].offset_v = volts
+        self._set.channels[channel].settle()
+        self._changed()
+
+    @query("CHANnel{channel:1-4}:OFFSet")
+    def offset(self, channel: int) -> float:
+        """`:CHANnel<n>:OFFSet?`."""
+        return self._set.channels[channel].offset_v
+
+    @command("CHANnel{channel:1-4}:COUPling", Keyword("DC", "AC"))
+    def set_coupling(self, channel: int, coupling: str) -> None:
+        """`:CHANnel<n>:COUPling`."""
+        if coupling == "AC":
+            raise ScpiError(-241, "Hardware missing")
+
+    @query("CHANnel{channel:1-4}:COUPling")
+    def coupling(self, channel: int) -> str:
+        """`:CHANnel<n>:COUPling?`."""
+        return "DC"
+
+    @command("CHANnel{channel:1-4}:IMPedance", Keyword("ONEMeg", "FIFTy"))
+    def set_impedance(self, channel: int, impedance: str) -> None:
+        """`:CHANnel<n>:IMPedance`. What loads an output is the bench's affair; the ranges are others."""
+        self._set.channels[channel].impedance = impedance
+        self._set.channels[channel].settle()
+        self._changed()
+
+    @query("CHANnel{channel:1-4}:IMPedance")
+    def impedance(self, channel: int) -> str:
+        """`:CHANnel<n>:IMPedance?`."""
+        return self._set.channels[channel].impedance
+
+    @command("CHANnel{channel:1-4}:PROBe", Number(low=0.1, high=10e3))
+    def set_probe(self, channel: int, attenuation: float) -> None:
+        """`:CHANnel<n>:PROBe`: range, offset and trigger level stay what they are at the input."""
+        settings = self._set.channels[channel]
+        factor = attenuation / settings.probe
+        settings.probe = attenuation
+        settings.range_v *= factor
+        settings.offset_v *= factor
+        settings.level_v *= factor
+        self._changed()
+
+    @query("CHANnel{channel:1-4}:PROBe")
+    def probe(self, channel: int) -> float:
+        """`:CHANnel<n>:PROBe?`."""
+        return self._set.channels[channel].probe
+
+    @command("CHANnel{channel:1-4}:BWLimit", Boolean())
+    def set_bandwidth_limit(self, channel: int, limited: bool) -> None:
+        """`:CHANnel<n>:BWLimit`: a low pass of 20 MHz."""
+        self._set.channels[channel].limited = limited
+        self._changed()
+
+    @query("CHANnel{channel:1-4}:BWLimit")
+    def bandwidth_limit(self, channel: int) -> bool:
+        """`:CHANnel<n>:BWLimit?`."""
+        return self._set.channels[channel].limited
+
+    # ---- time base ------------------------------------------------------------------------------
+
+    @command("TIMebase:MODE", Keyword("MAIN"))
+    def set_time_mode(self, mode: str) -> None:
+        """`:TIMebase:MODE`."""
+
+    @query("TIMebase:MODE")
+    def time_mode(self) -> str:
+        """`:TIMebase:MODE?`."""
+        return "MAIN"
+
+    @command("TIMebase:RANGe", Number("S", low=20e-9, high=500.0))
+    def set_time_range(self, seconds: float) -> None:
+        """`:TIMebase:RANGe`: from the left of the screen to its right."""
+        self._set.time_range_s = seconds
+        self._changed()
+
+    @query("TIMebase:RANGe")
+    def time_range(self) -> float:
+        """`:TIMebase:RANGe?`."""
+        return self._set.time_range_s
+
+    @command("TIMebase:SCALe", Number("S", low=2e-9, high=50.0))
+    def set_time_scale(self, seconds: float) -> None:
+        """`:TIMebase:SCALe`: seconds per division."""
+        self.set_time_range(seconds * TIME_DIVISIONS)
+
+    @query("TIMebase:SCALe")
+    def time_scale(self) -> float:
+        """`:TIMebase:SCALe?`."""
+        return self._set.time_range_s / TIME_DIVISIONS
+
+    @command("TIMebase:POSition", Number("S", low=-500.0, high=500.0))
+    def set_position(self, seconds: float) -> None:
+        """`:TIMebase:POSition`: the time of the reference since the trigger."""
+        self._set.position_s = seconds
+        self._changed()
+
+    @query("TIMebase:POSition")
+    def position(self) -> float:
+        """`:TIMebase:POSition?`."""
+        return self._set.position_s
+
+    @command("TIMebase:REFerence", Keyword("LEFT", "CENTer", "RIGHt"))
+    def set_reference(self, reference: str) -> None:
+        """`:TIMebase:REFerence`: one division from the left, the middle, one division from the right."""
+        self._set.reference = reference
+        self._changed()
+
+    @query("TIMebase:REFerence")
+    def reference(self) -> str:
+        """`:TIMebase:REFerence?`."""
+        return self._set.reference
+
+    # ---- trigger --------------------------------------------------------------------------------
+
+    @command("TRIGger:MODE", Keyword("EDGE"))
+    def set_trigger_mode(self, mode: str) -> None:
+        """`:TRIGger:MODE`."""
+
+    @query("TRIGger:MODE")
+    def trigger_mode(self) -> str:
+        """`:TRIGger:MODE?`."""
+        return "EDGE"
+
+    @command("TRIGger:SWEep", Keyword("AUTO", "NORMal"))
+    def set_sweep(self, sweep: str) -> None:
+        """`:TRIGger:SWEep`."""
+        self._set.sweep = sweep
+        self._changed()
+
+    @query("TRIGger:SWEep")
+    def sweep(self) -> str:
+        """`:TRIGger:SWEep?`."""
+        return self._set.sweep
+
+    @command("TRIGger[:EDGE]:SOURce", Keyword(*_CHANNELS, "EXTernal"))
+    def set_source(self, source: str) -> None:
+        """`:TRIGger[:EDGE]:SOURce`."""
+        self._set.source = source
+        self._changed()
+
+    @query("TRIGger[:EDGE]:SOURce")
+    def source(self) -> str:
+        """`:TRIGger[:EDGE]:SOURce?`."""
+        return self._set.source
+
+    @command("TRIGger[:EDGE]:LEVel", Number("V"), Keyword(*_CHANNELS, "EXTernal"), required=1)
+    def set_level(self, volts: float, source: str | None = None) -> None:
+        """`:TRIGger[:EDGE]:LEVel`, of the source that is set, or of another."""
+        source = source or self._set.source
+        channel = None if source == "EXT" else self._set.channels[int(source[-1])]
+        low, high = channel.bounds() if channel else (-EXTERNAL_RANGE_V, EXTERNAL_RANGE_V)
+        if not low <= volts <= high:
+            raise ScpiError(-222)
+        if channel:
+            channel.level_v = volts
+        else:
+            self._set.external_level_v = volts
+        self._changed()
+
+    @query("TRIGger[:EDGE]:LEVel", Keyword(*_CHANNELS, "EXTernal"), required=0)
+    def level(self, source: str | None = None) -> float:
+        """`:TRIGger[:EDGE]:LEVel?`."""
+        source = source or self._set.source
+        return self._set.external_level_v if source == "EXT" else self._set.channels[int(source[-1])].level_v
+
+    @command("TRIGger[:EDGE]:SLOPe", Keyword("POSitive", "NEGative"))
+    def set_slope(self, slope: str) -> None:
+        """`:TRIGger[:EDGE]:SLOPe`."""
+        self._set.slope = slope
+        self._changed()
+
+    @query("TRIGger[:EDGE]:SLOPe")
+    def slope(self) -> str:
+        """`:TRIGger[:EDGE]:SLOPe?`."""
+        return self._set.slope
+
+    # ---- waveforms ------------------------------------------------------------------------------
+
+    @command("WAVeform:SOURce", Keyword(*_CHANNELS))
+    def set_waveform_source(self, source: str) -> None:
+        """`:WAVeform:SOURce`."""
+        self._set.waveform_source = int(source[-1])
+
+    @query("WAVeform:SOURce")
+    def waveform_source(self) -> str:
+        """`:WAVeform:SOURce?`."""
+        return f"CHAN{self._set.waveform_source}"
+
+    @command("WAVeform:FORMat", Keyword("BYTE", "WORD", "ASCii"))
+    def set_format(self, name: str) -> None:
+        """`:WAVeform:FORMat`."""
+        self._set.format = name
+
+    @query("WAVeform:FORMat")
+    def format(self) -> str:
+        """`:WAVeform:FORMat?`."""
+        return self._set.format
+
+    @command("WAVeform:BYTeorder", Keyword("LSBFirst", "MSBFirst"))
+    def set_byte_order(self, order: str) -> None:
+        """`:WAVeform:BYTeorder`."""
+        self._set.byte_order = order
+
+    @query("WAVeform:BYTeorder")
+    def byte_order(self) -> str:
+        """`:WAVeform:BYTeorder?`."""
+        return self._set.byte_order
+
+    @command("WAVeform:UNSigned", Boolean())
+    def set_unsigned(self, unsigned: bool) -> None:
+        """`:WAVeform:UNSigned`."""
+        self._set.unsigned = unsigned
+
+    @query("WAVeform:UNSigned")
+    def unsigned(self) -> bool:
+        """`:WAVeform:UNSigned?`."""
+        return self._set.unsigned
+
+    @command("WAVeform:POINts", Integer(low=100, high=8e6))
+    def set_waveform_points(self, points: float) -> None:
+        """`:WAVeform:POINts`: as many at most. `MAX` means all, and sets the mode to MAXimum, too."""
+        self._set.points = points
+        if points == 8e6:
+            self._set.points_mode = "MAX"
+
+    @query("WAVeform:POINts")
+    def waveform_points(self) -> str:
+        """`:WAVeform:POINts?`: as many as `:WAVeform:DATA?` gives, 0 if it has nothing to give."""
+        return f"{self._taken()[1]:+d}"
+
+    @command("WAVeform:POINts:MODE", Keyword("NORMal", "MAXimum", "RAW"))
+    def set_points_mode(self, mode: str) -> None:
+        """`:WAVeform:POINts:MODE`: the measurement record, or the raw one, which there is when it has stopped."""
+        self._set.points_mode = mode
+
+    @query("WAVeform:POINts:MODE")
+    def points_mode(self) -> str:
+        """`:WAVeform:POINts:MODE?`."""
+        return self._set.points_mode
+
+    @query("WAVeform:PREamble")
+    def preamble(self) -> str:
+        """`:WAVeform:PREamble?`: how to read the data; without a record there are 0 points, 0 s and 0 V apart."""
+        settings = self._set
+        every, points = self._taken()
+        middle, y_step = self._steps()
+        record, number = self._record, settings.waveform_source
+        x_step, first_s, step_v, offset_v, kind = 0.0, 0.0, 0.0, 0.0, settings.kind
+        if record and points:
+            (range_v, offset_v), kind = record.scales[number], record.kind
+            x_step, first_s, step_v = every / record.rate_hz, record.first_s, range_v / y_step
+        whole = (_FORMATS[settings.format], _TYPES[kind], points, 1)
+        return (
+            ",".join(f"{n:+d}" for n in whole)
+            + f",{x_step:+.15E},{first_s:+.15E},+0,{step_v:+.9E},{offset_v:+.9E},{middle:+d}"
+        )
+
+    @query("WAVeform:DATA")
+    def data(self) -> bytes:
+        """`:WAVeform:DATA?`."""
+        every, points = self._taken()
+        record, number = self._record, self._set.waveform_source
+        if record is None or not points:
+            raise ScpiError(-230)
+        spare = _BITS[record.kind] - 8
+        codes = record.codes[number][::every]
+        clipped_low, clipped_high = codes >> spare <= 1, codes >> spare == 255
+        middle, steps = self._steps()
+        values = codes << 16 - 8 - spare if steps == 1 << 16 else codes >> spare
+        values[clipped_low], values[clipped_high] = 1, steps - 1
+        if self._set.format == "ASC":
+            range_v, offset_v = record.scales[number]
+            volts = (values - middle) * (range_v / steps) + offset_v
+            return definite_block(",".join(f"{v: .5E}" for v in volts).encode(), digits=8)
+        values -= steps // 2 - middle
+        order = "<" if self._set.byte_order == "LSBF" else ">"
+        size = 1 if steps == 256 else 2
+        sent = values.astype(f"{order}{'u' if self._set.unsigned else 'i'}{size}")
+        return definite_block(sent.data, digits=8)
+
+    def _steps(self) -> tuple[int, int]:
+        """The value in the middle of the screen, and how many values there are."""
+        steps = 256 if self._set.format == "BYTE" else 1 << 16
+        return steps // 2 if self._set.unsigned or self._set.format == "ASC" else 0, steps
+
+    def _taken(self) -> tuple[int, int]:
+        """Every how many points are sent, and how many points that makes."""
+        self._look()
+        settings = self._set
+        if self._record is None or settings.waveform_source not in self._record.codes:
+            return 1, 0
+        count = len(self._record.codes[settings.waveform_source])
+        raw = settings.points_mode != "NORM" and not self._running
+        every = math.ceil(count / min(settings.points, math.inf if raw else MEASUREMENT_POINTS))
+        return every, math.ceil(count / every)
+
+
+def _low_pass(volts: NDArray[np.float64], rate_hz: float) -> NDArray[np.float64]:
+    """One pole at the bandwidth limit, at rest before the record."""
+    decay = 2 * math.pi * BANDWIDTH_LIMIT_HZ / rate_hz
+    answer = np.exp(-decay * np.arange(math.ceil(12 / decay)))
+    before = np.full(len(answer) - 1, volts[0])
+    return np.convolve(np.concatenate((before, volts)), answer / answer.sum(), mode="valid")

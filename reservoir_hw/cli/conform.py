@@ -9,7 +9,8 @@ import typer
 
 from reservoir_hw.cli.options import InputsOption, JsonOption, SetOption
 from reservoir_hw.cli.show import own_stdout, print_json, print_tables, progress_bar
-from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.errors import MissingExtra
+from reservoir_hw.core.files import make_folder
 
 
 def conform(
@@ -50,7 +51,8 @@ def conform(
 
     before = None if baseline is None else read_baseline(baseline)
     if out is not None:
-        _make(out)
+        # Before the device is driven: what is found must have a place.
+        make_folder(out)
     with own_stdout(json), progress_bar() as progress:
         config = config_from_file(file, set=set_ or [], inputs=inputs)
         try:
@@ -76,14 +78,6 @@ def conform(
         raise KeyboardInterrupt
     if not report.passed:
         raise typer.Exit(1)
-
-
-def _make(folder: Path) -> None:
-    """Before the device is driven: what was found must have a place."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigurationError(f"{folder} cannot be made: {error.strerror}; name another folder with -o") from error
 
 
 def _say(text: str) -> None:

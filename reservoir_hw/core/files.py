@@ -9,6 +9,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from reservoir_hw.core.errors import ConfigurationError
+
 # What systems answer that open no folders, or have nothing to settle in them. A rename is whole there all the same.
 _NOT_SETTLED = {errno.EACCES, errno.EPERM, errno.EINVAL, errno.EBADF, errno.EISDIR, errno.ENOTSUP}
 
@@ -40,6 +42,14 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         if isinstance(error, OSError):
             raise OSError(error.errno, f"cannot write {path}: {error.strerror or error}") from error
         raise
+
+
+def make_folder(path: Path) -> None:
+    """A folder for results, with those above it. Raises `ConfigurationError` where that is not possible."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be made: {error.strerror or error}; name another with -o") from error
 
 
 def settle_folder(path: Path) -> None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 
-from reservoir_hw.core.errors import DeviceError, DeviceFault
+from reservoir_hw.core.errors import DeviceError
 from reservoir_hw.core.hil import Action, HilConfig
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.testing.actions import perform
+from reservoir_hw.testing.actions import perform, recover
 from reservoir_hw.testing.comparison import (
     REPEATS,
     ROUNDING,
@@ -73,6 +73,7 @@ class Bench:
         self.early: np.ndarray | None = None
         """Responses to the standard drive from the beginning of the run, (repeats, time, nodes)."""
         self._driven_before = 0
+        self._rewound: Mapping[str, np.ndarray] | None = None
 
     # ---- the device -----------------------------------------------------------------------------
 
@@ -84,6 +85,9 @@ class Bench:
         finally:
             if self.reservoir.counters is not before:
                 self._driven_before += before.steps
+        # It would play the next repetition of a drive each time.
+        if self.reservoir.known_inputs() is not None:
+            self._rewound = self.reservoir.snapshot()
 
     def close(self) -> None:
         """Bring it to its safe state."""
@@ -93,8 +97,7 @@ class Bench:
         """After a fault: bring it to its safe state, recover it, and take it again."""
         with contextlib.suppress(DeviceError):
             self.close()
-        if self.hil.recover is not None and self.perform(self.hil.recover) is False:
-            raise DeviceFault(f"hil.recover: {self.hil.recover!r} answers that the device is not right again")
+        recover(self.config)
         self.open()
 
     def perform(self, action: Action) -> Any:
@@ -155,9 +158,7 @@ class Bench:
         """Constant inputs (1, steps, inputs): one value, or one for each input."""
         if self.reservoir.known_inputs() is not None:
             not_offered("a recording answers the inputs alone that it was recorded with")
-        u = np.empty((1, steps, self.spec.inputs), self.spec.numpy_dtype)
-        u[...] = value
-        return u
+        return np.full((1, steps, self.spec.inputs), value, self.spec.numpy_dtype)
 
     def pasts(self) -> tuple[np.ndarray, np.ndarray]:
         """Two pasts that leave other states behind: a high input, and one beside the middle of the range.
@@ -168,11 +169,17 @@ class Bench:
         # One step longer: what counts steps, and is not reset, is then in another phase.
         return self.level(high, self.plan.past), self.level(low + 0.45 * (high - low), self.plan.past + 1)
 
+    def rest(self, batch: int = 1) -> None:
+        """Bring the device to rest; a recording to its beginning."""
+        if self._rewound is not None:
+            self.reservoir.restore(self._rewound)
+        self.reservoir.reset(batch)
+
     def drive(
         self, u: np.ndarray, pieces: Sequence[int] = (), between: Callable[[], object] | None = None
     ) -> np.ndarray:
         """States (batch, time, nodes) of a drive from rest, in one piece or in several."""
-        self.reservoir.reset(len(u))
+        self.rest(len(u))
         if not pieces:
             return np.asarray(self.reservoir.run(u))
         parts, begin = [], 0

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import numpy as np
+
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.testing.comparison import REPEATS
@@ -15,6 +17,9 @@ STEPS = 80
 
 FEWEST_STEPS = 12
 """A drive must be longer than the pieces that it is cut into."""
+
+MOST_INPUTS = 3
+"""So many inputs are looked at one by one."""
 
 SINGLE_STEPS = 100
 """Whose round trips are timed."""
@@ -49,6 +54,11 @@ class Plan:
     def past(self) -> int:
         """Steps of a past that a drive must not remember, or must have forgotten."""
         return max(4, self.steps // 3)
+
+    @property
+    def inputs(self) -> list[int]:
+        """Those that are looked at one by one: all, or the first, the last and some between them."""
+        return sorted({round(at) for at in np.linspace(0, self.spec.inputs - 1, MOST_INPUTS)})
 
     @property
     def repeats(self) -> int:

@@ -17,7 +17,6 @@ from reservoir_hw.drivers.visa.scpi import ScpiInstrument
 _RUNNING = 8  # bit 3 of the operation status condition register
 _LOOK_S = 0.002
 _TIME_DIVISIONS = 10
-_VOLT_DIVISIONS = 8
 _READ_BACK = 0.05
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from reservoir_hw.core import provenance
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.files import make_folder
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.compare.nodes import compare_nodes
 from reservoir_hw.experiment.compare.result import Comparison
@@ -205,8 +206,5 @@ def _place(folder: str | Path | None) -> Iterator[Path]:
     place = Path(folder)
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise ConfigurationError(f"{folder} is there already; name a new folder with -o")
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigurationError(f"{folder} cannot be made: {error.strerror or error}; name another with -o") from error
+    make_folder(place)
     yield place

@@ -59,7 +59,7 @@ def test_stream(bench: Bench) -> None:
     u, pieces = bench.inputs(), bench.plan.pieces(*_ODD)
 
     def streamed() -> np.ndarray:
-        reservoir.reset(1)
+        bench.rest()
         chunks = np.split(u, np.cumsum(pieces)[:-1], axis=1)
         return np.concatenate([np.asarray(states) for states in reservoir.stream(chunks)], axis=1)[0]
 

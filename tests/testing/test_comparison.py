@@ -17,7 +17,12 @@ def drives(random: np.random.Generator, white: float, common: float) -> np.ndarr
     return response + white * random.standard_normal((REPEATS, STEPS, NODES)) + shared
 
 
-@pytest.mark.parametrize(("white", "common"), [(0.1, 0.0), (0.0, 0.1), (0.1, 0.1)])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("white", "common"), [(0.1, 0.1), pytest.param(0.1, 0.0, marks=SLOW), pytest.param(0.0, 0.1, marks=SLOW)]
+)
 def test_false_alarms_are_rare_whatever_the_noise_looks_like(white: float, common: float) -> None:
     random = np.random.default_rng(0)
     p = np.array(

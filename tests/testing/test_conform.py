@@ -77,13 +77,12 @@ def check(report: Report) -> set[str]:
     return {one.group for one in report.statements if one.outcome == "passed"}
 
 
-# All of them in `make test-slow`; a deterministic and a noisy one always.
+# All of them in `make test-slow`; a noisy device is looked at below.
 @pytest.mark.parametrize(
     "name",
     [
         "delay_loop",
-        "memristive",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("fpga", "gated_esn", "photonic")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("fpga", "gated_esn", "memristive", "photonic")),
     ],
 )
 def test_examples(name: str) -> None:

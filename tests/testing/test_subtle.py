@@ -95,7 +95,7 @@ class Subtle(Reservoir):
         return states + self._noise * self._random.standard_normal(states.shape)
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.003])
+@pytest.mark.parametrize("noise", [0.003, pytest.param(0.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("fault", "group"),
     [
@@ -113,6 +113,7 @@ def test_a_small_fault_is_seen(fault: Fault, group: str, noise: float) -> None:
     assert group in report.failed_groups, [one.text for one in report.statements]
 
 
+@pytest.mark.slow
 def test_noise_that_wanders_is_no_fault(tmp_path: Path) -> None:
     start_noise(0)
     hil = HilConfig(folder=tmp_path, fault=f"testing.broken:{fail_once.__name__}")

@@ -64,7 +64,7 @@ def differs(result: Comparison) -> dict[str, list[str]]:
     return {part: found for part, found in result.above_floor().items() if found}
 
 
-@pytest.mark.parametrize("noisy", [False, True])
+@pytest.mark.parametrize("noisy", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_device_does_not_differ_from_itself_but_from_another(write: Any, noisy: bool) -> None:
     text = LOOP + NOISE if noisy else LOOP
     (task := Path("task.yaml")).write_text(TASK)

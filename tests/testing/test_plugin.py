@@ -318,21 +318,6 @@ def test_same_bits(reservoir): reservoir.run(U / 3)
 """
 
 
-def test_a_golden_trace(folder: Path) -> None:
-    (folder / "film.yaml").write_text("kind: esn\nnodes: 20\nseed: 1\nnonidealities: memristive_film\n")
-    (folder / "test_golden.py").write_text(f"UPDATE = True\n{GOLDEN}")
-    status, said = session("--reservoir=film.yaml", "--update-golden-traces", "-k", "test_same or test_gain")
-    assert status == 0, said
-    (folder / "test_golden.py").write_text(f"UPDATE = False\n{GOLDEN}")
-    status, said = session("--reservoir=film.yaml", "-k", "test_same or test_gain or test_missing")
-    assert status == 1
-    problems = {name: attempts[-1]["problem"] for name, attempts in cases().items()}
-    assert problems["test_same_channel[film-a/b]"] == ""
-    assert "was recorded with other inputs" in problems["test_gain[film]"]
-    assert "there is no golden trace" in problems["test_missing[film]"]
-    assert said.count("PASSED") == 4
-
-
 @pytest.mark.slow
 def test_golden_traces(folder: Path) -> None:
     (folder / "film.yaml").write_text("kind: esn\nnodes: 20\nseed: 1\nnonidealities: memristive_film\n")

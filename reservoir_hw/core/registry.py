@@ -50,7 +50,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "fir": "reservoir_hw.readout.baselines.fir:FirConfig",
         "trigram": "reservoir_hw.readout.baselines.ngram:TrigramConfig",
     },
-    "instruments": {},
+    "instruments": {
+        "keysight_33500": "reservoir_hw.drivers.visa.keysight_33500:Keysight33500Config",
+        "keysight_infiniivision": "reservoir_hw.drivers.visa.keysight_infiniivision:KeysightInfiniiVisionConfig",
+    },
 }
 
 

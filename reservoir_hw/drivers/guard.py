@@ -15,28 +15,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from filelock import Timeout
 
 from reservoir_hw.core.errors import DeviceFault, ReservoirError
 from reservoir_hw.core.hostlock import guard_lock
+from reservoir_hw.drivers.visa.roles import SafeState
 from reservoir_hw.drivers.visa.scpi import ScpiInstrument
 
 _READY = "ready"
 _ALL_IS_WELL = b"done"
 _PATIENCE_S = 30.0
 _ATTEMPTS = 3
-
-
-@dataclass(frozen=True)
-class SafeState:
-    """Commands that bring the instrument at a VISA address to its safe state."""
-
-    address: str
-    commands: tuple[str, ...]
-    library: str = "@py"
-    timeout_s: float = 5.0
 
 
 class Guard:

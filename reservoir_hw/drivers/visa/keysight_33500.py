@@ -9,9 +9,8 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault
-from reservoir_hw.drivers.visa.roles import Output
+from reservoir_hw.drivers.visa.roles import InstrumentConfig, Output, SafeState
 from reservoir_hw.drivers.visa.scpi import ScpiInstrument
 
 _FULL_SCALE = 32767
@@ -24,13 +23,10 @@ _HIGHEST_V, _SMALLEST_VPP = 10.0, 2e-3
 _READ_BACK = 1e-6
 
 
-class Keysight33500Config(Config):
+class Keysight33500Config(InstrumentConfig):
     """A generator at an address, and what its outputs may play."""
 
     kind: Literal["keysight_33500"]
-    address: str = Field(description="TCPIP::host::5025::SOCKET, TCPIP::host::hislip0::INSTR, USB0::…::INSTR")
-    library: str = Field(default="@py", description='pyvisa-py, or "" for the VISA library of a vendor')
-    timeout_s: PositiveFloat = 5.0
     outputs: dict[int, Output] = Field(min_length=1, description="by number")
     memory_samples: PositiveInt = Field(default=1_048_576, description="per output; 16 M with the memory option")
     highest_sample_rate_hz: PositiveFloat = Field(default=250e6, description="of the model; a 33600 reaches 1e9")
@@ -73,6 +69,16 @@ class Keysight33500(ScpiInstrument):
         self._config = config
         self._loaded: tuple[int, ...] = ()
 
+    @property
+    def longest_waveform(self) -> int:
+        """See `Awg.longest_waveform`."""
+        return self._config.memory_samples - 1
+
+    @property
+    def safe_state(self) -> SafeState:
+        """See `Awg.safe_state`."""
+        return SafeState(self.address, self._all_off(), self._config.library, self.timeout_s)
+
     def load(self, volts: Mapping[int, np.ndarray], sample_rate_hz: float) -> float:
         """See `Awg.load`."""
         self._check(volts, sample_rate_hz)
@@ -98,8 +104,11 @@ class Keysight33500(ScpiInstrument):
 
     def stop(self) -> None:
         """See `Awg.stop`."""
-        self.write("ABOR", *(f"OUTP{number} OFF" for number in self._config.outputs))
+        self.write(*self._all_off())
         self.finish("switching the outputs off", self.timeout_s)
+
+    def _all_off(self) -> tuple[str, ...]:
+        return ("ABOR", *(f"OUTP{number} OFF" for number in self._config.outputs))
 
     def _check(self, volts: Mapping[int, np.ndarray], sample_rate_hz: float) -> None:
         unknown = sorted(set(volts) - set(self._config.outputs))
@@ -109,7 +118,7 @@ class Keysight33500(ScpiInstrument):
         if len(lengths) != 1:
             raise ConfigurationError(f"{self.address}: waveforms of one burst have one length, these {sorted(lengths)}")
         (length,) = lengths
-        shortest, longest = _SHORTEST - 1, self._config.memory_samples - 1
+        shortest, longest = _SHORTEST - 1, self.longest_waveform
         if not shortest <= length <= longest:
             raise ConfigurationError(f"{self.address}: a waveform has {shortest} to {longest} samples, not {length}")
         if sample_rate_hz > self._config.highest_sample_rate_hz:

@@ -7,28 +7,31 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveInt
 
-from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, DeviceTimeout, ProtocolError
-from reservoir_hw.drivers.visa.roles import Input, Trigger, Waveform
+from reservoir_hw.drivers.visa.roles import Input, InstrumentConfig, Trigger, Waveform
 from reservoir_hw.drivers.visa.scpi import ScpiInstrument
 
 _RUNNING = 8  # bit 3 of the operation status condition register
 _LOOK_S = 0.002
 _TIME_DIVISIONS = 10
 _READ_BACK = 0.05
+# Sample rates go in steps of 1, 2, 5, 10.
+_NEXT_RATE = 2.5
+_ACQUISITIONS = {"normal": "NORM", "high_resolution": "HRES"}
 
 
-class KeysightInfiniiVisionConfig(Config):
+class KeysightInfiniiVisionConfig(InstrumentConfig):
     """An oscilloscope at an address, and the ranges of its inputs."""
 
     kind: Literal["keysight_infiniivision"]
-    address: str = Field(description="TCPIP::host::5025::SOCKET, TCPIP::host::hislip0::INSTR, USB0::…::INSTR")
-    library: str = Field(default="@py", description='pyvisa-py, or "" for the VISA library of a vendor')
-    timeout_s: PositiveFloat = 5.0
     inputs: dict[int, Input] = Field(min_length=1, description="by number")
     memory_samples: PositiveInt = Field(default=1_000_000, description="per record and input")
+    acquisition: Literal["normal", "high_resolution"] = Field(
+        default="high_resolution",
+        description="high_resolution averages what is taken between two samples of the record: 12 bits instead of 8",
+    )
 
     def build(self) -> KeysightInfiniiVision:
         """Not yet open."""
@@ -47,6 +50,11 @@ class KeysightInfiniiVision(ScpiInstrument):
         self._taken: tuple[int, ...] = ()
         self._samples = 0
 
+    @property
+    def longest_record(self) -> int:
+        """See `Digitizer.longest_record`."""
+        return int(self._config.memory_samples / _NEXT_RATE)
+
     def configure(self, inputs: Sequence[int], trigger: Trigger, sample_rate_hz: float, samples: int) -> float:
         """See `Digitizer.configure`. The instrument takes the rate that its time base and its memory give."""
         wanted = {*inputs} if trigger.source == "external" else {*inputs, trigger.source}
@@ -57,7 +65,8 @@ class KeysightInfiniiVision(ScpiInstrument):
                 f"{self.address}: a record has at most {self._config.memory_samples} samples, {samples} are needed"
             )
         duration = samples / sample_rate_hz
-        self.write("*CLS", ":STOP", ":ACQ:TYPE NORM", ":TIM:MODE MAIN", ":TIM:REF LEFT")
+        acquisition = _ACQUISITIONS[self._config.acquisition]
+        self.write("*CLS", ":STOP", f":ACQ:TYPE {acquisition}", ":TIM:MODE MAIN", ":TIM:REF LEFT")
         for number, channel in self._config.inputs.items():
             self._prepare(number, channel, shown=number in inputs)
         source = "EXT" if trigger.source == "external" else f"CHAN{trigger.source}"

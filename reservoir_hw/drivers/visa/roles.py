@@ -2,15 +2,54 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
-from reservoir_hw.core.configuration import Config
+from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.drivers.visa.addresses import resource_of
+
+
+class InstrumentConfig(Config):
+    """What every kind of instrument can be told. A kind adds `kind: Literal["..."]` and its own fields."""
+
+    kind: Any
+    address: Annotated[str, NO_INFLUENCE_ON_STATES] = Field(
+        description="TCPIP::host::5025::SOCKET, TCPIP::host::hislip0::INSTR, USB0::…::INSTR"
+    )
+    library: Annotated[str, NO_INFLUENCE_ON_STATES] = Field(
+        default="@py", description='pyvisa-py, or "" for the VISA library of a vendor'
+    )
+    timeout_s: Annotated[PositiveFloat, NO_INFLUENCE_ON_STATES] = Field(
+        default=5.0, description="the longest wait without a byte"
+    )
+    resource: Annotated[str | None, NO_INFLUENCE_ON_STATES] = Field(
+        default=None, description="what one process uses at a time; by default what the address says"
+    )
+
+    @property
+    def locked(self) -> str:
+        """The name under which the instrument is locked."""
+        return self.resource or resource_of(self.address)
+
+    @abstractmethod
+    def build(self) -> Any:
+        """The instrument, not yet open."""
+
+
+@dataclass(frozen=True)
+class SafeState:
+    """Commands that bring the instrument at a VISA address to its safe state."""
+
+    address: str
+    commands: tuple[str, ...]
+    library: str = "@py"
+    timeout_s: float = 5.0
 
 
 class Output(Config):
@@ -84,8 +123,33 @@ class Waveform:
     clipped: int
 
 
-class Awg(Protocol):
+class Instrument(Protocol):
+    """A connection to an instrument."""
+
+    idn: str
+    """Its answer to `*IDN?`; empty before `open`."""
+
+    def open(self) -> Any:
+        """Connect. Raises `ConfigurationError` where another instrument answers. Idempotent."""
+        ...
+
+    def close(self) -> None:
+        """Idempotent. The instrument keeps its settings."""
+        ...
+
+
+class Awg(Instrument, Protocol):
     """A generator of arbitrary waveforms: each is played once after a trigger, and `safe_v` before and after it."""
+
+    @property
+    def longest_waveform(self) -> int:
+        """In samples."""
+        ...
+
+    @property
+    def safe_state(self) -> SafeState:
+        """What switches its outputs off, for a guard with a connection of its own."""
+        ...
 
     def load(self, volts: Mapping[int, np.ndarray], sample_rate_hz: float) -> float:
         """Take waveforms (time,) by output, all of one length; returns the sample rate as it was read back.
@@ -107,8 +171,13 @@ class Awg(Protocol):
         ...
 
 
-class Digitizer(Protocol):
+class Digitizer(Instrument, Protocol):
     """Something that takes volts down, one record at a time."""
+
+    @property
+    def longest_record(self) -> int:
+        """So many samples it can take at any rate that is asked for, or a little above."""
+        ...
 
     def configure(self, inputs: Sequence[int], trigger: Trigger, sample_rate_hz: float, samples: int) -> float:
         """Prepare records of so many samples or more; returns the sample rate as it was read back."""

@@ -39,7 +39,7 @@ def scope(bench):
 
 def driver(address, **others):
     inputs = {1: Input(range_v=(-2.0, 2.0)), 2: Input(range_v=(-1.0, 1.5), impedance_ohm=50)}
-    config = {"kind": "keysight_infiniivision", "address": address, "inputs": inputs, **others}
+    config = {"kind": "keysight_infiniivision", "address": address, "inputs": inputs, "acquisition": "normal", **others}
     return KeysightInfiniiVision(KeysightInfiniiVisionConfig(**config))
 
 

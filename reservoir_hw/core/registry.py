@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_args
+
+from pydantic import ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError
@@ -20,6 +25,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "parallel": "reservoir_hw.backends.parallel:ParallelConfig",
         "python": "reservoir_hw.backends.python:PythonConfig",
         "replay": "reservoir_hw.backends.replay:ReplayConfig",
+        "visa": "reservoir_hw.backends.visa.configuration:VisaConfig",
         "zmq": "reservoir_hw.backends.zeromq:ZmqConfig",
     },
     "readouts": {
@@ -102,9 +108,48 @@ def find(group: str, kind: str) -> Plugin:
     """The plug-in for `kind`, or a `ConfigurationError` that lists what there is."""
     plugins = available(group)
     if kind not in plugins:
-        from difflib import get_close_matches
-
         close = get_close_matches(kind, plugins, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ConfigurationError(f"unknown kind {kind!r}{hint} (known {group}: {', '.join(sorted(plugins))})")
     return plugins[kind]
+
+
+_NEEDS_KIND = {"backends": "a reservoir", "instruments": "an instrument"}
+
+
+def of_its_kind(group: str, value: Any, base: type[Config]) -> Any:
+    """A section of another configuration, validated by the class that stands behind its `kind:`.
+
+    Raises `ConfigurationError` for a kind that is unknown or no `base`, `ValidationError` for what is in it.
+    """
+    if isinstance(value, base):
+        return value
+    if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
+        raise ConfigurationError(
+            f"{_NEEDS_KIND[group]} needs `kind:`, for instance kind: {next(iter(BUILT_IN[group]))}"
+        )
+    model = find(group, value["kind"]).load()
+    if not issubclass(model, base):
+        raise ConfigurationError(f"kind {value['kind']!r} is no {base.__name__.removesuffix('Config')}")
+    try:
+        return model.model_validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        # Raised on, pydantic puts the place of this section before that of each problem.
+        raise ValidationError.from_exception_data(
+            error.title, [_readable(problem, model) for problem in error.errors()], "json"
+        ) from None
+
+
+def _readable(problem: Any, model: type[Config]) -> InitErrorDetails:
+    """The same problem; for an unknown key, with a list of the known keys, which are known only here."""
+    kind: Any = PydanticCustomError("of_its_kind", "{message}", {"message": problem["msg"]})
+    if problem["type"] == "missing":
+        kind = "missing"
+    elif problem["type"] == "extra_forbidden":
+        hint = ""
+        if len(problem["loc"]) == 1:
+            close = get_close_matches(str(problem["loc"][0]), model.model_fields, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            hint += f" (known: {', '.join(sorted(model.model_fields))})"
+        kind = PydanticCustomError("unknown_key", "unknown key{hint}", {"hint": hint})
+    return InitErrorDetails(type=kind, loc=problem["loc"], input=problem["input"])

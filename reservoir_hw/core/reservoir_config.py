@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from abc import abstractmethod
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -18,7 +16,6 @@ from pydantic import (
     ValidationError,
     WithJsonSchema,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from reservoir_hw.core import registry
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config, Document, validate
@@ -93,34 +90,7 @@ class ReservoirConfig(Config):
 
 
 def _of_its_kind(value: Any) -> Any:
-    """The configuration that stands behind `kind:`, validated by its own class."""
-    if isinstance(value, ReservoirConfig):
-        return value
-    if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-        raise ConfigurationError("a reservoir needs `kind:`, for instance kind: esn")
-    model = registry.find("backends", value["kind"]).load()
-    try:
-        return model.model_validate_json(json.dumps(value), strict=True)
-    except ValidationError as error:
-        # Raised on, pydantic puts the place of this reservoir before that of each problem.
-        raise ValidationError.from_exception_data(
-            error.title, [_readable(problem, model) for problem in error.errors()], "json"
-        ) from None
-
-
-def _readable(problem: Any, model: type[Config]) -> InitErrorDetails:
-    """The same problem; for an unknown key, with a list of the known keys, which are known only here."""
-    kind: Any = PydanticCustomError("of_its_kind", "{message}", {"message": problem["msg"]})
-    if problem["type"] == "missing":
-        kind = "missing"
-    elif problem["type"] == "extra_forbidden":
-        hint = ""
-        if len(problem["loc"]) == 1:
-            close = get_close_matches(str(problem["loc"][0]), model.model_fields, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            hint += f" (known: {', '.join(sorted(model.model_fields))})"
-        kind = PydanticCustomError("unknown_key", "unknown key{hint}", {"hint": hint})
-    return InitErrorDetails(type=kind, loc=problem["loc"], input=problem["input"])
+    return registry.of_its_kind("backends", value, ReservoirConfig)
 
 
 AnyReservoirConfig = Annotated[

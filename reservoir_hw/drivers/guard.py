@@ -67,15 +67,22 @@ class Guard:
                 "device again"
             )
 
+    def abandon(self) -> None:
+        """The owner could not bring its instruments to their safe state: the guard does, and ends. Idempotent."""
+        self._end(b"")
+
     def stop(self) -> None:
         """The owner has brought its instruments to their safe state itself. Idempotent."""
+        self._end(_ALL_IS_WELL)
+
+    def _end(self, word: bytes) -> None:
         process, self._process = self._process, None
         if process is None:
             return
         assert process.stdin is not None
         assert process.stdout is not None
         with contextlib.suppress(OSError):
-            process.stdin.write(_ALL_IS_WELL)
+            process.stdin.write(word)
             process.stdin.flush()
         with contextlib.suppress(OSError):
             process.stdin.close()

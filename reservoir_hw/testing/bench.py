@@ -9,13 +9,13 @@ from typing import Any, Self
 
 import numpy as np
 
+from reservoir_hw.core.actions import perform
 from reservoir_hw.core.errors import DeviceError
 from reservoir_hw.core.hil import Action, HilConfig
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.testing.actions import perform, recover
 from reservoir_hw.testing.comparison import (
     REPEATS,
     ROUNDING,
@@ -27,6 +27,7 @@ from reservoir_hw.testing.comparison import (
 )
 from reservoir_hw.testing.outcomes import Statement, failed, inconclusive, not_offered
 from reservoir_hw.testing.plan import Plan
+from reservoir_hw.testing.recovery import recover
 
 MARGIN = 0.1
 """Part of the range at each end that is kept for the group `range`."""

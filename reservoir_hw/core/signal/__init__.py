@@ -5,14 +5,16 @@
 
 A simulated delay loop uses the same objects as a bench with generator and digitizer: the mask and the timing that
 were simulated are what the generator plays. Each is a section of a configuration as it stands, but for `Mask`, which
-`MaskConfig` draws or reads from a file, and `average`, a function.
+`MaskConfig` draws or reads from a file, and `average`, a function. `align` finds a burst in a record, by markers.
 """
 
+from reservoir_hw.core.signal._alignment import Alignment, Template, align, marker
 from reservoir_hw.core.signal._levels import Quantiser, Scaling
 from reservoir_hw.core.signal._mask import Mask, MaskConfig
 from reservoir_hw.core.signal._timing import Average, LowPass, SampleAndHold, Sampler, average
 
 __all__ = [
+    "Alignment",
     "Average",
     "LowPass",
     "Mask",
@@ -21,5 +23,8 @@ __all__ = [
     "SampleAndHold",
     "Sampler",
     "Scaling",
+    "Template",
+    "align",
     "average",
+    "marker",
 ]

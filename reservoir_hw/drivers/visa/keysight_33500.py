@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault
-from reservoir_hw.drivers.visa.roles import InstrumentConfig, Output, SafeState
+from reservoir_hw.drivers.visa.roles import AwgConfig, SafeState
 from reservoir_hw.drivers.visa.scpi import ScpiInstrument
 
 _FULL_SCALE = 32767
@@ -23,11 +23,10 @@ _HIGHEST_V, _SMALLEST_VPP = 10.0, 2e-3
 _READ_BACK = 1e-6
 
 
-class Keysight33500Config(InstrumentConfig):
+class Keysight33500Config(AwgConfig):
     """A generator at an address, and what its outputs may play."""
 
     kind: Literal["keysight_33500"]
-    outputs: dict[int, Output] = Field(min_length=1, description="by number")
     memory_samples: PositiveInt = Field(default=1_048_576, description="per output; 16 M with the memory option")
     highest_sample_rate_hz: PositiveFloat = Field(default=250e6, description="of the model; a 33600 reaches 1e9")
 

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, DeviceTimeout, ProtocolError
-from reservoir_hw.drivers.visa.roles import Input, InstrumentConfig, Trigger, Waveform
+from reservoir_hw.drivers.visa.roles import DigitizerConfig, Input, Trigger, Waveform
 from reservoir_hw.drivers.visa.scpi import ScpiInstrument
 
 _RUNNING = 8  # bit 3 of the operation status condition register
@@ -22,11 +22,10 @@ _NEXT_RATE = 2.5
 _ACQUISITIONS = {"normal": "NORM", "high_resolution": "HRES"}
 
 
-class KeysightInfiniiVisionConfig(InstrumentConfig):
+class KeysightInfiniiVisionConfig(DigitizerConfig):
     """An oscilloscope at an address, and the ranges of its inputs."""
 
     kind: Literal["keysight_infiniivision"]
-    inputs: dict[int, Input] = Field(min_length=1, description="by number")
     memory_samples: PositiveInt = Field(default=1_000_000, description="per record and input")
     acquisition: Literal["normal", "high_resolution"] = Field(
         default="high_resolution",

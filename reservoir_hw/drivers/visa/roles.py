@@ -113,6 +113,26 @@ class Trigger(Config):
     before_s: NonNegativeFloat = Field(default=0.0, description="part of the record before the trigger")
 
 
+class AwgConfig(InstrumentConfig):
+    """A generator, and what its outputs may play."""
+
+    outputs: dict[int, Output] = Field(min_length=1, description="by number")
+
+    @abstractmethod
+    def build(self) -> Awg:
+        """The instrument, not yet open."""
+
+
+class DigitizerConfig(InstrumentConfig):
+    """A digitizer, and the ranges of its inputs."""
+
+    inputs: dict[int, Input] = Field(min_length=1, description="by number")
+
+    @abstractmethod
+    def build(self) -> Digitizer:
+        """The instrument, not yet open."""
+
+
 @dataclass(frozen=True)
 class Waveform:
     """What an input took down: `volts` (time,), the first of them `start_s` after the trigger; `clipped` samples."""

@@ -1,0 +1,171 @@
+"""The instruments of a bench as one: a burst is played, and what the digitizer took down meanwhile comes back."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.backends.visa.auxiliary import Auxiliary
+from reservoir_hw.backends.visa.burst import Array
+from reservoir_hw.backends.visa.calibration import Chain
+from reservoir_hw.backends.visa.configuration import VisaConfig
+from reservoir_hw.core.actions import perform
+from reservoir_hw.core.errors import ConfigurationError, DeviceFault
+from reservoir_hw.drivers.guard import Guard
+from reservoir_hw.drivers.visa.roles import Trigger, Waveform
+
+_INTERLOCK_S = 30.0
+# A generator that rounds its sample rate by more than this plays another theta.
+_RATE = 1e-3
+# The longest difference of two clocks, for the length of a record.
+_CLOCKS = 1e-3
+# Of a marker, recorded before the burst and after it.
+_MARGIN = 0.25
+
+
+class Bench:
+    """Generator, digitizer, auxiliary instruments, interlock and guard, which holds the locks of `resources`."""
+
+    def __init__(self, config: VisaConfig) -> None:
+        self._config = config
+        self.generator, self.digitizer = config.generator.build(), config.digitizer.build()
+        self.resources = {
+            config.generator.locked,
+            config.digitizer.locked,
+            *(one.locked for one in config.aux.values()),
+        }
+        self.settle_s = config.memory_steps * config.step_period_s if config.settle_s is None else config.settle_s
+        self._nominal_hz = config.points_per_node / config.theta_s
+        self._record_hz = config.samples_per_node / config.theta_s
+        self._auxiliaries = [Auxiliary(name, one) for name, one in config.aux.items()]
+        closing = [one.safe_state for one in config.aux.values()]
+        watched = [self.generator.safe_state, *(one for one in closing if one is not None)]
+        self._guard = Guard(watched, sorted(self.resources))
+        self._guarded = self._on = False
+        self._burst_s = 0.0
+        self._configured: tuple[tuple[int, ...], float, int] | None = None
+
+    @property
+    def longest_burst(self) -> int:
+        """In samples of the generator: what it can play and the digitizer take down."""
+        seconds = (self.digitizer.longest_record / self._record_hz - 2 * self.margin_s) / (1 + _CLOCKS)
+        return min(self.generator.longest_waveform, int(seconds * self._nominal_hz))
+
+    @property
+    def margin_s(self) -> float:
+        """What is recorded before the trigger, and again after the burst."""
+        return _MARGIN * self._config.marker_s
+
+    @property
+    def chain(self) -> Chain:
+        """What a calibration of this bench is true of. It must be open."""
+        config = self._config
+        return Chain(
+            device_name=config.device_name,
+            generator=self.generator.idn,
+            digitizer=self.digitizer.idn,
+            output=config.channels.output,
+            answer=config.channels.answer,
+            theta_s=config.theta_s,
+            points_per_node=config.points_per_node,
+            marker_v=config.highest_marker_v,
+        )
+
+    def open(self) -> None:
+        """Connect; nothing is switched on before somebody watches over it."""
+        self._on, self._configured = False, None
+        self.generator.open()
+        self.digitizer.open()
+        self._guard.start()
+        self._guarded = True
+        for auxiliary in self._auxiliaries:
+            auxiliary.apply()
+
+    def close(self) -> None:
+        """Outputs off, auxiliary instruments at their closing values, connections closed."""
+        try:
+            if self._guarded:
+                self._make_safe()
+        finally:
+            self.generator.close()
+            self.digitizer.close()
+
+    def _make_safe(self) -> None:
+        self._guarded = False
+        try:
+            self.switch_off()
+            for auxiliary in reversed(self._auxiliaries):
+                auxiliary.close()
+        except BaseException:
+            # What could not be done here is left to the guard.
+            self._guard.abandon()
+            raise
+        self._guard.stop()
+
+    def switch_off(self) -> None:
+        """The outputs are off. The next burst switches them on again."""
+        self._on = False
+        self.generator.stop()
+
+    def load(self, volts: Array) -> float:
+        """Make ready for bursts of `volts` (samples,); returns the sample rate of the generator, as read back."""
+        config = self._config
+        self._guard.expect_alive()
+        self._on = False
+        rate = self.generator.load({config.channels.output: volts}, self._nominal_hz)
+        if abs(rate / self._nominal_hz - 1) > _RATE:
+            raise ConfigurationError(
+                f"the generator plays {rate:g} samples/s and not {self._nominal_hz:g} = points_per_node / theta_s: "
+                f"take a theta_s near {config.points_per_node / rate:g}"
+            )
+        self._burst_s = len(volts) / rate
+        self._configure(int(np.ceil((2 * self.margin_s + self._burst_s * (1 + _CLOCKS)) * self._record_hz)))
+        return rate
+
+    def shot(self) -> dict[int, Waveform]:
+        """Play the burst from rest; what the answer's input took down, and the monitor's if there is one."""
+        self._guard.expect_alive()
+        self._expect_permission()
+        if not self._on:
+            self.generator.arm()
+            self._on = True
+        time.sleep(self.settle_s)
+        self.digitizer.arm()
+        self.generator.trigger()
+        self.digitizer.wait(self._burst_s + self._config.digitizer.timeout_s)
+        return self.digitizer.fetch()
+
+    def settings(self) -> dict[str, Any]:
+        """For the provenance."""
+        return {
+            "instruments": {"generator": self.generator.idn, "digitizer": self.digitizer.idn},
+            "aux": {auxiliary.name: auxiliary.read() for auxiliary in self._auxiliaries},
+        }
+
+    def _configure(self, samples: int) -> None:
+        channels = self._config.channels
+        inputs = tuple(n for n in (channels.answer, channels.monitor) if n is not None)
+        if (inputs, self._record_hz, samples) == self._configured:
+            return
+        self._configured = None
+        self.digitizer.configure(inputs, self._trigger(), self._record_hz, samples)
+        self._configured = (inputs, self._record_hz, samples)
+
+    def _trigger(self) -> Trigger:
+        config = self._config
+        given = config.trigger or Trigger(source="external")
+        monitor, rest_v = config.channels.monitor, config.rest_v
+        if config.trigger is None and monitor is not None:
+            slope = "rising" if config.highest_marker_v > rest_v else "falling"
+            given = Trigger(source=monitor, level_v=(rest_v + config.highest_marker_v) / 2, slope=slope)
+        return given.model_copy(update={"before_s": self.margin_s})
+
+    def _expect_permission(self) -> None:
+        interlock = self._config.interlock
+        if interlock is None:
+            return
+        if perform(interlock, self._config, ".", _INTERLOCK_S, "interlock") is not True:
+            name = interlock if isinstance(interlock, str) else " ".join(interlock)
+            raise DeviceFault(f"the interlock {name} does not permit a burst; nothing was played")

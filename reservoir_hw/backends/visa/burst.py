@@ -1,0 +1,139 @@
+"""A burst: a marker, rest, the inputs, and the marker again. And how states are read from its record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reservoir_hw.core.errors import ConfigurationError, DeviceFault, InputRangeError, ShapeError
+from reservoir_hw.core.signal import Alignment, Mask, SampleAndHold, Sampler, Scaling, Template
+
+Array = NDArray[np.float64]
+
+# Inputs that are masked at a time while they are held against the range of the output.
+_BLOCK = 1 << 12
+TAIL = 0.125
+"""Rest after a marker that is looked for with it, as a part of the marker: inputs that look like it go on."""
+
+
+class Piece(NamedTuple):
+    """Steps `first` to `last` (not included) of a run, driven after the `overlap` steps before them."""
+
+    first: int
+    last: int
+    overlap: int
+
+
+@dataclass(frozen=True)
+class BurstLayout:
+    """Samples of the generator; `hold` knows their rate.
+
+    Raises `ConfigurationError` if the longest waveform has no room for one step after those that are remembered.
+    """
+
+    mask: Mask
+    scaling: Scaling
+    hold: SampleAndHold
+    memory_steps: int
+    rest_v: float
+    marker: Array
+    """Volts (samples,)."""
+    longest: int
+
+    def __post_init__(self) -> None:
+        if self.most_steps <= self.memory_steps:
+            step = self.samples_per_step
+            raise ConfigurationError(
+                f"a burst has at most {self.longest} samples here (memory of the generator, or of the digitizer): "
+                f"2 markers of {len(self.marker)}, and rest of {self.memory_steps} steps of {step} "
+                f"({self.mask.nodes} nodes · {self.hold.points_per_node} points), leave room for "
+                f"{max(0, self.most_steps)} steps, and memory_steps + 1 = {self.memory_steps + 1} are needed: take "
+                "fewer memory_steps, nodes or points_per_node"
+            )
+
+    @property
+    def samples_per_step(self) -> int:
+        """Samples of the generator."""
+        return self.mask.nodes * self.hold.points_per_node
+
+    @property
+    def most_steps(self) -> int:
+        """In one burst."""
+        return (self.longest - 2 * len(self.marker)) // self.samples_per_step - self.memory_steps
+
+    def samples(self, steps: int) -> int:
+        """How many samples a burst of so many steps has."""
+        return 2 * len(self.marker) + (self.memory_steps + steps) * self.samples_per_step
+
+    def pieces(self, steps: int) -> Iterator[Piece]:
+        """A run of so many steps as bursts. All but the first replay `memory_steps`."""
+        first, overlap = 0, 0
+        while first < steps:
+            last = min(steps, first + self.most_steps - overlap)
+            yield Piece(first, last, overlap)
+            first, overlap = last, self.memory_steps
+
+    def content(self) -> str:
+        """What of it decides about states, for the identity of the device."""
+        return (
+            f"mask {self.mask.digest()} gain {self.scaling.gain!r} offset {self.scaling.offset!r} "
+            f"theta {self.hold.theta_s!r} points {self.hold.points_per_node} rest {self.rest_v!r}"
+        )
+
+    def bursts(self, steps: int) -> int:
+        """How many bursts a run of so many steps takes."""
+        return sum(1 for _ in self.pieces(steps))
+
+    def volts(self, u: Array) -> Array:
+        """What is played for inputs (steps, inputs): (samples,)."""
+        driven = self.hold.apply(self.scaling.apply(self.mask.apply(u)))
+        rest = np.full(self.memory_steps * self.samples_per_step, self.rest_v)
+        return np.concatenate([self.marker, rest, driven, self.marker])
+
+    def check(self, u: Array, range_v: tuple[float, float]) -> None:
+        """Raise `InputRangeError` if inputs (steps, inputs) would be played as volts beyond a range."""
+        low, high = range_v
+        for first in range(0, len(u), _BLOCK):
+            volts = self.scaling.apply(self.mask.apply(u[first : first + _BLOCK]))
+            if volts.min() < low or volts.max() > high:
+                step, node = (int(k) for k in np.argwhere((volts < low) | (volts > high))[0])
+                raise InputRangeError(
+                    f"step {first + step} would play {volts[step, node]:g} V at node {node}, beyond range_v "
+                    f"[{low:g}, {high:g}] of the output: take a smaller scaling.gain; nothing was sent"
+                )
+
+    @property
+    def template(self) -> Template:
+        """What a monitor shows of a marker, and of the rest after it."""
+        tail = np.full(int(TAIL * len(self.marker)), self.rest_v)
+        return Template(np.concatenate([self.marker, tail]), self.hold.sample_rate_hz)
+
+    def marker_distance_s(self, steps: int) -> float:
+        """From the begin of the first marker to that of the second, on the generator's clock."""
+        return (self.samples(steps) - len(self.marker)) / self.hold.sample_rate_hz
+
+    def sampler(
+        self, found: Alignment, sample_rate_hz: float, delay_s: float, position: float, average: float
+    ) -> Sampler:
+        """What reads the states from a record that was aligned; `delay_s` later than the markers, of the device."""
+        payload_s = (len(self.marker) + self.memory_steps * self.samples_per_step) / self.hold.sample_rate_hz
+        begin_s = found.start_s + (payload_s + delay_s) * found.clock_ratio
+        return Sampler(
+            theta_s=self.hold.theta_s * found.clock_ratio,
+            sample_rate_hz=sample_rate_hz,
+            # A sample of a digitizer is a moment; it is the middle of the time that it stands for.
+            delay_s=begin_s + 0.5 / sample_rate_hz,
+            position=position,
+            average=average,
+        )
+
+    def states(self, sampler: Sampler, volts: Array, steps: int) -> Array:
+        """(steps, nodes) in a record (time,). Raises `DeviceFault` if the record ends before them."""
+        try:
+            return sampler.apply(volts, steps, self.mask.nodes)
+        except ShapeError as error:
+            raise DeviceFault(f"the record ends before the burst: {error}") from error

@@ -1,0 +1,104 @@
+"""What was measured on a bench, and of which bench it is true."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Self
+
+from pydantic import AwareDatetime, Field, PositiveFloat, ValidationError
+
+from reservoir_hw.core.configuration import Config
+from reservoir_hw.core.errors import CalibrationError, ConfigurationError
+from reservoir_hw.core.files import replacing
+from reservoir_hw.core.signal import Template
+
+
+class Estimate(Config):
+    """A number, and the interval in which it lies with 95 %."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Chain(Config):
+    """What a calibration is true of."""
+
+    device_name: str
+    generator: str = Field(description="its answer to *IDN?")
+    digitizer: str = Field(description="its answer to *IDN?")
+    output: int
+    answer: int
+    theta_s: float
+    points_per_node: int
+    marker_v: float = Field(description="highest level of the markers")
+
+
+class Calibration(Config):
+    """A file of `reservoir-hw device calibrate`. Volts at the output and at the answer's input."""
+
+    made: AwareDatetime
+    chain: Chain
+    gain: Estimate = Field(description="volts of the answer per volt of a small signal at rest, settled")
+    offset_v: Estimate = Field(description="the answer at rest")
+    delay_s: Estimate = Field(description="from the output to the answer")
+    tau_s: Estimate = Field(description="response time")
+    noise_v: Estimate = Field(description="rms of the answer at rest")
+    linear_range_v: tuple[float, float] = Field(description="of the output: the answer differs from a line by < 5 %")
+    answer_range_v: tuple[float, float] = Field(description="of the answer over the inputs' whole range")
+    vertical_range_v: tuple[float, float] = Field(description="range of the digitizer, filled to at least 80 %")
+    memory_steps: int = Field(description="after so many steps what was played before is below the noise")
+    marker_answer_v: list[float] = Field(description="how the device answers to a marker")
+    marker_answer_rate_hz: PositiveFloat
+
+    @property
+    def id(self) -> str:
+        """Twelve digits that stand for all of it."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
+
+    @property
+    def template(self) -> Template:
+        """How the device answers to a marker."""
+        import numpy as np
+
+        return Template(np.array(self.marker_answer_v), self.marker_answer_rate_hz)
+
+    def age_h(self) -> float:
+        """Hours since it was made."""
+        return (datetime.now(UTC) - self.made).total_seconds() / 3600
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON."""
+        with replacing(path) as partial:
+            partial.write_text(self.model_dump_json(indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read it. Raises `CalibrationError` if there is none, `ConfigurationError` if the file is something else."""
+        try:
+            return cls.model_validate_json(Path(path).read_text())
+        except OSError as error:
+            raise CalibrationError(
+                f"the calibration {path} cannot be read ({error.strerror}): `reservoir-hw device calibrate` makes one"
+            ) from None
+        except ValidationError as error:
+            problem = error.errors()[0]
+            place = ".".join(map(str, problem["loc"]))
+            raise ConfigurationError(f"{path} is no calibration: {place}: {problem['msg']}") from None
+
+    def expect(self, chain: Chain, max_age_h: float | None) -> None:
+        """Raise `CalibrationError` if it is of another bench, or too old."""
+        for name in Chain.model_fields:
+            here, there = getattr(chain, name), getattr(self.chain, name)
+            if here != there:
+                raise CalibrationError(
+                    f"the calibration {self.id} belongs to another bench: its {name} is {there!r}, and here it is "
+                    f"{here!r}; calibrate again"
+                )
+        if max_age_h is not None and self.age_h() > max_age_h:
+            raise CalibrationError(
+                f"the calibration {self.id} is {self.age_h():.1f} h old, and max_calibration_age_h is {max_age_h:g}; "
+                "calibrate again"
+            )

@@ -1,0 +1,193 @@
+"""`kind: visa`: generator, device under test and digitizer, and what is played and read between them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    SerializeAsAny,
+    WithJsonSchema,
+    model_validator,
+)
+
+from reservoir_hw.backends.visa.auxiliary import AuxiliaryConfig
+from reservoir_hw.backends.visa.burst import BurstLayout
+from reservoir_hw.core import registry
+from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config
+from reservoir_hw.core.hil import Action
+from reservoir_hw.core.reservoir_config import ReservoirConfig
+from reservoir_hw.core.signal import MaskConfig, SampleAndHold, Scaling, marker
+from reservoir_hw.drivers.visa.roles import AwgConfig, DigitizerConfig, Trigger
+
+_SCHEMA = WithJsonSchema({"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]})
+# What is used of a step or a slew that is allowed: the rest is for rounding.
+_SAFELY = 0.99
+
+
+def _generator(value: Any) -> Any:
+    return registry.of_its_kind("instruments", value, AwgConfig)
+
+
+def _digitizer(value: Any) -> Any:
+    return registry.of_its_kind("instruments", value, DigitizerConfig)
+
+
+class Channels(Config):
+    """Which output drives the device, and which inputs show what."""
+
+    output: PositiveInt = Field(default=1, description="of the generator, to the device")
+    answer: PositiveInt = Field(default=1, description="input of the digitizer, from the device")
+    monitor: PositiveInt | None = Field(
+        default=None, description="input of the digitizer that shows the output itself; null: needs a calibration"
+    )
+
+    @model_validator(mode="after")
+    def _different(self) -> Self:
+        if self.answer == self.monitor:
+            raise ValueError(f"answer and monitor are both input {self.answer}: they are two inputs of the digitizer")
+        return self
+
+
+class VisaConfig(ReservoirConfig):
+    """A generator plays masked inputs to a device; a digitizer takes down its answer, which is read as virtual nodes.
+
+    Each burst is a marker, rest for `memory_steps`, the inputs, and the marker again. The markers tell where in the
+    record the inputs lie.
+    """
+
+    kind: Literal["visa"]
+    device_name: str = Field(min_length=1, description="what lies between generator and digitizer; names the device")
+    simulated: bool = Field(description="false for a real device: every result says which it was")
+    nodes: PositiveInt = Field(description="virtual nodes in one step")
+    theta_s: PositiveFloat = Field(description="time of one virtual node")
+    points_per_node: PositiveInt = Field(default=10, description="samples of the generator for each node")
+    mask: MaskConfig = MaskConfig()
+    seed: NonNegativeInt = Field(default=0, description="of the mask, if that has none of its own")
+    scaling: Scaling = Field(
+        default=Scaling(), description="from masked inputs to volts: volts = gain (mask u + bias) + offset"
+    )
+    input_range: tuple[float, float] | None = Field(default=(-1.0, 1.0), description="[lowest, highest] input")
+    memory_steps: PositiveInt = Field(description="after so many steps the device has forgotten an input")
+    repetitions: PositiveInt = Field(default=1, description="bursts of the same inputs, of which states are the mean")
+    samples_per_node: Annotated[float, Field(ge=2)] = Field(
+        default=10.0, description="of the digitizer, at least; of fewer than 8 the states are interpolated"
+    )
+    position: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.9, description="where in a node its state is read, 0: at its beginning, towards 1: at its end"
+    )
+    average: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.2, description="share of a node, around `position`, over which samples are averaged"
+    )
+    generator: Annotated[SerializeAsAny[AwgConfig], BeforeValidator(_generator), _SCHEMA]
+    digitizer: Annotated[SerializeAsAny[DigitizerConfig], BeforeValidator(_digitizer), _SCHEMA]
+    channels: Channels = Channels()
+    trigger: Annotated[Trigger | None, NO_INFLUENCE_ON_STATES] = Field(
+        default=None,
+        description="of the digitizer; by default the first edge of the monitor, or else the trigger input",
+    )
+    marker_v: float | None = Field(
+        default=None,
+        description="level of the markers; by default the end of the output's range that is farther from safe_v",
+    )
+    max_residual: Annotated[PositiveFloat, NO_INFLUENCE_ON_STATES] = Field(
+        default=0.2, description="of a marker, what may differ from what was played (rms, as a part of it)"
+    )
+    settle_s: Annotated[NonNegativeFloat | None, NO_INFLUENCE_ON_STATES] = Field(
+        default=None, description="rest before each burst; by default as long as memory_steps last"
+    )
+    interlock: Annotated[Action | None, NO_INFLUENCE_ON_STATES] = Field(
+        default=None, description="module:function or a command, asked before every burst whether it may be played"
+    )
+    aux: dict[str, AuxiliaryConfig] = Field(
+        default_factory=dict, description="what else is set when the device is opened, in this order"
+    )
+    calibration: Annotated[str | None, NO_INFLUENCE_ON_STATES] = Field(
+        default=None, description="a file of `reservoir-hw device calibrate`"
+    )
+    max_calibration_age_h: Annotated[PositiveFloat | None, NO_INFLUENCE_ON_STATES] = Field(
+        default=None, description="an older calibration is refused"
+    )
+
+    @model_validator(mode="after")
+    def _wired(self) -> Self:
+        channels = self.channels
+        if channels.output not in self.generator.outputs:
+            raise ValueError(
+                f"channels.output is {channels.output}, and generator.outputs has {[*self.generator.outputs]}"
+            )
+        for name, number in (("answer", channels.answer), ("monitor", channels.monitor)):
+            if number is not None and number not in self.digitizer.inputs:
+                raise ValueError(f"channels.{name} is {number}, and digitizer.inputs has {[*self.digitizer.inputs]}")
+        if channels.monitor is None and self.calibration is None:
+            raise ValueError("without channels.monitor a calibration must say how the device answers to a marker")
+        if self.generator.locked == self.digitizer.locked and self.generator.address != self.digitizer.address:
+            raise ValueError("generator and digitizer are one instrument at two addresses: give them the same")
+        low, high = self.generator.outputs[channels.output].range_v
+        if not low <= self.scaling.offset <= high:
+            raise ValueError(f"scaling.offset {self.scaling.offset:g} V lies beyond range_v [{low:g}, {high:g}]")
+        return self
+
+    @property
+    def label(self) -> str:
+        """The name of the device, and its nodes."""
+        return f"{self.device_name}({self.nodes})"
+
+    @property
+    def step_period_s(self) -> float:
+        """Time of one step."""
+        return self.nodes * self.theta_s
+
+    @property
+    def sample_rate_hz(self) -> float:
+        """Of the generator, as it is asked for."""
+        return self.points_per_node / self.theta_s
+
+    @property
+    def marker_s(self) -> float:
+        """Duration of a marker."""
+        return len(marker(1)) * self.theta_s
+
+    @property
+    def rest_v(self) -> float:
+        """Of the output between bursts."""
+        return self.generator.outputs[self.channels.output].safe_v
+
+    @property
+    def highest_marker_v(self) -> float:
+        """The level of the markers' chips that are not at rest, within the limits of the output."""
+        if self.marker_v is not None:
+            return self.marker_v
+        output = self.generator.outputs[self.channels.output]
+        step = max((end - self.rest_v for end in output.range_v), key=abs)
+        limits = [output.highest_step_v, (output.highest_slew_v_per_s or np.inf) / self.sample_rate_hz]
+        return self.rest_v + float(
+            np.sign(step) * min([abs(step), *(_SAFELY * limit for limit in limits if limit is not None)])
+        )
+
+    def layout(self, longest: int) -> BurstLayout:
+        """What a burst consists of, for an instrument whose longest waveform has so many samples.
+
+        Raises `ConfigurationError` if not even one step fits, or the output can play no marker.
+        """
+        return BurstLayout(
+            mask=self.mask.build(self.nodes, self.required_inputs(), seed=self.seed),
+            scaling=self.scaling,
+            hold=SampleAndHold(points_per_node=self.points_per_node, sample_rate_hz=self.sample_rate_hz),
+            memory_steps=self.memory_steps,
+            rest_v=self.rest_v,
+            marker=self.rest_v + (self.highest_marker_v - self.rest_v) * marker(self.points_per_node),
+            longest=longest,
+        )
+
+    def build(self) -> Any:
+        """Not yet open."""
+        from reservoir_hw.backends.visa.reservoir import VisaReservoir
+
+        return VisaReservoir(self)

@@ -1,0 +1,137 @@
+"""The reservoir between a generator and a digitizer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.backends.visa.bench import Bench
+from reservoir_hw.backends.visa.burst import Array, BurstLayout
+from reservoir_hw.backends.visa.calibration import Calibration
+from reservoir_hw.backends.visa.configuration import VisaConfig
+from reservoir_hw.core.errors import DeviceError, ReservoirError
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reset import ResetByIdle
+from reservoir_hw.core.signal import Alignment, SampleAndHold, align, average
+from reservoir_hw.core.spec import Identity, ReservoirSpec
+from reservoir_hw.drivers.visa.roles import Waveform
+
+
+class VisaReservoir(Reservoir):
+    """Plays bursts, and reads states (1, time, nodes) in volts of the device's answer."""
+
+    def __init__(self, config: VisaConfig) -> None:
+        self._config, self._bench = config, Bench(config)
+        self._layout = config.layout(self._bench.longest_burst)
+        # Each burst begins with a rest of its own.
+        super().__init__(
+            _declared(config, self._layout, self._bench.settle_s),
+            reset=ResetByIdle(settle_s=0.0),
+            out_of_range=config.out_of_range,
+            resource=self._bench.resources,
+        )
+        self._calibration: Calibration | None = None
+        self._aligned: Alignment | None = None
+
+    def _open(self) -> None:
+        config = self._config
+        # Before anything is switched on.
+        self._calibration = None if config.calibration is None else Calibration.load(config.calibration)
+        self._bench.open()
+        if self._calibration is not None:
+            self._calibration.expect(self._bench.chain, config.max_calibration_age_h)
+
+    def _close(self) -> None:
+        self._bench.close()
+
+    def _check_inputs(self, u: Any) -> None:
+        range_v = self._config.generator.outputs[self._config.channels.output].range_v
+        for sequence in u:
+            self._layout.check(sequence, range_v)
+
+    def _run(self, u: np.ndarray, out: Any) -> np.ndarray:
+        del out
+        states = np.empty((1, u.shape[1], self._config.nodes))
+        done = 0
+        try:
+            for piece in self._layout.pieces(u.shape[1]):
+                driven = self._burst(u[0, piece.first - piece.overlap : piece.last])
+                states[0, piece.first : piece.last] = driven[piece.overlap :]
+                done = piece.last
+        except BaseException as error:
+            self._switch_off_after(error)
+            if isinstance(error, DeviceError):
+                error.steps_done, error.states = done, states[:, :done]
+            raise
+        return states
+
+    def _switch_off_after(self, error: BaseException) -> None:
+        try:
+            self._bench.switch_off()
+        except ReservoirError as failed:
+            error.add_note(f"the outputs could not be switched off: {failed}")
+
+    def _burst(self, u: Array) -> Array:
+        """Inputs (steps, inputs) from rest; states (steps, nodes)."""
+        rate = self._bench.load(self._layout.volts(u))
+        hold = SampleAndHold(points_per_node=self._config.points_per_node, sample_rate_hz=rate)
+        layout = replace(self._layout, hold=hold)
+        return average(self._states(layout, self._bench.shot(), len(u)) for _ in range(self._config.repetitions)).mean
+
+    def _states(self, layout: BurstLayout, record: dict[int, Waveform], steps: int) -> Array:
+        config, calibration = self._config, self._calibration
+        answer = record[config.channels.answer]
+        self.counters.saturations += answer.clipped
+        template, delay_s = layout.template, 0.0
+        if config.channels.monitor is None:
+            assert calibration is not None, "the configuration has refused this"
+            markers, template = answer, calibration.template
+        else:
+            markers = record[config.channels.monitor]
+            delay_s = calibration.delay_s.value if calibration else 0.0
+        self._aligned = align(
+            markers.volts,
+            markers.sample_rate_hz,
+            template,
+            layout.marker_distance_s(steps),
+            latest_s=max(0.0, -markers.start_s) + self._bench.margin_s,
+            max_residual=config.max_residual,
+        )
+        sampler = layout.sampler(self._aligned, answer.sample_rate_hz, delay_s, config.position, config.average)
+        return layout.states(sampler, answer.volts, steps)
+
+    def _settings(self) -> dict[str, Any]:
+        calibration, aligned = self._calibration, self._aligned
+        return {
+            **self._bench.settings(),
+            "calibration_id": "" if calibration is None else calibration.id,
+            "calibration_age_h": None if calibration is None else round(calibration.age_h(), 2),
+            "clock_ppm": None if aligned is None else round(1e6 * (aligned.clock_ratio - 1), 2),
+            "residual": None if aligned is None else aligned.residual,
+        }
+
+
+def _declared(config: VisaConfig, layout: BurstLayout, settle_s: float) -> ReservoirSpec:
+    read = f"read {config.position!r} {config.average!r} aux {[(n, a.set, a.value) for n, a in config.aux.items()]}"
+    return ReservoirSpec(
+        inputs=config.required_inputs(),
+        nodes=config.nodes,
+        dtype="float64",
+        input_range=config.input_range,
+        state_range=config.digitizer.inputs[config.channels.answer].range_v,
+        max_batch=1,
+        continuity="replayed",
+        memory_steps=config.memory_steps,
+        step_period_s=config.step_period_s,
+        reset_time_s=settle_s,
+        snapshot=True,
+        state_unit="V",
+        identity=Identity(
+            vendor="bench",
+            model=config.device_name,
+            simulated=config.simulated,
+            content=f"{layout.content()} {read}",
+        ),
+    )

@@ -1,0 +1,152 @@
+"""Where in a digitizer's record a burst lies, told by a marker at its beginning and again at its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reservoir_hw.core.errors import DeviceFault
+from reservoir_hw.core.signal._mask import maximum_length_sequence
+
+Array = NDArray[np.float64]
+
+CHIPS = 63
+# Places within a sample that are tried.
+_FINE = 32
+# How much farther than clocks may differ the second marker is looked for, to say by how much they do.
+_FARTHER = 10
+# Correlations that differ by less are those of the same samples.
+_EQUAL = 1e-9
+
+
+def marker(points: int) -> Array:
+    """A maximum-length sequence of 63 chips, 0 and 1, each held for `points` samples: (63 points,).
+
+    It begins and ends with 1: at rest at 0, its first and its last edge are seen.
+    """
+    chips = (maximum_length_sequence(CHIPS, 0.0) + 1) / 2
+    begin = np.flatnonzero((chips == 1) & (np.roll(chips, 1) == 1))[0]
+    return np.repeat(np.roll(chips, -int(begin)), points)
+
+
+@dataclass(frozen=True)
+class Template:
+    """What an input shows of a marker and of some rest after it.
+
+    `volts` (n,) begin with the marker; each is held for its period. Gain and offset do not matter.
+    """
+
+    volts: Array
+    sample_rate_hz: float
+
+    def at(self, times: Any) -> Array:
+        """Volts at times (...) after the begin of the marker."""
+        index = np.floor(times * self.sample_rate_hz).astype(np.int64)
+        return self.volts[np.clip(index, 0, len(self.volts) - 1)]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Where a burst lies in a record.
+
+    `start_s` is the begin of the first marker after the record's first sample, on the digitizer's clock;
+    `clock_ratio` the seconds of that clock in a second of the generator's; `residual` what the template does not
+    explain of the markers: rms, as a part of that of the marker, the larger of both.
+    """
+
+    start_s: float
+    clock_ratio: float
+    residual: float
+
+
+def align(
+    record: Array,
+    sample_rate_hz: float,
+    template: Template,
+    distance_s: float,
+    *,
+    latest_s: float,
+    max_residual: float = 0.2,
+    max_clock_ppm: float = 200.0,
+) -> Alignment:
+    """Find the two markers in a record (time,), whose sample k was taken at k / `sample_rate_hz`.
+
+    The first marker begins between 0 and `latest_s`, the second one `distance_s` later on the generator's clock.
+    Raises `DeviceFault` if one of them is not found, or if the clocks differ by more than `max_clock_ppm`.
+    """
+    search = _Search(np.asarray(record, np.float64), sample_rate_hz, template)
+    first = search.within(0.0, latest_s)
+    if first.residual > max_residual:
+        raise DeviceFault(
+            f"the first marker is not in the record: {first.described(max_residual)}; is the monitor connected, its "
+            "range right, and the output on?"
+        )
+    expected_s, tolerance_s = first.start_s + distance_s, max_clock_ppm * 1e-6 * distance_s + 2 / sample_rate_hz
+    second = search.within(expected_s - tolerance_s, expected_s + tolerance_s)
+    if second.residual > max_residual:
+        farther_s = _FARTHER * tolerance_s
+        there = search.within(expected_s - farther_s, expected_s + farther_s)
+        if there.residual <= max_residual:
+            ppm = 1e6 * ((there.start_s - first.start_s) / distance_s - 1)
+            raise DeviceFault(
+                f"the clocks of generator and digitizer differ by {ppm:.0f} ppm, and {max_clock_ppm:g} are expected at "
+                "most: connect a reference clock"
+            )
+        raise DeviceFault(
+            f"the second marker is not in the record: {second.described(max_residual)}; the burst was cut, or the "
+            f"clocks differ by more than {_FARTHER * max_clock_ppm:g} ppm"
+        )
+    ratio = (second.start_s - first.start_s) / distance_s
+    return Alignment(first.start_s, ratio, max(first.residual, second.residual))
+
+
+@dataclass(frozen=True)
+class _Place:
+    start_s: float
+    residual: float
+
+    def described(self, max_residual: float) -> str:
+        return f"where it fits best it leaves a residual of {self.residual:.2f}, and {max_residual:g} is allowed"
+
+
+class _Search:
+    """Looks for the template in a record by normalised correlation, which knows neither gain nor offset."""
+
+    def __init__(self, record: Array, rate_hz: float, template: Template) -> None:
+        self._record, self._rate_hz, self._template = record, rate_hz, template
+        # One less at each end than it has: all places within a sample are compared on the same samples.
+        self._samples = int(len(template.volts) / template.sample_rate_hz * rate_hz) - 2
+
+    def within(self, low_s: float, high_s: float) -> _Place:
+        """The place between two times in which it fits best."""
+        low = max(0, int(np.floor(low_s * self._rate_hz)))
+        high = min(int(np.ceil(high_s * self._rate_hz)), len(self._record) - self._samples - 2)
+        if high < low:
+            raise DeviceFault(
+                f"the record of {len(self._record)} samples ends before the marker that is due in it: the digitizer "
+                "took too few"
+            )
+        shape = self._template.at((np.arange(self._samples) + 1.0) / self._rate_hz)
+        coarse = low + int(np.argmax(_correlation(self._record[low + 1 : high + 1 + self._samples], shape)))
+        # Sample k + 1 of the window, seen from a marker that begins within a sample around the coarse place.
+        shifts = np.arange(-_FINE, _FINE + 1) / _FINE
+        shapes = self._template.at((np.arange(self._samples) + 1.0 - shifts[:, None]) / self._rate_hz)
+        window = self._record[coarse + 1 : coarse + 1 + self._samples]
+        found = np.array([_correlation(window, one)[0] for one in shapes])
+        best = shifts[found >= found.max() - _EQUAL].mean()
+        return _Place((coarse + best) / self._rate_hz, float(np.sqrt(max(0.0, 1 - max(0.0, found.max()) ** 2))))
+
+
+def _correlation(record: Array, shape: Array) -> Array:
+    """The correlation coefficient of a shape (n,) with each n samples of a record (m,): (m - n + 1,)."""
+    n = len(shape)
+    shape = shape - shape.mean()
+    centred = record - record.mean()
+    sums, squares = (np.cumsum(np.concatenate([[0.0], x])) for x in (centred, centred**2))
+    variance = (squares[n:] - squares[:-n]) - (sums[n:] - sums[:-n]) ** 2 / n
+    # Of a constant window rounding is left.
+    norm = np.sqrt(np.maximum(variance, 1e-12 * max(1e-300, float(squares[-1])))) * np.linalg.norm(shape)
+    return np.correlate(centred, shape, "valid") / norm

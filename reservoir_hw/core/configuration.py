@@ -263,10 +263,11 @@ def _lines(node: Any, at: Location, path: Path) -> Iterator[tuple[Location, int]
     if isinstance(node, dict):
         for key, value in node.items():
             line = node.lc.key(key)[0] if key in (node.lc.data or {}) else 0  # pyright: ignore[reportAttributeAccessIssue]
-            if not isinstance(key, str):
+            name = _key(key)
+            if not isinstance(name, str):
                 raise ConfigurationError(f"{path}: line {line + 1}: the key {key!r} must be a text")
-            yield (*at, key), line + 1
-            yield from _lines(value, (*at, key), path)
+            yield (*at, name), line + 1
+            yield from _lines(value, (*at, name), path)
     elif isinstance(node, list):
         for index, value in enumerate(node):
             line = node.lc.item(index)[0]  # pyright: ignore[reportAttributeAccessIssue]
@@ -274,10 +275,15 @@ def _lines(node: Any, at: Location, path: Path) -> Iterator[tuple[Location, int]
             yield from _lines(value, (*at, index), path)
 
 
+def _key(key: Any) -> Any:
+    """Channels have numbers; in a document all keys are texts."""
+    return str(key) if isinstance(key, int) and not isinstance(key, bool) else key
+
+
 def _plain(node: Any) -> Any:
     """Builtin types for the subclasses of a round-trip document."""
     if isinstance(node, dict):
-        return {_plain(key): _plain(value) for key, value in node.items()}
+        return {_key(_plain(key)): _plain(value) for key, value in node.items()}
     if isinstance(node, list):
         return [_plain(value) for value in node]
     for builtin in (bool, int, float, str):

@@ -130,7 +130,7 @@ def of_its_kind(group: str, value: Any, base: type[Config]) -> Any:
         )
     model = find(group, value["kind"]).load()
     if not issubclass(model, base):
-        raise ConfigurationError(f"kind {value['kind']!r} is no {base.__name__.removesuffix('Config')}")
+        raise ConfigurationError(f"kind {value['kind']!r} is no {base.__name__.removesuffix('Config').lower()}")
     try:
         return model.model_validate_json(json.dumps(value), strict=True)
     except ValidationError as error:

@@ -24,7 +24,7 @@ from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config
 from reservoir_hw.core.hil import Action
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.core.signal import MaskConfig, SampleAndHold, Scaling, marker
-from reservoir_hw.drivers.visa.roles import AwgConfig, DigitizerConfig, Trigger
+from reservoir_hw.drivers.visa.roles import DigitizerConfig, GeneratorConfig, Trigger
 
 _SCHEMA = WithJsonSchema({"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]})
 # What is used of a step or a slew that is allowed: the rest is for rounding.
@@ -32,7 +32,7 @@ _SAFELY = 0.99
 
 
 def _generator(value: Any) -> Any:
-    return registry.of_its_kind("instruments", value, AwgConfig)
+    return registry.of_its_kind("instruments", value, GeneratorConfig)
 
 
 def _digitizer(value: Any) -> Any:
@@ -85,7 +85,7 @@ class VisaConfig(ReservoirConfig):
     average: Annotated[float, Field(ge=0, le=1)] = Field(
         default=0.2, description="share of a node, around `position`, over which samples are averaged"
     )
-    generator: Annotated[SerializeAsAny[AwgConfig], BeforeValidator(_generator), _SCHEMA]
+    generator: Annotated[SerializeAsAny[GeneratorConfig], BeforeValidator(_generator), _SCHEMA]
     digitizer: Annotated[SerializeAsAny[DigitizerConfig], BeforeValidator(_digitizer), _SCHEMA]
     channels: Channels = Channels()
     trigger: Annotated[Trigger | None, NO_INFLUENCE_ON_STATES] = Field(

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault
-from reservoir_hw.drivers.visa.roles import AwgConfig, SafeState
+from reservoir_hw.drivers.visa.roles import GeneratorConfig, SafeState
 from reservoir_hw.drivers.visa.scpi import ScpiInstrument
 
 _FULL_SCALE = 32767
@@ -23,7 +23,7 @@ _HIGHEST_V, _SMALLEST_VPP = 10.0, 2e-3
 _READ_BACK = 1e-6
 
 
-class Keysight33500Config(AwgConfig):
+class Keysight33500Config(GeneratorConfig):
     """A generator at an address, and what its outputs may play."""
 
     kind: Literal["keysight_33500"]

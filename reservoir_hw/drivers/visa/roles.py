@@ -113,7 +113,7 @@ class Trigger(Config):
     before_s: NonNegativeFloat = Field(default=0.0, description="part of the record before the trigger")
 
 
-class AwgConfig(InstrumentConfig):
+class GeneratorConfig(InstrumentConfig):
     """A generator, and what its outputs may play."""
 
     outputs: dict[int, Output] = Field(min_length=1, description="by number")

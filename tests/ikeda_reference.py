@@ -1,0 +1,59 @@
+"""The Ikeda equation once more, by other means than the emulator: what a perfect bench would read.
+
+    tau dx/dt = -x + beta sin²(x(t - T) + rho u(t) + phi)        out = LP(output_v x)
+
+The past of one delay is known, so that each delay is a linear filter of a known signal (scipy). The step is a 64th of a
+sample of the generator.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.signal import lfilter
+
+from reservoir_hw.backends.visa.burst import BurstLayout
+from reservoir_hw.emulators.physics.devices import Ikeda
+
+FINE = 64
+
+
+def answer_v(volts: np.ndarray, sample_s: float, device: Ikeda, tau_s: float | None = None) -> np.ndarray:
+    """Volts of the answer (samples, FINE) for volts (samples,), each of which rises or falls on a straight line to the
+    next, from rest at the first one."""
+    tau_s = device.tau_s if tau_s is None else tau_s
+    dt = sample_s / FINE
+    u = np.interp((np.arange(len(volts) * FINE) + 0.5) / FINE, np.arange(len(volts)), volts)
+    delay = round(device.delay_s / dt)
+    x0 = 0.0
+    for _ in range(10_000):
+        x0 = device.feedback_gain * np.sin(x0 + device.gain_per_v * volts[0] + device.phase_rad) ** 2
+    x = np.full(delay + len(u), x0)
+    keep = np.exp(-dt / tau_s)
+    for first in range(0, len(u), delay):
+        part = slice(first, min(first + delay, len(u)))
+        past = x[first : first + part.stop - part.start]
+        # The past in the middle of each step.
+        middle = (past + np.append(past[1:], x[first + len(past)])) / 2
+        drive = device.feedback_gain * np.sin(middle + device.gain_per_v * u[part] + device.phase_rad) ** 2
+        begin = [keep * x[delay + first - 1]]
+        x[delay + first : delay + part.stop] = lfilter([1 - keep], [1, -keep], drive, zi=begin)[0]
+    out = device.output_v * x[delay:] + device.offset_v
+    keep = np.exp(-2 * np.pi * device.bandwidth_hz * dt)
+    return lfilter([1 - keep], [1, -keep], out, zi=[keep * out[0]])[0].reshape(len(volts), FINE)
+
+
+def states(
+    layout: BurstLayout, u: np.ndarray, device: Ikeda, position: float, average: float, tau_s: float | None = None
+) -> np.ndarray:
+    """(steps, nodes) for inputs (steps, inputs), the mean of the answer over the share of each node that is read.
+
+    Time begins in the middle of the marker's first edge, half a sample before that sample.
+    """
+    volts = layout.volts(u)
+    fine = answer_v(volts, 1 / layout.hold.sample_rate_hz, device, tau_s)
+    begin = (len(layout.marker) + layout.memory_steps * layout.samples_per_step) * FINE - FINE // 2
+    end = begin + len(u) * layout.samples_per_step * FINE
+    nodes = fine.reshape(-1)[begin:end].reshape(len(u), layout.mask.nodes, -1)
+    size = nodes.shape[-1]
+    low, high = round((position - average / 2) * size), round((position + average / 2) * size)
+    return nodes[..., low:high].mean(-1)

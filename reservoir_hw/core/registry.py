@@ -25,7 +25,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "parallel": "reservoir_hw.backends.parallel:ParallelConfig",
         "python": "reservoir_hw.backends.python:PythonConfig",
         "replay": "reservoir_hw.backends.replay:ReplayConfig",
-        "visa": "reservoir_hw.backends.visa.configuration:VisaConfig",
+        "visa": "reservoir_hw.backends.visa.reservoir:VisaConfig",
         "zmq": "reservoir_hw.backends.zeromq:ZmqConfig",
     },
     "readouts": {

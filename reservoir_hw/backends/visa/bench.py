@@ -10,7 +10,7 @@ import numpy as np
 from reservoir_hw.backends.visa.auxiliary import Auxiliary
 from reservoir_hw.backends.visa.burst import Array
 from reservoir_hw.backends.visa.calibration import Chain
-from reservoir_hw.backends.visa.configuration import VisaConfig
+from reservoir_hw.backends.visa.configuration import BenchConfig
 from reservoir_hw.core.actions import perform
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault
 from reservoir_hw.drivers.guard import Guard
@@ -28,7 +28,7 @@ _MARGIN = 0.25
 class Bench:
     """Generator, digitizer, auxiliary instruments, interlock and guard, which holds the locks of `resources`."""
 
-    def __init__(self, config: VisaConfig) -> None:
+    def __init__(self, config: BenchConfig) -> None:
         self._config = config
         self.generator, self.digitizer = config.generator.build(), config.digitizer.build()
         self.resources = {

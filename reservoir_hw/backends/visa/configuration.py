@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from pydantic import (
@@ -55,14 +55,9 @@ class Channels(Config):
         return self
 
 
-class VisaConfig(ReservoirConfig):
-    """A generator plays masked inputs to a device; a digitizer takes down its answer, which is read as virtual nodes.
+class BenchConfig(ReservoirConfig):
+    """Instruments, wiring, and what is played and read."""
 
-    Each burst is a marker, rest for `memory_steps`, the inputs, and the marker again. The markers tell where in the
-    record the inputs lie.
-    """
-
-    kind: Literal["visa"]
     device_name: str = Field(min_length=1, description="what lies between generator and digitizer; names the device")
     simulated: bool = Field(description="false for a real device: every result says which it was")
     nodes: PositiveInt = Field(description="virtual nodes in one step")
@@ -185,9 +180,3 @@ class VisaConfig(ReservoirConfig):
             marker=self.rest_v + (self.highest_marker_v - self.rest_v) * marker(self.points_per_node),
             longest=longest,
         )
-
-    def build(self) -> Any:
-        """Not yet open."""
-        from reservoir_hw.backends.visa.reservoir import VisaReservoir
-
-        return VisaReservoir(self)

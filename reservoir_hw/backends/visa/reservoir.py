@@ -1,22 +1,36 @@
-"""The reservoir between a generator and a digitizer."""
+"""`kind: visa`: the reservoir between a generator and a digitizer."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from reservoir_hw.backends.visa.bench import Bench
 from reservoir_hw.backends.visa.burst import Array, BurstLayout
 from reservoir_hw.backends.visa.calibration import Calibration
-from reservoir_hw.backends.visa.configuration import VisaConfig
+from reservoir_hw.backends.visa.configuration import BenchConfig
 from reservoir_hw.core.errors import DeviceError, ReservoirError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reset import ResetByIdle
 from reservoir_hw.core.signal import Alignment, SampleAndHold, align, average
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.drivers.visa.roles import Waveform
+
+
+class VisaConfig(BenchConfig):
+    """A generator plays masked inputs to a device; a digitizer takes down its answer, which is read as virtual nodes.
+
+    Each burst is a marker, rest for `memory_steps`, the inputs, and the marker again. The markers tell where in the
+    record the inputs lie.
+    """
+
+    kind: Literal["visa"]
+
+    def build(self) -> VisaReservoir:
+        """Not yet open."""
+        return VisaReservoir(self)
 
 
 class VisaReservoir(Reservoir):
@@ -113,7 +127,7 @@ class VisaReservoir(Reservoir):
         }
 
 
-def _declared(config: VisaConfig, layout: BurstLayout, settle_s: float) -> ReservoirSpec:
+def _declared(config: BenchConfig, layout: BurstLayout, settle_s: float) -> ReservoirSpec:
     read = f"read {config.position!r} {config.average!r} aux {[(n, a.set, a.value) for n, a in config.aux.items()]}"
     return ReservoirSpec(
         inputs=config.required_inputs(),

@@ -54,6 +54,7 @@ from reservoir_hw.cli import (  # noqa: E402
     compare,
     conform,
     device,
+    emulate,
     export,
     harvest,
     infer,
@@ -82,6 +83,7 @@ app.add_typer(trace.app, name="trace")
 app.add_typer(bundle.app, name="bundle")
 app.add_typer(device.app, name="device")
 app.command("serve")(serve.serve)
+app.add_typer(emulate.app, name="emulate")
 app.command("list")(list_kinds.list_kinds)
 
 

@@ -138,6 +138,11 @@ class VirtualBench:
         with self._changed:
             return self._bench_s + time.monotonic() - self._wall_s
 
+    @property
+    def outputs(self) -> list[int]:
+        """The numbers of the outputs."""
+        return [*self._settings]
+
     # The generator's side.
 
     def output(self, channel: int) -> OutputSettings:

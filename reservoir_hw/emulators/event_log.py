@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from reservoir_hw.core.errors import ConfigurationError
+
 Event = dict[str, Any]
 
 
@@ -33,3 +35,25 @@ class EventLog:
         """Close the file."""
         if self._file:
             self._file.close()
+
+
+def outputs_on(path: Path) -> list[int]:
+    """The outputs that are on at the end of a log file.
+
+    Raises `ConfigurationError` for a file that is none, or says nothing about outputs.
+    """
+    on: dict[int, bool] = {}
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            event = json.loads(line)
+            if event["event"] in ("on", "off"):
+                on[event["channel"]] = event["event"] == "on"
+        except (ValueError, TypeError, KeyError):
+            raise ConfigurationError(f"{path}:{number}: this is no event of a virtual bench") from None
+    if not on:
+        raise ConfigurationError(f"{path} says nothing about outputs; was the bench started with --log {path}?")
+    return [channel for channel, is_on in on.items() if is_on]

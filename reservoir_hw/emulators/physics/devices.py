@@ -168,7 +168,7 @@ class MackeyGlass(_DelayedFeedback):
     """
 
     kind: Literal["mackey_glass"] = "mackey_glass"
-    feedback_gain: float = Field(default=0.5, description="η")
+    feedback_gain: float = Field(default=0.8, description="η")
     gain_per_v: float = Field(default=0.05, description="γ, per volt at the input")
     exponent: PositiveFloat = Field(default=1.0, description="p")
     output_v: float = Field(default=10.0, description="volts at the output for x = 1")

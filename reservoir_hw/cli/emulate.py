@@ -1,0 +1,183 @@
+"""`reservoir-hw emulate`."""
+
+from __future__ import annotations
+
+import json as json_module
+import math
+import sys
+import textwrap
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reservoir_hw.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from reservoir_hw.emulators.bench import BenchConfig, Cable
+    from reservoir_hw.emulators.dialects import Dialect
+    from reservoir_hw.emulators.lab import Lab
+    from reservoir_hw.emulators.physics.devices import Model
+
+app = typer.Typer(help="Emulated instruments, where there is no bench.", no_args_is_help=True)
+
+# The reservoir file that is suggested. Inputs of all built-in tasks lie within the range.
+NODES, THETA_S = 50, 10e-6
+INPUT_RANGE, GAIN = (-5.0, 5.0), 0.5
+# Volts added to the inputs, where a device remembers longest.
+WORKING_POINT_V = {"ikeda": 0.35}
+# So much more of a range, and of the memory, than was seen.
+SPARE = 0.2
+
+
+@app.command("bench")
+def bench(
+    dialect: Annotated[str, typer.Option(metavar="NAME", help="What the instruments understand: keysight.")],
+    dut: Annotated[
+        str,
+        typer.Option(
+            metavar="DEVICE", help="The device under test: ikeda, mackey_glass, linear, or a YAML file of the bench."
+        ),
+    ] = "ikeda",
+    hislip: Annotated[bool, typer.Option("--hislip", help="HiSLIP instead of raw sockets.")] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65534, help="Of the generator; the digitizer has the next. 0: any that are free.")
+    ] = 5025,
+    log: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Append what the outputs do to this file, as JSON lines.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write the reservoir file there.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print a line of JSON instead of text.")] = False,
+) -> None:
+    """Emulate a generator, a device under test and a digitizer, and print the reservoir file for them (`kind: visa`).
+
+    Ctrl-C or SIGTERM ends it.
+    """
+    from reservoir_hw.core.files import replace_file
+    from reservoir_hw.core.interrupts import StopOnSignals
+    from reservoir_hw.emulators.dialects import dialect_named
+    from reservoir_hw.emulators.lab import virtual_lab
+
+    spoken, config = dialect_named(dialect), _bench_of(dut)
+    with virtual_lab(spoken, config, hislip=hislip, port=port, log=log) as lab:
+        text = _reservoir_file(spoken, lab, log)
+        if out is not None:
+            replace_file(out, text)
+        # Its `put` may be called by the handler of a signal.
+        asked: SimpleQueue[None] = SimpleQueue()
+        with StopOnSignals(lambda: asked.put(None), lambda: True):
+            _say_as_json(lab, log, text) if json else _say(dialect, lab, log, out, text)
+            asked.get()
+    bursts = sum(event["event"] == "burst begins" for event in lab.bench.log.events)
+    typer.echo(f"The bench has ended after {bursts} bursts.", err=json)
+
+
+@app.command("check")
+def check(log: Annotated[Path, typer.Argument(metavar="LOG", help="What `emulate bench --log` wrote.")]) -> None:
+    """Look whether all outputs of an emulated bench are off now. Exits with 0 if they are, 1 if one is on.
+
+    It is a `safe_check` for the section `hil:` of a reservoir: it does not ask the driver of the instruments.
+    """
+    from reservoir_hw.emulators.event_log import outputs_on
+
+    on = outputs_on(log)
+    if on:
+        typer.echo(f"on: output {', '.join(map(str, on))}")
+        raise typer.Exit(1)
+    typer.echo("all outputs are off")
+
+
+def _bench_of(dut: str) -> BenchConfig:
+    """The default bench with a device that has a name, or the bench of a file."""
+    from reservoir_hw.core.configuration import Document, validate
+    from reservoir_hw.emulators.bench import BenchConfig
+    from reservoir_hw.emulators.physics.devices import Ikeda, Linear, MackeyGlass
+
+    known: dict[str, type[Model]] = {"ikeda": Ikeda, "mackey_glass": MackeyGlass, "linear": Linear}
+    if dut in known:
+        return BenchConfig().with_device(known[dut]())
+    if not Path(dut).exists():
+        raise ConfigurationError(f"--dut {dut}: there is no such file, and the devices are {', '.join(known)}")
+    return validate(BenchConfig, Document.from_file(dut))
+
+
+def _reservoir_file(dialect: Dialect, lab: Lab, log: Path | None) -> str:
+    """A reservoir that suits the device of this bench."""
+    from reservoir_hw.emulators.physics.behaviour import behaviour
+
+    config = lab.bench.config
+    answer, cable, device = _device_of(config)
+    monitor = next((n for n, c in config.inputs.items() if c.device is None and c.output == cable.output), None)
+    offset_v = WORKING_POINT_V.get(device.kind, 0.0)
+    low_v, high_v = (offset_v + GAIN * end for end in INPUT_RANGE)
+    seen = behaviour(device, low_v, offset_v, high_v, THETA_S)
+    reach_v = math.ceil(max(-low_v, high_v))
+    inputs = [f"{answer}: {{range_v: {_wider(*seen.range_v)}}}"]
+    channels = [f"output: {cable.output}", f"answer: {answer}"]
+    if monitor is not None:
+        inputs.append(f"{monitor}: {{range_v: {_wider(-reach_v, reach_v)}}}")
+        channels.append(f"monitor: {monitor}")
+    load = ".inf" if config.termination_ohm is None else f"{config.termination_ohm:g}"
+    lines = [
+        "kind: visa",
+        f"device_name: emulated {device.kind}",
+        "simulated: true",
+        f"nodes: {NODES}",
+        f"theta_s: {THETA_S!r}",
+        "points_per_node: 10          # samples of the generator",
+        "mask: {kind: uniform}",
+        f"scaling: {{gain: {GAIN}, offset: {offset_v}}}",
+        f"input_range: {[*INPUT_RANGE]}",
+        f"memory_steps: {math.ceil((1 + SPARE) * seen.memory_s / (NODES * THETA_S)) + 1}",
+        "generator:",
+        f"  kind: {dialect.generator_kind}",
+        f"  address: {lab.generator}",
+        f"  outputs: {{{cable.output}: {{range_v: [-{reach_v}, {reach_v}], load_ohm: {load}}}}}",
+        "digitizer:",
+        f"  kind: {dialect.digitizer_kind}",
+        f"  address: {lab.digitizer}",
+        f"  inputs: {{{', '.join(inputs)}}}",
+        f"channels: {{{', '.join(channels)}}}",
+    ]
+    if log is not None:
+        command = [sys.executable, "-m", "reservoir_hw.cli", "emulate", "check", str(log.resolve())]
+        lines += ["hil:", f"  safe_check: {json_module.dumps(command)}"]
+    return "\n".join([*lines, ""])
+
+
+def _device_of(config: BenchConfig) -> tuple[int, Cable, Model]:
+    """The input of the digitizer that a device answers to."""
+    for number, cable in config.inputs.items():
+        if cable.device is not None:
+            return number, cable, cable.device
+    raise ConfigurationError("none of the inputs of this bench has a device: give one of them `device:`")
+
+
+def _wider(low: float, high: float) -> list[float]:
+    spare = SPARE * (high - low)
+    return [math.floor(100 * (low - spare)) / 100, math.ceil(100 * (high + spare)) / 100]
+
+
+def _say(dialect: str, lab: Lab, log: Path | None, out: Path | None, text: str) -> None:
+    typer.echo(f"Emulated instruments ({dialect}): generator at {lab.generator}, digitizer at {lab.digitizer}")
+    if log is not None:
+        typer.echo(f"What the outputs do is written to {log}; `reservoir-hw emulate check {log}` reads it.")
+    if out is not None:
+        typer.echo(f"The reservoir file for them is {out} (Ctrl-C ends the bench).")
+    else:
+        typer.echo("A reservoir file for them (Ctrl-C ends the bench):\n\n" + textwrap.indent(text, "    "))
+
+
+def _say_as_json(lab: Lab, log: Path | None, text: str) -> None:
+    from ruamel.yaml import YAML
+
+    said = {
+        "generator": lab.generator,
+        "digitizer": lab.digitizer,
+        "log": None if log is None else str(log.resolve()),
+        "reservoir": YAML(typ="safe", pure=True).load(text),
+    }
+    typer.echo(json_module.dumps(said))

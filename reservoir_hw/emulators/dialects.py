@@ -1,0 +1,35 @@
+"""The dialects that emulated instruments speak: one line for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.emulators.bench import VirtualBench
+from reservoir_hw.emulators.keysight.digitizer import InfiniiVision
+from reservoir_hw.emulators.keysight.generator import Keysight33512B
+from reservoir_hw.emulators.scpi.instrument import ScpiDevice
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A generator and a digitizer on a bench, and the words after `kind:` of the drivers that speak to them."""
+
+    generator_kind: str
+    generator: Callable[[VirtualBench], ScpiDevice]
+    digitizer_kind: str
+    digitizer: Callable[[VirtualBench], ScpiDevice]
+
+
+DIALECTS = {
+    "keysight": Dialect("keysight_33500", Keysight33512B, "keysight_infiniivision", InfiniiVision),
+}
+
+
+def dialect_named(name: str) -> Dialect:
+    """Raises `ConfigurationError` with the names that there are."""
+    try:
+        return DIALECTS[name]
+    except KeyError:
+        raise ConfigurationError(f"there is no dialect {name!r}; there are: {', '.join(DIALECTS)}") from None

@@ -120,7 +120,8 @@ def _reservoir_file(dialect: Dialect, lab: Lab, log: Path | None) -> str:
     if monitor is not None:
         inputs.append(f"{monitor}: {{range_v: {_wider(-reach_v, reach_v)}}}")
         channels.append(f"monitor: {monitor}")
-    load = ".inf" if config.termination_ohm is None else f"{config.termination_ohm:g}"
+    # Left out, it means high impedance.
+    load = "" if config.termination_ohm is None else f", load_ohm: {config.termination_ohm:g}"
     lines = [
         "kind: visa",
         f"device_name: emulated {device.kind}",
@@ -135,7 +136,7 @@ def _reservoir_file(dialect: Dialect, lab: Lab, log: Path | None) -> str:
         "generator:",
         f"  kind: {dialect.generator_kind}",
         f"  address: {lab.generator}",
-        f"  outputs: {{{cable.output}: {{range_v: [-{reach_v}, {reach_v}], load_ohm: {load}}}}}",
+        f"  outputs: {{{cable.output}: {{range_v: [-{reach_v}, {reach_v}]{load}}}}}",
         "digitizer:",
         f"  kind: {dialect.digitizer_kind}",
         f"  address: {lab.digitizer}",

@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 import numpy as np
-import pytest
 from command_line import call_here
 
-from reservoir_hw.core.configuration import Document
+from reservoir_hw.backends.visa.configuration import VisaConfig
+from reservoir_hw.core.configuration import Document, validate
 from reservoir_hw.drivers.visa.keysight_33500 import Keysight33500Config
 from reservoir_hw.drivers.visa.keysight_infiniivision import KeysightInfiniiVisionConfig
 from reservoir_hw.drivers.visa.roles import Trigger
@@ -20,13 +20,13 @@ COMMAND = [sys.executable, "-m", "reservoir_hw.cli", "emulate", "bench", "--dial
 
 @contextlib.contextmanager
 def emulating(*arguments, cwd):
-    """A bench that has said what it is; it ends by the signal with one more line."""
+    """What a bench says, line by line; it ends by the signal with one more line."""
     process = subprocess.Popen(
         [*COMMAND, *arguments], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     try:
-        yield process, process.stdout.readline()
+        yield iter(process.stdout.readline, "")
         process.send_signal(signal.SIGTERM)
         rest, errors = process.communicate(timeout=30)
         assert process.returncode == 0, errors
@@ -44,9 +44,10 @@ def test_a_bench_is_driven_by_the_reservoir_file_that_it_prints(tmp_path):
     log = tmp_path / "events.jsonl"
     log.write_text('{"event": "on", "channel": 2}\n')
     options = ["--dut", "dut.yaml", "--log", log.name, "-o", "bench.yaml", "--json"]
-    with emulating(*options, cwd=tmp_path) as (_, said):
+    with emulating(*options, cwd=tmp_path) as said:
+        first = json.loads(next(said))
         reservoir = Document.from_file(tmp_path / "bench.yaml").data
-        assert json.loads(said)["reservoir"] == json.loads(json.dumps(reservoir))
+        assert first["reservoir"] == json.loads(json.dumps(reservoir))
         assert reservoir["channels"] == {"output": 2, "answer": 3}
         safe_check = reservoir["hil"]["safe_check"]
         assert subprocess.run(safe_check, check=False).returncode == 0
@@ -71,19 +72,19 @@ def test_a_bench_is_driven_by_the_reservoir_file_that_it_prints(tmp_path):
         assert call_here("emulate", "check", log).returncode == 0
 
 
-@pytest.mark.parametrize("dut", ["ikeda", "mackey_glass"])
-def test_what_is_printed_suits_the_device(dut, tmp_path):
-    with emulating("--dut", dut, "--hislip", cwd=tmp_path) as (process, first):
-        assert "hislip0," in first
-        lines = iter(process.stdout.readline, "")
-        assert next(lines).endswith("(Ctrl-C ends the bench):\n")
-        assert next(lines) == "\n"
-        text = "".join(line[4:] for line in iter(lines.__next__, "\n"))
-        (tmp_path / "bench.yaml").write_text(text)
-        reservoir = Document.from_file(tmp_path / "bench.yaml").data
-        assert reservoir["channels"] == {"output": 1, "answer": 1, "monitor": 2}
-        assert 20 < reservoir["memory_steps"] < 40
-        assert "hil" not in reservoir
+def test_the_default_bench_says_what_to_write_into_a_file(tmp_path):
+    with emulating("--hislip", cwd=tmp_path) as said:
+        assert "hislip0," in next(said)
+        assert next(said).endswith("(Ctrl-C ends the bench):\n")
+        assert next(said) == "\n"
+        lines = iter(lambda: next(said), "\n")
+        (tmp_path / "bench.yaml").write_text("".join(line.removeprefix("    ") for line in lines))
+    reservoir = Document.from_file(tmp_path / "bench.yaml")
+    reservoir.set("inputs", 1, "a task")
+    config = validate(VisaConfig, reservoir)
+    assert (config.channels.output, config.channels.answer, config.channels.monitor) == (1, 1, 2)
+    assert 20 < config.memory_steps < 30
+    assert config.hil is None
 
 
 def test_wrong_options_are_told_in_a_sentence(tmp_path):

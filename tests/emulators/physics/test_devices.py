@@ -3,6 +3,8 @@ import math
 import numpy as np
 import pytest
 
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.emulators.physics.behaviour import behaviour
 from reservoir_hw.emulators.physics.converter import to_codes
 from reservoir_hw.emulators.physics.devices import Ikeda, Linear, MackeyGlass
 from reservoir_hw.emulators.physics.signals import Playback
@@ -107,3 +109,15 @@ def test_a_playback_holds_or_joins_its_samples_and_a_converter_clips():
 
     codes = to_codes(np.array([-9.0, 0.5, 0.5 + 1 / 256, 9.0]), 1.0, 0.5, 8)
     assert codes.tolist() == [0, 128, 129, 255]
+
+
+def test_what_a_device_reaches_and_how_long_it_remembers():
+    seen = behaviour(Linear(tau_s=20e-6, delay_s=5e-6, noise_v=1e-3, offset_v=0.1), -0.5, 0.0, 1.0, 100e-6)
+    assert seen.range_v == pytest.approx((-0.4, 1.1), abs=0.02)
+    # Two pasts differ by 0.2 to 1.5 V, which become 1 mV.
+    assert 5e-6 + 20e-6 * math.log(200) < seen.memory_s < 5e-6 + 20e-6 * math.log(1500)
+    # What is left of the past is multiplied by the slope at rest in each round trip, which takes 500 µs and about tau.
+    memory_s = [behaviour(MackeyGlass(noise_v=noise_v), -0.5, 0.0, 0.5, 10e-6).memory_s for noise_v in (1e-3, 1e-4)]
+    assert memory_s[1] - memory_s[0] == pytest.approx(550e-6 * math.log(0.1) / math.log(0.8), rel=0.2)
+    with pytest.raises(ConfigurationError, match=r"\(mackey_glass\) does not forget its past within 0\.2 s"):
+        behaviour(MackeyGlass(feedback_gain=1.2), -0.5, 0.0, 0.5, 10e-6)

@@ -24,7 +24,7 @@ app = typer.Typer(help="Emulated instruments, where there is no bench.", no_args
 
 # The reservoir file that is suggested. Inputs of all built-in tasks lie within the range.
 NODES, THETA_S = 50, 10e-6
-INPUT_RANGE, GAIN = (-5.0, 5.0), 0.5
+INPUT_RANGE, GAIN = (-6.0, 6.0), 0.5
 # Volts added to the inputs, where a device remembers longest.
 WORKING_POINT_V = {"ikeda": 0.35}
 # So much more of a range, and of the memory, than was seen.

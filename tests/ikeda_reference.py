@@ -2,8 +2,8 @@
 
     tau dx/dt = -x + beta sin²(x(t - T) + rho u(t) + phi)        out = LP(output_v x)
 
-The past of one delay is known, so that each delay is a linear filter of a known signal (scipy). The step is a 64th of a
-sample of the generator.
+The past of one delay is known, so that each delay is a linear filter of a known signal (scipy). The step is a part
+of a sample of the generator.
 """
 
 from __future__ import annotations
@@ -14,15 +14,12 @@ from scipy.signal import lfilter
 from reservoir_hw.backends.visa.burst import BurstLayout
 from reservoir_hw.emulators.physics.devices import Ikeda
 
-FINE = 64
 
-
-def answer_v(volts: np.ndarray, sample_s: float, device: Ikeda, tau_s: float | None = None) -> np.ndarray:
-    """Volts of the answer (samples, FINE) for volts (samples,), each of which rises or falls on a straight line to the
+def answer_v(volts: np.ndarray, sample_s: float, device: Ikeda, tau_s: float, fine: int) -> np.ndarray:
+    """Volts of the answer (samples, fine) for volts (samples,), each of which rises or falls on a straight line to the
     next, from rest at the first one."""
-    tau_s = device.tau_s if tau_s is None else tau_s
-    dt = sample_s / FINE
-    u = np.interp((np.arange(len(volts) * FINE) + 0.5) / FINE, np.arange(len(volts)), volts)
+    dt = sample_s / fine
+    u = np.interp((np.arange(len(volts) * fine) + 0.5) / fine, np.arange(len(volts)), volts)
     delay = round(device.delay_s / dt)
     x0 = 0.0
     for _ in range(10_000):
@@ -39,21 +36,31 @@ def answer_v(volts: np.ndarray, sample_s: float, device: Ikeda, tau_s: float | N
         x[delay + first : delay + part.stop] = lfilter([1 - keep], [1, -keep], drive, zi=begin)[0]
     out = device.output_v * x[delay:] + device.offset_v
     keep = np.exp(-2 * np.pi * device.bandwidth_hz * dt)
-    return lfilter([1 - keep], [1, -keep], out, zi=[keep * out[0]])[0].reshape(len(volts), FINE)
+    return lfilter([1 - keep], [1, -keep], out, zi=[keep * out[0]])[0].reshape(len(volts), fine)
 
 
 def states(
-    layout: BurstLayout, u: np.ndarray, device: Ikeda, position: float, average: float, tau_s: float | None = None
+    layout: BurstLayout,
+    u: np.ndarray,
+    device: Ikeda,
+    position: float,
+    average: float,
+    tau_s: float | None = None,
+    fine: int = 64,
+    lsb_v: float = 0.0,
 ) -> np.ndarray:
     """(steps, nodes) for inputs (steps, inputs), the mean of the answer over the share of each node that is read.
 
-    Time begins in the middle of the marker's first edge, half a sample before that sample.
+    Time begins in the middle of the first edge of the marker, half a sample before it. With `lsb_v` a converter takes
+    one sample in the middle of each of the generator's, in such steps.
     """
     volts = layout.volts(u)
-    fine = answer_v(volts, 1 / layout.hold.sample_rate_hz, device, tau_s)
-    begin = (len(layout.marker) + layout.memory_steps * layout.samples_per_step) * FINE - FINE // 2
-    end = begin + len(u) * layout.samples_per_step * FINE
-    nodes = fine.reshape(-1)[begin:end].reshape(len(u), layout.mask.nodes, -1)
+    out = answer_v(volts, 1 / layout.hold.sample_rate_hz, device, tau_s or device.tau_s, fine)
+    if lsb_v:
+        out = np.repeat(np.round(out[:, fine // 2, None] / lsb_v) * lsb_v, fine, axis=1)
+    begin = (len(layout.marker) + layout.memory_steps * layout.samples_per_step) * fine - fine // 2
+    end = begin + len(u) * layout.samples_per_step * fine
+    nodes = out.reshape(-1)[begin:end].reshape(len(u), layout.mask.nodes, -1)
     size = nodes.shape[-1]
     low, high = round((position - average / 2) * size), round((position + average / 2) * size)
     return nodes[..., low:high].mean(-1)

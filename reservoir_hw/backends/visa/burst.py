@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,6 +17,8 @@ Array = NDArray[np.float64]
 
 # Inputs that are masked at a time while they are held against the range of the output.
 _BLOCK = 1 << 12
+# Samples of a node between which nothing is interpolated.
+_FINE = 32
 TAIL = 0.125
 """Rest after a marker that is looked for with it, as a part of the marker: inputs that look like it go on."""
 
@@ -116,24 +119,28 @@ class BurstLayout:
         """From the begin of the first marker to that of the second, on the generator's clock."""
         return (self.samples(steps) - len(self.marker)) / self.hold.sample_rate_hz
 
-    def sampler(
-        self, found: Alignment, sample_rate_hz: float, delay_s: float, position: float, average: float
-    ) -> Sampler:
-        """What reads the states from a record that was aligned; `delay_s` later than the markers, of the device."""
+    def states(
+        self, volts: Array, sample_rate_hz: float, found: Alignment, steps: int, *, delay_s: float, position: float,
+        average: float,
+    ) -> Array:  # fmt: skip
+        """(steps, nodes) in a record (time,) that was aligned; the device answers `delay_s` after the markers.
+
+        Between samples the record is interpolated, as the clocks of the instruments do not know each other. Raises
+        `DeviceFault` if the record ends before the burst.
+        """
         payload_s = (len(self.marker) + self.memory_steps * self.samples_per_step) / self.hold.sample_rate_hz
-        begin_s = found.start_s + (payload_s + delay_s) * found.clock_ratio
-        return Sampler(
-            theta_s=self.hold.theta_s * found.clock_ratio,
-            sample_rate_hz=sample_rate_hz,
-            # A sample of a digitizer is a moment; it is the middle of the time that it stands for.
-            delay_s=begin_s + 0.5 / sample_rate_hz,
+        theta_s = self.hold.theta_s * found.clock_ratio
+        finer = math.ceil(_FINE / (theta_s * sample_rate_hz))
+        places = np.arange(finer * (len(volts) - 1) + 1) / finer
+        sampler = Sampler(
+            theta_s=theta_s,
+            sample_rate_hz=finer * sample_rate_hz,
+            # A sample of a digitizer is a moment: the middle of the time that it stands for.
+            delay_s=found.start_s + (payload_s + delay_s) * found.clock_ratio + 0.5 / (finer * sample_rate_hz),
             position=position,
             average=average,
         )
-
-    def states(self, sampler: Sampler, volts: Array, steps: int) -> Array:
-        """(steps, nodes) in a record (time,). Raises `DeviceFault` if the record ends before them."""
         try:
-            return sampler.apply(volts, steps, self.mask.nodes)
+            return sampler.apply(np.interp(places, np.arange(len(volts)), volts), steps, self.mask.nodes)
         except ShapeError as error:
             raise DeviceFault(f"the record ends before the burst: {error}") from error

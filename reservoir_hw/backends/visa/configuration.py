@@ -92,7 +92,7 @@ class BenchConfig(ReservoirConfig):
         description="level of the markers; by default the end of the output's range that is farther from safe_v",
     )
     max_residual: Annotated[PositiveFloat, NO_INFLUENCE_ON_STATES] = Field(
-        default=0.2, description="of a marker, what may differ from what was played (rms, as a part of it)"
+        default=0.3, description="of a marker, what may differ from what was played (rms, as a part of it)"
     )
     settle_s: Annotated[NonNegativeFloat | None, NO_INFLUENCE_ON_STATES] = Field(
         default=None, description="rest before each burst; by default as long as memory_steps last"

@@ -113,8 +113,15 @@ class VisaReservoir(Reservoir):
             latest_s=max(0.0, -markers.start_s) + self._bench.margin_s,
             max_residual=config.max_residual,
         )
-        sampler = layout.sampler(self._aligned, answer.sample_rate_hz, delay_s, config.position, config.average)
-        return layout.states(sampler, answer.volts, steps)
+        return layout.states(
+            answer.volts,
+            answer.sample_rate_hz,
+            self._aligned,
+            steps,
+            delay_s=delay_s,
+            position=config.position,
+            average=config.average,
+        )
 
     def _settings(self) -> dict[str, Any]:
         calibration, aligned = self._calibration, self._aligned

@@ -42,10 +42,12 @@ class Template:
     volts: Array
     sample_rate_hz: float
 
-    def at(self, times: Any) -> Array:
-        """Volts at times (...) after the begin of the marker."""
-        index = np.floor(times * self.sample_rate_hz).astype(np.int64)
-        return self.volts[np.clip(index, 0, len(self.volts) - 1)]
+    def at(self, times: Any, width_s: float) -> Array:
+        """Mean volts over `width_s` around times (...) after the begin of the marker."""
+        integral = np.concatenate([[0.0], np.cumsum(self.volts)])
+        edges = np.arange(len(integral)) / self.sample_rate_hz
+        first, last = (np.interp(times + side * width_s / 2, edges, integral) for side in (-1, 1))
+        return (last - first) / (width_s * self.sample_rate_hz)
 
 
 @dataclass(frozen=True)
@@ -69,12 +71,13 @@ def align(
     distance_s: float,
     *,
     latest_s: float,
-    max_residual: float = 0.2,
+    max_residual: float = 0.3,
     max_clock_ppm: float = 200.0,
 ) -> Alignment:
     """Find the two markers in a record (time,), whose sample k was taken at k / `sample_rate_hz`.
 
     The first marker begins between 0 and `latest_s`, the second one `distance_s` later on the generator's clock.
+    A digitizer that takes its samples on the very edges leaves a residual of up to 0.22 with 10 samples for each chip.
     Raises `DeviceFault` if one of them is not found, or if the clocks differ by more than `max_clock_ppm`.
     """
     search = _Search(np.asarray(record, np.float64), sample_rate_hz, template)
@@ -117,27 +120,32 @@ class _Search:
 
     def __init__(self, record: Array, rate_hz: float, template: Template) -> None:
         self._record, self._rate_hz, self._template = record, rate_hz, template
-        # One less at each end than it has: all places within a sample are compared on the same samples.
-        self._samples = int(len(template.volts) / template.sample_rate_hz * rate_hz) - 2
+        # Less at each end than it has: all places within a sample are compared on the same samples.
+        self._samples = int(len(template.volts) / template.sample_rate_hz * rate_hz) - 4
 
     def within(self, low_s: float, high_s: float) -> _Place:
         """The place between two times in which it fits best."""
         low = max(0, int(np.floor(low_s * self._rate_hz)))
-        high = min(int(np.ceil(high_s * self._rate_hz)), len(self._record) - self._samples - 2)
+        high = min(int(np.ceil(high_s * self._rate_hz)), len(self._record) - self._samples - 4)
         if high < low:
             raise DeviceFault(
                 f"the record of {len(self._record)} samples ends before the marker that is due in it: the digitizer "
                 "took too few"
             )
-        shape = self._template.at((np.arange(self._samples) + 1.0) / self._rate_hz)
-        coarse = low + int(np.argmax(_correlation(self._record[low + 1 : high + 1 + self._samples], shape)))
-        # Sample k + 1 of the window, seen from a marker that begins within a sample around the coarse place.
+        part = self._record[low + 2 : high + 2 + self._samples]
+        coarse = low + int(np.argmax(_correlation(part, self._shape(0.0))))
+        window = self._record[coarse + 2 : coarse + 2 + self._samples]
         shifts = np.arange(-_FINE, _FINE + 1) / _FINE
-        shapes = self._template.at((np.arange(self._samples) + 1.0 - shifts[:, None]) / self._rate_hz)
-        window = self._record[coarse + 1 : coarse + 1 + self._samples]
-        found = np.array([_correlation(window, one)[0] for one in shapes])
+        found = np.array([_correlation(window, self._shape(shift))[0] for shift in shifts])
         best = shifts[found >= found.max() - _EQUAL].mean()
         return _Place((coarse + best) / self._rate_hz, float(np.sqrt(max(0.0, 1 - max(0.0, found.max()) ** 2))))
+
+    def _shape(self, shift: float) -> Array:
+        """What samples 2, 3, ... show of a marker that begins `shift` after sample 0.
+
+        A mean over a sample: edges may be as steep as they like, and the digitizer may take a mean itself.
+        """
+        return self._template.at((np.arange(self._samples) + 2.0 - shift) / self._rate_hz, 1 / self._rate_hz)
 
 
 def _correlation(record: Array, shape: Array) -> Array:

@@ -27,6 +27,8 @@ from reservoir_hw.core.reservoir_config import parse_reservoir
 from reservoir_hw.drivers.visa.scpi import ScpiInstrument
 from reservoir_hw.emulators.bench import BenchConfig
 from reservoir_hw.emulators.physics.devices import Ikeda
+from reservoir_hw.readout.linear.ridge import RidgeReadout
+from reservoir_hw.tasks.narma.task import narma_series
 
 
 @pytest.fixture
@@ -250,3 +252,38 @@ def test_a_fault_switches_the_outputs_off_and_keeps_what_was_harvested(lab: Lab)
         assert nrmse(reservoir.run(inputs(5)), good) < 0.05
         assert reservoir.counters.faults == 1
     assert not lab.on()
+
+
+@pytest.mark.slow
+def test_narma10_is_as_good_as_on_the_equation(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ten data sets, in pairs: the bench, and the equation behind a converter of 12 bits, differ by less than 5 %."""
+    with emulated_lab(BenchConfig().with_device(QUIET)) as lab:
+        config = changed(
+            {**lab.config, "scaling": {"gain": 1.0, "offset": 0.4}, "input_range": [0.0, 0.5]},
+            generator__outputs={"1": {"range_v": [-0.2, 1.0], "load_ohm": 50.0}},
+            digitizer__inputs={"1": {"range_v": [0.05, 0.5]}, "2": {"range_v": [-0.4, 1.2]}},
+        )
+        errors = []
+        with open_reservoir(config) as reservoir:
+            layout = reservoir._layout  # pyright: ignore[reportAttributeAccessIssue]
+            for dataset in range(10):
+                u = np.random.default_rng(dataset).uniform(0, 0.5, (2100, 1))
+                y = narma_series(u[:, 0])
+                reservoir.reset()
+                measured = reservoir.run(u[None])[0]
+                truth = ikeda_reference.states(layout, u, QUIET, 0.9, 0.2, fine=16, lsb_v=0.45 / 4096)
+                errors.append([_test_error(np.asarray(states), y) for states in (measured, truth)])
+    bench, equation = np.array(errors).T
+    ratio = bench / equation
+    margin = 2.262 * ratio.std(ddof=1) / np.sqrt(10)  # t of 9 degrees of freedom, 95 %
+    with capsys.disabled():
+        print(f"\nNRMSE {bench.mean():.3f}, equation {equation.mean():.3f}: {ratio.mean():.4f} ± {margin:.4f}")  # noqa: T201
+    assert np.isfinite(errors).all()
+    assert ratio.mean() - margin > 0.95
+    assert ratio.mean() + margin < 1.05
+
+
+def _test_error(states: np.ndarray, y: np.ndarray) -> float:
+    """Of a readout that learned from steps 100 to 1100."""
+    readout = RidgeReadout(alpha=1e-6).fit(states[100:1100], y[100:1100, None])
+    return nrmse(readout.predict(states[1100:])[:, 0], y[1100:])

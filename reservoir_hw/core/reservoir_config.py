@@ -55,6 +55,11 @@ class ReservoirConfig(Config):
         nodes = getattr(self, "nodes", None)
         return self.kind.upper() + (f"({nodes})" if nodes else "")
 
+    def bursts(self, steps: int, *, continued: bool) -> int:
+        """How many bursts instruments play for a run of so many steps, which goes on from others or begins at rest."""
+        del steps, continued
+        return 0
+
     def for_inputs(self, inputs: int) -> Self:
         """This configuration for a task with `inputs` channels.
 

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 from command_line import call_here
 
-from reservoir_hw.backends.visa.configuration import VisaConfig
+from reservoir_hw.backends.visa.reservoir import VisaConfig
 from reservoir_hw.core.configuration import Document, validate
 from reservoir_hw.drivers.visa.keysight_33500 import Keysight33500Config
 from reservoir_hw.drivers.visa.keysight_infiniivision import KeysightInfiniiVisionConfig

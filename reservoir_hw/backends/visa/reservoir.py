@@ -14,7 +14,7 @@ from reservoir_hw.backends.visa.configuration import BenchConfig
 from reservoir_hw.core.errors import DeviceError, ReservoirError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reset import ResetByIdle
-from reservoir_hw.core.signal import Alignment, SampleAndHold, align, average
+from reservoir_hw.core.signal import Alignment, MaskConfig, SampleAndHold, align, average
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.drivers.visa.roles import Waveform
 
@@ -27,6 +27,12 @@ class VisaConfig(BenchConfig):
     """
 
     kind: Literal["visa"]
+
+    def bursts(self, steps: int, *, continued: bool) -> int:
+        """How many bursts a run of so many steps takes. Before one that goes on, `memory_steps` are repeated."""
+        # How many inputs there are, and how they are spread, makes no difference.
+        alike = self.model_copy(update={"inputs": 1, "mask": MaskConfig()})
+        return alike.layout(Bench(self).longest_burst).bursts(steps + continued * self.memory_steps)
 
     def build(self) -> VisaReservoir:
         """Not yet open."""

@@ -15,6 +15,7 @@ class Estimate:
     """Totals over all points. `hours` is None where no step period is declared (a simulation).
 
     `training_steps` are those of language models, updates of the weights; `chunks` count for the others only.
+    `bursts` are those of instruments.
     """
 
     runs: int
@@ -24,6 +25,7 @@ class Estimate:
     hours: float | None
     kept: bool = False
     training_steps: int = 0
+    bursts: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, for `--json`."""
@@ -36,6 +38,7 @@ class Estimate:
         runs = f"1 {what}" if self.runs == 1 else f"{self.runs} {what}s"
         learning = f", {self.training_steps:,} training steps" if self.training_steps else ""
         chunks = f" in {self.chunks:,} chunks" if self.chunks else ""
+        chunks += f" and {self.bursts:,} bursts" if self.bursts else ""
         where = "kept on disk" if self.kept else "streamed, not kept" if self.chunks else "precomputed"
         states = f", {size} of states ({where})" if self.state_bytes != 0 else ""
         return f"{runs}{learning}, {self.device_steps:,} device steps{chunks}{states}{time}"
@@ -60,6 +63,7 @@ def estimate(points: Sequence[tuple[Point, Cost]], *, kept: bool = False) -> Est
         hours=sum(hours) if len(hours) == len(points) else None,
         kept=kept,
         training_steps=sum(cost.training_steps for cost in costs),
+        bursts=sum(cost.bursts for cost in costs),
     )
 
 

@@ -67,13 +67,19 @@ class InOnePass(Trainer):
     def cost(self, point: Point, task: Task, *, harvest: bool = False) -> Cost:
         """From the plan. Of a harvest only states that are kept count as bytes, and no forecast is made."""
         reservoir = point.config.reservoir
-        chunks = [chunk for burst in plan_of(point, task) for chunk in burst.chunks]
+        plan = plan_of(point, task)
+        chunks = [chunk for burst in plan for chunk in burst.chunks]
+        bursts = sum(
+            reservoir.bursts(chunk.steps, continued=number > 0)
+            for burst in plan
+            for number, chunk in enumerate(burst.chunks)
+        )
         needed = steps_needed(point, task)
         steps = (sum(chunk.steps for chunk in chunks) if harvest else needed) + _steps_for_rest(point, task)
         nodes = getattr(reservoir, "nodes", None)
         written = sum(chunk.steps for chunk in chunks if chunk.place is not None) if harvest else steps
         width = 8 if getattr(reservoir, "dtype", "float32") == "float64" else 4
-        return Cost(steps, needed, None if nodes is None else written * nodes * width, len(chunks))
+        return Cost(steps, needed, None if nodes is None else written * nodes * width, len(chunks), bursts=bursts)
 
     def run(self, run: PointRun) -> None:
         """Take the states of a harvest if it is whole; else, and for a forecast, open the device."""

@@ -109,8 +109,9 @@ class Cost:
     """What a point takes, as far as the configuration tells.
 
     `device_steps` are time steps of all sequences over all layers, in `chunks` where they are driven so.
-    `state_bytes` are None where the number of nodes is not known. `training_steps` are updates of the weights.
-    `progress_steps` are what the progress of a run counts: device steps, or the tokens that a model reads.
+    `state_bytes` are None where the number of nodes is not known. `training_steps` are updates of the weights, `bursts`
+    those of instruments. `progress_steps` are what the progress of a run counts: device steps, or the tokens that a
+    model reads.
     """
 
     device_steps: int
@@ -118,6 +119,7 @@ class Cost:
     state_bytes: int | None
     chunks: int = 0
     training_steps: int = 0
+    bursts: int = 0
 
 
 class Trainer(ABC):

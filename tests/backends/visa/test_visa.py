@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 import threading
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 from emulated_lab import QUIET, Lab, configuration, emulated_lab
 
-from reservoir_hw import open_reservoir
+from reservoir_hw import Experiment, open_reservoir
 from reservoir_hw.core.errors import (
     CalibrationError,
     ConfigurationError,
@@ -97,6 +98,16 @@ def test_long_inputs_are_cut_to_the_memory() -> None:
         ConfigurationError, match=r"rest of 30 steps of 500 \(50 nodes . 10 points\).*30 steps, and mem"
     ):
         open_reservoir(changed(lab.config, generator__memory_samples=shortest))
+
+
+def test_the_estimate_counts_bursts(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "bench.yaml").write_text(json.dumps(lab.config))
+    experiment = Path(__file__).parents[3] / "examples/virtual_bench/narma.yaml"
+    sets = {"task.train_steps": 2000, "vary": {}, "run.folder": str(tmp_path)}
+    config = Experiment.from_file(experiment, reservoir=tmp_path / "bench.yaml", set=sets)
+    expected = config.estimate().bursts
+    config.run()
+    assert len(lab.events("burst begins")) == expected
 
 
 # ---- what is refused ----------------------------------------------------------------------------

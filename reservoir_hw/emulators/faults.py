@@ -1,0 +1,198 @@
+"""Planned faults of emulated instruments: what goes wrong, at which command, and at its how-manieth occurrence.
+
+    faults:
+      - {kind: busy, instrument: generator, at: "DATA:ARB:DAC", seconds: 3}
+      - {kind: disconnect, instrument: digitizer, at: ":WAV:DATA?", occurrence: 5, times: 2}
+
+They strike between server and instrument: drivers meet them as they would in a lab.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from reservoir_hw.core.configuration import Config
+from reservoir_hw.emulators.scpi.errors import ScpiError
+from reservoir_hw.emulators.scpi.instrument import ScpiDevice
+
+Execute = Callable[[], bytes]
+
+# What the header of a message, and no block, may be longer than.
+_HEADER_BYTES = 200
+# How often an instrument that does nothing looks whether its client has gone.
+_LOOK_S = 0.01
+
+
+class _Fault(Config):
+    """Strikes when a message with `at` in its beginning comes for the `occurrence`-th time, and so many times."""
+
+    kind: Any
+    instrument: Literal["generator", "digitizer"]
+    at: str = Field(min_length=1, description="a part of the message, as it is sent, in upper or lower case")
+    occurrence: PositiveInt = 1
+    times: PositiveInt | None = Field(default=1, description="null: from then on always")
+
+    def is_due(self, count: int) -> bool:
+        """Whether it strikes at this occurrence."""
+        return self.occurrence <= count and (self.times is None or count < self.occurrence + self.times)
+
+    @abstractmethod
+    def strike(self, device: ScpiDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
+        """The answer to a message that `execute` would carry out."""
+
+
+class Busy(_Fault):
+    """For some time nothing is done. The message is carried out afterwards, unless its client has gone."""
+
+    kind: Literal["busy"]
+    seconds: PositiveFloat
+
+    def strike(self, device: ScpiDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
+        """As `_Fault.strike`."""
+        return execute() if _waited(self.seconds, cancelled) else b""
+
+
+class Slow(_Fault):
+    """The message is carried out, and its answer comes late."""
+
+    kind: Literal["slow"]
+    seconds: PositiveFloat
+
+    def strike(self, device: ScpiDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
+        """As `_Fault.strike`."""
+        answer = execute()
+        return answer if _waited(self.seconds, cancelled) else b""
+
+
+class Ignored(_Fault):
+    """Nothing happens: a trigger that never comes."""
+
+    kind: Literal["ignored"]
+
+    def strike(self, device: ScpiDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
+        """As `_Fault.strike`."""
+        return b""
+
+
+class QueuedError(_Fault):
+    """The message is carried out, and an error stands in the queue."""
+
+    kind: Literal["error"]
+    code: int = -310
+
+    def strike(self, device: ScpiDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
+        """As `_Fault.strike`."""
+        answer = execute()
+        device.report(ScpiError(self.code))
+        return answer
+
+
+class Disconnect(_Fault):
+    """The connection is dropped. The message is not carried out."""
+
+    kind: Literal["disconnect"]
+
+    def strike(self, device: ScpiDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
+        """As `_Fault.strike`."""
+        raise ConnectionResetError("a planned fault")
+
+
+class ShortBlock(_Fault):
+    """Half of an answer is sent, so a block is shorter than its header says."""
+
+    kind: Literal["short_block"]
+
+    def strike(self, device: ScpiDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
+        """As `_Fault.strike`."""
+        answer = execute()
+        return answer[: len(answer) // 2]
+
+
+class WrongLength(_Fault):
+    """A block has half of the bytes that were asked for, and says so."""
+
+    kind: Literal["wrong_length"]
+
+    def strike(self, device: ScpiDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
+        """As `_Fault.strike`."""
+        payload = _payload(execute())
+        return _block(payload[: len(payload) // 4 * 2])
+
+
+class Clipped(_Fault):
+    """The first part of a block reads as beyond the converter's range."""
+
+    kind: Literal["clipped"]
+    bytes: PositiveInt = 100
+
+    def strike(self, device: ScpiDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
+        """As `_Fault.strike`."""
+        payload = _payload(execute())
+        return _block(b"\xff" * self.bytes + payload[self.bytes :])
+
+
+Fault = Annotated[
+    Busy | Slow | Ignored | QueuedError | Disconnect | ShortBlock | WrongLength | Clipped, Field(discriminator="kind")
+]
+
+
+class FaultPlan(Config):
+    """A file for `emulate bench --faults`."""
+
+    faults: list[Fault] = Field(default_factory=list)
+
+    def of(self, instrument: str) -> list[Fault]:
+        """Those of one instrument."""
+        return [fault for fault in self.faults if fault.instrument == instrument]
+
+
+class FaultyInstrument:
+    """An instrument as servers see it, with its faults. `struck` has the kinds that struck, in their order."""
+
+    def __init__(self, device: ScpiDevice, faults: Sequence[Fault]) -> None:
+        self.struck: list[str] = []
+        self._device, self._faults = device, list(faults)
+        self._counts = [0] * len(self._faults)
+
+    def execute(self, message: bytes | bytearray, cancelled: Callable[[], bool]) -> bytes:
+        """As `ScpiDevice.execute`."""
+        begin = bytes(message[:_HEADER_BYTES]).decode("latin-1").upper()
+        for number, fault in enumerate(self._faults):
+            if fault.at.upper() in begin:
+                self._counts[number] += 1
+                if fault.is_due(self._counts[number]):
+                    self.struck.append(fault.kind)
+                    return fault.strike(self._device, lambda: self._device.execute(message, cancelled), cancelled)
+        return self._device.execute(message, cancelled)
+
+    def report(self, error: ScpiError) -> None:
+        """As `ScpiDevice.report`."""
+        self._device.report(error)
+
+    def status_byte(self) -> int:
+        """As `ScpiDevice.status_byte`."""
+        return self._device.status_byte()
+
+
+def _waited(seconds: float, cancelled: Callable[[], bool]) -> bool:
+    """Wait; False if the client has gone before."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if cancelled():
+            return False
+        time.sleep(_LOOK_S)
+    return True
+
+
+def _payload(answer: bytes) -> bytes:
+    """Of a definite-length block."""
+    return answer[2 + int(answer[1:2]) :]
+
+
+def _block(payload: bytes) -> bytes:
+    return b"#8%08d" % len(payload) + payload

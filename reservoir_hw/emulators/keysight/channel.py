@@ -10,23 +10,13 @@ from numpy.typing import NDArray
 
 from reservoir_hw.emulators.bench import SOURCE_OHM, OutputSettings, Waveform
 from reservoir_hw.emulators.keysight.waveform_memory import BUILT_IN, FULL_SCALE, WaveformMemory
+from reservoir_hw.emulators.physics.shapes import CYCLE_SAMPLES, SHAPES
 from reservoir_hw.emulators.physics.signals import Interpolation
 
 OPEN_CIRCUIT_V = 10.0
 SMALLEST_OPEN_VPP = 2e-3
-# Of one cycle of a sine and the like.
-CYCLE_SAMPLES = 1000
 HIGHEST_HZ = {"SIN": 20e6, "SQU": 20e6, "RAMP": 200e3, "TRI": 200e3}
 HIGHEST_RATE_HZ, HIGHEST_UNFILTERED_RATE_HZ = 250e6, 62.5e6
-
-_PHASE = np.arange(CYCLE_SAMPLES) / CYCLE_SAMPLES
-# One cycle of each function, within ±1.
-_SHAPES = {
-    "SIN": np.sin(2 * np.pi * _PHASE),
-    "SQU": np.where(_PHASE < 0.5, 1.0, -1.0),
-    "RAMP": 2 * ((_PHASE + 0.5) % 1) - 1,
-    "TRI": 2 * np.abs(2 * ((_PHASE + 0.75) % 1) - 1) - 1,
-}
 
 
 @dataclass
@@ -118,7 +108,7 @@ class Channel:
         if self.function == "ARB":
             shape, rate_hz = self.memory[self.arbitrary] / FULL_SCALE, self.rate_hz
         else:
-            shape, rate_hz = _SHAPES[self.function], self.frequency_hz * CYCLE_SAMPLES
+            shape, rate_hz = SHAPES[self.function], self.frequency_hz * CYCLE_SAMPLES
         return self.offset_v + shape * (self.amplitude_vpp / 2), rate_hz
 
     def _waveform(self, volts: NDArray[np.float64], rate_hz: float) -> Waveform | None:

@@ -28,8 +28,8 @@ def _never() -> bool:
     return False
 
 
-class ScpiDevice:
-    """An instrument. Subclasses declare their commands with `command` and `query`, and override the hooks.
+class MessageDevice:
+    """An instrument as of IEEE 488.2. Subclasses declare commands with `command` and `query`, and override the hooks.
 
     A message is carried out as a whole before the next one, whoever sent it. A command that cannot be understood (-1xx)
     ends its message; after other errors the rest of the message is carried out.
@@ -96,7 +96,7 @@ class ScpiDevice:
             self.report(error)
         else:
             if call.declared.is_query:
-                answers.append(self.answer(value))
+                answers.append(self.response(call, value))
 
     def report(self, error: ScpiError) -> None:
         """Put an error into the queue, and its class into the standard event status register."""
@@ -127,6 +127,10 @@ class ScpiDevice:
         """
         return True
 
+    def response(self, call: Call, value: Any) -> bytes:
+        """What a query sends: the answer, without a header."""
+        return self.answer(value)
+
     def answer(self, value: Any) -> bytes:
         """A query's value as it is sent: bytes and text unchanged, truth as 1 or 0, floats as `+1.5E+00` (NR3)."""
         if isinstance(value, bytes):
@@ -136,10 +140,6 @@ class ScpiDevice:
         if isinstance(value, float):
             return f"{value:+.15E}".encode()
         return str(value).encode("latin-1")
-
-    def format_error(self, error: ScpiError) -> str:
-        """An entry of the error queue as `SYSTem:ERRor?` answers it; code 0 if the queue is empty."""
-        return str(error)
 
     def self_test(self) -> int:
         """`*TST?`: 0 if all is well."""
@@ -225,6 +225,21 @@ class ScpiDevice:
         """`*SRE?`."""
         return self._service_enable
 
+    def _standard_events(self) -> int:
+        """The register. Whether `*OPC` is due is looked at when somebody asks."""
+        if self._operation_complete_wanted and self.operation_complete(0.0):
+            self._operation_complete_wanted = False
+            self._events |= OPERATION_COMPLETE
+        return self._events
+
+
+class ScpiDevice(MessageDevice):
+    """An instrument of SCPI-99: IEEE 488.2, and the error queue."""
+
+    def format_error(self, error: ScpiError) -> str:
+        """An entry of the error queue as `SYSTem:ERRor?` answers it; code 0 if the queue is empty."""
+        return str(error)
+
     @query("SYSTem:ERRor[:NEXT]")
     def system_error(self) -> str:
         """`SYSTem:ERRor?` removes the oldest error from the queue."""
@@ -234,10 +249,3 @@ class ScpiDevice:
     def system_version(self) -> str:
         """`SYSTem:VERSion?`: the edition of SCPI."""
         return "1999.0"
-
-    def _standard_events(self) -> int:
-        """The register. Whether `*OPC` is due is looked at when somebody asks."""
-        if self._operation_complete_wanted and self.operation_complete(0.0):
-            self._operation_complete_wanted = False
-            self._events |= OPERATION_COMPLETE
-        return self._events

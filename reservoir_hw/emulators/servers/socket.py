@@ -11,7 +11,7 @@ import select
 import socket
 from collections.abc import Iterator
 
-from reservoir_hw.emulators.scpi.instrument import ScpiDevice
+from reservoir_hw.emulators.scpi.instrument import MessageDevice
 from reservoir_hw.emulators.scpi.messages import find_message_end
 from reservoir_hw.emulators.servers.listener import Listener, receive_exactly
 
@@ -28,7 +28,7 @@ class SocketServer(Listener):
     """
 
     def __init__(
-        self, device: ScpiDevice, host: str = "127.0.0.1", port: int = 0, *, terminator: bytes = b"\n"
+        self, device: MessageDevice, host: str = "127.0.0.1", port: int = 0, *, terminator: bytes = b"\n"
     ) -> None:
         super().__init__(host, port)
         self._device = device
@@ -54,7 +54,7 @@ class SocketServer(Listener):
 
 @contextlib.contextmanager
 def serving_socket(
-    device: ScpiDevice, host: str = "127.0.0.1", port: int = 0, *, terminator: bytes = b"\n"
+    device: MessageDevice, host: str = "127.0.0.1", port: int = 0, *, terminator: bytes = b"\n"
 ) -> Iterator[str]:
     """Serve an instrument in threads while the block runs; gives the VISA address. See `SocketServer`."""
     with SocketServer(device, host, port, terminator=terminator) as server:

@@ -1,0 +1,441 @@
+"""Tektronix AFG3152C: a generator of functions and waveforms with two channels (AFG3000 Series Programmer Manual).
+
+What it plays goes to a `VirtualBench`. There is no command for a sample rate: a waveform of N points that is repeated
+with the frequency f has the rate N · f. What the manual leaves open, or what is simpler here:
+
+- A value beyond a limit is -222, and nothing changes.
+- The manual's own numbers of errors (waveforms, memories) are replaced by those of SCPI.
+- `*TRG` and `TRIGger` are -211 if no channel plays bursts.
+- User memories are empty at first.
+- Not emulated, and so errors: sweeps, modulation, pulses, noise and the other functions, gated bursts that begin, a
+  delay of bursts, amplitudes in volts rms or dBm, limits of levels, concurrent channels, files. The amplitude is not
+  reduced above 100 MHz.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from reservoir_hw.emulators.bench import VirtualBench
+from reservoir_hw.emulators.scpi.arguments import Block, Boolean, Integer, Keyword, Number, definite_block
+from reservoir_hw.emulators.scpi.errors import ScpiError
+from reservoir_hw.emulators.scpi.instrument import ScpiDevice
+from reservoir_hw.emulators.scpi.tree import command, query
+from reservoir_hw.emulators.tektronix.channel import ARBITRARY, Channel
+from reservoir_hw.emulators.tektronix.memory import (
+    DEFAULT_POINTS,
+    HIGHEST,
+    LONGEST,
+    SHORTEST,
+    USER,
+    WaveformMemory,
+)
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+SOURCE, OUTPUT, TRIGGER = "[SOURce{channel:1-2}:]", "OUTPut{channel:1-2}", "TRIGger[:SEQuence]"
+LEVELS = SOURCE + "VOLTage[:LEVel][:IMMediate]"
+OFFSET_STEP_V = LEVEL_STEP_V = 1e-3
+
+
+def _setting(name: str) -> Any:
+    """A limit that depends on a channel's other settings."""
+    return lambda generator, channel: getattr(generator.channels[channel], name)
+
+
+def _negative(name: str) -> Any:
+    return lambda generator, channel: -getattr(generator.channels[channel], name)
+
+
+def _rounded(value: float, step: float, digits: int) -> float:
+    """To multiples of a step, or to so many digits if that is coarser."""
+    if not value:
+        return 0.0
+    coarser = max(step, 10.0 ** (math.floor(math.log10(abs(value))) + 1 - digits))
+    return float(f"{round(value / coarser) * coarser:.15g}")
+
+
+FREQUENCY = Number("HZ", _setting("lowest_hz"), _setting("highest_hz"))
+AMPLITUDE = Number(("V", "VPP"), _setting("lowest_vpp"), _setting("highest_vpp"))
+OFFSET = Number("V", _negative("highest_offset_v"), _setting("highest_offset_v"))
+LEVEL = Number("V", _negative("highest_v"), _setting("highest_v"))
+FUNCTION = Keyword("SINusoid", "SQUare", "RAMP", "DC", "USER", *USER, "EMEMory")
+EDIT_MEMORY, USER_MEMORY = Keyword("EMEMory"), Keyword("USER", *USER)
+ANY_MEMORY = Keyword("EMEMory", "USER", *USER)
+POINTS = Integer((), SHORTEST, LONGEST)
+
+
+def _numbered(memory: str) -> str:
+    """`USER` means `USER1`."""
+    return "USER1" if memory == "USER" else memory
+
+
+def _data_command(rest: str, *arguments: Any, required: int | None = None) -> Callable[[Method], Method]:
+    """The subsystem has two names."""
+
+    def declare(method: Method) -> Method:
+        for root in ("DATA", "TRACe"):
+            command(root + rest, *arguments, required=required)(method)
+        return method
+
+    return declare
+
+
+def _data_query(rest: str, *arguments: Any) -> Callable[[Method], Method]:
+    def declare(method: Method) -> Method:
+        for root in ("DATA", "TRACe"):
+            query(root + rest, *arguments)(method)
+        return method
+
+    return declare
+
+
+class Afg3152C(ScpiDevice):
+    """The generator, connected to a bench."""
+
+    identity = "TEKTRONIX,AFG3152C,C000001,SCPI:99.0 FV:3.2.3"
+
+    def __init__(self, bench: VirtualBench) -> None:
+        super().__init__()
+        self.bench = bench
+        self.memory = WaveformMemory()
+        self.channels = {number: Channel(self.memory) for number in (1, 2)}
+        self._source, self._timer_s = "TIM", 1e-3
+        self._endless: set[int] = set()
+
+    # ---- hooks ----------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """User memories keep their waveforms."""
+        self._source, self._timer_s = "TIM", 1e-3
+        self.memory.reset()
+        for number in self.channels:
+            self.channels[number] = Channel(self.memory)
+            self._apply(number)
+
+    def trigger(self) -> None:
+        """Of both channels, whatever the source is."""
+        ready = [n for n, channel in self.channels.items() if channel.bursts and n not in self._endless]
+        if not ready:
+            raise ScpiError(-211)
+        self.bench.start(ready)
+        self._endless.update(number for number in ready if math.isinf(self.channels[number].cycles))
+
+    def answer(self, value: Any) -> bytes:
+        """Infinity as the manual has it."""
+        return b"9.9E+37" if value == math.inf else super().answer(value)
+
+    # ---- the bench ------------------------------------------------------------------------------
+
+    def _apply(self, number: int) -> None:
+        """Bring a changed channel to its output. What it played is over."""
+        channel = self.channels[number]
+        repeated = self._source == "TIM"
+        self.bench.set_output(number, channel.output(self._timer_s if repeated else None))
+        self._stop([number])
+        if channel.on and channel.function != "DC" and (not channel.burst or (channel.bursts and repeated)):
+            self.bench.start([number])
+
+    def _apply_all(self) -> None:
+        for number in self.channels:
+            self._apply(number)
+
+    def _apply_memory(self, name: str) -> None:
+        """A memory has changed: so has what plays it."""
+        for number, channel in self.channels.items():
+            if channel.function == name:
+                self._apply(number)
+
+    def _stop(self, numbers: Iterable[int]) -> None:
+        stopped = list(numbers)
+        self.bench.stop(stopped)
+        self._endless.difference_update(stopped)
+
+    # ---- shape and frequency --------------------------------------------------------------------
+
+    @command(SOURCE + "FUNCtion[:SHAPe]", FUNCTION)
+    def set_function(self, number: int, function: str) -> None:
+        """`FUNCtion`. The frequency becomes one that the function has."""
+        function = _numbered(function)
+        if function in ARBITRARY:
+            self.memory[function]
+        channel = self.channels[number]
+        channel.function = function
+        channel.frequency_hz = min(max(channel.frequency_hz, channel.lowest_hz), channel.highest_hz)
+        self._apply(number)
+
+    @query(SOURCE + "FUNCtion[:SHAPe]")
+    def function(self, number: int) -> str:
+        """`FUNCtion?`."""
+        return self.channels[number].function
+
+    @command(SOURCE + "FREQuency[:CW]", FREQUENCY)
+    @command(SOURCE + "FREQuency:FIXed", FREQUENCY)
+    def set_frequency(self, number: int, value: float) -> None:
+        """`FREQuency`, also of an arbitrary waveform: how often it is repeated. To 1 µHz or 12 digits."""
+        self.channels[number].frequency_hz = _rounded(value, 1e-6, 12)
+        self._apply(number)
+
+    @query(SOURCE + "FREQuency[:CW]")
+    @query(SOURCE + "FREQuency:FIXed")
+    def frequency(self, number: int) -> float:
+        """`FREQuency?`."""
+        return self.channels[number].frequency_hz
+
+    @command(SOURCE + "FREQuency:MODE", Keyword("CW", "FIXed"))
+    def set_frequency_mode(self, number: int, mode: str) -> None:
+        """`FREQuency:MODE`."""
+
+    @query(SOURCE + "FREQuency:MODE")
+    def frequency_mode(self, number: int) -> str:
+        """`FREQuency:MODE?`."""
+        return "FIX"
+
+    @command(SOURCE + "PHASe[:ADJust]", Number("RAD", -math.pi, math.pi))
+    def set_phase(self, number: int, value: float) -> None:
+        """`PHASe`: where a cycle begins."""
+        self.channels[number].phase_rad = value
+        self._apply(number)
+
+    @query(SOURCE + "PHASe[:ADJust]")
+    def phase(self, number: int) -> float:
+        """`PHASe?`."""
+        return self.channels[number].phase_rad
+
+    # ---- levels ---------------------------------------------------------------------------------
+
+    @command(LEVELS + "[:AMPLitude]", AMPLITUDE)
+    def set_amplitude(self, number: int, value: float) -> None:
+        """`VOLTage`: peak to peak, to 0.1 mV or four digits."""
+        self.channels[number].amplitude_vpp = _rounded(value, 1e-4, 4)
+        self._apply(number)
+
+    @query(LEVELS + "[:AMPLitude]")
+    def amplitude(self, number: int) -> float:
+        """`VOLTage?`."""
+        return self.channels[number].amplitude_vpp
+
+    @command(LEVELS + ":OFFSet", OFFSET)
+    def set_offset(self, number: int, value: float) -> None:
+        """`VOLTage:OFFSet`, to 1 mV."""
+        self.channels[number].offset_v = _rounded(value, OFFSET_STEP_V, 12)
+        self._apply(number)
+
+    @query(LEVELS + ":OFFSet")
+    def offset(self, number: int) -> float:
+        """`VOLTage:OFFSet?`."""
+        return self.channels[number].offset_v
+
+    @command(LEVELS + ":HIGH", LEVEL)
+    def set_high_level(self, number: int, value: float) -> None:
+        """`VOLTage:HIGH`, to 1 mV."""
+        self._set_levels(number, self.channels[number].low_v, _rounded(value, LEVEL_STEP_V, 12))
+
+    @query(LEVELS + ":HIGH")
+    def high_level(self, number: int) -> float:
+        """`VOLTage:HIGH?`."""
+        return self.channels[number].high_v
+
+    @command(LEVELS + ":LOW", LEVEL)
+    def set_low_level(self, number: int, value: float) -> None:
+        """`VOLTage:LOW`, to 1 mV."""
+        self._set_levels(number, _rounded(value, LEVEL_STEP_V, 12), self.channels[number].high_v)
+
+    @query(LEVELS + ":LOW")
+    def low_level(self, number: int) -> float:
+        """`VOLTage:LOW?`."""
+        return self.channels[number].low_v
+
+    def _set_levels(self, number: int, low: float, high: float) -> None:
+        channel = self.channels[number]
+        if high - low < channel.lowest_vpp:
+            raise ScpiError(-222)
+        channel.amplitude_vpp, channel.offset_v = high - low, (high + low) / 2
+        self._apply(number)
+
+    @command(SOURCE + "VOLTage:UNIT", Keyword("VPP"))
+    def set_amplitude_unit(self, number: int, unit: str) -> None:
+        """`VOLTage:UNIT`."""
+
+    @query(SOURCE + "VOLTage:UNIT")
+    def amplitude_unit(self, number: int) -> str:
+        """`VOLTage:UNIT?`."""
+        return "VPP"
+
+    # ---- outputs --------------------------------------------------------------------------------
+
+    @command(OUTPUT + "[:STATe]", Boolean())
+    def set_output(self, number: int, on: bool) -> None:
+        """`OUTPut`."""
+        self.channels[number].on = on
+        self._apply(number)
+
+    @query(OUTPUT + "[:STATe]")
+    def output(self, number: int) -> bool:
+        """`OUTPut?`."""
+        return self.channels[number].on
+
+    @command(OUTPUT + ":IMPedance", Number("OHM", 1.0, 10e3, infinity=True))
+    def set_load(self, number: int, ohm: float) -> None:
+        """`OUTPut:IMPedance`. What the generator makes stays the same; the volts that it states do not."""
+        channel = self.channels[number]
+        before = channel.load_share
+        channel.load_ohm = ohm
+        channel.amplitude_vpp *= channel.load_share / before
+        channel.offset_v *= channel.load_share / before
+        self._apply(number)
+
+    @query(OUTPUT + ":IMPedance")
+    def load(self, number: int) -> float:
+        """`OUTPut:IMPedance?`."""
+        return self.channels[number].load_ohm
+
+    @command(OUTPUT + ":POLarity", Keyword("NORMal", "INVerted"))
+    def set_polarity(self, number: int, polarity: str) -> None:
+        """`OUTPut:POLarity`: around the offset."""
+        self.channels[number].inverted = polarity == "INV"
+        self._apply(number)
+
+    @query(OUTPUT + ":POLarity")
+    def polarity(self, number: int) -> str:
+        """`OUTPut:POLarity?`."""
+        return "INV" if self.channels[number].inverted else "NORM"
+
+    # ---- memory ---------------------------------------------------------------------------------
+
+    @_data_command("[:DATA]", EDIT_MEMORY, Block())
+    def load_data(self, memory: str, data: memoryview) -> None:
+        """`DATA`: counts of 0 to 16382, two bytes each, the most significant one first."""
+        self.memory.load(data)
+        self._apply_memory(memory)
+
+    @_data_query("[:DATA]", EDIT_MEMORY)
+    def data(self, memory: str) -> bytes:
+        """`DATA?`."""
+        return definite_block(self.memory[memory].astype(">u2").data)
+
+    @_data_command(":DEFine", EDIT_MEMORY, POINTS, required=1)
+    def define(self, memory: str, points: int = DEFAULT_POINTS) -> None:
+        """`DATA:DEFine`: so many points in the middle."""
+        self.memory.reset(points)
+        self._apply_memory(memory)
+
+    @_data_command(":POINts", EDIT_MEMORY, POINTS)
+    def set_points(self, memory: str, points: int) -> None:
+        """`DATA:POINts`."""
+        self.memory.resize(points)
+        self._apply_memory(memory)
+
+    @_data_query(":POINts", EDIT_MEMORY)
+    def points(self, memory: str) -> int:
+        """`DATA:POINts?`."""
+        return len(self.memory[memory])
+
+    @_data_command("[:DATA]:VALue", EDIT_MEMORY, Integer((), 1, LONGEST), Integer((), 0, HIGHEST))
+    def set_point(self, memory: str, number: int, count: int) -> None:
+        """`DATA:VALue`."""
+        self.memory.set_point(number, count)
+        self._apply_memory(memory)
+
+    @_data_query("[:DATA]:VALue", EDIT_MEMORY, Integer((), 1, LONGEST))
+    def point(self, memory: str, number: int) -> int:
+        """`DATA:VALue?`."""
+        return self.memory.point(number)
+
+    @_data_command(":COPY", ANY_MEMORY, ANY_MEMORY)
+    def copy(self, target: str, source: str) -> None:
+        """`DATA:COPY`: from the edit memory to a user memory, or back."""
+        target, source = _numbered(target), _numbered(source)
+        self.memory.copy(target, source)
+        self._apply_memory(target)
+
+    @_data_command(":DELete[:NAME]", USER_MEMORY)
+    def delete(self, name: str) -> None:
+        """`DATA:DELete`: not while a channel plays it."""
+        name = _numbered(name)
+        if any(channel.function == name for channel in self.channels.values()):
+            raise ScpiError(-221)
+        self.memory.delete(name)
+
+    @_data_query(":CATalog")
+    def catalog(self) -> str:
+        """`DATA:CATalog?`."""
+        return ",".join(f'"{name}"' for name in self.memory.names)
+
+    # ---- bursts and triggers --------------------------------------------------------------------
+
+    @command(SOURCE + "BURSt[:STATe]", Boolean())
+    def set_burst(self, number: int, on: bool) -> None:
+        """`BURSt:STATe`."""
+        self.channels[number].burst = on
+        self._apply(number)
+
+    @query(SOURCE + "BURSt[:STATe]")
+    def burst(self, number: int) -> bool:
+        """`BURSt:STATe?`."""
+        return self.channels[number].burst
+
+    @command(SOURCE + "BURSt:MODE", Keyword("TRIGgered", "GATed"))
+    def set_burst_mode(self, number: int, mode: str) -> None:
+        """`BURSt:MODE`. Nothing is connected to the input that gates."""
+        self.channels[number].burst_mode = mode
+        self._apply(number)
+
+    @query(SOURCE + "BURSt:MODE")
+    def burst_mode(self, number: int) -> str:
+        """`BURSt:MODE?`."""
+        return self.channels[number].burst_mode
+
+    @command(SOURCE + "BURSt:NCYCles", Integer((), 1, 1_000_000, infinity=True))
+    def set_cycles(self, number: int, value: float) -> None:
+        """`BURSt:NCYCles`."""
+        self.channels[number].cycles = value
+        self._apply(number)
+
+    @query(SOURCE + "BURSt:NCYCles")
+    def cycles(self, number: int) -> float:
+        """`BURSt:NCYCles?`."""
+        return self.channels[number].cycles
+
+    @command(SOURCE + "BURSt:TDELay", Number("S", 0.0, 0.0))
+    def set_delay(self, number: int, value: float) -> None:
+        """`BURSt:TDELay`: none."""
+
+    @query(SOURCE + "BURSt:TDELay")
+    def delay(self, number: int) -> float:
+        """`BURSt:TDELay?`."""
+        return 0.0
+
+    @command(TRIGGER + ":SOURce", Keyword("TIMer", "EXTernal"))
+    def set_source(self, source: str) -> None:
+        """`TRIGger:SOURce`. Nothing is connected to the external input."""
+        self._source = source
+        self._apply_all()
+
+    @query(TRIGGER + ":SOURce")
+    def source(self) -> str:
+        """`TRIGger:SOURce?`."""
+        return self._source
+
+    @command(TRIGGER + ":TIMer", Number("S", 1e-6, 500.0))
+    def set_timer(self, value: float) -> None:
+        """`TRIGger:TIMer`, for the source TIM."""
+        self._timer_s = value
+        self._apply_all()
+
+    @query(TRIGGER + ":TIMer")
+    def timer(self) -> float:
+        """`TRIGger:TIMer?`."""
+        return self._timer_s
+
+    @command(TRIGGER + "[:IMMediate]")
+    def trigger_now(self) -> None:
+        """`TRIGger`."""
+        self.trigger()
+
+    @command("ABORt")
+    def abort(self) -> None:
+        """`ABORt` ends bursts without end. Channels wait for their next trigger."""
+        self._stop(list(self._endless))

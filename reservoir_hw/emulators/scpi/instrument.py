@@ -107,8 +107,7 @@ class MessageDevice:
 
     def status_byte(self) -> int:
         """The status byte without the bit MAV, which belongs to a connection. Never waits for a running command."""
-        status = ERRORS_AVAILABLE if len(self._errors) else 0
-        status |= EVENT_SUMMARY if self._standard_events() & self._event_enable else 0
+        status = self._own_summary() | (EVENT_SUMMARY if self._standard_events() & self._event_enable else 0)
         return status | (MASTER_SUMMARY if status & self._service_enable else 0)
 
     # ---- hooks ----------------------------------------------------------------------------------
@@ -225,6 +224,10 @@ class MessageDevice:
         """`*SRE?`."""
         return self._service_enable
 
+    def _own_summary(self) -> int:
+        """Bits of the status byte that IEEE 488.2 leaves to the instrument."""
+        return 0
+
     def _standard_events(self) -> int:
         """The register. Whether `*OPC` is due is looked at when somebody asks."""
         if self._operation_complete_wanted and self.operation_complete(0.0):
@@ -239,6 +242,9 @@ class ScpiDevice(MessageDevice):
     def format_error(self, error: ScpiError) -> str:
         """An entry of the error queue as `SYSTem:ERRor?` answers it; code 0 if the queue is empty."""
         return str(error)
+
+    def _own_summary(self) -> int:
+        return ERRORS_AVAILABLE if len(self._errors) else 0
 
     @query("SYSTem:ERRor[:NEXT]")
     def system_error(self) -> str:

@@ -1,6 +1,10 @@
 """The emulated Tektronix oscilloscope by its language and by our driver, and both instruments on one bench."""
 
+import json
+import os
+import subprocess
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -260,3 +264,34 @@ def test_a_waveform_goes_through_both_instruments(bench):
     assert np.abs(seen - volts[::10]).max() <= half_steps * 1.01
     assert np.abs(record.volts[: int(0.9e-4 * taken_hz)] - 0.1).max() <= half_steps * 1.01
     assert not bench.output(1).on
+
+
+@pytest.mark.slow
+def test_drivers_that_nobody_here_wrote(bench, tmp_path):
+    """tm_devices takes no port, so that each instrument has a host of its own."""
+    python = os.environ.get("RESERVOIR_HW_WITNESSES")
+    if not python:
+        pytest.skip("RESERVOIR_HW_WITNESSES names no python that has tm_devices and pyvisa-py")
+    bench.set_output(2, OutputSettings())
+    witness = Path(__file__).parents[1] / "witnesses" / "tm_devices_afg3k_mso5.py"
+    seen_at = tmp_path / "seen.json"
+    with (
+        serving_hislip(Mso54(bench), "127.0.0.1", 4880),
+        serving_hislip(Afg3152C(bench), "127.0.0.2", 4880),
+    ):
+        done = subprocess.run(
+            [python, witness, seen_at], capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path
+        )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(seen_at.read_text())
+    preamble, codes = seen["preamble"], np.array(seen["codes"])
+    times = preamble["XZERO"] + (np.arange(len(codes)) - preamble["PT_OFF"]) * preamble["XINCR"]
+    volts = codes * preamble["YMULT"] + preamble["YZERO"]
+    assert (len(codes), preamble["YMULT"], times[0]) == (2500, 0.02, pytest.approx(-2e-3))
+    # A sine of 1 kHz around 0.5 V, that crosses 0.6 V when it triggers. Bytes lose what is behind their codes.
+    played = times > 2e-6
+    expected = 0.5 + np.sin(2e3 * np.pi * times + np.arcsin(0.1))
+    assert np.abs(volts + 0.01 - expected)[played].max() < 0.01 + 2e3 * np.pi * 2e-6
+    assert np.abs(volts[times < -2e-4] - 0.5).max() <= 0.02
+    kinds = [(event["event"], event["channel"]) for event in bench.log.events[-3:]]
+    assert kinds == [("on", 2), ("burst begins", 2), ("burst ends", 2)]

@@ -1,6 +1,9 @@
 """The emulated Tektronix AFG3152C, and our driver on it."""
 
 import math
+import os
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -196,3 +199,21 @@ def test_our_driver_refuses_before_it_sends_and_tells_every_fault(generator):
         assert generator.bench.output(1).on
         driver.stop()
         assert not generator.bench.output(1).on
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("serving", [serving_socket, serving_hislip])
+def test_a_driver_that_nobody_here_wrote(generator, serving, tmp_path):
+    python = os.environ.get("RESERVOIR_HW_WITNESSES")
+    if not python:
+        pytest.skip("RESERVOIR_HW_WITNESSES names no python that has pymeasure and pyvisa-py")
+    witness = Path(__file__).parents[1] / "witnesses" / "pymeasure_afg3152c.py"
+    with serving(generator) as address:
+        done = subprocess.run(
+            [python, witness, address], capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path
+        )
+    assert done.returncode == 0, done.stderr
+    events = generator.bench.log.events
+    assert [event["event"] for event in events] == ["on", "burst begins", "burst ends", "off"]
+    # A sine of 1 V from peak to peak around -0.5 V.
+    assert (events[1]["low_v"], events[1]["high_v"]) == pytest.approx((-1.0, 0.0), abs=1e-9)

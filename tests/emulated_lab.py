@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from reservoir_hw.emulators.bench import BenchConfig, VirtualBench
-from reservoir_hw.emulators.keysight.digitizer import InfiniiVision
-from reservoir_hw.emulators.keysight.generator import Keysight33512B
+from reservoir_hw.emulators.dialects import DIALECTS
 from reservoir_hw.emulators.physics.devices import Ikeda
 from reservoir_hw.emulators.servers.socket import serving_socket
 
@@ -33,8 +32,9 @@ class Lab:
         return self.bench.output(1).on
 
 
-def configuration(generator: str, digitizer: str, **more: Any) -> dict[str, Any]:
+def configuration(generator: str, digitizer: str, dialect: str = "keysight", **more: Any) -> dict[str, Any]:
     """For the device `ikeda` with its defaults."""
+    spoken = DIALECTS[dialect]
     return {
         "kind": "visa",
         "device_name": "emulated ikeda",
@@ -46,12 +46,12 @@ def configuration(generator: str, digitizer: str, **more: Any) -> dict[str, Any]
         "scaling": {"gain": 0.8},
         "memory_steps": 30,
         "generator": {
-            "kind": "keysight_33500",
+            "kind": spoken.generator_kind,
             "address": generator,
             "outputs": {"1": {"range_v": [-1, 1], "load_ohm": 50.0}},
         },
         "digitizer": {
-            "kind": "keysight_infiniivision",
+            "kind": spoken.digitizer_kind,
             "address": digitizer,
             "inputs": {"1": {"range_v": [0.0, 0.2]}, "2": {"range_v": [-1.1, 1.1]}},
         },
@@ -61,11 +61,14 @@ def configuration(generator: str, digitizer: str, **more: Any) -> dict[str, Any]
 
 
 @contextmanager
-def emulated_lab(config: BenchConfig | None = None, log: Path | None = None, **more: Any) -> Iterator[Lab]:
+def emulated_lab(
+    config: BenchConfig | None = None, log: Path | None = None, dialect: str = "keysight", **more: Any
+) -> Iterator[Lab]:
     """Both instruments on sockets of this process."""
+    spoken = DIALECTS[dialect]
     with (
         VirtualBench(config or BenchConfig(), log) as bench,
-        serving_socket(Keysight33512B(bench)) as generator,
-        serving_socket(InfiniiVision(bench)) as digitizer,
+        serving_socket(spoken.generator(bench)) as generator,
+        serving_socket(spoken.digitizer(bench)) as digitizer,
     ):
-        yield Lab(bench, configuration(generator, digitizer, **more))
+        yield Lab(bench, configuration(generator, digitizer, dialect, **more))

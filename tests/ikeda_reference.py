@@ -15,11 +15,16 @@ from reservoir_hw.backends.visa.burst import BurstLayout
 from reservoir_hw.emulators.physics.devices import Ikeda
 
 
-def answer_v(volts: np.ndarray, sample_s: float, device: Ikeda, tau_s: float, fine: int) -> np.ndarray:
-    """Volts of the answer (samples, fine) for volts (samples,), each of which rises or falls on a straight line to the
-    next, from rest at the first one."""
+def answer_v(
+    volts: np.ndarray, sample_s: float, device: Ikeda, tau_s: float, fine: int, held: bool = False
+) -> np.ndarray:
+    """Volts of the answer (samples, fine) for volts (samples,), from rest at the first one.
+
+    Each of them rises or falls on a straight line to the next, or is held for its period.
+    """
     dt = sample_s / fine
-    u = np.interp((np.arange(len(volts) * fine) + 0.5) / fine, np.arange(len(volts)), volts)
+    times = (np.arange(len(volts) * fine) + 0.5) / fine
+    u = volts[times.astype(int)] if held else np.interp(times, np.arange(len(volts)), volts)
     delay = round(device.delay_s / dt)
     x0 = 0.0
     for _ in range(10_000):
@@ -48,17 +53,18 @@ def states(
     tau_s: float | None = None,
     fine: int = 64,
     lsb_v: float = 0.0,
+    held: bool = False,
 ) -> np.ndarray:
     """(steps, nodes) for inputs (steps, inputs), the mean of the answer over the share of each node that is read.
 
-    Time begins in the middle of the first edge of the marker, half a sample before it. With `lsb_v` a converter takes
+    Time begins in the middle of the first edge of the marker: half a sample before it, if volts are not held. With `lsb_v` a converter takes
     one sample in the middle of each of the generator's, in such steps.
     """
     volts = layout.volts(u)
-    out = answer_v(volts, 1 / layout.hold.sample_rate_hz, device, tau_s or device.tau_s, fine)
+    out = answer_v(volts, 1 / layout.hold.sample_rate_hz, device, tau_s or device.tau_s, fine, held)
     if lsb_v:
         out = np.repeat(np.round(out[:, fine // 2, None] / lsb_v) * lsb_v, fine, axis=1)
-    begin = (len(layout.marker) + layout.memory_steps * layout.samples_per_step) * fine - fine // 2
+    begin = (len(layout.marker) + layout.memory_steps * layout.samples_per_step) * fine - (0 if held else fine // 2)
     end = begin + len(u) * layout.samples_per_step * fine
     nodes = out.reshape(-1)[begin:end].reshape(len(u), layout.mask.nodes, -1)
     size = nodes.shape[-1]

@@ -33,7 +33,7 @@ SPARE = 0.2
 
 @app.command("bench")
 def bench(
-    dialect: Annotated[str, typer.Option(metavar="NAME", help="What the instruments understand: keysight.")],
+    dialect: Annotated[str, typer.Option(metavar="NAME", help="What the instruments understand: keysight, tektronix.")],
     dut: Annotated[
         str,
         typer.Option(

@@ -94,7 +94,7 @@ def test_wrong_options_are_told_in_a_sentence(tmp_path):
     (tmp_path / "text").write_text("[]\n")
     bench = ["bench", "--dialect", "keysight", "--port", "0", "--dut"]
     for arguments, said in (
-        (["bench", "--dialect", "siglent"], "there is no dialect 'siglent'; there are: keysight"),
+        (["bench", "--dialect", "siglent"], "there is no dialect 'siglent'; there are: keysight, tektronix"),
         ([*bench, "film"], "--dut film: there is no such file, and the devices are ikeda, mackey_glass, linear"),
         ([*bench, "bare.yaml"], "none of the inputs of this bench has a device"),
         ([*bench, "wild.yaml"], "does not forget its past within 0.2 s"),

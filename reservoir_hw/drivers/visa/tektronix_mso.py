@@ -50,7 +50,8 @@ class TektronixMso(ScpiInstrument):
     An external trigger needs a model with an auxiliary input.
     """
 
-    identity = "^TEKTRONIX,(MSO|LPD)[456]"
+    # The MSO4000 and MSO5000, which have longer names, speak otherwise.
+    identity = "^TEKTRONIX,(MSO[456][468]|LPD64)(B|LP)?,"
 
     def __init__(self, config: TektronixMsoConfig) -> None:
         super().__init__(config.address, library=config.library, timeout_s=config.timeout_s)

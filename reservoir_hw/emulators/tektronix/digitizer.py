@@ -4,7 +4,8 @@ What the manual leaves open, or what is simpler here:
 
 - Sample rates are 6.25 GSa/s divided by 1, 2, 5, 10, 20 …; the nearest one is taken. In automatic mode it is the
   highest with which the record has at most 1,000,000 points.
-- The converter spans 10.24 divisions. It has 8 bits at 6.25 GSa/s and 12 below; the mode HIRes has up to 16.
+- The converter spans 10.24 divisions. It has 8 bits at 6.25 GSa/s and 12 below. The mode HIRes has up to
+  16, but nothing is averaged.
 - A value beyond a limit becomes the limit, and is an event, too (222).
 - A new acquisition leaves the record before it in place until its own is complete.
 - `WFMOutpre:XZEro?` does not know where between two samples the bench's trigger came.

@@ -216,6 +216,10 @@ def test_our_driver_refuses_before_it_sends_anything(scope):
             ours.configure([1], Trigger(source=4), 1e6, 1000)
         with pytest.raises(ConfigurationError, match="at most 3000 samples, 3001 are needed"):
             ours.configure([1], external, 1e6, 3001)
+        with pytest.raises(ConfigurationError, match=r"MSO54.* is no TektronixAfg3000"):
+            TektronixAfg3000Config(
+                kind="tektronix_afg3000", address=address, outputs={1: Output(range_v=(-1.0, 1.0))}
+            ).build().open()
         # Nobody has sent *CLS.
         assert scope.execute(b"*ESR?") == b"32"
         with pytest.raises(ConfigurationError, match="at most 3000 samples, 3125 are needed"):

@@ -64,7 +64,7 @@ def driver(address, **others):
         (b"HOR:MOD?;SCA?;SAMPLER?;RECO?;POS?", b"AUTO;400.0000E-9;6.2500E+9;25000;50.0000E+0", 0),
         (b"HOR:SCA 1E-3;SAMPLER?;RECO?", b"62.5000E+6;625000", 0),
         (b"HOR:MOD:RECO 5000;SAMPLER 1E6;RECO?", b"25000", 221),
-        (b"HOR:MOD MAN;MOD:SAMPLER 1E7;SAMPLER?;RECO 5E4;:HOR:SCA?;POS 10;POS?",
+        (b"HOR:MOD MAN;MOD:SAMPLER 9E6;SAMPLER?;RECO 5E4;:HOR:SCA?;POS 10;POS?",
          b"12.5000E+6;400.0000E-6;50.0000E+0", 0),
         (b"HOR:DEL:MOD OFF;:HOR:POS 10;POS?;DEL:TIM 1E-3;TIM?", b"10.0000E+0;1.0000E-3", 0),
         (b"HOR:MOD MAN;MOD:MAN:CONFIG RECORDL;:HOR:SAMPLER 3.125E9;RECO?;MOD AUTO;SAMPLER?", b"12500;6.2500E+9", 0),
@@ -156,12 +156,14 @@ def test_a_single_acquisition_is_waited_for(bench, scope):
 
 @pytest.mark.parametrize("serving", [serving_socket, serving_hislip])
 def test_our_driver_takes_down_what_the_bench_plays(bench, serving):
-    # As it is after power on: with headers, and running.
+    # With headers and running, as it is after power on, and as somebody left it.
     scope = Mso54(bench, auxiliary_input=True)
+    scope.execute(b"CH1:POS 4;:FOO")
     with serving(scope) as address, driver(address) as ours:
         # The nearest rate to 7 MHz is below, and the next one above is 12.5 MHz.
         rate = ours.configure([1, 2], Trigger(source=1, level_v=0.25, before_s=1e-3), 7e6, 42_000)
         assert rate == 12.5e6
+        assert scope.execute(b"CH1:TER?;:CH2:TER?") == b"1.0000E+6;50.0000E+0"
         for _ in range(2):
             ours.arm()
             bench.start([1, 2])
@@ -197,7 +199,7 @@ def test_our_driver_takes_down_what_the_bench_plays(bench, serving):
             ours.fetch()
         # A falling edge of the other input, and a trigger from outside.
         for trigger in (Trigger(source=2, level_v=1.0, slope="falling"), Trigger(source="external")):
-            ours.configure([1], trigger, 20e6, 100_000)
+            ours.configure([1], trigger, 20e6, 100)
             ours.arm()
             bench.start([1, 2])
             ours.wait(5.0)

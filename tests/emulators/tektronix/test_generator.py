@@ -109,19 +109,21 @@ def test_what_it_plays(generator):
 
 @pytest.mark.parametrize("serving", [serving_socket, serving_hislip])
 def test_our_driver_plays_what_it_was_given(generator, serving):
-    low, high, safe, rate = -0.5003, 2.5, 0.3, 1e6
+    low, high, safe, rate = -0.5001, 2.5, 0.3, 1e6
     outputs = {1: {"range_v": (low, high), "safe_v": safe}, 2: {"range_v": (-1.0, 1.0), "load_ohm": 50.0}}
     random = np.random.default_rng(2)
     volts = {1: random.uniform(low, high, 20_000), 2: random.uniform(-1, 1, 20_000)}
+    volts[1][:2] = low, high
     # What somebody left behind must not be in the way.
-    say(generator, "FREQ 1E3;:VOLT .1;:VOLT:OFFS 4.9;:OUTP ON;:OUTP:POL INV;:PHAS 1;:SOUR2:BURS:NCYC 9;:FOO")
+    say(generator, "FREQ 1E3;:VOLT .1;:VOLT:OFFS 4.9;:OUTP ON;:OUTP:POL INV;:PHAS 1;:SOUR2:BURS:NCYC 9")
+    generator.execute(b"FOO")
     with serving(generator) as address:
         config = TektronixAfg3000Config.model_validate(
             {"kind": "tektronix_afg3000", "address": address, "outputs": outputs}
         )
         with config.build() as driver:
-            # The frequency has a resolution of 1 µHz, 0.02 Hz of 20,001 samples.
-            assert driver.load(volts, rate) == pytest.approx(rate, abs=0.011)
+            # The frequency has a resolution of 1 µHz.
+            assert driver.load(volts, rate) == 49.9975 * 20_001
             assert generator.memory.names == ["USER1", "EMEM"]
             driver.arm()
             generator.bench.log.events.clear()
@@ -130,7 +132,7 @@ def test_our_driver_plays_what_it_was_given(generator, serving):
             begun = [event for event in generator.bench.log.events if event["event"] == "burst begins"]
             assert [event["channel"] for event in begun] == [1, 2]
             assert begun[0]["time_s"] == begun[1]["time_s"]
-            # 3.0006 V become 3.001 V.
+            # 3.0002 V become 3.001 V.
             for number, amplitude, rest in ((1, 3.001, safe), (2, 2.0, 0.0)):
                 output = generator.bench.output(number)
                 half_a_step = amplitude / 16382 / 2 * (1 + 1e-9)
@@ -139,7 +141,7 @@ def test_our_driver_plays_what_it_was_given(generator, serving):
                 assert abs(output.rest_v - rest) <= half_a_step
                 assert output.waveform is not None
                 assert output.waveform.cycles == 1
-                assert output.waveform.rate_hz == pytest.approx(rate, abs=0.011)
+                assert output.waveform.rate_hz == pytest.approx(49.9975 * 20_001)
                 assert abs(output.waveform.volts[0] - rest) <= half_a_step
                 np.testing.assert_allclose(output.waveform.volts[1:], volts[number], rtol=0, atol=half_a_step)
             # The next waveform is for one output only: the other one stays silent, and no user memory is written.
@@ -184,6 +186,7 @@ def test_our_driver_refuses_before_it_sends_and_tells_every_fault(generator):
                 driver.load({1: volts}, rate)
         assert repr(generator.channels[1]) == channel
         assert len(generator.memory["EMEM"]) == 1000
+        driver.load({1: wave}, 1e6)
         # This instrument has less memory than its configuration says, and less range; and it is not so slow.
         with pytest.raises(DeviceFault, match='-223,"Too much data'):
             driver.load({1: np.zeros(131_072)}, 1e6)
@@ -191,6 +194,9 @@ def test_our_driver_refuses_before_it_sends_and_tells_every_fault(generator):
             driver.load({1: wave}, 1e-3)
         with config(address, range_v=(0.0, 0.03)).build() as other, pytest.raises(DeviceFault, match="-222"):
             other.load({1: wave}, 1e6)
+        # What was refused is not switched on.
+        driver.arm()
+        assert not generator.bench.output(1).on
         driver.load({1: wave}, 1e6)
         generator.execute(b"BURS:STAT OFF;:SOUR2:BURS:STAT OFF")
         with pytest.raises(DeviceFault, match="Trigger ignored"):

@@ -57,8 +57,8 @@ def states(
 ) -> np.ndarray:
     """(steps, nodes) for inputs (steps, inputs), the mean of the answer over the share of each node that is read.
 
-    Time begins in the middle of the first edge of the marker: half a sample before it, if volts are not held. With `lsb_v` a converter takes
-    one sample in the middle of each of the generator's, in such steps.
+    Time begins in the middle of the first edge of the marker: half a sample before it, if volts are not held. With
+    `lsb_v` a converter takes one sample in the middle of each of the generator's, in such steps.
     """
     volts = layout.volts(u)
     out = answer_v(volts, 1 / layout.hold.sample_rate_hz, device, tau_s or device.tau_s, fine, held)

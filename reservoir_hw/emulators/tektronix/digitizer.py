@@ -4,8 +4,8 @@ What the manual leaves open, or what is simpler here:
 
 - Sample rates are 6.25 GSa/s divided by 1, 2, 5, 10, 20 …; the nearest one is taken. In automatic mode it is the
   highest with which the record has at most 1,000,000 points.
-- The converter spans 10.24 divisions. It has 8 bits at 6.25 GSa/s and 12 below. The mode HIRes has up to
-  16, but nothing is averaged.
+- The converter spans 10.24 divisions. It has 8 bits at 6.25 GSa/s and 12 below. The mode HIRes has up to 16,
+  but nothing is averaged.
 - A value beyond a limit becomes the limit, and is an event, too (222).
 - A new acquisition leaves the record before it in place until its own is complete.
 - `WFMOutpre:XZEro?` does not know where between two samples the bench's trigger came.
@@ -15,28 +15,27 @@ What the manual leaves open, or what is simpler here:
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from reservoir_hw.emulators.bench import Acquisition, VirtualBench
-from reservoir_hw.emulators.physics.converter import to_codes
 from reservoir_hw.emulators.scpi.arguments import Boolean, Integer, Number, definite_block
 from reservoir_hw.emulators.scpi.errors import ScpiError
 from reservoir_hw.emulators.scpi.tree import command, query
+from reservoir_hw.emulators.tektronix.inputs import Input
 from reservoir_hw.emulators.tektronix.oscilloscope import Choice, ExecutionError, Oscilloscope, RunOrStop, Word
+from reservoir_hw.emulators.tektronix.record import DIVISION_CODES, Record, converted
+from reservoir_hw.emulators.tektronix.time_base import (
+    HIGHEST_RATE_HZ,
+    LONGEST_RECORD,
+    LOWEST_RATE_HZ,
+    SHORTEST_RECORD,
+    TIME_DIVISIONS,
+    TimeBase,
+)
 
-HIGHEST_RATE_HZ, LOWEST_RATE_HZ = 6.25e9, 6.25
-SHORTEST_RECORD, LONGEST_RECORD, AUTOMATIC_POINTS = 1000, 62_500_000, 1_000_000
-TIME_DIVISIONS = 10
-# Codes in a division, of 8 bits and of 16.
-CODES_8, CODES_16 = 25, 6400
-CONVERTER_DIVISIONS = 10.24
 # In mode AUTO, so long after arming the instrument triggers itself.
 AUTO_TRIGGER_S = 0.05
 BANDWIDTH_HZ = 2e9
@@ -44,9 +43,6 @@ AUXILIARY_RANGE_V = 8.0
 CHANNELS = tuple(f"CH{number}" for number in range(1, 5))
 CHANNEL = "CH{channel:1-4}"
 AUXILIARY = "AUXiliary"
-_STEPS = (1, 2, 5)
-# Rates up to which the converter has more bits, in the mode HIRes.
-_HIRES_BITS = ((125e6, 16), (312.5e6, 15), (625e6, 14), (1.25e9, 13))
 _BINARY = {"RIBinary": "MSB", "SRIbinary": "LSB"}
 
 
@@ -61,82 +57,9 @@ def _range(low: str, high: str) -> Any:
 
 
 @dataclass
-class Channel:
-    """The settings of an input. Scale and position are volts and divisions of the screen."""
-
-    on: bool = False
-    scale_v: float = 0.1
-    offset_v: float = 0.0
-    position: float = 0.0
-    termination_ohm: float = 1e6
-    level_v: float = 0.0
-
-    @property
-    def middle_v(self) -> float:
-        """What stands in the middle of the screen."""
-        return self.offset_v - self.position * self.scale_v
-
-    @property
-    def lowest_scale_v(self) -> float:
-        """See `highest_scale_v`."""
-        return 500e-6
-
-    @property
-    def highest_scale_v(self) -> float:
-        """Of a division."""
-        return 10.0 if self.termination_ohm > 50 else 1.0
-
-    @property
-    def highest_offset_v(self) -> float:
-        """The more, the coarser the scale is."""
-        if self.termination_ohm > 50:
-            return 1.0 if self.scale_v < 64e-3 else 10.0 if self.scale_v < 1 else 100.0
-        return 1.0 if self.scale_v < 0.1 else 10.0
-
-    @property
-    def lowest_offset_v(self) -> float:
-        """See `highest_offset_v`."""
-        return -self.highest_offset_v
-
-    @property
-    def highest_level_v(self) -> float:
-        """A trigger level lies on the screen."""
-        return self.middle_v + 5 * self.scale_v
-
-    @property
-    def lowest_level_v(self) -> float:
-        """See `highest_level_v`."""
-        return self.middle_v - 5 * self.scale_v
-
-    def settle(self) -> None:
-        """Scale, offset and level become the nearest ones that there are."""
-        self.scale_v = min(self.scale_v, self.highest_scale_v)
-        self.offset_v = min(max(self.offset_v, self.lowest_offset_v), self.highest_offset_v)
-        self.level_v = min(max(self.level_v, self.lowest_level_v), self.highest_level_v)
-
-
-@dataclass(frozen=True)
-class Record:
-    """What was acquired: codes of 16 bits, (points,) by channel, and how to read them."""
-
-    rate_hz: float
-    first_s: float
-    codes: dict[int, NDArray[np.int16]]
-    scales: dict[int, tuple[float, float]]
-    """Volts of a division and of the middle, by channel."""
-    clipped: dict[int, bool]
-
-
-@dataclass
 class _Settings:
-    channels: dict[int, Channel] = field(default_factory=lambda: {n: Channel(on=n == 1) for n in range(1, 5)})
-    manual: bool = False
-    keeps_record: bool = True
-    rate_hz: float = HIGHEST_RATE_HZ
-    points: int = 25_000
-    position: float = 50.0
-    delayed: bool = True
-    delay_s: float = 0.0
+    inputs: dict[int, Input] = field(default_factory=lambda: {n: Input(on=n == 1) for n in range(1, 5)})
+    time: TimeBase = field(default_factory=TimeBase)
     trigger_mode: str = "AUTO"
     source: str = CHANNELS[0]
     slope: str = "RISe"
@@ -175,9 +98,9 @@ class Mso54(Oscilloscope):
         self._transfer = _Transfer()
         self.reset()
 
-    def channel(self, number: int) -> Channel:
+    def channel(self, number: int) -> Input:
         """The settings of a channel."""
-        return self._set.channels[number]
+        return self._set.inputs[number]
 
     # ---- hooks ----------------------------------------------------------------------------------
 
@@ -208,21 +131,16 @@ class Mso54(Oscilloscope):
 
     def _arm(self) -> None:
         settings = self._set
-        duration_s = settings.points / settings.rate_hz
-        if settings.delayed:
-            first_s = settings.delay_s - duration_s / 2
-        else:
-            first_s = -settings.position / 100 * duration_s
         external = settings.source == AUXILIARY
         number = 0 if external else int(settings.source[-1])
         self._acquisition = Acquisition(
-            rate_hz=settings.rate_hz,
-            samples=settings.points,
-            first_s=first_s,
+            rate_hz=settings.time.rate_hz,
+            samples=settings.time.points,
+            first_s=settings.time.first_s,
             source="external" if external else number,
-            level_v=settings.auxiliary_level_v if external else settings.channels[number].level_v,
+            level_v=settings.auxiliary_level_v if external else settings.inputs[number].level_v,
             slope="rising" if settings.slope == "RISe" else "falling",
-            channels=[number for number, channel in settings.channels.items() if channel.on],
+            channels=[number for number, channel in settings.inputs.items() if channel.on],
         )
         self._armed_at = time.monotonic()
         self._bench.arm(self._acquisition)
@@ -243,28 +161,11 @@ class Mso54(Oscilloscope):
             volts = None if self._bench.armed else self._bench.capture(0)
             if volts is None:
                 return
-            self._record = self._converted(volts)
+            seen, high_resolution = self._acquisition, self._set.mode == "HIRes"
+            self._record = converted(volts, self._set.inputs, seen.rate_hz, seen.first_s, high_resolution)
             self._acquired += 1
             self._running = self._set.stop_after == "RUNSTop"
             self._changed()
-
-    def _converted(self, volts: dict[int, NDArray[np.float64]]) -> Record:
-        rate_hz, bits = self._acquisition.rate_hz, self._bits()
-        codes, scales, clipped = {}, {}, {}
-        for number, seen in volts.items():
-            channel = self.channel(number)
-            taken = to_codes(seen, CONVERTER_DIVISIONS * channel.scale_v, channel.middle_v, bits)
-            clipped[number] = bool(taken.min() == 0 or taken.max() == 2**bits - 1)
-            codes[number] = ((taken - 2 ** (bits - 1)) << 16 - bits).astype(np.int16)
-            scales[number] = channel.scale_v, channel.middle_v
-        return Record(rate_hz, self._acquisition.first_s, codes, scales, clipped)
-
-    def _bits(self) -> int:
-        rate_hz = self._acquisition.rate_hz
-        if rate_hz > HIGHEST_RATE_HZ / 2:
-            return 8
-        high = _HIRES_BITS if self._set.mode == "HIRes" else ()
-        return next((bits for highest_hz, bits in high if rate_hz <= highest_hz), 12)
 
     @command("ACQuire:STATE", RunOrStop())
     def set_state(self, run: bool) -> None:
@@ -440,108 +341,103 @@ class Mso54(Oscilloscope):
     @command("HORizontal:MODe", Choice("AUTO", "MANual"))
     def set_time_mode(self, mode: str) -> None:
         """`HORizontal:MODe`."""
-        scale = self.time_scale()
-        self._set.manual = mode == "MANual"
+        time_base = self._set.time
+        time_base.manual = mode == "MANual"
         if mode == "AUTO":
-            self.set_time_scale(scale)
+            time_base.set_duration(time_base.duration_s)
+            self._changed()
 
     @query("HORizontal:MODe")
     def time_mode(self) -> Word:
         """`HORizontal:MODe?`."""
-        return Word("MANual" if self._set.manual else "AUTO")
+        return Word("MANual" if self._set.time.manual else "AUTO")
 
     @command("HORizontal:MODe:MANual:CONFIGure", Choice("HORIZontalscale", "RECORDLength"))
     def set_follower(self, what: str) -> None:
         """`HORizontal:MODe:MANual:CONFIGure`: what follows when the sample rate changes."""
-        self._set.keeps_record = what == "HORIZontalscale"
+        self._set.time.keeps_points = what == "HORIZontalscale"
 
     @query("HORizontal:MODe:MANual:CONFIGure")
     def follower(self) -> Word:
         """`HORizontal:MODe:MANual:CONFIGure?`."""
-        return Word("HORIZontalscale" if self._set.keeps_record else "RECORDLength")
+        return Word("HORIZontalscale" if self._set.time.keeps_points else "RECORDLength")
 
     @command("HORizontal:SAMPLERate", Number((), LOWEST_RATE_HZ, HIGHEST_RATE_HZ, clips=True))
     @command("HORizontal:MODe:SAMPLERate", Number((), LOWEST_RATE_HZ, HIGHEST_RATE_HZ, clips=True))
     def set_rate(self, rate_hz: float) -> None:
         """`HORizontal:MODe:SAMPLERate`, in manual mode."""
         self._expect_manual()
-        settings = self._set
-        duration_s, settings.rate_hz = settings.points / settings.rate_hz, _nearest_rate(rate_hz)
-        if not settings.keeps_record:
-            settings.points = _within_memory(duration_s * settings.rate_hz)
+        self._set.time.set_rate(rate_hz)
         self._changed()
 
     @query("HORizontal:SAMPLERate")
     @query("HORizontal:MODe:SAMPLERate")
     def rate(self) -> float:
         """`HORizontal:MODe:SAMPLERate?`."""
-        return self._set.rate_hz
+        return self._set.time.rate_hz
 
     @command("HORizontal:RECOrdlength", Integer((), SHORTEST_RECORD, LONGEST_RECORD, clips=True))
     @command("HORizontal:MODe:RECOrdlength", Integer((), SHORTEST_RECORD, LONGEST_RECORD, clips=True))
     def set_points(self, points: int) -> None:
         """`HORizontal:MODe:RECOrdlength`, in manual mode. The scale follows."""
         self._expect_manual()
-        self._set.points = points
+        self._set.time.points = points
         self._changed()
 
     @query("HORizontal:RECOrdlength")
     @query("HORizontal:MODe:RECOrdlength")
     def points(self) -> int:
         """`HORizontal:MODe:RECOrdlength?`."""
-        return self._set.points
+        return self._set.time.points
 
     @command("HORizontal:SCAle", Number("S", 200e-12, 1000.0, clips=True))
     @command("HORizontal:MODe:SCAle", Number("S", 200e-12, 1000.0, clips=True))
     def set_time_scale(self, seconds: float) -> None:
         """`HORizontal:SCAle`: of a division. The record length follows, and in automatic mode the rate."""
-        settings, duration_s = self._set, seconds * TIME_DIVISIONS
-        if not settings.manual:
-            settings.rate_hz = _highest_rate(AUTOMATIC_POINTS / duration_s)
-        settings.points = _within_memory(duration_s * settings.rate_hz)
+        self._set.time.set_duration(seconds * TIME_DIVISIONS)
         self._changed()
 
     @query("HORizontal:SCAle")
     @query("HORizontal:MODe:SCAle")
     def time_scale(self) -> float:
         """`HORizontal:SCAle?`."""
-        return self._set.points / self._set.rate_hz / TIME_DIVISIONS
+        return self._set.time.duration_s / TIME_DIVISIONS
 
     @command("HORizontal:POSition", Number((), 0.0, 100.0, clips=True))
     def set_trigger_position(self, percent: float) -> None:
         """`HORizontal:POSition`: of the trigger in the record, without a delay."""
-        self._set.position = percent
+        self._set.time.position = percent
         self._changed()
 
     @query("HORizontal:POSition")
     def trigger_position(self) -> float:
         """`HORizontal:POSition?`: with a delay, it is the middle."""
-        return 50.0 if self._set.delayed else self._set.position
+        return 50.0 if self._set.time.delayed else self._set.time.position
 
     @command("HORizontal:DELay:MODe", Boolean())
     def set_delayed(self, on: bool) -> None:
         """`HORizontal:DELay:MODe`: the middle of the record lies `DELay:TIMe` after the trigger."""
-        self._set.delayed = on
+        self._set.time.delayed = on
         self._changed()
 
     @query("HORizontal:DELay:MODe")
     def delayed(self) -> bool:
         """`HORizontal:DELay:MODe?`."""
-        return self._set.delayed
+        return self._set.time.delayed
 
     @command("HORizontal:DELay:TIMe", Number("S", -1000.0, 1000.0, clips=True))
     def set_delay(self, seconds: float) -> None:
         """`HORizontal:DELay:TIMe`."""
-        self._set.delay_s = seconds
+        self._set.time.delay_s = seconds
         self._changed()
 
     @query("HORizontal:DELay:TIMe")
     def delay(self) -> float:
         """`HORizontal:DELay:TIMe?`."""
-        return self._set.delay_s
+        return self._set.time.delay_s
 
     def _expect_manual(self) -> None:
-        if not self._set.manual:
+        if not self._set.time.manual:
             raise ScpiError(-221)
 
     # ---- trigger --------------------------------------------------------------------------------
@@ -741,7 +637,7 @@ class Mso54(Oscilloscope):
     @query("WFMOutpre:PT_Off")
     def trigger_point(self) -> int:
         """`WFMOutpre:PT_Off?`: the point after the trigger, from the first that is sent."""
-        return self._trigger_point() - self._sent()[0]
+        return self._taken()[0].trigger_point - self._sent()[0]
 
     @query("WFMOutpre:XINcr")
     def time_step(self) -> float:
@@ -752,7 +648,7 @@ class Mso54(Oscilloscope):
     def trigger_time(self) -> float:
         """`WFMOutpre:XZEro?`: of the point after the trigger."""
         record, _ = self._taken()
-        return record.first_s + self._trigger_point() / record.rate_hz
+        return record.first_s + record.trigger_point / record.rate_hz
 
     @query("WFMOutpre:XUNit")
     def time_unit(self) -> str:
@@ -763,7 +659,7 @@ class Mso54(Oscilloscope):
     def volt_step(self) -> float:
         """`WFMOutpre:YMUlt?`: volts of a code."""
         record, number = self._taken()
-        return record.scales[number][0] / (CODES_8 if self._transfer.width == 1 else CODES_16)
+        return record.scales[number][0] / DIVISION_CODES[self._transfer.width]
 
     @query("WFMOutpre:YOFf")
     def code_offset(self) -> float:
@@ -809,23 +705,3 @@ class Mso54(Oscilloscope):
         points = len(record.codes[number])
         first, last = sorted((self._transfer.start, self._transfer.stop))
         return min(first, points) - 1, min(last, points)
-
-    def _trigger_point(self) -> int:
-        record, _ = self._taken()
-        return math.ceil(-record.first_s * record.rate_hz - 1e-6)
-
-
-def _nearest_rate(rate_hz: float) -> float:
-    """By the ratio."""
-    rates = [HIGHEST_RATE_HZ / (step * 10**power) for power in range(10) for step in _STEPS]
-    return min(rates, key=lambda rate: abs(math.log(rate / rate_hz)))
-
-
-def _highest_rate(limit_hz: float) -> float:
-    """The highest that does not exceed a limit."""
-    rates = [HIGHEST_RATE_HZ / (step * 10**power) for power in range(10) for step in _STEPS]
-    return next((rate for rate in rates if rate <= limit_hz * (1 + 1e-9)), rates[-1])
-
-
-def _within_memory(points: float) -> int:
-    return min(max(round(points), SHORTEST_RECORD), LONGEST_RECORD)

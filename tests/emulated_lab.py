@@ -10,8 +10,9 @@ from typing import Any
 
 from reservoir_hw.emulators.bench import BenchConfig, VirtualBench
 from reservoir_hw.emulators.dialects import DIALECTS
+from reservoir_hw.emulators.faults import FaultPlan
+from reservoir_hw.emulators.lab import virtual_lab
 from reservoir_hw.emulators.physics.devices import Ikeda
-from reservoir_hw.emulators.servers.socket import serving_socket
 
 QUIET = Ikeda(noise_v=0.0)
 
@@ -62,13 +63,16 @@ def configuration(generator: str, digitizer: str, dialect: str = "keysight", **m
 
 @contextmanager
 def emulated_lab(
-    config: BenchConfig | None = None, log: Path | None = None, dialect: str = "keysight", **more: Any
+    config: BenchConfig | None = None,
+    log: Path | None = None,
+    dialect: str = "keysight",
+    faults: FaultPlan | None = None,
+    *,
+    hislip: bool = False,
+    **more: Any,
 ) -> Iterator[Lab]:
     """Both instruments on sockets of this process."""
-    spoken = DIALECTS[dialect]
-    with (
-        VirtualBench(config or BenchConfig(), log) as bench,
-        serving_socket(spoken.generator(bench)) as generator,
-        serving_socket(spoken.digitizer(bench)) as digitizer,
-    ):
-        yield Lab(bench, configuration(generator, digitizer, dialect, **more))
+    with virtual_lab(DIALECTS[dialect], config, hislip=hislip, log=log, faults=faults) as lab:
+        # Each output begins with a line that says that it is off.
+        lab.bench.log.events.clear()
+        yield Lab(lab.bench, configuration(lab.generator, lab.digitizer, dialect, **more))

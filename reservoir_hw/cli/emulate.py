@@ -17,6 +17,7 @@ from reservoir_hw.core.errors import ConfigurationError
 if TYPE_CHECKING:
     from reservoir_hw.emulators.bench import BenchConfig, Cable
     from reservoir_hw.emulators.dialects import Dialect
+    from reservoir_hw.emulators.faults import FaultPlan
     from reservoir_hw.emulators.lab import Lab
     from reservoir_hw.emulators.physics.devices import Model
 
@@ -47,6 +48,9 @@ def bench(
     log: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Append what the outputs do to this file, as JSON lines.")
     ] = None,
+    faults: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What goes wrong, and when (emulators/faults.py says how).")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write the reservoir file there.")
     ] = None,
@@ -62,7 +66,7 @@ def bench(
     from reservoir_hw.emulators.lab import virtual_lab
 
     spoken, config = dialect_named(dialect), _bench_of(dut)
-    with virtual_lab(spoken, config, hislip=hislip, port=port, log=log) as lab:
+    with virtual_lab(spoken, config, hislip=hislip, port=port, log=log, faults=_faults_of(faults)) as lab:
         text = _reservoir_file(spoken, lab, log)
         if out is not None:
             replace_file(out, text)
@@ -102,6 +106,13 @@ def _bench_of(dut: str) -> BenchConfig:
     if not Path(dut).exists():
         raise ConfigurationError(f"--dut {dut}: there is no such file, and the devices are {', '.join(known)}")
     return validate(BenchConfig, Document.from_file(dut))
+
+
+def _faults_of(path: Path | None) -> FaultPlan | None:
+    from reservoir_hw.core.configuration import Document, validate
+    from reservoir_hw.emulators.faults import FaultPlan
+
+    return None if path is None else validate(FaultPlan, Document.from_file(path))
 
 
 def _reservoir_file(dialect: Dialect, lab: Lab, log: Path | None) -> str:

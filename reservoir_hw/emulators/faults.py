@@ -18,7 +18,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.emulators.scpi.errors import ScpiError
-from reservoir_hw.emulators.scpi.instrument import ScpiDevice
+from reservoir_hw.emulators.scpi.instrument import MessageDevice
 
 Execute = Callable[[], bytes]
 
@@ -42,7 +42,7 @@ class _Fault(Config):
         return self.occurrence <= count and (self.times is None or count < self.occurrence + self.times)
 
     @abstractmethod
-    def strike(self, device: ScpiDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
+    def strike(self, device: MessageDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
         """The answer to a message that `execute` would carry out."""
 
 
@@ -52,7 +52,7 @@ class Busy(_Fault):
     kind: Literal["busy"]
     seconds: PositiveFloat
 
-    def strike(self, device: ScpiDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
+    def strike(self, device: MessageDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
         """As `_Fault.strike`."""
         return execute() if _waited(self.seconds, cancelled) else b""
 
@@ -63,7 +63,7 @@ class Slow(_Fault):
     kind: Literal["slow"]
     seconds: PositiveFloat
 
-    def strike(self, device: ScpiDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
+    def strike(self, device: MessageDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
         """As `_Fault.strike`."""
         answer = execute()
         return answer if _waited(self.seconds, cancelled) else b""
@@ -74,7 +74,7 @@ class Ignored(_Fault):
 
     kind: Literal["ignored"]
 
-    def strike(self, device: ScpiDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
+    def strike(self, device: MessageDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
         """As `_Fault.strike`."""
         return b""
 
@@ -85,7 +85,7 @@ class QueuedError(_Fault):
     kind: Literal["error"]
     code: int = -310
 
-    def strike(self, device: ScpiDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
+    def strike(self, device: MessageDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
         """As `_Fault.strike`."""
         answer = execute()
         device.report(ScpiError(self.code))
@@ -97,7 +97,7 @@ class Disconnect(_Fault):
 
     kind: Literal["disconnect"]
 
-    def strike(self, device: ScpiDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
+    def strike(self, device: MessageDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
         """As `_Fault.strike`."""
         raise ConnectionResetError("a planned fault")
 
@@ -107,7 +107,7 @@ class ShortBlock(_Fault):
 
     kind: Literal["short_block"]
 
-    def strike(self, device: ScpiDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
+    def strike(self, device: MessageDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
         """As `_Fault.strike`."""
         answer = execute()
         return answer[: len(answer) // 2]
@@ -118,7 +118,7 @@ class WrongLength(_Fault):
 
     kind: Literal["wrong_length"]
 
-    def strike(self, device: ScpiDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
+    def strike(self, device: MessageDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
         """As `_Fault.strike`."""
         payload = _payload(execute())
         return _block(payload[: len(payload) // 4 * 2])
@@ -130,7 +130,7 @@ class Clipped(_Fault):
     kind: Literal["clipped"]
     bytes: PositiveInt = 100
 
-    def strike(self, device: ScpiDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
+    def strike(self, device: MessageDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
         """As `_Fault.strike`."""
         payload = _payload(execute())
         return _block(b"\xff" * self.bytes + payload[self.bytes :])
@@ -154,13 +154,13 @@ class FaultPlan(Config):
 class FaultyInstrument:
     """An instrument as servers see it, with its faults. `struck` has the kinds that struck, in their order."""
 
-    def __init__(self, device: ScpiDevice, faults: Sequence[Fault]) -> None:
+    def __init__(self, device: MessageDevice, faults: Sequence[Fault]) -> None:
         self.struck: list[str] = []
         self._device, self._faults = device, list(faults)
         self._counts = [0] * len(self._faults)
 
     def execute(self, message: bytes | bytearray, cancelled: Callable[[], bool]) -> bytes:
-        """As `ScpiDevice.execute`."""
+        """As `MessageDevice.execute`."""
         begin = bytes(message[:_HEADER_BYTES]).decode("latin-1").upper()
         for number, fault in enumerate(self._faults):
             if fault.at.upper() in begin:
@@ -171,11 +171,11 @@ class FaultyInstrument:
         return self._device.execute(message, cancelled)
 
     def report(self, error: ScpiError) -> None:
-        """As `ScpiDevice.report`."""
+        """As `MessageDevice.report`."""
         self._device.report(error)
 
     def status_byte(self) -> int:
-        """As `ScpiDevice.status_byte`."""
+        """As `MessageDevice.status_byte`."""
         return self._device.status_byte()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from reservoir_hw.emulators.bench import BenchConfig, VirtualBench
 from reservoir_hw.emulators.dialects import Dialect
+from reservoir_hw.emulators.faults import FaultPlan, FaultyInstrument
 from reservoir_hw.emulators.servers.hislip import HislipServer
 from reservoir_hw.emulators.servers.socket import SocketServer
 
@@ -30,6 +31,7 @@ def virtual_lab(
     hislip: bool = False,
     port: int = 0,
     log: Path | None = None,
+    faults: FaultPlan | None = None,
 ) -> Iterator[Lab]:
     """Emulated instruments, served in threads while the block runs.
 
@@ -39,6 +41,7 @@ def virtual_lab(
         hislip: They are reached by HiSLIP, and not by raw sockets.
         port: Of the generator; the digitizer has the next one. 0: any that are free.
         log: Where the events of the outputs are written to (see `EventLog`).
+        faults: What goes wrong.
 
     Raises `ConfigurationError` if a port is taken.
     """
@@ -48,6 +51,9 @@ def virtual_lab(
         # The file may say that an earlier process left them on.
         for channel in bench.outputs:
             bench.log.write("off", channel, 0.0, volts=0.0)
-        generator = held.enter_context(server(dialect.generator(bench), port=port))
-        digitizer = held.enter_context(server(dialect.digitizer(bench), port=port and port + 1))
+        planned = faults or FaultPlan()
+        player = FaultyInstrument(dialect.generator(bench), planned.of("generator"))
+        taker = FaultyInstrument(dialect.digitizer(bench), planned.of("digitizer"))
+        generator = held.enter_context(server(player, port=port))
+        digitizer = held.enter_context(server(taker, port=port and port + 1))
         yield Lab(bench, generator.resource, digitizer.resource)

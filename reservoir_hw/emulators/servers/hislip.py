@@ -18,9 +18,8 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from reservoir_hw.emulators.scpi.errors import ScpiError
-from reservoir_hw.emulators.scpi.instrument import MessageDevice
 from reservoir_hw.emulators.scpi.messages import split_messages
-from reservoir_hw.emulators.servers.listener import Listener, hang_up, receive_exactly
+from reservoir_hw.emulators.servers.listener import Listener, Served, hang_up, receive_exactly
 
 VERSION = 0x0100
 LARGEST_PAYLOAD = 1 << 24
@@ -112,7 +111,7 @@ class _Channel:
 class _Session:
     """A client with its two connections."""
 
-    def __init__(self, device: MessageDevice, synchronous: _Channel) -> None:
+    def __init__(self, device: Served, synchronous: _Channel) -> None:
         self._device = device
         self._synchronous = synchronous
         self._asynchronous: _Channel | None = None
@@ -225,7 +224,7 @@ class HislipServer(Listener):
         name: The sub-address.
     """
 
-    def __init__(self, device: MessageDevice, host: str = "127.0.0.1", port: int = 0, *, name: str = "hislip0") -> None:
+    def __init__(self, device: Served, host: str = "127.0.0.1", port: int = 0, *, name: str = "hislip0") -> None:
         super().__init__(host, port)
         self._device = device
         self._name = name
@@ -260,9 +259,7 @@ class HislipServer(Listener):
 
 
 @contextlib.contextmanager
-def serving_hislip(
-    device: MessageDevice, host: str = "127.0.0.1", port: int = 0, *, name: str = "hislip0"
-) -> Iterator[str]:
+def serving_hislip(device: Served, host: str = "127.0.0.1", port: int = 0, *, name: str = "hislip0") -> Iterator[str]:
     """Serve an instrument in threads while the block runs; gives the VISA address. See `HislipServer`."""
     with HislipServer(device, host, port, name=name) as server:
         yield server.resource

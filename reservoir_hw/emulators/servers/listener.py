@@ -7,12 +7,29 @@ import socket
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.emulators.scpi.errors import ScpiError
 
 # A length that a client makes up must not take the memory before its bytes have come.
 LARGEST_PIECE = 1 << 24
+
+
+class Served(Protocol):
+    """An instrument as servers see it; `MessageDevice` says what the methods do."""
+
+    def execute(self, message: bytes | bytearray, cancelled: Callable[[], bool]) -> bytes:
+        """Carry out a message; the answer."""
+        ...
+
+    def report(self, error: ScpiError) -> None:
+        """Put an error into its queue."""
+        ...
+
+    def status_byte(self) -> int:
+        """Without the bit MAV."""
+        ...
 
 
 class Listener:

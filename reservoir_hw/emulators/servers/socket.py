@@ -11,9 +11,8 @@ import select
 import socket
 from collections.abc import Iterator
 
-from reservoir_hw.emulators.scpi.instrument import MessageDevice
 from reservoir_hw.emulators.scpi.messages import find_message_end
-from reservoir_hw.emulators.servers.listener import Listener, receive_exactly
+from reservoir_hw.emulators.servers.listener import Listener, Served, receive_exactly
 
 RECEIVE_BYTES = 1 << 16
 
@@ -27,9 +26,7 @@ class SocketServer(Listener):
         terminator: What ends an answer: `b"\\n"` or `b"\\r\\n"`.
     """
 
-    def __init__(
-        self, device: MessageDevice, host: str = "127.0.0.1", port: int = 0, *, terminator: bytes = b"\n"
-    ) -> None:
+    def __init__(self, device: Served, host: str = "127.0.0.1", port: int = 0, *, terminator: bytes = b"\n") -> None:
         super().__init__(host, port)
         self._device = device
         self._terminator = terminator
@@ -54,7 +51,7 @@ class SocketServer(Listener):
 
 @contextlib.contextmanager
 def serving_socket(
-    device: MessageDevice, host: str = "127.0.0.1", port: int = 0, *, terminator: bytes = b"\n"
+    device: Served, host: str = "127.0.0.1", port: int = 0, *, terminator: bytes = b"\n"
 ) -> Iterator[str]:
     """Serve an instrument in threads while the block runs; gives the VISA address. See `SocketServer`."""
     with SocketServer(device, host, port, terminator=terminator) as server:

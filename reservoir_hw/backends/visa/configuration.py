@@ -72,7 +72,7 @@ class BenchConfig(ReservoirConfig):
     memory_steps: PositiveInt = Field(description="after so many steps the device has forgotten an input")
     repetitions: PositiveInt = Field(default=1, description="bursts of the same inputs, of which states are the mean")
     samples_per_node: Annotated[float, Field(ge=2)] = Field(
-        default=10.0, description="of the digitizer, at least; of fewer than 8 the states are interpolated"
+        default=10.0, description="of the digitizer, at least; with fewer than 32 states are read between samples"
     )
     position: Annotated[float, Field(ge=0, lt=1)] = Field(
         default=0.9, description="where in a node its state is read, 0: at its beginning, towards 1: at its end"
@@ -92,7 +92,7 @@ class BenchConfig(ReservoirConfig):
         description="level of the markers; by default the end of the output's range that is farther from safe_v",
     )
     max_residual: Annotated[PositiveFloat, NO_INFLUENCE_ON_STATES] = Field(
-        default=0.3, description="of a marker, what may differ from what was played (rms, as a part of it)"
+        default=0.15, description="of a marker, what may differ from what was played (rms, as a part of it)"
     )
     settle_s: Annotated[NonNegativeFloat | None, NO_INFLUENCE_ON_STATES] = Field(
         default=None, description="rest before each burst; by default as long as memory_steps last"

@@ -14,22 +14,22 @@ from reservoir_hw.core.signal._mask import maximum_length_sequence
 Array = NDArray[np.float64]
 
 CHIPS = 63
-# Places within a sample that are tried.
-_FINE = 32
+# Places that are tried, in samples: around the nearest sample, and then around the best of them.
+_NEAR = np.arange(-8, 9) / 8
+_FINE = np.arange(-8, 9) / 64
 # How much farther than clocks may differ the second marker is looked for, to say by how much they do.
 _FARTHER = 10
-# Correlations that differ by less are those of the same samples.
-_EQUAL = 1e-9
 
 
 def marker(points: int) -> Array:
     """A maximum-length sequence of 63 chips, 0 and 1, each held for `points` samples: (63 points,).
 
-    It begins and ends with 1: at rest at 0, its first and its last edge are seen.
+    It begins with five chips of 1 and ends with one: at rest at 0 its first and its last edge are seen, and a marker
+    that is followed by another one is not taken for a marker that is followed by rest.
     """
     chips = (maximum_length_sequence(CHIPS, 0.0) + 1) / 2
-    begin = np.flatnonzero((chips == 1) & (np.roll(chips, 1) == 1))[0]
-    return np.repeat(np.roll(chips, -int(begin)), points)
+    ones = np.flatnonzero(np.all([np.roll(chips, -k) == 1 for k in range(6)], axis=0))[0]
+    return np.repeat(np.roll(chips, -int(ones) - 1), points)
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,13 @@ class Template:
     volts: Array
     sample_rate_hz: float
 
-    def at(self, times: Any, width_s: float) -> Array:
-        """Mean volts over `width_s` around times (...) after the begin of the marker."""
+    def at(self, times: Any) -> Array:
+        """Volts at times (...) after the begin of the marker."""
+        index = np.floor(times * self.sample_rate_hz).astype(np.int64)
+        return self.volts[np.clip(index, 0, len(self.volts) - 1)]
+
+    def mean(self, times: Any, width_s: float) -> Array:
+        """Mean volts over `width_s` around times (...)."""
         integral = np.concatenate([[0.0], np.cumsum(self.volts)])
         edges = np.arange(len(integral)) / self.sample_rate_hz
         first, last = (np.interp(times + side * width_s / 2, edges, integral) for side in (-1, 1))
@@ -56,7 +61,8 @@ class Alignment:
 
     `start_s` is the begin of the first marker after the record's first sample, on the digitizer's clock;
     `clock_ratio` the seconds of that clock in a second of the generator's; `residual` what the template does not
-    explain of the markers: rms, as a part of that of the marker, the larger of both.
+    explain of the markers: rms, as a part of that of the record there, the larger of both. A sample may show anything
+    that the template shows within half a sample of it: where edges lie between samples is no residual.
     """
 
     start_s: float
@@ -71,13 +77,12 @@ def align(
     distance_s: float,
     *,
     latest_s: float,
-    max_residual: float = 0.3,
+    max_residual: float = 0.15,
     max_clock_ppm: float = 200.0,
 ) -> Alignment:
     """Find the two markers in a record (time,), whose sample k was taken at k / `sample_rate_hz`.
 
     The first marker begins between 0 and `latest_s`, the second one `distance_s` later on the generator's clock.
-    A digitizer that takes its samples on the very edges leaves a residual of up to 0.22 with 10 samples for each chip.
     Raises `DeviceFault` if one of them is not found, or if the clocks differ by more than `max_clock_ppm`.
     """
     search = _Search(np.asarray(record, np.float64), sample_rate_hz, template)
@@ -133,28 +138,48 @@ class _Search:
                 "took too few"
             )
         part = self._record[low + 2 : high + 2 + self._samples]
-        coarse = low + int(np.argmax(_correlation(part, self._shape(0.0))))
+        coarse = low + int(np.argmax(_correlation(part, self._means(np.zeros(1))[0])))
         window = self._record[coarse + 2 : coarse + 2 + self._samples]
-        shifts = np.arange(-_FINE, _FINE + 1) / _FINE
-        found = np.array([_correlation(window, self._shape(shift))[0] for shift in shifts])
-        best = shifts[found >= found.max() - _EQUAL].mean()
-        return _Place((coarse + best) / self._rate_hz, float(np.sqrt(max(0.0, 1 - max(0.0, found.max()) ** 2))))
+        window = window - window.mean()
+        best = 0.0
+        for shifts in (_NEAR, _FINE):
+            means = self._means(best + shifts)
+            means -= means.mean(axis=1, keepdims=True)
+            fits = means @ window / np.sqrt((means**2).sum(axis=1))
+            best += shifts[np.argmax(fits)]
+        return _Place((coarse + best) / self._rate_hz, self._residual(window, best))
 
-    def _shape(self, shift: float) -> Array:
-        """What samples 2, 3, ... show of a marker that begins `shift` after sample 0.
+    def _times(self, shifts: Any) -> Array:
+        """When samples 2, 3, ... (last axis) are taken, after the begin of a marker `shifts` samples after sample 0."""
+        return (np.arange(self._samples) + 2.0 - shifts) / self._rate_hz
 
-        A mean over a sample: edges may be as steep as they like, and the digitizer may take a mean itself.
-        """
-        return self._template.at((np.arange(self._samples) + 2.0 - shift) / self._rate_hz, 1 / self._rate_hz)
+    def _means(self, shifts: Array) -> Array:
+        """Over a sample: edges may be as steep as they like, and the digitizer may take a mean itself."""
+        return self._template.mean(self._times(shifts[:, None]), 1 / self._rate_hz)
+
+    def _residual(self, window: Array, shift: float) -> float:
+        """What lies outside of what the template shows within half a sample, as a part of a window without its mean."""
+        size = np.linalg.norm(window)
+        mean = self._means(np.array([shift]))[0]
+        centre = mean.mean()
+        gain = (mean - centre) @ window / ((mean - centre) ** 2).sum()
+        if size == 0 or gain <= 0:
+            return 1.0
+        reached = gain * (self._template.at(self._times(shift + np.array([[-0.5], [0.0], [0.5]]))) - centre)
+        outside = window - np.clip(window, reached.min(axis=0), reached.max(axis=0))
+        return float(np.linalg.norm(outside) / size)
 
 
 def _correlation(record: Array, shape: Array) -> Array:
     """The correlation coefficient of a shape (n,) with each n samples of a record (m,): (m - n + 1,)."""
-    n = len(shape)
+    n, places = len(shape), len(record) - len(shape) + 1
     shape = shape - shape.mean()
     centred = record - record.mean()
     sums, squares = (np.cumsum(np.concatenate([[0.0], x])) for x in (centred, centred**2))
     variance = (squares[n:] - squares[:-n]) - (sums[n:] - sums[:-n]) ** 2 / n
     # Of a constant window rounding is left.
     norm = np.sqrt(np.maximum(variance, 1e-12 * max(1e-300, float(squares[-1])))) * np.linalg.norm(shape)
-    return np.correlate(centred, shape, "valid") / norm
+    # Of a power of two, long enough that nothing comes around.
+    size = 1 << (len(record) - 1).bit_length()
+    products = np.fft.irfft(np.fft.rfft(centred, size) * np.conj(np.fft.rfft(shape, size)), size)
+    return products[:places] / norm

@@ -135,8 +135,8 @@ class BurstLayout:
         sampler = Sampler(
             theta_s=theta_s,
             sample_rate_hz=finer * sample_rate_hz,
-            # A sample of a digitizer is a moment: the middle of the time that it stands for.
-            delay_s=found.start_s + (payload_s + delay_s) * found.clock_ratio + 0.5 / (finer * sample_rate_hz),
+            # Samples of a digitizer are moments; those within the window count, from the one after its beginning on.
+            delay_s=found.start_s + (payload_s + delay_s) * found.clock_ratio + 1 / (finer * sample_rate_hz),
             position=position,
             average=average,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,15 +9,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reservoir_hw.core.errors import ConfigurationError, DeviceFault, InputRangeError, ShapeError
-from reservoir_hw.core.signal import Alignment, Mask, SampleAndHold, Sampler, Scaling, Template
+from reservoir_hw.core.errors import ConfigurationError, DeviceFault, InputRangeError
+from reservoir_hw.core.signal import Alignment, Mask, SampleAndHold, Scaling, Template
 
 Array = NDArray[np.float64]
 
 # Inputs that are masked at a time while they are held against the range of the output.
 _BLOCK = 1 << 12
-# Samples of a node between which nothing is interpolated.
-_FINE = 32
 TAIL = 0.125
 """Rest after a marker that is looked for with it, as a part of the marker: inputs that look like it go on."""
 
@@ -125,22 +122,30 @@ class BurstLayout:
     ) -> Array:  # fmt: skip
         """(steps, nodes) in a record (time,) that was aligned; the device answers `delay_s` after the markers.
 
-        Between samples the record is interpolated, as the clocks of the instruments do not know each other. Raises
-        `DeviceFault` if the record ends before the burst.
+        Each is the mean over the share `average` of its node around `position`, with straight lines between samples:
+        the clocks of the instruments do not know each other, and a window that begins at the nearest sample would begin
+        at another place in each burst. Raises `DeviceFault` if the record ends before the burst.
         """
         payload_s = (len(self.marker) + self.memory_steps * self.samples_per_step) / self.hold.sample_rate_hz
-        theta_s = self.hold.theta_s * found.clock_ratio
-        finer = math.ceil(_FINE / (theta_s * sample_rate_hz))
-        places = np.arange(finer * (len(volts) - 1) + 1) / finer
-        sampler = Sampler(
-            theta_s=theta_s,
-            sample_rate_hz=finer * sample_rate_hz,
-            # Samples of a digitizer are moments; those within the window count, from the one after its beginning on.
-            delay_s=found.start_s + (payload_s + delay_s) * found.clock_ratio + 1 / (finer * sample_rate_hz),
-            position=position,
-            average=average,
-        )
-        try:
-            return sampler.apply(np.interp(places, np.arange(len(volts)), volts), steps, self.mask.nodes)
-        except ShapeError as error:
-            raise DeviceFault(f"the record ends before the burst: {error}") from error
+        begin_s = found.start_s + (payload_s + delay_s) * found.clock_ratio
+        nodes = np.arange(steps * self.mask.nodes) + position
+        middle = (begin_s + nodes * (self.hold.theta_s * found.clock_ratio)) * sample_rate_hz
+        half = average / 2 * self.hold.theta_s * found.clock_ratio * sample_rate_hz
+        if middle[-1] + half > len(volts) - 1:
+            raise DeviceFault(
+                f"the record ends before the burst: {middle[-1] + half:.0f} samples are needed, it has {len(volts)}"
+            )
+        if half == 0:
+            states = np.interp(middle, np.arange(len(volts)), volts)
+        else:
+            states = (_integral(volts, middle + half) - _integral(volts, middle - half)) / (2 * half)
+        return states.reshape(steps, self.mask.nodes)
+
+
+def _integral(samples: Array, until: Array) -> Array:
+    """From sample 0 to places (m,), which lie within the samples, along straight lines between them."""
+    whole = np.concatenate([[0.0], np.cumsum((samples[1:] + samples[:-1]) / 2)])
+    index = np.minimum(until.astype(np.int64), len(samples) - 2)
+    part = until - index
+    first = samples[index]
+    return whole[index] + part * (first + part / 2 * (samples[index + 1] - first))

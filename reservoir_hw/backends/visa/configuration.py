@@ -71,9 +71,7 @@ class BenchConfig(ReservoirConfig):
     input_range: tuple[float, float] | None = Field(default=(-1.0, 1.0), description="[lowest, highest] input")
     memory_steps: PositiveInt = Field(description="after so many steps the device has forgotten an input")
     repetitions: PositiveInt = Field(default=1, description="bursts of the same inputs, of which states are the mean")
-    samples_per_node: Annotated[float, Field(ge=2)] = Field(
-        default=10.0, description="of the digitizer, at least; with fewer than 32 states are read between samples"
-    )
+    samples_per_node: Annotated[float, Field(ge=2)] = Field(default=10.0, description="of the digitizer, at least")
     position: Annotated[float, Field(ge=0, lt=1)] = Field(
         default=0.9, description="where in a node its state is read, 0: at its beginning, towards 1: at its end"
     )

@@ -15,7 +15,7 @@ _FULL_SCALE = 32767
 
 
 class Keysight33500Config(BurstGeneratorConfig):
-    """A generator at an address, and what its outputs may play."""
+    """A Keysight 33500 or 33600 at an address, and what its outputs may play."""
 
     kind: Literal["keysight_33500"]
     memory_samples: PositiveInt = Field(default=1_048_576, description="per output; 16 M with the memory option")

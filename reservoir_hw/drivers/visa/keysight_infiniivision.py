@@ -23,7 +23,7 @@ _ACQUISITIONS = {"normal": "NORM", "high_resolution": "HRES"}
 
 
 class KeysightInfiniiVisionConfig(DigitizerConfig):
-    """An oscilloscope at an address, and the ranges of its inputs."""
+    """A Keysight InfiniiVision at an address, and the ranges of its inputs."""
 
     kind: Literal["keysight_infiniivision"]
     memory_samples: PositiveInt = Field(default=1_000_000, description="per record and input")

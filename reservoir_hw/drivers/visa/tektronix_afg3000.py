@@ -18,7 +18,7 @@ _AMPLITUDE_STEP_V, _AMPLITUDE_DIGITS, _OFFSET_DECIMALS = 1e-4, 4, 3
 
 
 class TektronixAfg3000Config(BurstGeneratorConfig):
-    """A generator at an address, and what its outputs may play."""
+    """A Tektronix AFG3000 at an address, and what its outputs may play."""
 
     kind: Literal["tektronix_afg3000"]
     memory_samples: PositiveInt = Field(default=131_072, description="of the model; the first ones have 65536")

@@ -30,7 +30,7 @@ _PREAMBLE = ":WFMO:NR_P?;:WFMO:PT_O?;:WFMO:XIN?;:WFMO:XZE?;:WFMO:YMU?;:WFMO:YOF?
 
 
 class TektronixMsoConfig(DigitizerConfig):
-    """An oscilloscope at an address, and the ranges of its inputs."""
+    """A Tektronix MSO of the 4, 5 or 6 Series at an address, and the ranges of its inputs."""
 
     kind: Literal["tektronix_mso"]
     memory_samples: PositiveInt = Field(default=31_250_000, description="per record and input; 62.5 M in a 5 Series")

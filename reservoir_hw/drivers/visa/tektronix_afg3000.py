@@ -43,7 +43,8 @@ class TektronixAfg3000(BurstGenerator):
     """
 
     identity = "^TEKTRONIX,AFG3[0-9]{3}[BC]?,"
-    shortest = 2
+    # One more than the instrument needs: see _load_output.
+    shortest = 3
 
     def _load(self, volts: Mapping[int, np.ndarray], sample_rate_hz: float) -> dict[int, float]:
         last = [*volts][-1]
@@ -61,6 +62,8 @@ class TektronixAfg3000(BurstGenerator):
         load = "INF" if math.isinf(output.load_ohm) else f"{output.load_ohm:g}"
         # There is no command for the sample rate.
         frequency = sample_rate_hz / len(counts)
+        # Otherwise an upload of the same length that is lost would leave the waveform before.
+        self.write("DATA:DEF EMEM,2")
         self._upload("DATA:DATA EMEM,", counts.astype(">u2"))
         self._expect("DATA:POIN? EMEM", len(counts))
         if memory != "EMEM":

@@ -11,6 +11,7 @@ import pytest
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault
 from reservoir_hw.drivers.visa.tektronix_afg3000 import TektronixAfg3000Config
 from reservoir_hw.emulators.bench import VirtualBench
+from reservoir_hw.emulators.faults import FaultyInstrument, Ignored
 from reservoir_hw.emulators.servers.hislip import serving_hislip
 from reservoir_hw.emulators.servers.socket import serving_socket
 from reservoir_hw.emulators.tektronix.generator import Afg3152C
@@ -179,13 +180,13 @@ def test_our_driver_refuses_before_it_sends_and_tells_every_fault(generator):
         for volts, rate, problem in (
             (wave + 1.01, 1e6, "beyond range_v"),
             (wave * math.nan, 1e6, "not finite"),
-            (wave[:0], 1e6, "has 1 to 199999 samples, not 0"),
+            (wave[:1], 1e6, "has 2 to 199999 samples, not 1"),
             (wave, 251e6, "exceed highest_sample_rate_hz"),
         ):
             with pytest.raises(ConfigurationError, match=problem):
                 driver.load({1: volts}, rate)
         assert repr(generator.channels[1]) == channel
-        assert len(generator.memory["EMEM"]) == 1000
+        assert len(generator.memory["EMEM"]) == 1000, "nothing was sent"
         driver.load({1: wave}, 1e6)
         # This instrument has less memory than its configuration says, and less range; and it is not so slow.
         with pytest.raises(DeviceFault, match='-223,"Too much data'):
@@ -205,6 +206,17 @@ def test_our_driver_refuses_before_it_sends_and_tells_every_fault(generator):
         assert generator.bench.output(1).on
         driver.stop()
         assert not generator.bench.output(1).on
+
+
+def test_an_upload_that_is_lost_does_not_play_the_waveform_before(generator):
+    lost = Ignored(kind="ignored", instrument="generator", at="DATA:DATA EMEM", occurrence=2)
+    outputs = {1: {"range_v": (-1.0, 1.0)}}
+    with serving_socket(FaultyInstrument(generator, [lost])) as address:
+        config = {"kind": "tektronix_afg3000", "address": address, "outputs": outputs}
+        with TektronixAfg3000Config.model_validate(config).build() as driver:
+            driver.load({1: np.ones(100)}, 1e6)
+            with pytest.raises(DeviceFault, match=r"DATA:POIN\? EMEM says 2, and 101 was set"):
+                driver.load({1: -np.ones(100)}, 1e6)
 
 
 @pytest.mark.slow

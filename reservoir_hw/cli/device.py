@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import textwrap
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from reservoir_hw.cli.errors import DEVICE
 from reservoir_hw.cli.options import InputRangeOption, InputsOption, JsonOption, SetOption
 from reservoir_hw.cli.show import own_stdout, print_facts, print_json
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
@@ -42,6 +45,45 @@ def info(
     for title, facts in found.sections():
         typer.echo(title)
         print_facts(facts, indent="  ")
+
+
+@app.command("find")
+def find(
+    addresses: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ADDRESS]...", help="Of VISA (TCPIP::…), or of served devices (tcp://…)."),
+    ] = None,
+    library: Annotated[
+        str, typer.Option(metavar="NAME", help='VISA library: @py, or "" for that of a vendor.')
+    ] = "@py",
+    timeout: Annotated[float, typer.Option(metavar="S", min=0.01, help="The longest wait for an answer.")] = 2.0,
+    json: JsonOption = False,
+) -> None:
+    """Say who answers at these addresses, or else what shows itself: VISA resources and serial ports.
+
+    For each there is a part of a reservoir file. Served devices, and instruments on raw sockets, are found by their
+    addresses alone. Exits with 3 if nobody answers at an address that was given.
+    """
+    from reservoir_hw.experiment.devices import find as finding
+
+    with own_stdout(json):
+        if addresses:
+            remarks = []
+            found = [finding.ask(address, library=library, timeout_s=timeout) for address in addresses]
+        else:
+            found, remarks = finding.look_around(library=library, timeout_s=timeout)
+    if json:
+        print_json([asdict(one) for one in found])
+    else:
+        for one in found:
+            said = one.problem.removeprefix(f"{one.address}: ") or one.identity or "not asked"
+            typer.echo(f"{one.address} ({one.way}): {said}\n{textwrap.indent(one.snippet, '    ')}")
+        if not found:
+            typer.echo("nothing was found; instruments on raw sockets and served devices are asked by their address")
+    for remark in remarks:
+        typer.echo(remark, err=True)
+    if addresses and any(one.problem for one in found):
+        raise typer.Exit(DEVICE)
 
 
 @app.command("reserve")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import stat
+import threading
 import time
+import tty
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,14 +17,19 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
+from ruamel.yaml import YAML
 from served import ipc_address, served
 from toys import Toy
 from typer.testing import CliRunner
 
+from reservoir_hw.backends.visa.reservoir import VisaConfig
 from reservoir_hw.cli import device
 from reservoir_hw.cli.errors import CommandGroup
+from reservoir_hw.core.configuration import Document, validate
 from reservoir_hw.core.spec import Identity
 from reservoir_hw.drivers.zeromq.security import read_pair, read_public
+from reservoir_hw.emulators.dialects import DIALECTS
+from reservoir_hw.emulators.lab import virtual_lab
 from reservoir_hw.experiment.devices.info import look_at
 
 app = typer.Typer(cls=CommandGroup, pretty_exceptions_enable=False)
@@ -171,3 +180,62 @@ def test_keys(tmp_path: Path) -> None:
     done = call("keys", "x", "--folder", "/proc/nowhere")
     assert done.exit_code == 2
     assert "cannot be written to" in done.stderr
+
+
+def test_who_answers_at_an_address_and_what_to_write_for_it(address: str) -> None:
+    """Emulated instruments, a served device, and one that speaks SCPI over a serial line."""
+    keysight = DIALECTS["keysight"]
+    with virtual_lab(keysight) as lab, served(Toy(), address), serial_line(b"ACME,supply,1,0\n") as line:
+        done = call("find", lab.generator, lab.digitizer, address, line)
+        assert done.exit_code == 0, done.output
+        found = json.loads(call("find", lab.generator, lab.digitizer, address, line, "--json").stdout)
+        closed = lab.generator
+    assert [one["way"] for one in found] == ["visa", "visa", "zeromq", "visa"]
+    for one in found:
+        assert (
+            f"{one['address']} ({one['way']}): {one['identity']}\n    {one['snippet'].splitlines()[0]}\n" in done.stdout
+        )
+    assert [one["identity"].split(",")[0] for one in found] == [
+        "Keysight Technologies", "KEYSIGHT TECHNOLOGIES", "tests toy", "ACME",
+    ]  # fmt: skip
+    # Together they are a reservoir file.
+    text = "kind: visa\ndevice_name: film\nsimulated: false\ninputs: 1\nnodes: 5\ntheta_s: 1e-5\nmemory_steps: 3\n"
+    text += "channels: {monitor: 2}\n" + "".join(found[k]["snippet"] for k in (0, 1, 3))
+    sections = YAML(typ="safe", pure=True).load(text)
+    sections["digitizer"]["inputs"][2] = {"range_v": [-1, 1]}
+    config = validate(VisaConfig, Document.from_mapping(json.loads(json.dumps(sections)), "snippets"))
+    assert (config.generator.kind, config.digitizer.kind) == (keysight.generator_kind, keysight.digitizer_kind)
+    assert (config.generator.address, config.aux["NAME"].address) == (lab.generator, line)
+    assert YAML(typ="safe", pure=True).load(found[2]["snippet"]) == {"kind": "zmq", "address": address}
+
+    done = call("find", closed, "XX::1::INSTR", address, "--timeout", 0.1, "--json")
+    assert done.exit_code == 3
+    for one, said in zip(
+        json.loads(done.stdout), ("nobody answers", "is no VISA address", "nobody listens"), strict=True
+    ):
+        assert said in one["problem"]
+        assert one["snippet"] == ""
+    assert call("find", "lab").exit_code == 2
+
+
+@contextlib.contextmanager
+def serial_line(answer: bytes) -> Iterator[str]:
+    """The address of a serial port behind which each line is answered."""
+    board, port = pty.openpty()
+    tty.setraw(board)
+    tty.setraw(port)
+
+    def speak() -> None:
+        # The system ends it when the other side has been closed.
+        with contextlib.suppress(OSError), open(board, "rb", buffering=0, closefd=False) as file:
+            while b"\n" in file.read(100):
+                os.write(board, answer)
+
+    thread = threading.Thread(target=speak)
+    thread.start()
+    try:
+        yield f"ASRL{os.ttyname(port)}::INSTR"
+    finally:
+        os.close(port)
+        thread.join()
+        os.close(board)

@@ -77,6 +77,22 @@ def declaration_of(content: Mapping[str, Any]) -> Declaration:
     return Declaration(spec, *encodings, chunked=chunked, readout=bool(readout), finite=content.get("finite") is True)
 
 
+def status_of(address: str, *, timeout_s: float = 5.0) -> dict[str, Any]:
+    """What a device that needs no keys tells everybody about itself. Nobody's session is disturbed.
+
+    Raises `ConfigurationError` for an address that is none, and as `Connection`.
+    """
+    device, answering = address_to_connect(address), address_to_connect(control_address(address))
+    context: zmq.Context[Any] = zmq.Context()
+    try:
+        socket = dealer(context, answering, timeout_s, None, None)
+        control = Control(socket, answering, device=device, timeout_s=timeout_s, has_keys=False, incidents=Incidents())
+        control.connect()
+        return control.status()
+    finally:
+        context.destroy(linger=0)
+
+
 class Connection:
     """One session with a device.
 

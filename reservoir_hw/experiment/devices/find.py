@@ -1,0 +1,154 @@
+"""What could be used from here: VISA instruments, serial ports, served devices; and how each stands in a file."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import ValidationError
+
+from reservoir_hw.core import registry
+from reservoir_hw.core.errors import ConfigurationError, MissingExtra, ReservoirError, text_of
+from reservoir_hw.drivers.visa.roles import DigitizerConfig, GeneratorConfig, InstrumentConfig
+from reservoir_hw.drivers.visa.scpi import ScpiInstrument
+from reservoir_hw.drivers.zeromq.addresses import address_to_connect
+
+# Sections of an instrument, and its channels. The ranges are for its owner to choose.
+_ROLES: list[tuple[str, type[GeneratorConfig] | type[DigitizerConfig], str, str]] = [
+    ("generator", GeneratorConfig, "outputs", "{1: {range_v: [-1, 1], load_ohm: 50}}"),
+    ("digitizer", DigitizerConfig, "inputs", "{1: {range_v: [-1, 1]}}"),
+]
+_AUXILIARY = """\
+aux:
+  NAME:
+    address: {address}
+    set: "VOLT {{value}}"          # whatever its manual says
+    value: 0.0
+    limits: [0, 1]
+"""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Something that may be a device: who it says it is, or why it says nothing, and a part of a reservoir file."""
+
+    way: Literal["visa", "serial", "zeromq"]
+    address: str
+    identity: str = ""
+    problem: str = ""
+    snippet: str = ""
+
+
+def ask(address: str, *, library: str = "@py", timeout_s: float = 2.0) -> Found:
+    """Who answers at an address, `tcp://…` or `ipc://…` of a served device, or `…::…` of VISA.
+
+    Who has a served device keeps it. Raises `ConfigurationError` for an address of neither form.
+    """
+    if "://" in address:
+        return _served(address_to_connect(address), timeout_s)
+    if "::" in address:
+        return _instrument(address, library, timeout_s)
+    raise ConfigurationError(
+        f"{address!r} is neither the address of a served device (tcp://host:port) nor one of VISA "
+        "(TCPIP::192.168.1.5::5025::SOCKET, USB0::0x2A8D::0x1602::MY1::INSTR)"
+    )
+
+
+def look_around(*, library: str = "@py", timeout_s: float = 2.0) -> tuple[list[Found], list[str]]:
+    """VISA resources that show themselves, which are asked, and serial ports, which are not. And what was not searched.
+
+    A TCPIP instrument on a raw socket and a served device do not show themselves. Some boards begin anew when their
+    serial port is opened.
+    """
+    found, remarks = [], []
+    try:
+        addresses, remarks = _resources(library)
+        found += [ask(address, library=library, timeout_s=timeout_s) for address in addresses]
+    except MissingExtra as error:
+        remarks.append(f"VISA: {error}")
+    try:
+        found += _serial_ports()
+    except MissingExtra as error:
+        remarks.append(f"serial ports: {error}")
+    return found, remarks
+
+
+def _resources(library: str) -> tuple[list[str], list[str]]:
+    try:
+        import pyvisa
+    except ImportError as error:
+        raise MissingExtra("not looked for, they need pyvisa: pip install 'reservoir-hw[visa]'") from error
+    # pyvisa-py says by warnings which ways it cannot search.
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            addresses = pyvisa.ResourceManager(library).list_resources()
+        except (pyvisa.Error, OSError, ValueError) as error:
+            return [], [f"VISA: the library {library!r} cannot search: {text_of(error)}"]
+    remarks = [" ".join(str(one.message).split()) for one in warned if issubclass(one.category, UserWarning)]
+    return [address for address in addresses if not address.startswith("ASRL")], remarks
+
+
+def _serial_ports() -> list[Found]:
+    try:
+        from serial.tools import list_ports
+    except ImportError as error:
+        raise MissingExtra("not looked for, they need pyserial: pip install 'reservoir-hw[serial]'") from error
+    return [
+        Found(
+            "serial",
+            port.device,
+            "" if port.description == "n/a" else port.description,
+            snippet=_AUXILIARY.format(address=f"ASRL{port.device}::INSTR"),
+        )
+        for port in list_ports.comports()
+    ]
+
+
+def _instrument(address: str, library: str, timeout_s: float) -> Found:
+    try:
+        with ScpiInstrument(address, library=library, timeout_s=timeout_s) as instrument:
+            identity = instrument.idn
+    except ReservoirError as error:
+        return Found("visa", address, problem=str(error))
+    sections = list(_sections(address, identity))
+    return Found("visa", address, identity, snippet="".join(sections) or _AUXILIARY.format(address=address))
+
+
+def _sections(address: str, identity: str) -> Iterator[str]:
+    """A section for each kind of instrument whose driver takes what says this about itself."""
+    for kind, plugin in registry.available("instruments").items():
+        try:
+            model = plugin.load()
+        except ConfigurationError:
+            # `list instruments` says what is wrong with it.
+            continue
+        for name, role, channels, text in _ROLES:
+            if issubclass(model, role) and _takes(model, kind, channels, identity):
+                yield f"{name}:\n  kind: {kind}\n  address: {address}\n  {channels}: {text}\n"
+
+
+def _takes(model: type[InstrumentConfig], kind: str, channels: str, identity: str) -> bool:
+    # Only a driver says whom it takes, and it is made without being opened.
+    try:
+        driver = model.model_validate({"kind": kind, "address": "", channels: {1: {"range_v": (-1.0, 1.0)}}}).build()
+    except ValidationError:
+        return False
+    return bool(getattr(driver, "identity", "")) and re.search(driver.identity, identity) is not None
+
+
+def _served(address: str, timeout_s: float) -> Found:
+    try:
+        from reservoir_hw.drivers.zeromq import status_of
+    except ImportError as error:
+        raise MissingExtra("served devices need pyzmq: pip install 'reservoir-hw[zmq]'") from error
+    try:
+        status = status_of(address, timeout_s=timeout_s)
+    except ReservoirError as error:
+        return Found("zeromq", address, problem=str(error))
+    holder = status.get("holder")
+    identity = f"{status.get('device')}" + (f", used by {holder}" if holder else "")
+    return Found("zeromq", address, identity, snippet=f"kind: zmq\naddress: {address}\n")

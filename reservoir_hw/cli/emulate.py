@@ -49,7 +49,7 @@ def bench(
         Path | None, typer.Option(metavar="FILE", help="Append what the outputs do to this file, as JSON lines.")
     ] = None,
     faults: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What goes wrong, and when (emulators/faults.py says how).")
+        Path | None, typer.Option(metavar="FILE", help="What goes wrong, and when (docs/virtual-lab.md says how).")
     ] = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write the reservoir file there.")

@@ -184,19 +184,24 @@ def test_keys(tmp_path: Path) -> None:
 
 def test_who_answers_at_an_address_and_what_to_write_for_it(address: str) -> None:
     """Emulated instruments, a served device, and one that speaks SCPI over a serial line."""
-    keysight = DIALECTS["keysight"]
-    with virtual_lab(keysight) as lab, served(Toy(), address), serial_line(b"ACME,supply,1,0\n") as line:
-        done = call("find", lab.generator, lab.digitizer, address, line)
+    keysight, tektronix = DIALECTS["keysight"], DIALECTS["tektronix"]
+    with (
+        virtual_lab(keysight) as lab,
+        virtual_lab(tektronix) as other,
+        served(Toy(), address),
+        serial_line(b"ACME,supply,1,0\n") as line,
+    ):
+        asked = (lab.generator, other.digitizer, address, line)
+        done = call("find", *asked)
         assert done.exit_code == 0, done.output
-        found = json.loads(call("find", lab.generator, lab.digitizer, address, line, "--json").stdout)
-        closed = lab.generator
+        found = json.loads(call("find", *asked, "--json").stdout)
     assert [one["way"] for one in found] == ["visa", "visa", "zeromq", "visa"]
     for one in found:
         assert (
             f"{one['address']} ({one['way']}): {one['identity']}\n    {one['snippet'].splitlines()[0]}\n" in done.stdout
         )
     assert [one["identity"].split(",")[0] for one in found] == [
-        "Keysight Technologies", "KEYSIGHT TECHNOLOGIES", "tests toy", "ACME",
+        "Keysight Technologies", "TEKTRONIX", "tests toy", "ACME",
     ]  # fmt: skip
     # Together they are a reservoir file.
     text = "kind: visa\ndevice_name: film\nsimulated: false\ninputs: 1\nnodes: 5\ntheta_s: 1e-5\nmemory_steps: 3\n"
@@ -204,11 +209,11 @@ def test_who_answers_at_an_address_and_what_to_write_for_it(address: str) -> Non
     sections = YAML(typ="safe", pure=True).load(text)
     sections["digitizer"]["inputs"][2] = {"range_v": [-1, 1]}
     config = validate(VisaConfig, Document.from_mapping(json.loads(json.dumps(sections)), "snippets"))
-    assert (config.generator.kind, config.digitizer.kind) == (keysight.generator_kind, keysight.digitizer_kind)
+    assert (config.generator.kind, config.digitizer.kind) == (keysight.generator_kind, tektronix.digitizer_kind)
     assert (config.generator.address, config.aux["NAME"].address) == (lab.generator, line)
     assert YAML(typ="safe", pure=True).load(found[2]["snippet"]) == {"kind": "zmq", "address": address}
 
-    done = call("find", closed, "XX::1::INSTR", address, "--timeout", 0.1, "--json")
+    done = call("find", lab.generator, "XX::1::INSTR", address, "--timeout", 0.1, "--json")
     assert done.exit_code == 3
     for one, said in zip(
         json.loads(done.stdout), ("nobody answers", "is no VISA address", "nobody listens"), strict=True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,7 +142,7 @@ class BurstLayout:
         return states.reshape(steps, self.mask.nodes)
 
 
-def _integral(samples: Array, until: Array) -> Array:
+def _integral(samples: Array, until: Any) -> Array:
     """From sample 0 to places (m,), which lie within the samples, along straight lines between them."""
     whole = np.concatenate([[0.0], np.cumsum((samples[1:] + samples[:-1]) / 2)])
     index = np.minimum(until.astype(np.int64), len(samples) - 2)

@@ -4,7 +4,8 @@ Emulated instruments drive it as Python calls. It knows volts and seconds, and n
 
 **Time.** Seconds of the bench are those of the generator's clock, from the moment the bench began. Between bursts they
 pass as on the wall, and devices relax meanwhile. A burst, and a record that it triggers, are computed at once: the
-bench's time jumps to their end.
+bench's time jumps to their end. They are computed in seconds since the burst began, so that a burst has the same bits
+however old the bench is.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt
@@ -131,12 +132,13 @@ class VirtualBench:
         self._changed = threading.Condition(threading.RLock())
         self._armed: Acquisition | None = None
         self._record: dict[int, Array] | None = None
-        self._bench_s, self._wall_s = 0.0, time.monotonic()
+        # When the last burst began, and where the bench was after it (in seconds since then) at a time on the wall.
+        self._origin_s, self._bench_s, self._wall_s = 0.0, 0.0, time.monotonic()
 
     def now(self) -> float:
         """Seconds of the bench since it began."""
         with self._changed:
-            return self._bench_s + time.monotonic() - self._wall_s
+            return self._origin_s + self._since()
 
     @property
     def outputs(self) -> list[int]:
@@ -155,7 +157,7 @@ class VirtualBench:
         A waveform alone changes nothing before `start`. Logs "on", "off", and "level" (the level of rest while on).
         """
         with self._changed:
-            old, now = self._settings[channel], self.now()
+            old, now = self._settings[channel], self._since()
             self._settings[channel] = settings
             if replace(old, waveform=None) == replace(settings, waveform=None):
                 return
@@ -163,9 +165,9 @@ class VirtualBench:
             volts = self._rest(channel)
             self._signals[channel] = at_rest(volts)
             if old.on != settings.on:
-                self.log.write("on" if settings.on else "off", channel, now, volts=volts)
+                self._log("on" if settings.on else "off", channel, now, volts=volts)
             elif settings.on:
-                self.log.write("level", channel, now, volts=volts)
+                self._log("level", channel, now, volts=volts)
 
     def start(self, channels: Sequence[int]) -> None:
         """Trigger: these outputs play their waveforms from now on, all at the same time.
@@ -175,30 +177,30 @@ class VirtualBench:
         the lowest and highest volts at the terminals) and "burst ends" for those that are on.
         """
         with self._changed:
-            begin = self._ready_at()
+            self._begin()
             played = {channel: w for channel in channels if (w := self._settings[channel].waveform) is not None}
             for channel, waveform in played.items():
                 on = self._settings[channel].on
                 if not self._signals[channel].constant:
-                    self._stop_playing(channel, begin, on)
-                signal = self._signals[channel] = self._playback(channel, waveform, begin)
+                    self._stop_playing(channel, 0.0, on)
+                signal = self._signals[channel] = self._playback(channel, waveform)
                 if on:
                     low_v, high_v = float(signal.volts.min()), float(signal.volts.max())
-                    self.log.write(
-                        "burst begins", channel, begin, samples=len(waveform.volts), rate_hz=waveform.rate_hz,
+                    self._log(
+                        "burst begins", channel, 0.0, samples=len(waveform.volts), rate_hz=waveform.rate_hz,
                         cycles=waveform.cycles, low_v=low_v, high_v=high_v,
                     )  # fmt: skip
-            self._play(begin, trigger_s=begin if self._source() == "external" else None)
+            self._play(trigger_s=0.0 if self._source() == "external" else None)
             for channel in played:
                 signal = self._signals[channel]
                 if self._settings[channel].on and signal.repeats is not None:
-                    self.log.write("burst ends", channel, signal.end_s)
+                    self._log("burst ends", channel, signal.end_s)
                     self._signals[channel] = at_rest(signal.rest_v)
 
     def stop(self, channels: Sequence[int]) -> None:
         """These outputs rest from now on: what they play without end is over. Logs "burst ends"."""
         with self._changed:
-            now = self.now()
+            now = self._since()
             for channel in channels:
                 if not self._signals[channel].constant:
                     self._stop_playing(channel, now, self._settings[channel].on)
@@ -214,14 +216,15 @@ class VirtualBench:
         with self._changed:
             self._armed, self._record = acquisition, None
             if any(not signal.constant for signal in self._signals.values()):
-                self._play(self._ready_at(), trigger_s=None)
+                self._begin()
+                self._play(trigger_s=None)
 
     def force(self) -> None:
         """Trigger the armed digitizer now, whatever its source does."""
         with self._changed:
             if self._armed:
-                begin = self._ready_at()
-                self._play(begin, trigger_s=begin)
+                self._begin()
+                self._play(trigger_s=0.0)
 
     def disarm(self) -> None:
         """Stop waiting for a trigger; a `capture` that waits returns None."""
@@ -266,10 +269,10 @@ class VirtualBench:
         settings = self._settings[channel]
         return settings.rest_v * self._factor(channel) if settings.on else 0.0
 
-    def _playback(self, channel: int, waveform: Waveform, begin_s: float) -> Playback:
+    def _playback(self, channel: int, waveform: Waveform) -> Playback:
         volts = np.asarray(waveform.volts, np.float64) * (self._factor(channel) if self._settings[channel].on else 0.0)
         rest_v = self._rest(channel)
-        return Playback(begin_s, waveform.rate_hz, volts, waveform.cycles, rest_v, waveform.interpolation)
+        return Playback(0.0, waveform.rate_hz, volts, waveform.cycles, rest_v, waveform.interpolation)
 
     def _stop_playing(self, channel: int, now: float, on: bool) -> None:
         """Follow what hangs on an output up to now, before its signal changes."""
@@ -277,9 +280,15 @@ class VirtualBench:
             if self.config.inputs[number].output == channel:
                 chain.advance(self._signals[channel], now)
         if on and not self._signals[channel].constant:
-            self.log.write("burst ends", channel, now)
+            self._log("burst ends", channel, now)
 
-    # Time.
+    def _log(self, event: str, channel: int, since_s: float, **more: Any) -> None:
+        self.log.write(event, channel, self._origin_s + since_s, **more)
+
+    # Time, in seconds since the last burst began.
+
+    def _since(self) -> float:
+        return self._bench_s + time.monotonic() - self._wall_s
 
     def _source(self) -> Source | None:
         return self._armed.source if self._armed else None
@@ -288,31 +297,35 @@ class VirtualBench:
         """How long before its trigger the armed record begins."""
         return max(0.0, -self._armed.first_s / self._clock) if self._armed else 0.0
 
-    def _ready_at(self) -> float:
-        """Now, or when all that a record shows before its trigger still lies ahead."""
+    def _begin(self) -> None:
+        """A burst begins now, or when all that a record shows before its trigger still lies ahead."""
         followed = max((chain.time_s + chain.margin_s for chain in self._chains.values()), default=0.0)
-        return max(self.now(), followed + self._before_s())
+        begin_s = max(self._since(), followed + self._before_s())
+        self._origin_s += begin_s
+        self._bench_s -= begin_s
+        for chain in self._chains.values():
+            chain.time_s -= begin_s
+        for channel, signal in self._signals.items():
+            self._signals[channel] = replace(signal, start_s=signal.start_s - begin_s)
 
-    def _play(self, begin_s: float, trigger_s: float | None) -> None:
-        """Compute all that happens from a time on, up to the end of bursts and of the record that they trigger.
+    def _play(self, trigger_s: float | None) -> None:
+        """Compute all that happens from 0 on, up to the end of bursts and of the record that they trigger.
 
         Without `trigger_s` the source of the trigger is watched.
         """
         armed = self._armed
         signals = {number: self._signals[self.config.inputs[number].output] for number in self._chains}
         # Of what has no end, one period.
-        ends = (
-            s.end_s if s.repeats else begin_s + len(s.volts) / s.rate_hz for s in signals.values() if not s.constant
-        )
-        end_s = max(ends, default=begin_s)
+        ends = (s.end_s if s.repeats else len(s.volts) / s.rate_hz for s in signals.values() if not s.constant)
+        end_s = max(ends, default=0.0)
         for number, chain in self._chains.items():
-            chain.begin(signals[number], begin_s, self._before_s())
+            chain.begin(signals[number], self._before_s())
         traces: dict[int, Trace] = {}
         if armed and trigger_s is None and armed.source in self._chains:
             source = int(armed.source)
             until_s = end_s + self._chains[source].answer_s
             traces[source] = self._chains[source].record(signals[source], until_s)
-            trigger_s = traces[source].crossing(begin_s, until_s, armed.level_v, armed.slope)
+            trigger_s = traces[source].crossing(until_s, armed.level_v, armed.slope)
         if armed and trigger_s is not None:
             first = self._random.random() * self.config.trigger_jitter
             since_s = armed.first_s + (first + np.arange(armed.samples, dtype=np.float64)) / armed.rate_hz
@@ -326,7 +339,7 @@ class VirtualBench:
         for number, chain in self._chains.items():
             if not signals[number].constant and chain.time_s < end_s:
                 chain.advance(signals[number], end_s)
-        self._bench_s = max([begin_s, end_s, *(chain.time_s for chain in self._chains.values())])
+        self._bench_s = max([end_s, *(chain.time_s for chain in self._chains.values())])
         self._wall_s = time.monotonic()
 
 

@@ -140,6 +140,27 @@ def test_a_device_relaxes_for_the_time_that_passes_and_goes_on_from_there():
     assert fixed == pytest.approx(0.8 * np.sin(fixed + 0.2) ** 2, abs=1e-6)
 
 
+def test_a_burst_has_the_same_bits_however_old_the_bench_is():
+    # So slow that eleven days cost few steps.
+    device = Linear(delay_s=0.0, tau_s=100.0, noise_v=0)
+    bench = bench_with(device, trigger_jitter=0.0, digitizer_ppm=0.0)
+    burst = Waveform(np.random.default_rng(0).uniform(-1, 1, 2000), 1e6)
+    acquisition = Acquisition(DIGITIZER_HZ, 10_000, channels=(1, 2))
+
+    def record():
+        bench.set_output(1, OutputSettings(on=True, waveform=burst))
+        return capture(bench, acquisition)
+
+    young = record()
+    bench.set_output(1, OutputSettings(on=True, waveform=Waveform(np.zeros(8), 8e-6)))
+    bench.start([1])
+    assert bench.now() > 1e6
+    old = record()
+    for channel in (1, 2):
+        # Of the first burst the device remembers 1e-323.
+        np.testing.assert_allclose(old[channel], young[channel], rtol=0, atol=1e-320)
+
+
 def test_the_log_says_what_the_outputs_did_at_once(tmp_path):
     path = tmp_path / "events.jsonl"
     with VirtualBench(BenchConfig(termination_ohm=None), path) as bench:

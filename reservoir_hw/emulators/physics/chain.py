@@ -24,15 +24,15 @@ class Trace(ABC):
 
     @abstractmethod
     def at(self, times: Array) -> Array:
-        """Volts at times (m,) in seconds of the bench."""
+        """Volts at times (m,) in seconds since the last burst began."""
 
     @abstractmethod
-    def crossing(self, begin_s: float, end_s: float, level_v: float, slope: Slope) -> float | None:
-        """When the level is crossed for the first time between two times; None if it is not."""
+    def crossing(self, end_s: float, level_v: float, slope: Slope) -> float | None:
+        """When the level is crossed for the first time between 0 and `end_s`; None if it is not."""
 
 
 class Chain(ABC):
-    """The way of a signal. `time_s` says until when it has been followed."""
+    """The way of a signal. `time_s` says until when it has been followed, since the last burst began."""
 
     time_s: float
 
@@ -47,8 +47,8 @@ class Chain(ABC):
         """Go on to a time, rounded to whole steps. Of a long rest only the end is computed."""
 
     @abstractmethod
-    def begin(self, signal: Playback, begin_s: float, before_s: float) -> None:
-        """Go on to at least `before_s` before `begin_s`, where the signal begins; steps end where its samples do."""
+    def begin(self, signal: Playback, before_s: float) -> None:
+        """Go on to at least `before_s` before 0, where the burst begins; steps end where its samples do."""
 
     @abstractmethod
     def record(self, signal: Playback, until_s: float, earlier: Trace | None = None) -> Trace:
@@ -65,9 +65,9 @@ class Wire(Chain):
         """As `Chain.advance`."""
         self.time_s = until_s
 
-    def begin(self, signal: Playback, begin_s: float, before_s: float) -> None:
+    def begin(self, signal: Playback, before_s: float) -> None:
         """As `Chain.begin`."""
-        self.time_s = begin_s - before_s
+        self.time_s = -before_s
 
     def record(self, signal: Playback, until_s: float, earlier: Trace | None = None) -> Trace:
         """As `Chain.record`."""
@@ -100,13 +100,13 @@ class DeviceChain(Chain):
             self._step(signal, count, dt_s, noise=False)
         self.time_s = until_s
 
-    def begin(self, signal: Playback, begin_s: float, before_s: float) -> None:
+    def begin(self, signal: Playback, before_s: float) -> None:
         """As `Chain.begin`."""
         if not signal.constant:
             self._dt_s = self._device.step_s(1 / signal.rate_hz)
-        start_s = begin_s - (math.ceil(before_s / self._dt_s) + 1) * self._dt_s
+        start_s = -(math.ceil(before_s / self._dt_s) + 1) * self._dt_s
         if start_s > self.time_s:
-            self.advance(at_rest(signal.rest_v) if begin_s == signal.start_s else signal, start_s)
+            self.advance(at_rest(signal.rest_v) if signal.start_s == 0 else signal, start_s)
 
     def record(self, signal: Playback, until_s: float, earlier: Trace | None = None) -> Trace:
         """As `Chain.record`."""
@@ -134,10 +134,10 @@ class _Signal(Trace):
     def at(self, times: Array) -> Array:
         return self._signal.at(times)
 
-    def crossing(self, begin_s: float, end_s: float, level_v: float, slope: Slope) -> float | None:
+    def crossing(self, end_s: float, level_v: float, slope: Slope) -> float | None:
         dt_s = 1 / (8 * self._signal.rate_hz)
-        first = begin_s - dt_s / 2
-        volts = self._signal.at(first + np.arange(math.ceil((end_s - begin_s) / dt_s) + 1, dtype=np.float64) * dt_s)
+        first = -dt_s / 2
+        volts = self._signal.at(first + np.arange(math.ceil(end_s / dt_s) + 1, dtype=np.float64) * dt_s)
         return _crossing(volts, first, dt_s, level_v, slope)
 
 
@@ -154,8 +154,8 @@ class _Samples(Trace):
         kernels.between(self._joined(), self.start_s, self._dt_s, times, out)
         return out
 
-    def crossing(self, begin_s: float, end_s: float, level_v: float, slope: Slope) -> float | None:
-        first = max(0, math.floor((begin_s - self.start_s) / self._dt_s))
+    def crossing(self, end_s: float, level_v: float, slope: Slope) -> float | None:
+        first = max(0, math.floor(-self.start_s / self._dt_s))
         last = math.ceil((end_s - self.start_s) / self._dt_s) + 1
         return _crossing(self._joined()[first:last], self.start_s + first * self._dt_s, self._dt_s, level_v, slope)
 

@@ -43,7 +43,7 @@ class Playback:
         return self.repeats is None and len(self.volts) == 1
 
     def at(self, times: Array) -> Array:
-        """Volts at times (m,) in seconds of the bench."""
+        """Volts at times (m,) in seconds since the last burst began."""
         from reservoir_hw.emulators.physics import kernels
 
         last = len(self.volts) * self.repeats if self.repeats is not None else _ENDLESS

@@ -119,7 +119,7 @@ def test_ctrl_c_in_each_phase(at: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_a_harvest_goes_on_after_each_fault(tmp_path: Path) -> None:
-    """Chunk by chunk the same states as without faults, within a step of the converter."""
+    """Chunk by chunk the same bits as without faults, where nothing else differs between bursts."""
     experiment = tmp_path / "narma.yaml"
     experiment.write_text(
         "task: {kind: narma, train_steps: 300, test_steps: 100}\n"
@@ -151,5 +151,4 @@ def test_a_harvest_goes_on_after_each_fault(tmp_path: Path) -> None:
     faults = [{**case[0], "occurrence": 2 + number} for number, case in enumerate(FAULTS)]
     resumed, attempts = harvested("resumed", plan(*faults))
     assert attempts > 5
-    # A sample of the record may round to the next step of the converter: bursts begin at other times of the bench.
-    assert np.abs(resumed - whole).max() < 0.2 / 4096
+    np.testing.assert_array_equal(resumed, whole)

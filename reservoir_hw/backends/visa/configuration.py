@@ -72,8 +72,10 @@ class BenchConfig(ReservoirConfig):
     memory_steps: PositiveInt = Field(description="after so many steps the device has forgotten an input")
     repetitions: PositiveInt = Field(default=1, description="bursts of the same inputs, of which states are the mean")
     samples_per_node: Annotated[float, Field(ge=2)] = Field(default=10.0, description="of the digitizer, at least")
-    position: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.9, description="where in a node its state is read, 0: at its beginning, towards 1: at its end"
+    position: Annotated[float | None, Field(ge=0, lt=1)] = Field(
+        default=None,
+        description="where in a node its state is read, 0: at its beginning, towards 1: at its end; by default so that "
+        "`average` ends a sample of the generator before the node",
     )
     average: Annotated[float, Field(ge=0, le=1)] = Field(
         default=0.2, description="share of a node, around `position`, over which samples are averaged"
@@ -136,6 +138,13 @@ class BenchConfig(ReservoirConfig):
     def step_period_s(self) -> float:
         """Time of one step."""
         return self.nodes * self.theta_s
+
+    @property
+    def read_at(self) -> float:
+        """`position`, also where it was left out. A generator's filter goes over to the next node within a sample."""
+        if self.position is not None:
+            return self.position
+        return 1 - 1 / max(2, self.points_per_node) - self.average / 2
 
     @property
     def sample_rate_hz(self) -> float:

@@ -125,7 +125,7 @@ class VisaReservoir(Reservoir):
             self._aligned,
             steps,
             delay_s=delay_s,
-            position=config.position,
+            position=config.read_at,
             average=config.average,
         )
 
@@ -141,7 +141,7 @@ class VisaReservoir(Reservoir):
 
 
 def _declared(config: BenchConfig, layout: BurstLayout, settle_s: float) -> ReservoirSpec:
-    read = f"read {config.position!r} {config.average!r} aux {[(n, a.set, a.value) for n, a in config.aux.items()]}"
+    read = f"read {config.read_at!r} {config.average!r} aux {[(n, a.set, a.value) for n, a in config.aux.items()]}"
     return ReservoirSpec(
         inputs=config.required_inputs(),
         nodes=config.nodes,

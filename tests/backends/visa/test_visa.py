@@ -74,7 +74,7 @@ def test_states_are_those_of_the_equation(dialect: str, read: dict[str, Any]) ->
         states = reservoir.run(u)[0]
         settings = reservoir.provenance()
         layout = reservoir._layout  # pyright: ignore[reportAttributeAccessIssue]
-    position, held = read.get("position", 0.9), dialect == "tektronix"
+    position, held = read.get("position", 0.8), dialect == "tektronix"
     truth = ikeda_reference.states(layout, u[0], device, position, 0.2, held=held)
     slower = ikeda_reference.states(layout, u[0], device, position, 0.2, tau_s=1.05 * device.tau_s, held=held)
     # Noise and steps of the converter, as if nothing was averaged.

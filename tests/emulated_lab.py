@@ -46,6 +46,8 @@ def configuration(generator: str, digitizer: str, dialect: str = "keysight", **m
         "seed": 1,
         "scaling": {"gain": 0.8},
         "memory_steps": 30,
+        # To which the device answers within the range of its input.
+        "marker_v": -1.0,
         "generator": {
             "kind": spoken.generator_kind,
             "address": generator,

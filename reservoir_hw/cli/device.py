@@ -12,7 +12,7 @@ import typer
 
 from reservoir_hw.cli.errors import DEVICE
 from reservoir_hw.cli.options import InputRangeOption, InputsOption, JsonOption, SetOption
-from reservoir_hw.cli.show import own_stdout, print_facts, print_json
+from reservoir_hw.cli.show import own_stdout, print_facts, print_json, progress_bar
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 
 app = typer.Typer(help="A device: what it is, how fast it answers, keys.", no_args_is_help=True)
@@ -84,6 +84,38 @@ def find(
         typer.echo(remark, err=True)
     if addresses and any(one.problem for one in found):
         raise typer.Exit(DEVICE)
+
+
+@app.command("calibrate")
+def calibrate(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Reservoir or experiment file (YAML or JSON).")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--out", metavar="CALIBRATION", help="The file to write. (default: `calibration:` of the reservoir)"
+        ),
+    ] = None,
+    inputs: InputsOption = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Measure a bench (kind: visa): gain, offset, delay, time constant, noise, ranges and memory, with intervals.
+
+    Its output plays small steps, levels over its whole range, and random inputs, for some seconds. Writes a calibration
+    (JSON) and a figure beside it (PNG), and says what to change in the reservoir file.
+    """
+    from reservoir_hw.experiment.devices.calibrate import calibrate_file
+
+    with own_stdout(json), progress_bar() as progress:
+        found = calibrate_file(file, out, set=set_ or [], inputs=inputs, progress=progress)
+    if json:
+        print_json(found.as_dict())
+        return
+    print_facts(found.facts())
+    figure = f", its figure in {found.figure}" if found.figure else ""
+    typer.echo(f"calibration {found.calibration.id} is in {found.file}{figure}")
+    for remark in found.remarks:
+        typer.echo(remark)
 
 
 @app.command("reserve")

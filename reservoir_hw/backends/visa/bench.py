@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from reservoir_hw.backends.visa.auxiliary import Auxiliary
-from reservoir_hw.backends.visa.burst import Array
-from reservoir_hw.backends.visa.calibration import Chain
+from reservoir_hw.backends.visa.burst import Array, BurstLayout
+from reservoir_hw.backends.visa.calibration import Chain, MarkerAnswer
 from reservoir_hw.backends.visa.configuration import BenchConfig
 from reservoir_hw.core.actions import perform
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault
+from reservoir_hw.core.signal import Alignment, align
 from reservoir_hw.drivers.guard import Guard
 from reservoir_hw.drivers.visa.roles import Trigger, Waveform
 
@@ -136,6 +138,32 @@ class Bench:
         self.generator.trigger()
         self.digitizer.wait(self._burst_s + self._config.digitizer.timeout_s)
         return self.digitizer.fetch()
+
+    def locate(
+        self, layout: BurstLayout, record: dict[int, Waveform], steps: int, answer: MarkerAnswer | None
+    ) -> Alignment:
+        """Where in a record the answer to a burst of so many steps lies.
+
+        Without a monitor it needs to know how the device answers to a marker. Raises `DeviceFault` if the markers are
+        not found.
+        """
+        channels = self._config.channels
+        if channels.monitor is None:
+            assert answer is not None, "the configuration has refused this"
+            markers, template = record[channels.answer], answer.template
+        else:
+            markers, template = record[channels.monitor], layout.template
+        found = align(
+            markers.volts,
+            markers.sample_rate_hz,
+            template,
+            layout.marker_distance_s(steps),
+            latest_s=max(0.0, -markers.start_s) + self.margin_s,
+            max_residual=self._config.max_residual,
+        )
+        if channels.monitor is None or answer is None:
+            return found
+        return replace(found, start_s=found.start_s + answer.delay_s * found.clock_ratio)
 
     def settings(self) -> dict[str, Any]:
         """For the provenance."""

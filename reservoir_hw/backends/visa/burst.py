@@ -1,9 +1,9 @@
-"""A burst: a marker, rest, the inputs, and the marker again. And how states are read from its record."""
+"""A burst: a marker, rest, the inputs, perhaps rest, and the marker again. And how states are read from its record."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, InputRangeError
 from reservoir_hw.core.signal import Alignment, Mask, SampleAndHold, Scaling, Template
+from reservoir_hw.drivers.visa.roles import Waveform
 
 Array = NDArray[np.float64]
 
@@ -39,6 +40,8 @@ class BurstLayout:
     scaling: Scaling
     hold: SampleAndHold
     memory_steps: int
+    rest_after: int
+    """Steps of rest before the second marker: where markers are seen through the device, it must have forgotten."""
     rest_v: float
     marker: Array
     """Volts (samples,)."""
@@ -49,11 +52,16 @@ class BurstLayout:
             step = self.samples_per_step
             raise ConfigurationError(
                 f"a burst has at most {self.longest} samples here (memory of the generator, or of the digitizer): "
-                f"2 markers of {len(self.marker)}, and rest of {self.memory_steps} steps of {step} "
+                f"2 markers of {len(self.marker)}, and rest of {self.memory_steps + self.rest_after} steps of {step} "
                 f"({self.mask.nodes} nodes · {self.hold.points_per_node} points), leave room for "
                 f"{max(0, self.most_steps)} steps, and memory_steps + 1 = {self.memory_steps + 1} are needed: take "
                 "fewer memory_steps, nodes or points_per_node"
             )
+
+    def at_rate(self, sample_rate_hz: float) -> BurstLayout:
+        """The same on a generator that has this sample rate."""
+        hold = SampleAndHold(points_per_node=self.hold.points_per_node, sample_rate_hz=sample_rate_hz)
+        return replace(self, hold=hold)
 
     @property
     def samples_per_step(self) -> int:
@@ -63,11 +71,12 @@ class BurstLayout:
     @property
     def most_steps(self) -> int:
         """In one burst."""
-        return (self.longest - 2 * len(self.marker)) // self.samples_per_step - self.memory_steps
+        rest = self.memory_steps + self.rest_after
+        return (self.longest - 2 * len(self.marker)) // self.samples_per_step - rest
 
     def samples(self, steps: int) -> int:
         """How many samples a burst of so many steps has."""
-        return 2 * len(self.marker) + (self.memory_steps + steps) * self.samples_per_step
+        return 2 * len(self.marker) + (self.memory_steps + steps + self.rest_after) * self.samples_per_step
 
     def pieces(self, steps: int) -> Iterator[Piece]:
         """A run of so many steps as bursts. All but the first replay `memory_steps`."""
@@ -90,9 +99,18 @@ class BurstLayout:
 
     def volts(self, u: Array) -> Array:
         """What is played for inputs (steps, inputs): (samples,)."""
-        driven = self.hold.apply(self.scaling.apply(self.mask.apply(u)))
-        rest = np.full(self.memory_steps * self.samples_per_step, self.rest_v)
-        return np.concatenate([self.marker, rest, driven, self.marker])
+        return self.between_markers(self.driven(u))
+
+    def driven(self, u: Array) -> Array:
+        """The volts (samples,) of inputs (steps, inputs)."""
+        return self.hold.apply(self.scaling.apply(self.mask.apply(u)))
+
+    def between_markers(self, driven: Array) -> Array:
+        """A burst (samples,) of whole steps of volts."""
+        before, after = (
+            np.full(steps * self.samples_per_step, self.rest_v) for steps in (self.memory_steps, self.rest_after)
+        )
+        return np.concatenate([self.marker, before, driven, after, self.marker])
 
     def check(self, u: Array, range_v: tuple[float, float]) -> None:
         """Raise `InputRangeError` if inputs (steps, inputs) would be played as volts beyond a range."""
@@ -116,30 +134,37 @@ class BurstLayout:
         """From the begin of the first marker to that of the second, on the generator's clock."""
         return (self.samples(steps) - len(self.marker)) / self.hold.sample_rate_hz
 
-    def states(
-        self, volts: Array, sample_rate_hz: float, found: Alignment, steps: int, *, delay_s: float, position: float,
-        average: float,
-    ) -> Array:  # fmt: skip
-        """(steps, nodes) in a record (time,) that was aligned; the device answers `delay_s` after the markers.
+    @property
+    def payload_s(self) -> float:
+        """From the begin of the first marker to that of the inputs, on the generator's clock."""
+        return (len(self.marker) + self.memory_steps * self.samples_per_step) / self.hold.sample_rate_hz
 
-        Each is the mean over the share `average` of its node around `position`, with straight lines between samples:
-        the clocks of the instruments do not know each other, and a window that begins at the nearest sample would begin
-        at another place in each burst. Raises `DeviceFault` if the record ends before the burst.
+    def states(self, record: Waveform, found: Alignment, steps: int, *, position: float, average: float) -> Array:
+        """(steps, nodes) in a record that was aligned: means over the share `average` of each node around `position`.
+
+        Raises `DeviceFault` if the record ends before the burst.
         """
-        payload_s = (len(self.marker) + self.memory_steps * self.samples_per_step) / self.hold.sample_rate_hz
-        begin_s = found.start_s + (payload_s + delay_s) * found.clock_ratio
-        nodes = np.arange(steps * self.mask.nodes) + position
-        middle = (begin_s + nodes * (self.hold.theta_s * found.clock_ratio)) * sample_rate_hz
-        half = average / 2 * self.hold.theta_s * found.clock_ratio * sample_rate_hz
-        if middle[-1] + half > len(volts) - 1:
-            raise DeviceFault(
-                f"the record ends before the burst: {middle[-1] + half:.0f} samples are needed, it has {len(volts)}"
-            )
-        if half == 0:
-            states = np.interp(middle, np.arange(len(volts)), volts)
-        else:
-            states = (_integral(volts, middle + half) - _integral(volts, middle - half)) / (2 * half)
-        return states.reshape(steps, self.mask.nodes)
+        nodes = np.arange(steps * self.mask.nodes, dtype=np.float64) + position
+        middle_s = self.payload_s + nodes * self.hold.theta_s
+        return means(record, found, middle_s, average * self.hold.theta_s).reshape(steps, self.mask.nodes)
+
+
+def means(record: Waveform, found: Alignment, middle_s: Array, width_s: float) -> Array:
+    """Mean volts (m,) over `width_s` around times (m,) since the begin of the first marker, on the generator's clock.
+
+    Between samples are straight lines: the clocks of the instruments do not know each other, and a window that begins
+    at the nearest sample would begin at another place in each burst. Raises `DeviceFault` if the record ends before.
+    """
+    volts, rate = np.asarray(record.volts, np.float64), record.sample_rate_hz
+    middle = (found.start_s + middle_s * found.clock_ratio) * rate
+    half = width_s / 2 * found.clock_ratio * rate
+    if middle[-1] + half > len(volts) - 1:
+        raise DeviceFault(
+            f"the record ends before the burst: {middle[-1] + half:.0f} samples are needed, it has {len(volts)}"
+        )
+    if half == 0:
+        return np.interp(middle, np.arange(len(volts)), volts)
+    return (_integral(volts, middle + half) - _integral(volts, middle - half)) / (2 * half)
 
 
 def _integral(samples: Array, until: Any) -> Array:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
+import numpy as np
 from pydantic import AwareDatetime, Field, PositiveFloat, ValidationError
 
 from reservoir_hw.core.configuration import Config
@@ -36,6 +37,13 @@ class Chain(Config):
     marker_v: float = Field(description="highest level of the markers")
 
 
+class MarkerAnswer(NamedTuple):
+    """How a device answers to a marker, from `delay_s` after it on."""
+
+    delay_s: float
+    template: Template
+
+
 class Calibration(Config):
     """A file of `reservoir-hw device calibrate`. Volts at the output and at the answer's input."""
 
@@ -59,11 +67,9 @@ class Calibration(Config):
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
 
     @property
-    def template(self) -> Template:
-        """How the device answers to a marker."""
-        import numpy as np
-
-        return Template(np.array(self.marker_answer_v), self.marker_answer_rate_hz)
+    def marker_answer(self) -> MarkerAnswer:
+        """As the bench needs it."""
+        return MarkerAnswer(self.delay_s.value, Template(np.array(self.marker_answer_v), self.marker_answer_rate_hz))
 
     def age_h(self) -> float:
         """Hours since it was made."""

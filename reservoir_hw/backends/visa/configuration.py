@@ -89,7 +89,8 @@ class BenchConfig(ReservoirConfig):
     )
     marker_v: float | None = Field(
         default=None,
-        description="level of the markers; by default the end of the output's range that is farther from safe_v",
+        description="level of the markers; by default the end of the output's range that is farther from safe_v, or "
+        "else the upper one",
     )
     max_residual: Annotated[PositiveFloat, NO_INFLUENCE_ON_STATES] = Field(
         default=0.15, description="of a marker, what may differ from what was played (rms, as a part of it)"
@@ -121,7 +122,10 @@ class BenchConfig(ReservoirConfig):
             if number is not None and number not in self.digitizer.inputs:
                 raise ValueError(f"channels.{name} is {number}, and digitizer.inputs has {[*self.digitizer.inputs]}")
         if channels.monitor is None and self.calibration is None:
-            raise ValueError("without channels.monitor a calibration must say how the device answers to a marker")
+            raise ValueError(
+                "without channels.monitor a calibration must say how the device answers to a marker: name the "
+                "file that `reservoir-hw device calibrate` writes, also before there is one"
+            )
         if self.generator.locked == self.digitizer.locked and self.generator.address != self.digitizer.address:
             raise ValueError("generator and digitizer are one instrument at two addresses: give them the same")
         low, high = self.generator.outputs[channels.output].range_v
@@ -167,11 +171,17 @@ class BenchConfig(ReservoirConfig):
         if self.marker_v is not None:
             return self.marker_v
         output = self.generator.outputs[self.channels.output]
-        step = max((end - self.rest_v for end in output.range_v), key=abs)
-        limits = [output.highest_step_v, (output.highest_slew_v_per_s or np.inf) / self.sample_rate_hz]
-        return self.rest_v + float(
-            np.sign(step) * min([abs(step), *(_SAFELY * limit for limit in limits if limit is not None)])
-        )
+        low, high = output.range_v
+        step = max(high - self.rest_v, low - self.rest_v, key=abs)
+        return self.rest_v + float(np.sign(step) * min(abs(step), self.largest_step_v))
+
+    @property
+    def largest_step_v(self) -> float:
+        """Between two samples of the output; infinity without a limit."""
+        output = self.generator.outputs[self.channels.output]
+        slew = output.highest_slew_v_per_s
+        limits = [output.highest_step_v, None if slew is None else slew / self.sample_rate_hz]
+        return _SAFELY * min([limit for limit in limits if limit is not None], default=float("inf"))
 
     def layout(self, longest: int) -> BurstLayout:
         """What a burst consists of, for an instrument whose longest waveform has so many samples.
@@ -183,6 +193,7 @@ class BenchConfig(ReservoirConfig):
             scaling=self.scaling,
             hold=SampleAndHold(points_per_node=self.points_per_node, sample_rate_hz=self.sample_rate_hz),
             memory_steps=self.memory_steps,
+            rest_after=self.memory_steps if self.channels.monitor is None else 0,
             rest_v=self.rest_v,
             marker=self.rest_v + (self.highest_marker_v - self.rest_v) * marker(self.points_per_node),
             longest=longest,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +13,7 @@ from reservoir_hw.backends.visa.configuration import BenchConfig
 from reservoir_hw.core.errors import DeviceError, ReservoirError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reset import ResetByIdle
-from reservoir_hw.core.signal import Alignment, MaskConfig, SampleAndHold, align, average
+from reservoir_hw.core.signal import Alignment, MaskConfig, average
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.drivers.visa.roles import Waveform
 
@@ -95,39 +94,16 @@ class VisaReservoir(Reservoir):
 
     def _burst(self, u: Array) -> Array:
         """Inputs (steps, inputs) from rest; states (steps, nodes)."""
-        rate = self._bench.load(self._layout.volts(u))
-        hold = SampleAndHold(points_per_node=self._config.points_per_node, sample_rate_hz=rate)
-        layout = replace(self._layout, hold=hold)
+        layout = self._layout.at_rate(self._bench.load(self._layout.volts(u)))
         return average(self._states(layout, self._bench.shot(), len(u)) for _ in range(self._config.repetitions)).mean
 
     def _states(self, layout: BurstLayout, record: dict[int, Waveform], steps: int) -> Array:
-        config, calibration = self._config, self._calibration
+        config = self._config
         answer = record[config.channels.answer]
         self.counters.saturations += answer.clipped
-        template, delay_s = layout.template, 0.0
-        if config.channels.monitor is None:
-            assert calibration is not None, "the configuration has refused this"
-            markers, template = answer, calibration.template
-        else:
-            markers = record[config.channels.monitor]
-            delay_s = calibration.delay_s.value if calibration else 0.0
-        self._aligned = align(
-            markers.volts,
-            markers.sample_rate_hz,
-            template,
-            layout.marker_distance_s(steps),
-            latest_s=max(0.0, -markers.start_s) + self._bench.margin_s,
-            max_residual=config.max_residual,
-        )
-        return layout.states(
-            answer.volts,
-            answer.sample_rate_hz,
-            self._aligned,
-            steps,
-            delay_s=delay_s,
-            position=config.read_at,
-            average=config.average,
-        )
+        known = None if self._calibration is None else self._calibration.marker_answer
+        self._aligned = self._bench.locate(layout, record, steps, known)
+        return layout.states(answer, self._aligned, steps, position=config.read_at, average=config.average)
 
     def _settings(self) -> dict[str, Any]:
         calibration, aligned = self._calibration, self._aligned

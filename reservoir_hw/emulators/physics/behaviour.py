@@ -34,7 +34,7 @@ def behaviour(device: Model, low_v: float, rest_v: float, high_v: float, level_s
 
     def follow(levels: Array) -> Array:
         volts = np.repeat(np.concatenate([levels, np.full(_LONGEST_MEMORY, rest_v)]), held)
-        return device.respond(volts, dt_s, device.start(0, dt_s), noise=False)[0]
+        return device.at_output(device.respond(volts, dt_s, device.start(dt_s))[0], dt_s)
 
     first, second = (follow(random.uniform(low_v, high_v, _LEVELS)) for _ in range(2))
     answer = first[: _LEVELS * held]

@@ -24,7 +24,7 @@ class Trace(ABC):
 
     @abstractmethod
     def at(self, times: Array) -> Array:
-        """Volts at times (m,) in seconds since the last burst began."""
+        """Volts at times (m,), m ≥ 2, equally far apart, in seconds since the last burst began."""
 
     @abstractmethod
     def crossing(self, end_s: float, level_v: float, slope: Slope) -> float | None:
@@ -81,13 +81,14 @@ class DeviceChain(Chain):
     def __init__(self, device: Model, seed: int) -> None:
         self._device = device
         self._dt_s = device.step_s(1e-6)
-        self._state = device.start(seed, self._dt_s)
+        self._state = device.start(self._dt_s)
+        self._random = np.random.default_rng(seed)
         self.time_s = -device.settled_s
         self.margin_s = 2 * device.longest_step_s
         self.answer_s = 10 * device.tau_s + 2 * device.delay_s
         # Compile now: nobody waits for it in the first burst.
-        device.respond(at_rest(0.0).at(np.zeros(2)), self._dt_s, device.start(seed, self._dt_s))
-        _Samples([np.zeros(2)], 0.0, self._dt_s).at(np.zeros(1))
+        device.respond(at_rest(0.0).at(np.zeros(2)), self._dt_s, device.start(self._dt_s))
+        _Samples([np.zeros(2)], 0.0, self._dt_s, device, np.random.default_rng(0)).at(np.zeros(2))
 
     def advance(self, signal: Playback, until_s: float) -> None:
         """As `Chain.advance`."""
@@ -97,7 +98,7 @@ class DeviceChain(Chain):
             # A slow device would take millions of steps of a fast generator.
             dt_s = max(dt_s, self._device.step_s((until_s - self.time_s) * STEPS_PER_SAMPLE / _RESTING))
         for count in _blocks(round((until_s - self.time_s) / dt_s)):
-            self._step(signal, count, dt_s, noise=False)
+            self._step(signal, count, dt_s)
         self.time_s = until_s
 
     def begin(self, signal: Playback, before_s: float) -> None:
@@ -115,14 +116,14 @@ class DeviceChain(Chain):
         else:
             blocks, start_s = [np.array([self._state.amplifier_v])], self.time_s
         for count in _blocks(math.ceil((until_s - self.time_s) / self._dt_s)):
-            blocks.append(self._step(signal, count, self._dt_s, noise=True))
-        return _Samples(blocks, start_s, self._dt_s)
+            blocks.append(self._step(signal, count, self._dt_s))
+        return _Samples(blocks, start_s, self._dt_s, self._device, self._random)
 
-    def _step(self, signal: Playback, count: int, dt_s: float, *, noise: bool) -> Array:
+    def _step(self, signal: Playback, count: int, dt_s: float) -> Array:
         # In the middle of a step the signal has the value that it has on average: both kinds of playback change at the
         # ends of steps.
         volts = signal.at(self.time_s + (np.arange(count, dtype=np.float64) + 0.5) * dt_s)
-        out, self._state = self._device.respond(volts, dt_s, self._state, noise=noise)
+        out, self._state = self._device.respond(volts, dt_s, self._state)
         self.time_s += count * dt_s
         return out
 
@@ -142,17 +143,20 @@ class _Signal(Trace):
 
 
 class _Samples(Trace):
-    """Samples at start_s + k dt_s, with straight lines between them."""
+    """Samples at start_s + k dt_s, with straight lines between them. Noise comes when they are looked at."""
 
-    def __init__(self, blocks: list[Array], start_s: float, dt_s: float) -> None:
+    def __init__(
+        self, blocks: list[Array], start_s: float, dt_s: float, device: Model, random: np.random.Generator
+    ) -> None:
         self.blocks, self.start_s, self._dt_s = blocks, start_s, dt_s
+        self._device, self._random = device, random
 
     def at(self, times: Array) -> Array:
         from reservoir_hw.emulators.physics import kernels
 
         out = np.empty(len(times))
         kernels.between(self._joined(), self.start_s, self._dt_s, times, out)
-        return out
+        return self._device.at_output(out, float(times[-1] - times[0]) / (len(times) - 1), self._random)
 
     def crossing(self, end_s: float, level_v: float, slope: Slope) -> float | None:
         first = max(0, math.floor(-self.start_s / self._dt_s))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import numpy as np
@@ -36,15 +36,13 @@ SETTLED = 50
 class DeviceState:
     """Where a device is: x, and the past of what acts with a delay, (m,) on a grid of `dt_s` that ends now.
 
-    `amplifier_v` is the output without noise. `noise_v` is the noise now, None where it has not been followed.
+    `amplifier_v` is the output without noise and saturation.
     """
 
     dt_s: float
     past: Array
     x: float
     amplifier_v: float
-    noise_v: float | None
-    random: np.random.Generator = field(repr=False)
 
 
 class _Device(Config):
@@ -76,18 +74,15 @@ class _Device(Config):
         steps = max(STEPS_PER_SAMPLE, math.ceil(sample_s / self.longest_step_s))
         return sample_s / max(steps, self._steps_of_delay(sample_s))
 
-    def start(self, seed: int, dt_s: float) -> DeviceState:
-        """The device after a long time without input at x = 0; `seed` decides its noise."""
-        past = np.zeros(self._past(dt_s))
-        return DeviceState(dt_s, past, 0.0, self.offset_v, None, np.random.default_rng(seed))
+    def start(self, dt_s: float) -> DeviceState:
+        """The device after a long time without input at x = 0."""
+        return DeviceState(dt_s, np.zeros(self._past(dt_s)), 0.0, self.offset_v)
 
-    def respond(
-        self, volts: Array, dt_s: float, state: DeviceState, *, noise: bool = True
-    ) -> tuple[Array, DeviceState]:
-        """The output (n,) at the end of each of n steps of `dt_s`, and the state there.
+    def respond(self, volts: Array, dt_s: float, state: DeviceState) -> tuple[Array, DeviceState]:
+        """The output (n,) without noise and saturation at the end of each of n steps of `dt_s`, and the state there.
 
         `volts` (n,) is the input during each step. The step may differ from that of the state: the past is then
-        interpolated. Of the state given, only its random numbers are used up; without `noise` not even these.
+        interpolated.
         """
         from reservoir_hw.emulators.physics import kernels
 
@@ -96,13 +91,17 @@ class _Device(Config):
         x = float(out[-1])
         amplifier = kernels.weights(2 * math.pi * self.bandwidth_hz * dt_s)
         kernels.low_pass(state.amplifier_v, state.x, out, self.output_v, self.offset_v, *amplifier)
-        after = DeviceState(dt_s, past, x, float(out[-1]), None, state.random)
-        if noise and self.noise_v:
-            value = state.random.normal(0.0, self.noise_v) if state.noise_v is None else state.noise_v
-            normal = state.random.standard_normal(len(out))
-            after.noise_v = kernels.add_noise(value, normal, self.noise_v, amplifier.keep, out)
-        np.clip(out, -self.saturation_v, self.saturation_v, out)
-        return out, after
+        return out, DeviceState(dt_s, past, x, float(out[-1]))
+
+    def at_output(self, volts: Array, sample_s: float, random: np.random.Generator | None = None) -> Array:
+        """What of volts (n,), so far apart, comes out: with noise, if `random` decides it, and saturated."""
+        from reservoir_hw.emulators.physics import kernels
+
+        if random is not None and self.noise_v:
+            keep = math.exp(-2 * math.pi * self.bandwidth_hz * sample_s)
+            begin, normal = random.normal(0.0, self.noise_v), random.standard_normal(len(volts))
+            volts = volts + kernels.noise(begin, normal, self.noise_v, keep)
+        return np.clip(volts, -self.saturation_v, self.saturation_v)
 
     @abstractmethod
     def _past(self, dt_s: float) -> int:

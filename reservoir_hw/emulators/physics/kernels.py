@@ -101,13 +101,14 @@ def low_pass(value, before_x, x, scale, offset, keep, before, after):
 
 
 @_jit
-def add_noise(value, normal, size, keep, x):
-    """Add noise of rms `size` with correlation `keep` from step to step (Ornstein-Uhlenbeck, exact); its last value."""
+def noise(value, normal, size, keep):
+    """Noise (n,) of rms `size` after a value, correlated by `keep` from one to the next (Ornstein-Uhlenbeck, exact)."""
+    out = np.empty(normal.shape[0])
     fresh = size * math.sqrt(1.0 - keep * keep)
-    for k in range(x.shape[0]):
+    for k in range(out.shape[0]):
         value = keep * value + fresh * normal[k]
-        x[k] += value
-    return value
+        out[k] = value
+    return out
 
 
 @_jit

@@ -37,10 +37,10 @@ def by_heun(f, u, tau_s, bandwidth_hz, fed_back):
     return np.array(out)
 
 
-def respond(device, u, steps, seed=0):
+def respond(device, u, steps):
     """The output at the end of each sample, with some steps for each."""
     dt_s = SAMPLE_S / steps
-    return device.respond(np.repeat(u, steps), dt_s, device.start(seed, dt_s))[0][steps - 1 :: steps]
+    return device.respond(np.repeat(u, steps), dt_s, device.start(dt_s))[0][steps - 1 :: steps]
 
 
 @pytest.mark.parametrize(
@@ -71,29 +71,27 @@ def test_a_device_goes_on_where_it_was_also_with_other_steps():
     u = np.repeat(np.random.default_rng(2).uniform(-1, 1, 400), 8)
     device = Ikeda(delay_s=DELAY_S)
     dt_s = SAMPLE_S / 8
-    whole, _ = device.respond(u, dt_s, device.start(3, dt_s))
-    first, state = device.respond(u[:1003], dt_s, device.start(3, dt_s))
+    whole, _ = device.respond(u, dt_s, device.start(dt_s))
+    first, state = device.respond(u[:1003], dt_s, device.start(dt_s))
     second, _ = device.respond(u[1003:], dt_s, state)
     np.testing.assert_array_equal(np.concatenate([first, second]), whole)
 
-    quiet = device.model_copy(update={"noise_v": 0.0})
-    whole, _ = quiet.respond(u, dt_s, quiet.start(3, dt_s))
-    _, state = quiet.respond(u[:1600], dt_s, quiet.start(3, dt_s))
-    finer, _ = quiet.respond(np.repeat(u[1600:], 3), dt_s / 3, state)
+    _, state = device.respond(u[:1600], dt_s, device.start(dt_s))
+    finer, _ = device.respond(np.repeat(u[1600:], 3), dt_s / 3, state)
     np.testing.assert_allclose(finer[2::3], whole[1600:], atol=1e-5)
 
 
-def test_noise_has_its_size_and_bandwidth_at_any_step_and_saturation_holds():
+def test_noise_has_its_size_and_bandwidth_at_any_sample_rate_and_saturation_holds():
     device = Linear(noise_v=1e-3, bandwidth_hz=1e5, saturation_v=0.5, output_v=2.0, offset_v=0.1)
     for dt_s in (1e-7, 4e-7):
-        out, _ = device.respond(np.zeros(400_000), dt_s, device.start(5, dt_s))
-        noise = out - 0.1
+        noise = device.at_output(np.full(400_000, 0.1), dt_s, np.random.default_rng(5)) - 0.1
         assert noise.std() == pytest.approx(1e-3, rel=0.03)
         later = round(1 / (2 * np.pi * 1e5) / dt_s)
         expected = math.exp(-2 * np.pi * 1e5 * later * dt_s)
         assert np.corrcoef(noise[later:], noise[:-later])[0, 1] == pytest.approx(expected, abs=0.02)
     for level, limit in ((1.0, 0.5), (-1.0, -0.5)):
-        out, _ = device.respond(np.full(20_000, level), 1e-7, device.start(5, 1e-7))
+        out, _ = device.respond(np.full(20_000, level), 1e-7, device.start(1e-7))
+        out = device.at_output(out, 1e-7, np.random.default_rng(5))
         assert np.abs(out).max() == 0.5
         assert out[-1] == limit
 

@@ -1,0 +1,237 @@
+"""Measure a bench: what `reservoir-hw device calibrate` writes into its file.
+
+Everything is played as a burst between markers, so that its place in a record is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import numpy as np
+
+from reservoir_hw.backends.visa.burst import Array
+from reservoir_hw.backends.visa.calibration import Calibration, MarkerAnswer
+from reservoir_hw.backends.visa.configuration import BenchConfig
+from reservoir_hw.backends.visa.player import Player, Progress, Shot, opened
+from reservoir_hw.backends.visa.small_steps import FINE, fitted, mean_of, small_steps
+from reservoir_hw.backends.visa.step_response import StepResponse
+from reservoir_hw.core.errors import CalibrationError, ConfigurationError
+from reservoir_hw.core.signal import Template
+from reservoir_hw.drivers.visa.roles import Waveform
+
+# Of the range of the digitizer, what the answer must fill, and what is left free on each side of it.
+_FILLED = 0.8
+_FREE = 0.08
+_RANGES = 8
+_RANDOM_STEPS = 200
+_RANDOM_SHOTS = 3
+_LEVELS = 41
+_LEVEL_SHOTS = 4
+_LINEAR = 0.05
+# Of the range of the digitizer: nearer to its ends an answer may have been clipped.
+_EDGE = 0.01
+_PASTS = 4
+_PAST_SHOTS = 4
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A calibration, and the curves that it was taken from. Times are in s after the begin of what is shown."""
+
+    calibration: Calibration
+    answer: Waveform
+    """To random inputs over the whole range."""
+    step_times: Array
+    step_v: Array
+    """The mean answer to a small step (time,), above rest, for a step of 1 V."""
+    step_fit: StepResponse
+    rest_v: float
+    """Of the output."""
+    levels_v: Array
+    """Of the output (levels,)."""
+    level_answers_v: Array
+    """Settled (levels,)."""
+    memory_v: Array
+    """What the past changes in a state (steps,), rms, by the steps that have come since."""
+    state_noise_v: float
+    """Of a state, rms."""
+
+
+def calibrate(config: BenchConfig, progress: Progress = lambda what, done, total: None) -> Calibrated:
+    """Measure the bench of a configuration. What its calibration says so far does not matter.
+
+    Raises `CalibrationError` if the device does not answer, or remembers for longer than twice `memory_steps`, and the
+    errors of the instruments. The outputs are off afterwards.
+    """
+    if config.input_range is None:
+        raise ConfigurationError("a calibration plays inputs over the whole input_range: say what it is")
+    tried = []
+    while True:
+        with opened(config) as bench:
+            player = Player(config, bench, progress)
+            answer = _answer_to_anything(player)
+            found = (float(answer.volts.min()), float(answer.volts.max()))
+            low, high = config.digitizer.inputs[config.channels.answer].range_v
+            if not answer.clipped and found[1] - found[0] >= _FILLED * (high - low):
+                return _measured(player, answer)
+        tried.append(f"[{low:g}, {high:g}]: {found[0]:g} to {found[1]:g} V")
+        if len(tried) == _RANGES:
+            raise CalibrationError(
+                f"no range of input {config.channels.answer} was filled to {_FILLED:.0%} without clipping; is the "
+                f"device connected? What was seen in each range: {'; '.join(tried)}"
+            )
+        config = _with_range(config, answer, found)
+
+
+def _with_range(config: BenchConfig, answer: Waveform, found: tuple[float, float]) -> BenchConfig:
+    """Another range of the answer's input: wider if it clipped, or else one that the answer fills."""
+    number, digitizer = config.channels.answer, config.digitizer
+    low, high = digitizer.inputs[number].range_v
+    # Of a device that does not answer, noise is seen: it is looked at more closely in steps.
+    free = (high - low) / 2 if answer.clipped else max(_FREE * (found[1] - found[0]), (high - low) / 100)
+    first, last = (low, high) if answer.clipped else found
+    chosen = digitizer.inputs[number].model_copy(update={"range_v": (first - free, last + free)})
+    inputs = {**digitizer.inputs, number: chosen}
+    return config.model_copy(update={"digitizer": digitizer.model_copy(update={"inputs": inputs})})
+
+
+def _measured(player: Player, answer: Waveform) -> Calibrated:
+    config, bench = player.config, player.bench
+    steps = small_steps(player)
+    delays, taus, times, answer_to_1_v, fit = fitted(steps)
+    offset, noise = mean_of(steps.offset), mean_of(steps.noise)
+    gain, delay, tau = (steps.at_size_0(values) for values in (steps.gain, delays, taus))
+    if gain.low <= 0 <= gain.high:
+        raise CalibrationError(
+            f"the answer does not follow small steps of {steps.sizes_v[-1]:g} V around {config.rest_v:g} V: is the "
+            "device connected, and does it answer at safe_v?"
+        )
+    marker_answer = steps.marker_answer(delay.value)
+    if config.channels.monitor is None and marker_answer.std() * config.max_residual < noise.value:
+        raise CalibrationError(
+            f"markers could not be found: the device answers to one of {config.highest_marker_v:g} V with "
+            f"{marker_answer.std():.2g} V rms, and its noise is {noise.value:.2g} V; take a marker_v to which it "
+            "answers more, or connect a monitor"
+        )
+    player.known = MarkerAnswer(delay.value, Template(marker_answer, FINE * config.sample_rate_hz))
+    levels, level_answers, uncertain = _settled_levels(player)
+    memory, state_noise = _memory(player)
+    remembered = np.flatnonzero(memory > state_noise)
+    memory_steps = int(remembered[-1]) + 1 if len(remembered) else 1
+    if memory_steps == len(memory):
+        raise CalibrationError(
+            f"after {len(memory)} steps the device still remembers what was played before: take more memory_steps than "
+            f"{config.memory_steps}, or a device that forgets"
+        )
+    linear = gain.value * (levels - config.rest_v)
+    away = np.maximum(0.0, abs(level_answers - offset.value - linear) - 3 * uncertain)
+    bent = np.divide(away, abs(linear), out=np.zeros_like(away), where=linear != 0)
+    calibration = Calibration(
+        made=datetime.now(UTC).replace(microsecond=0),
+        chain=bench.chain,
+        gain=gain,
+        offset_v=offset,
+        delay_s=delay,
+        tau_s=tau,
+        noise_v=noise,
+        linear_range_v=_around_rest(levels, bent, config.rest_v),
+        answer_range_v=(float(answer.volts.min()), float(answer.volts.max())),
+        vertical_range_v=config.digitizer.inputs[config.channels.answer].range_v,
+        memory_steps=memory_steps,
+        marker_answer_v=marker_answer.tolist(),
+        marker_answer_rate_hz=FINE * config.sample_rate_hz,
+    )
+    return Calibrated(
+        calibration,
+        answer,
+        times,
+        answer_to_1_v,
+        fit,
+        config.rest_v,
+        levels,
+        level_answers,
+        memory,
+        state_noise,
+    )
+
+
+def _answer_to_anything(player: Player) -> Waveform:
+    """The record of random inputs over the whole range that went farthest; `clipped` is that of all of them."""
+    config, layout = player.config, player.layout
+    assert config.input_range is not None, "was checked"
+    steps = min(layout.most_steps, _RANDOM_STEPS)
+    u = np.random.default_rng(0).uniform(*config.input_range, (steps, config.required_inputs()))
+    layout.check(u, config.generator.outputs[config.channels.output].range_v)
+    (shots,) = player.play("range of the answer", [layout.driven(u)], _RANDOM_SHOTS)
+    farthest = max((shot.answer for shot in shots), key=lambda answer: float(np.ptp(answer.volts)))
+    return replace(farthest, clipped=sum(shot.answer.clipped for shot in shots))
+
+
+def _settled_levels(player: Player) -> tuple[Array, Array, float]:
+    """Levels of the output from low to high, the settled answers to them, and how uncertain these are (rms)."""
+    config, hold_s = player.config, player.hold_s
+    low, high = config.generator.outputs[config.channels.output].range_v
+    lowest, highest = config.digitizer.inputs[config.channels.answer].range_v
+    edge = _EDGE * (highest - lowest)
+    every = np.linspace(low, high, _LEVELS)
+    # Outwards from rest.
+    ordered = [*every[every >= config.rest_v], *every[every < config.rest_v][::-1]]
+    at_once = max(1, (player.layout.most_steps - 1) // player.hold)
+    bursts = [ordered[first : first + at_once] for first in range(0, len(ordered), at_once)]
+    played = player.play("settled levels", [player.staircase(levels) for levels in bursts], _LEVEL_SHOTS)
+    answers, variances = [], []
+    for levels, shots in zip(bursts, played, strict=True):
+        middle = (np.arange(len(levels), dtype=np.float64) + 7 / 8) * hold_s
+        found = np.array([shot.means(middle, hold_s / 4) for shot in shots])
+        answers.append(found.mean(axis=0))
+        variances.append(found.var(axis=0, ddof=1))
+    levels, found = np.array(ordered), np.concatenate(answers)
+    uncertain = np.sqrt(np.mean(np.concatenate(variances)) / _LEVEL_SHOTS)
+    # Random inputs have not reached all levels for long: the range of the digitizer need not hold their answers.
+    seen = np.flatnonzero((found > lowest + edge) & (found < highest - edge))
+    order = seen[np.argsort(levels[seen])]
+    return levels[order], found[order], float(uncertain)
+
+
+def _around_rest(levels: Array, bent: Array, rest_v: float) -> tuple[float, float]:
+    """How far below and above rest the answer is bent by less than `_LINEAR`, on straight lines between the levels."""
+    up, down = levels > rest_v, levels < rest_v
+    high = _until_bent(rest_v, levels[up], bent[up])
+    return _until_bent(rest_v, levels[down][::-1], bent[down][::-1]), high
+
+
+def _until_bent(rest_v: float, levels: Array, bent: Array) -> float:
+    levels, bent = np.append(rest_v, levels), np.append(0.0, bent)
+    beyond = np.flatnonzero(bent > _LINEAR)
+    if not len(beyond):
+        return float(levels[-1])
+    last = beyond[0]
+    return float(np.interp(_LINEAR, bent[last - 1 : last + 1], levels[last - 1 : last + 1]))
+
+
+def _memory(player: Player) -> tuple[Array, float]:
+    """What two pasts leave in the states of the steps after them (steps,), rms, and the noise of a state."""
+    config, layout = player.config, player.layout
+    assert config.input_range is not None, "was checked"
+    past = max(1, min(config.memory_steps, layout.most_steps // 3))
+    common = min(2 * config.memory_steps, layout.most_steps - past)
+    random = np.random.default_rng(1)
+    bursts = []
+    for _ in range(_PASTS):
+        u = random.uniform(*config.input_range, (2, past + common, config.required_inputs()))
+        u[1, past:] = u[0, past:]
+        bursts += [layout.driven(u[0]), layout.driven(u[1])]
+    played = player.play("memory", bursts, _PAST_SHOTS)
+    # Pairs, the two of them, shots, steps, nodes.
+    states = np.array([[_states(shot, config, past + common)[past:] for shot in shots] for shots in played]).reshape(
+        _PASTS, 2, _PAST_SHOTS, common, config.nodes
+    )
+    variance = float(states.var(axis=2, ddof=1).mean())
+    means_ = states.mean(axis=2)
+    differ = np.mean((means_[:, 0] - means_[:, 1]) ** 2, axis=(0, 2))
+    return np.sqrt(np.maximum(0.0, differ - 2 * variance / _PAST_SHOTS)), float(np.sqrt(variance))
+
+
+def _states(shot: Shot, config: BenchConfig, steps: int) -> Array:
+    return shot.layout.states(shot.answer, shot.found, steps, position=config.read_at, average=config.average)

@@ -1,0 +1,97 @@
+"""Bursts of any volts on a bench, and where in their records what they played is found."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from reservoir_hw.backends.visa.bench import Bench
+from reservoir_hw.backends.visa.burst import Array, BurstLayout, means
+from reservoir_hw.backends.visa.calibration import MarkerAnswer
+from reservoir_hw.backends.visa.configuration import BenchConfig
+from reservoir_hw.core.hostlock import HostLocks
+from reservoir_hw.core.signal import Alignment
+from reservoir_hw.drivers.visa.roles import Waveform
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being measured, the steps played for it, and those that it takes."""
+
+
+@contextlib.contextmanager
+def opened(config: BenchConfig) -> Iterator[Bench]:
+    """The bench of a configuration, which nobody else uses meanwhile. Its outputs are off afterwards."""
+    bench = Bench(config)
+    locks = HostLocks(bench.resources)
+    locks.acquire(honour_reservations=True)
+    try:
+        try:
+            bench.open()
+            yield bench
+        finally:
+            bench.close()
+    finally:
+        locks.release()
+
+
+class Shot(NamedTuple):
+    """The record of a burst, and where the burst lies in it."""
+
+    answer: Waveform
+    found: Alignment
+    layout: BurstLayout
+
+    def means(self, times: Array, width_s: float) -> Array:
+        """Mean volts (n,) over a width around times (n,) after the begin of what lies between the markers."""
+        return means(self.answer, self.found, self.layout.payload_s + times, width_s)
+
+
+class Player:
+    """Plays bursts on a bench."""
+
+    def __init__(self, config: BenchConfig, bench: Bench, progress: Progress) -> None:
+        self.config, self.bench, self._progress, self._done = config, bench, progress, 0
+        self.layout = config.layout(bench.longest_burst)
+        self.known: MarkerAnswer | None = None
+        """How the device answers to a marker, once it was measured."""
+        # As long as a device needs to forget, if there is room.
+        self.hold = max(1, min(config.memory_steps, self.layout.most_steps - 1))
+        self.hold_s = self.hold * config.step_period_s
+
+    def play(self, what: str, bursts: Sequence[Array], shots: int) -> list[list[Shot]]:
+        """Each burst (samples,) of whole steps `shots` times."""
+        played: list[list[Shot]] = []
+        lengths = [len(driven) // self.layout.samples_per_step for driven in bursts]
+        total = shots * sum(lengths)
+        for driven, steps in zip(bursts, lengths, strict=True):
+            rate = self.bench.load(self.layout.between_markers(driven))
+            layout = self.layout.at_rate(rate)
+            played.append([])
+            for _ in range(shots):
+                played[-1].append(self._shot(layout, steps))
+                self._done += steps
+                self._progress(what, self._done, total)
+        self._done = 0
+        return played
+
+    def staircase(self, levels: Sequence[float]) -> Array:
+        """Levels, each for `hold` steps, and a step of rest; from one to the next as gently as the output must go."""
+        rest, volts = self.config.rest_v, []
+        for before, level, steps in zip(
+            [rest, *levels], [*levels, rest], [*(self.hold for _ in levels), 1], strict=True
+        ):
+            samples = np.full(steps * self.layout.samples_per_step, level)
+            ramp = int(np.ceil(abs(level - before) / self.config.largest_step_v)) + 1
+            samples[: ramp - 1] = np.linspace(before, level, ramp)[1:]
+            volts.append(samples)
+        return np.concatenate(volts)
+
+    def _shot(self, layout: BurstLayout, steps: int) -> Shot:
+        record = self.bench.shot()
+        answer = record[self.config.channels.answer]
+        if self.config.channels.monitor is None and self.known is None:
+            # The trigger alone tells.
+            return Shot(answer, Alignment(-answer.start_s, 1.0, 0.0), layout)
+        return Shot(answer, self.bench.locate(layout, record, steps, self.known), layout)

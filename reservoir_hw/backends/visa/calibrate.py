@@ -13,11 +13,10 @@ import numpy as np
 from reservoir_hw.backends.visa.burst import Array
 from reservoir_hw.backends.visa.calibration import Calibration, MarkerAnswer
 from reservoir_hw.backends.visa.configuration import BenchConfig
-from reservoir_hw.backends.visa.player import Player, Progress, Shot, opened
-from reservoir_hw.backends.visa.small_steps import FINE, fitted, mean_of, small_steps
+from reservoir_hw.backends.visa.player import Player, Progress, Shot, marker_answer, noise_at_rest, opened
+from reservoir_hw.backends.visa.small_steps import fitted, mean_of, small_steps
 from reservoir_hw.backends.visa.step_response import StepResponse
-from reservoir_hw.core.errors import CalibrationError, ConfigurationError
-from reservoir_hw.core.signal import Template
+from reservoir_hw.core.errors import CalibrationError, ConfigurationError, DeviceFault
 from reservoir_hw.drivers.visa.roles import Waveform
 
 # Of the range of the digitizer, what the answer must fill, and what is left free on each side of it.
@@ -66,22 +65,36 @@ def calibrate(config: BenchConfig, progress: Progress = lambda what, done, total
     """
     if config.input_range is None:
         raise ConfigurationError("a calibration plays inputs over the whole input_range: say what it is")
-    tried = []
+    tried: list[str] = []
     while True:
-        with opened(config) as bench:
-            player = Player(config, bench, progress)
-            answer = _answer_to_anything(player)
-            found = (float(answer.volts.min()), float(answer.volts.max()))
-            low, high = config.digitizer.inputs[config.channels.answer].range_v
-            if not answer.clipped and found[1] - found[0] >= _FILLED * (high - low):
-                return _measured(player, answer)
+        low, high = config.digitizer.inputs[config.channels.answer].range_v
+        answer = None
+        try:
+            with opened(config) as bench:
+                player = Player(config, bench, progress)
+                shots = _answers_to_anything(player)
+                answer = _farthest(shots)
+                found = (float(answer.volts.min()), float(answer.volts.max()))
+                if not answer.clipped and found[1] - found[0] >= _FILLED * (high - low):
+                    if config.channels.monitor is None:
+                        player.known = _first_marker_answer(player, shots)
+                    return _measured(player, answer)
+        except DeviceFault as error:
+            # Only what is said about another range.
+            if not tried or answer is not None:
+                raise
+            raise _no_range(config, [*tried, f"[{low:g}, {high:g}]: {error}"]) from error
         tried.append(f"[{low:g}, {high:g}]: {found[0]:g} to {found[1]:g} V")
         if len(tried) == _RANGES:
-            raise CalibrationError(
-                f"no range of input {config.channels.answer} was filled to {_FILLED:.0%} without clipping; is the "
-                f"device connected? What was seen in each range: {'; '.join(tried)}"
-            )
+            raise _no_range(config, tried)
         config = _with_range(config, answer, found)
+
+
+def _no_range(config: BenchConfig, tried: list[str]) -> CalibrationError:
+    return CalibrationError(
+        f"no range of input {config.channels.answer} was filled to {_FILLED:.0%} without clipping; is the device "
+        f"connected? What was seen in each range: {'; '.join(tried)}"
+    )
 
 
 def _with_range(config: BenchConfig, answer: Waveform, found: tuple[float, float]) -> BenchConfig:
@@ -101,20 +114,13 @@ def _measured(player: Player, answer: Waveform) -> Calibrated:
     steps = small_steps(player)
     delays, taus, times, answer_to_1_v, fit = fitted(steps)
     offset, noise = mean_of(steps.offset), mean_of(steps.noise)
-    gain, delay, tau = (steps.at_size_0(values) for values in (steps.gain, delays, taus))
+    gain, delay, tau = steps.at_size_0(steps.gain), steps.mean(delays), steps.mean(taus)
     if gain.low <= 0 <= gain.high:
         raise CalibrationError(
             f"the answer does not follow small steps of {steps.sizes_v[-1]:g} V around {config.rest_v:g} V: is the "
             "device connected, and does it answer at safe_v?"
         )
-    marker_answer = steps.marker_answer(delay.value)
-    if config.channels.monitor is None and marker_answer.std() * config.max_residual < noise.value:
-        raise CalibrationError(
-            f"markers could not be found: the device answers to one of {config.highest_marker_v:g} V with "
-            f"{marker_answer.std():.2g} V rms, and its noise is {noise.value:.2g} V; take a marker_v to which it "
-            "answers more, or connect a monitor"
-        )
-    player.known = MarkerAnswer(delay.value, Template(marker_answer, FINE * config.sample_rate_hz))
+    player.known = marker_answer(steps.shots, delay.value)
     levels, level_answers, uncertain = _settled_levels(player)
     memory, state_noise = _memory(player)
     remembered = np.flatnonzero(memory > state_noise)
@@ -139,8 +145,8 @@ def _measured(player: Player, answer: Waveform) -> Calibrated:
         answer_range_v=(float(answer.volts.min()), float(answer.volts.max())),
         vertical_range_v=config.digitizer.inputs[config.channels.answer].range_v,
         memory_steps=memory_steps,
-        marker_answer_v=marker_answer.tolist(),
-        marker_answer_rate_hz=FINE * config.sample_rate_hz,
+        marker_answer_v=player.known.template.volts.tolist(),
+        marker_answer_rate_hz=player.known.template.sample_rate_hz,
     )
     return Calibrated(
         calibration,
@@ -156,16 +162,33 @@ def _measured(player: Player, answer: Waveform) -> Calibrated:
     )
 
 
-def _answer_to_anything(player: Player) -> Waveform:
-    """The record of random inputs over the whole range that went farthest; `clipped` is that of all of them."""
+def _answers_to_anything(player: Player) -> list[Shot]:
+    """To random inputs over the whole range."""
     config, layout = player.config, player.layout
     assert config.input_range is not None, "was checked"
     steps = min(layout.most_steps, _RANDOM_STEPS)
     u = np.random.default_rng(0).uniform(*config.input_range, (steps, config.required_inputs()))
     layout.check(u, config.generator.outputs[config.channels.output].range_v)
-    (shots,) = player.play("range of the answer", [layout.driven(u)], _RANDOM_SHOTS)
+    return player.play("range of the answer", [layout.driven(u)], _RANDOM_SHOTS)[0]
+
+
+def _farthest(shots: list[Shot]) -> Waveform:
+    """The record that went farthest; `clipped` is that of all of them."""
     farthest = max((shot.answer for shot in shots), key=lambda answer: float(np.ptp(answer.volts)))
     return replace(farthest, clipped=sum(shot.answer.clipped for shot in shots))
+
+
+def _first_marker_answer(player: Player, shots: list[Shot]) -> MarkerAnswer:
+    """Where the trigger alone has told the place: what it takes to find it better."""
+    config = player.config
+    answer = marker_answer(shots, 0.0)
+    size, noise_v = float(answer.template.volts.std()), noise_at_rest(shots[0], player.hold_s / 4)
+    if size * config.max_residual < noise_v:
+        raise CalibrationError(
+            f"markers could not be found: the device answers to one of {config.highest_marker_v:g} V with {size:.2g} V "
+            f"rms, and its noise is {noise_v:.2g} V; take a marker_v to which it answers more, or connect a monitor"
+        )
+    return answer
 
 
 def _settled_levels(player: Player) -> tuple[Array, Array, float]:

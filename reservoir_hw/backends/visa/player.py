@@ -9,15 +9,18 @@ from typing import NamedTuple
 import numpy as np
 
 from reservoir_hw.backends.visa.bench import Bench
-from reservoir_hw.backends.visa.burst import Array, BurstLayout, means
+from reservoir_hw.backends.visa.burst import TAIL, Array, BurstLayout, means
 from reservoir_hw.backends.visa.calibration import MarkerAnswer
 from reservoir_hw.backends.visa.configuration import BenchConfig
 from reservoir_hw.core.hostlock import HostLocks
-from reservoir_hw.core.signal import Alignment
+from reservoir_hw.core.signal import Alignment, Template
 from reservoir_hw.drivers.visa.roles import Waveform
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being measured, the steps played for it, and those that it takes."""
+
+FINE = 4
+"""Points of a mean answer for each sample of the generator."""
 
 
 @contextlib.contextmanager
@@ -95,3 +98,22 @@ class Player:
             # The trigger alone tells.
             return Shot(answer, Alignment(-answer.start_s, 1.0, 0.0), layout)
         return Shot(answer, self.bench.locate(layout, record, steps, self.known), layout)
+
+
+def marker_answer(shots: Sequence[Shot], delay_s: float) -> MarkerAnswer:
+    """The mean answer to the first marker and some rest, from a delay on."""
+    layout = shots[0].layout
+    rate = FINE * layout.hold.sample_rate_hz
+    points = FINE * (len(layout.marker) + int(TAIL * len(layout.marker)))
+    times = delay_s - layout.payload_s + (np.arange(points, dtype=np.float64) + 0.5) / rate
+    return MarkerAnswer(delay_s, Template(np.mean([shot.means(times, 1 / rate) for shot in shots], axis=0), rate))
+
+
+def noise_at_rest(shot: Shot, rest_s: float) -> float:
+    """Of the samples before what was played, rms, without that of the converter's steps (Sheppard's correction)."""
+    rate, found = shot.answer.sample_rate_hz, shot.found
+    last = int((found.start_s + shot.layout.payload_s * found.clock_ratio) * rate)
+    volts = shot.answer.volts[last - int(rest_s * rate) : last]
+    codes = np.unique(shot.answer.volts)
+    lsb_v = float(np.diff(codes).min()) if len(codes) > 1 else 0.0
+    return float(np.sqrt(max(0.0, volts.var() - lsb_v**2 / 12)))

@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 from scipy.stats import t as student
 
-from reservoir_hw.backends.visa.burst import TAIL, Array
+from reservoir_hw.backends.visa.burst import Array
 from reservoir_hw.backends.visa.calibration import Estimate
-from reservoir_hw.backends.visa.player import Player, Shot
+from reservoir_hw.backends.visa.player import FINE, Player, Shot, noise_at_rest
 from reservoir_hw.backends.visa.step_response import StepResponse, fit_steps
 
 # Of the range of the output, what is tried first.
@@ -21,8 +21,6 @@ _SMALL = 0.02
 # Sizes of a series, and its smallest as a part of its largest.
 _SIZES = 16
 _SMALLEST = 0.25
-# Points of the step response, and of the answer to a marker, for each sample of the generator.
-FINE = 4
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class SmallSteps:
     @property
     def noise(self) -> Array:
         """Volts (shots,) at rest, rms of the samples, without that of the converter's steps."""
-        return np.array([_noise(shot, self.rest_s) for shot in self.shots])
+        return np.array([noise_at_rest(shot, self.rest_s) for shot in self.shots])
 
     @property
     def gain(self) -> Array:
@@ -72,19 +70,18 @@ class SmallSteps:
         times = (np.arange(int(self.player.hold_s / width_s), dtype=np.float64) + 0.5) * width_s
         return times, self._per_volt(np.array([shot.means(times, width_s) for shot in self.shots]))
 
-    def marker_answer(self, delay_s: float) -> Array:
-        """The mean answer to the first marker and some rest, from the delay on."""
-        layout = self.shots[0].layout
-        width_s = 1 / (FINE * layout.hold.sample_rate_hz)
-        points = FINE * (len(layout.marker) + int(TAIL * len(layout.marker)))
-        times = delay_s - layout.payload_s + (np.arange(points, dtype=np.float64) + 0.5) * width_s
-        return np.mean([shot.means(times, width_s) for shot in self.shots], axis=0)
-
     def at_size_0(self, values: Array) -> Estimate:
         """What values (sizes,) come to: they change with the square of the size, and noise with one over it."""
+        return self._at_size_0(values, 1)
+
+    def mean(self, values: Array) -> Estimate:
+        """Of values (sizes,), whose noise changes with one over the size."""
+        return self._at_size_0(values, 0)
+
+    def _at_size_0(self, values: Array, degree: int) -> Estimate:
         squares = (self.sizes_v / self.sizes_v.max()) ** 2
-        fitted, covariance = np.polyfit(squares, values, 1, w=self.sizes_v, cov=True)
-        return _estimate(float(fitted[1]), float(np.sqrt(covariance[1, 1])), len(values) - 2)
+        found, covariance = np.polyfit(squares, values, degree, w=self.sizes_v, cov=True)
+        return _estimate(float(found[-1]), float(np.sqrt(covariance[-1, -1])), len(values) - 1 - degree)
 
     def _per_volt(self, volts: Array) -> Array:
         above = (volts - self.offset[:, None]).reshape(len(self.signs), len(self.sizes_v), -1)
@@ -121,13 +118,3 @@ def _estimate(value: float, uncertain: float, degrees: int) -> Estimate:
     """By Student's t."""
     reach = float(student.ppf(0.975, degrees)) * uncertain
     return Estimate(value=value, low=value - reach, high=value + reach)
-
-
-def _noise(shot: Shot, rest_s: float) -> float:
-    """By Sheppard's correction."""
-    rate, found = shot.answer.sample_rate_hz, shot.found
-    last = int((found.start_s + shot.layout.payload_s * found.clock_ratio) * rate)
-    volts = shot.answer.volts[last - int(rest_s * rate) : last]
-    codes = np.unique(shot.answer.volts)
-    lsb_v = float(np.diff(codes).min()) if len(codes) > 1 else 0.0
-    return float(np.sqrt(max(0.0, volts.var() - lsb_v**2 / 12)))

@@ -191,7 +191,8 @@ def harvest(reservoir: Reservoir, bursts: Sequence[Burst], store: StateStore, on
     Only whole chunks count, each with a snapshot where the device has one. A device that can be frozen goes on from
     the snapshot as if nothing had happened; one that declares its memory is driven with the last `memory_steps`
     inputs again; any other, and one that runs freely, starts again with the burst that was cut, whose chunks
-    are written anew. The last two leave a seam, which `store.segments` tells. What counts is not read: see `check`.
+    are written anew. The last two leave a seam, which `store.segments` tells, and so does another calibration. What
+    counts is not read: see `check`.
     """
     store.remove_leftovers()
     for name in {chunk.dataset for burst in bursts for chunk in burst.chunks if chunk.place is not None} - set(
@@ -206,9 +207,10 @@ def harvest(reservoir: Reservoir, bursts: Sequence[Burst], store: StateStore, on
         "host": platform.node(),
         "versions": provenance.versions(),
         "first_place": done,
-        "seam": seam,
+        "calibrations": list(_named(_read_back(reservoir))),
         "status": "running",
     }
+    segment["seam"] = seam or (_between_calibrations(store.segments[-1], segment) if done else None)
     segments = [*store.segments, segment]
 
     def close(status: str) -> None:
@@ -360,6 +362,11 @@ def _erase_rest(bursts: Sequence[Burst], ahead: Sequence[tuple[int, int]], datas
 def _steps_before(bursts: Sequence[Burst], b: int, i: int) -> int:
     begun = bursts[b].chunks[:i] if i else ()
     return sum(chunk.steps for burst in bursts[:b] for chunk in burst.chunks) + sum(chunk.steps for chunk in begun)
+
+
+def _between_calibrations(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any] | None:
+    ids = [", ".join(filter(None, segment.get("calibrations", ()))) or "none" for segment in (before, now)]
+    return None if ids[0] == ids[1] else {"kind": "calibrated again", "before": ids[0], "now": ids[1]}
 
 
 def _read_back(reservoir: Reservoir) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Keysight33512B(ScpiDevice):
         super().__init__()
         self.bench = bench
         self.memories = {number: WaveformMemory(memory_samples) for number in (1, 2)}
-        self.channels = {number: Channel(memory) for number, memory in self.memories.items()}
+        self.channels = {number: Channel(memory=memory) for number, memory in self.memories.items()}
         self._byte_order = "NORM"
         self._endless: set[int] = set()
         self._nothing = threading.Event()
@@ -82,7 +82,7 @@ class Keysight33512B(ScpiDevice):
         """Waveforms stay in memory."""
         self._byte_order = "NORM"
         for number, memory in self.memories.items():
-            self.channels[number] = Channel(memory)
+            self.channels[number] = Channel(memory=memory)
             self._apply(number)
 
     def trigger(self) -> None:
@@ -108,9 +108,10 @@ class Keysight33512B(ScpiDevice):
     def _apply(self, number: int) -> None:
         """Bring a changed channel to its output. What it played is over."""
         channel = self.channels[number]
-        self.bench.set_output(number, channel.output())
+        self.bench.set_output(number, channel.output(channel.repeat_s))
         self._stop([number])
-        if channel.plays_on_its_own:
+        repeated = channel.repeat_s is not None
+        if channel.on and channel.function != "DC" and (not channel.burst or (channel.bursts and repeated)):
             self.bench.start([number])
 
     def _stop(self, numbers: Iterable[int]) -> None:
@@ -211,7 +212,7 @@ class Keysight33512B(ScpiDevice):
     @query(SOURCE + "VOLTage:HIGH")
     def high_level(self, number: int) -> float:
         """`VOLTage:HIGH?`."""
-        return self.channels[number].offset_v + self.channels[number].amplitude_vpp / 2
+        return self.channels[number].high_v
 
     @command(SOURCE + "VOLTage:LOW", LEVEL)
     def set_low_level(self, number: int, value: float) -> None:
@@ -225,7 +226,7 @@ class Keysight33512B(ScpiDevice):
     @query(SOURCE + "VOLTage:LOW")
     def low_level(self, number: int) -> float:
         """`VOLTage:LOW?`."""
-        return self.channels[number].offset_v - self.channels[number].amplitude_vpp / 2
+        return self.channels[number].low_v
 
     def _set_levels(self, number: int, low: float, high: float) -> None:
         channel = self.channels[number]
@@ -248,11 +249,7 @@ class Keysight33512B(ScpiDevice):
     @command(OUTPUT + ":LOAD", LOAD)
     def set_load(self, number: int, ohm: float) -> None:
         """`OUTPut:LOAD`. What the generator makes stays the same; the volts that it states do not."""
-        channel = self.channels[number]
-        before = channel.load_share
-        channel.load_ohm = ohm
-        channel.amplitude_vpp *= channel.load_share / before
-        channel.offset_v *= channel.load_share / before
+        self.channels[number].set_load(ohm)
         self._apply(number)
 
     @query(OUTPUT + ":LOAD", _limits(LOAD), required=0)
@@ -413,7 +410,7 @@ class Keysight33512B(ScpiDevice):
         """`BURSt:NCYCles`."""
         channel = self.channels[number]
         channel.cycles = value
-        if math.isinf(value) and channel.triggers_itself:
+        if math.isinf(value) and channel.repeat_s:
             channel.source = "BUS"
             self._adjusted("infinite burst changed trigger source to BUS")
         self._apply(number)
@@ -439,7 +436,7 @@ class Keysight33512B(ScpiDevice):
         """`TRIGger:SOURce`."""
         channel = self.channels[number]
         channel.source = source
-        if math.isinf(channel.cycles) and channel.triggers_itself:
+        if math.isinf(channel.cycles) and channel.repeat_s:
             channel.cycles = 1
             self._adjusted("turned off infinite burst to allow immediate trigger source")
         self._apply(number)

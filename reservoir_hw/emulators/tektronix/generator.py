@@ -101,7 +101,7 @@ class Afg3152C(ScpiDevice):
         super().__init__()
         self.bench = bench
         self.memory = WaveformMemory()
-        self.channels = {number: Channel(self.memory) for number in (1, 2)}
+        self.channels = {number: Channel(memory=self.memory) for number in (1, 2)}
         self._source, self._timer_s = "TIM", 1e-3
         self._endless: set[int] = set()
 
@@ -112,7 +112,7 @@ class Afg3152C(ScpiDevice):
         self._source, self._timer_s = "TIM", 1e-3
         self.memory.reset()
         for number in self.channels:
-            self.channels[number] = Channel(self.memory)
+            self.channels[number] = Channel(memory=self.memory)
             self._apply(number)
 
     def trigger(self) -> None:
@@ -280,11 +280,7 @@ class Afg3152C(ScpiDevice):
     @command(OUTPUT + ":IMPedance", Number("OHM", 1.0, 10e3, infinity=True))
     def set_load(self, number: int, ohm: float) -> None:
         """`OUTPut:IMPedance`. What the generator makes stays the same; the volts that it states do not."""
-        channel = self.channels[number]
-        before = channel.load_share
-        channel.load_ohm = ohm
-        channel.amplitude_vpp *= channel.load_share / before
-        channel.offset_v *= channel.load_share / before
+        self.channels[number].set_load(ohm)
         self._apply(number)
 
     @query(OUTPUT + ":IMPedance")

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reservoir_hw.emulators.bench import SOURCE_OHM, OutputSettings, Waveform
+from reservoir_hw.emulators.bench import SOURCE_OHM, OutputSettings, VirtualBench, Waveform
 from reservoir_hw.emulators.physics.signals import Interpolation
+from reservoir_hw.emulators.scpi.errors import ScpiError
+from reservoir_hw.emulators.scpi.instrument import ScpiDevice
 
 OPEN_CIRCUIT_V = 10.0
+
+
+def setting(name: str) -> Any:
+    """A limit that depends on a channel's other settings."""
+    return lambda generator, channel: getattr(generator.channels[channel], name)
+
+
+def negative(name: str) -> Any:
+    """The limit below zero."""
+    return lambda generator, channel: -getattr(generator.channels[channel], name)
 
 
 @dataclass(kw_only=True)
@@ -103,3 +116,43 @@ class GeneratorChannel:
         played = np.tile(volts, int(self.cycles))
         rest = max(0, round(repeat_s * rate_hz) - len(played))
         return Waveform(np.pad(played, (0, rest), constant_values=volts[0]), rate_hz, None, self._interpolation)
+
+
+AnyChannel = TypeVar("AnyChannel", bound=GeneratorChannel)
+
+
+class FunctionGenerator(ScpiDevice, Generic[AnyChannel]):
+    """Channels on a bench, without commands."""
+
+    channels: dict[int, AnyChannel]
+
+    def __init__(self, bench: VirtualBench) -> None:
+        super().__init__()
+        self.bench = bench
+        self._endless: set[int] = set()
+
+    @abstractmethod
+    def _repeat_s(self, number: int) -> float | None:
+        """How often a burst of this channel begins by itself; None: somebody has to trigger it."""
+
+    def _apply(self, number: int) -> None:
+        """Bring a changed channel to its output. What it played is over."""
+        channel, repeat_s = self.channels[number], self._repeat_s(number)
+        self.bench.set_output(number, channel.output(repeat_s))
+        self._stop([number])
+        begins = channel.bursts and repeat_s is not None if channel.burst else channel.function != "DC"
+        if channel.on and begins:
+            self.bench.start([number])
+
+    def _trigger(self, numbers: Iterable[int]) -> None:
+        """Raises `ScpiError` -211 if none of these channels waits for it."""
+        ready = [number for number in numbers if self.channels[number].bursts and number not in self._endless]
+        if not ready:
+            raise ScpiError(-211)
+        self.bench.start(ready)
+        self._endless.update(number for number in ready if math.isinf(self.channels[number].cycles))
+
+    def _stop(self, numbers: Iterable[int]) -> None:
+        stopped = list(numbers)
+        self.bench.stop(stopped)
+        self._endless.difference_update(stopped)

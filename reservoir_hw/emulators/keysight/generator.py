@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from reservoir_hw.emulators.bench import VirtualBench
+from reservoir_hw.emulators.function_generator import FunctionGenerator, negative, setting
 from reservoir_hw.emulators.keysight.channel import HIGHEST_HZ, Channel
 from reservoir_hw.emulators.keysight.waveform_memory import BUILT_IN, FULL_SCALE, Counts, WaveformMemory
 from reservoir_hw.emulators.scpi.arguments import Boolean, Integer, Keyword, Number, Numbers, String
 from reservoir_hw.emulators.scpi.errors import ScpiError
-from reservoir_hw.emulators.scpi.instrument import ScpiDevice
 from reservoir_hw.emulators.scpi.tree import command, query
 
 SOURCE, OUTPUT, TRIGGER = "[SOURce{channel:1-2}:]", "OUTPut{channel:1-2}", "TRIGger{channel:1-2}"
@@ -30,23 +29,14 @@ MEMORY_SAMPLES = 1_048_576
 SMALLEST_STEP_V = 1e-3
 
 
-def _setting(name: str) -> Any:
-    """A limit that depends on a channel's other settings."""
-    return lambda generator, channel: getattr(generator.channels[channel], name)
-
-
-def _negative(name: str) -> Any:
-    return lambda generator, channel: -getattr(generator.channels[channel], name)
-
-
-FREQUENCY = Number("HZ", 1e-6, _setting("highest_hz"), default=1e3, clips=True)
+FREQUENCY = Number("HZ", 1e-6, setting("highest_hz"), default=1e3, clips=True)
 AMPLITUDE = Number(
-    ("V", "VPP"), _setting("lowest_vpp"), lambda generator, n: 2 * generator.channels[n].highest_v, clips=True
+    ("V", "VPP"), setting("lowest_vpp"), lambda generator, n: 2 * generator.channels[n].highest_v, clips=True
 )
-OFFSET = Number("V", _negative("highest_offset_v"), _setting("highest_offset_v"), default=0.0, clips=True)
-LEVEL = Number("V", _negative("highest_v"), _setting("highest_v"), clips=True)
+OFFSET = Number("V", negative("highest_offset_v"), setting("highest_offset_v"), default=0.0, clips=True)
+LEVEL = Number("V", negative("highest_v"), setting("highest_v"), clips=True)
 LOAD = Number("OHM", 1.0, 10e3, default=50.0, infinity=True, clips=True)
-RATE = Number("SA/S", 1e-6, _setting("highest_rate_hz"), default=40e3, clips=True)
+RATE = Number("SA/S", 1e-6, setting("highest_rate_hz"), default=40e3, clips=True)
 CYCLES = Integer((), 1, 100_000_000, default=1, infinity=True, clips=True)
 INTERVAL = Number("S", 1e-6, 8000.0, clips=True)
 NAME = String(bare=True)
@@ -57,7 +47,7 @@ def _limits(number: Number) -> Number:
     return replace(number, words_only=True)
 
 
-class Keysight33512B(ScpiDevice):
+class Keysight33512B(FunctionGenerator[Channel]):
     """The generator, connected to a bench.
 
     Args:
@@ -68,12 +58,10 @@ class Keysight33512B(ScpiDevice):
     identity = "Keysight Technologies,33512B,MY00000001,5.03-3.15-2.00-58-00"
 
     def __init__(self, bench: VirtualBench, memory_samples: int = MEMORY_SAMPLES) -> None:
-        super().__init__()
-        self.bench = bench
+        super().__init__(bench)
         self.memories = {number: WaveformMemory(memory_samples) for number in (1, 2)}
-        self.channels = {number: Channel(memory) for number, memory in self.memories.items()}
+        self.channels = {number: Channel(memory=memory) for number, memory in self.memories.items()}
         self._byte_order = "NORM"
-        self._endless: set[int] = set()
         self._nothing = threading.Event()
 
     # ---- hooks ----------------------------------------------------------------------------------
@@ -82,7 +70,7 @@ class Keysight33512B(ScpiDevice):
         """Waveforms stay in memory."""
         self._byte_order = "NORM"
         for number, memory in self.memories.items():
-            self.channels[number] = Channel(memory)
+            self.channels[number] = Channel(memory=memory)
             self._apply(number)
 
     def trigger(self) -> None:
@@ -105,25 +93,8 @@ class Keysight33512B(ScpiDevice):
 
     # ---- the bench ------------------------------------------------------------------------------
 
-    def _apply(self, number: int) -> None:
-        """Bring a changed channel to its output. What it played is over."""
-        channel = self.channels[number]
-        self.bench.set_output(number, channel.output())
-        self._stop([number])
-        if channel.plays_on_its_own:
-            self.bench.start([number])
-
-    def _stop(self, numbers: Iterable[int]) -> None:
-        stopped = list(numbers)
-        self.bench.stop(stopped)
-        self._endless.difference_update(stopped)
-
-    def _trigger(self, numbers: Iterable[int]) -> None:
-        ready = [number for number in numbers if self.channels[number].bursts and number not in self._endless]
-        if not ready:
-            raise ScpiError(-211)
-        self.bench.start(ready)
-        self._endless.update(number for number in ready if math.isinf(self.channels[number].cycles))
+    def _repeat_s(self, number: int) -> float | None:
+        return self.channels[number].repeat_s
 
     def _adjusted(self, what: str) -> None:
         self.report(ScpiError(-221, f"Settings conflict; {what}"))
@@ -211,7 +182,7 @@ class Keysight33512B(ScpiDevice):
     @query(SOURCE + "VOLTage:HIGH")
     def high_level(self, number: int) -> float:
         """`VOLTage:HIGH?`."""
-        return self.channels[number].offset_v + self.channels[number].amplitude_vpp / 2
+        return self.channels[number].high_v
 
     @command(SOURCE + "VOLTage:LOW", LEVEL)
     def set_low_level(self, number: int, value: float) -> None:
@@ -225,7 +196,7 @@ class Keysight33512B(ScpiDevice):
     @query(SOURCE + "VOLTage:LOW")
     def low_level(self, number: int) -> float:
         """`VOLTage:LOW?`."""
-        return self.channels[number].offset_v - self.channels[number].amplitude_vpp / 2
+        return self.channels[number].low_v
 
     def _set_levels(self, number: int, low: float, high: float) -> None:
         channel = self.channels[number]
@@ -248,11 +219,7 @@ class Keysight33512B(ScpiDevice):
     @command(OUTPUT + ":LOAD", LOAD)
     def set_load(self, number: int, ohm: float) -> None:
         """`OUTPut:LOAD`. What the generator makes stays the same; the volts that it states do not."""
-        channel = self.channels[number]
-        before = channel.load_share
-        channel.load_ohm = ohm
-        channel.amplitude_vpp *= channel.load_share / before
-        channel.offset_v *= channel.load_share / before
+        self.channels[number].set_load(ohm)
         self._apply(number)
 
     @query(OUTPUT + ":LOAD", _limits(LOAD), required=0)
@@ -413,7 +380,7 @@ class Keysight33512B(ScpiDevice):
         """`BURSt:NCYCles`."""
         channel = self.channels[number]
         channel.cycles = value
-        if math.isinf(value) and channel.triggers_itself:
+        if math.isinf(value) and channel.repeat_s:
             channel.source = "BUS"
             self._adjusted("infinite burst changed trigger source to BUS")
         self._apply(number)
@@ -439,7 +406,7 @@ class Keysight33512B(ScpiDevice):
         """`TRIGger:SOURce`."""
         channel = self.channels[number]
         channel.source = source
-        if math.isinf(channel.cycles) and channel.triggers_itself:
+        if math.isinf(channel.cycles) and channel.repeat_s:
             channel.cycles = 1
             self._adjusted("turned off infinite burst to allow immediate trigger source")
         self._apply(number)

@@ -15,13 +15,13 @@ with the frequency f has the rate N · f. What the manual leaves open, or what i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from reservoir_hw.emulators.bench import VirtualBench
+from reservoir_hw.emulators.function_generator import FunctionGenerator, negative, setting
 from reservoir_hw.emulators.scpi.arguments import Block, Boolean, Integer, Keyword, Number, definite_block
 from reservoir_hw.emulators.scpi.errors import ScpiError
-from reservoir_hw.emulators.scpi.instrument import ScpiDevice
 from reservoir_hw.emulators.scpi.tree import command, query
 from reservoir_hw.emulators.tektronix.channel import ARBITRARY, Channel
 from reservoir_hw.emulators.tektronix.memory import (
@@ -40,15 +40,6 @@ LEVELS = SOURCE + "VOLTage[:LEVel][:IMMediate]"
 OFFSET_STEP_V = LEVEL_STEP_V = 1e-3
 
 
-def _setting(name: str) -> Any:
-    """A limit that depends on a channel's other settings."""
-    return lambda generator, channel: getattr(generator.channels[channel], name)
-
-
-def _negative(name: str) -> Any:
-    return lambda generator, channel: -getattr(generator.channels[channel], name)
-
-
 def _rounded(value: float, step: float, digits: int) -> float:
     """To multiples of a step, or to so many digits if that is coarser."""
     if not value:
@@ -57,10 +48,10 @@ def _rounded(value: float, step: float, digits: int) -> float:
     return float(f"{round(value / coarser) * coarser:.15g}")
 
 
-FREQUENCY = Number("HZ", _setting("lowest_hz"), _setting("highest_hz"))
-AMPLITUDE = Number(("V", "VPP"), _setting("lowest_vpp"), _setting("highest_vpp"))
-OFFSET = Number("V", _negative("highest_offset_v"), _setting("highest_offset_v"))
-LEVEL = Number("V", _negative("highest_v"), _setting("highest_v"))
+FREQUENCY = Number("HZ", setting("lowest_hz"), setting("highest_hz"))
+AMPLITUDE = Number(("V", "VPP"), setting("lowest_vpp"), setting("highest_vpp"))
+OFFSET = Number("V", negative("highest_offset_v"), setting("highest_offset_v"))
+LEVEL = Number("V", negative("highest_v"), setting("highest_v"))
 FUNCTION = Keyword("SINusoid", "SQUare", "RAMP", "DC", "USER", *USER, "EMEMory")
 EDIT_MEMORY, USER_MEMORY = Keyword("EMEMory"), Keyword("USER", *USER)
 ANY_MEMORY = Keyword("EMEMory", "USER", *USER)
@@ -92,18 +83,16 @@ def _data_query(rest: str, *arguments: Any) -> Callable[[Method], Method]:
     return declare
 
 
-class Afg3152C(ScpiDevice):
+class Afg3152C(FunctionGenerator[Channel]):
     """The generator, connected to a bench."""
 
     identity = "TEKTRONIX,AFG3152C,C000001,SCPI:99.0 FV:3.2.3"
 
     def __init__(self, bench: VirtualBench) -> None:
-        super().__init__()
-        self.bench = bench
+        super().__init__(bench)
         self.memory = WaveformMemory()
-        self.channels = {number: Channel(self.memory) for number in (1, 2)}
+        self.channels = {number: Channel(memory=self.memory) for number in (1, 2)}
         self._source, self._timer_s = "TIM", 1e-3
-        self._endless: set[int] = set()
 
     # ---- hooks ----------------------------------------------------------------------------------
 
@@ -112,16 +101,12 @@ class Afg3152C(ScpiDevice):
         self._source, self._timer_s = "TIM", 1e-3
         self.memory.reset()
         for number in self.channels:
-            self.channels[number] = Channel(self.memory)
+            self.channels[number] = Channel(memory=self.memory)
             self._apply(number)
 
     def trigger(self) -> None:
         """Of both channels, whatever the source is."""
-        ready = [n for n, channel in self.channels.items() if channel.bursts and n not in self._endless]
-        if not ready:
-            raise ScpiError(-211)
-        self.bench.start(ready)
-        self._endless.update(number for number in ready if math.isinf(self.channels[number].cycles))
+        self._trigger(self.channels)
 
     def answer(self, value: Any) -> bytes:
         """Infinity as the manual has it."""
@@ -129,14 +114,8 @@ class Afg3152C(ScpiDevice):
 
     # ---- the bench ------------------------------------------------------------------------------
 
-    def _apply(self, number: int) -> None:
-        """Bring a changed channel to its output. What it played is over."""
-        channel = self.channels[number]
-        repeated = self._source == "TIM"
-        self.bench.set_output(number, channel.output(self._timer_s if repeated else None))
-        self._stop([number])
-        if channel.on and channel.function != "DC" and (not channel.burst or (channel.bursts and repeated)):
-            self.bench.start([number])
+    def _repeat_s(self, number: int) -> float | None:
+        return self._timer_s if self._source == "TIM" else None
 
     def _apply_all(self) -> None:
         for number in self.channels:
@@ -147,11 +126,6 @@ class Afg3152C(ScpiDevice):
         for number, channel in self.channels.items():
             if channel.function == name:
                 self._apply(number)
-
-    def _stop(self, numbers: Iterable[int]) -> None:
-        stopped = list(numbers)
-        self.bench.stop(stopped)
-        self._endless.difference_update(stopped)
 
     # ---- shape and frequency --------------------------------------------------------------------
 
@@ -280,11 +254,7 @@ class Afg3152C(ScpiDevice):
     @command(OUTPUT + ":IMPedance", Number("OHM", 1.0, 10e3, infinity=True))
     def set_load(self, number: int, ohm: float) -> None:
         """`OUTPut:IMPedance`. What the generator makes stays the same; the volts that it states do not."""
-        channel = self.channels[number]
-        before = channel.load_share
-        channel.load_ohm = ohm
-        channel.amplitude_vpp *= channel.load_share / before
-        channel.offset_v *= channel.load_share / before
+        self.channels[number].set_load(ohm)
         self._apply(number)
 
     @query(OUTPUT + ":IMPedance")

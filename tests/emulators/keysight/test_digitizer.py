@@ -1,13 +1,11 @@
 """The oscilloscope by its language, by our driver, and by somebody else's."""
 
 import json
-import os
-import subprocess
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
+from emulators.foreign import run_witness
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault
 from reservoir_hw.drivers.visa.keysight_infiniivision import KeysightInfiniiVision, KeysightInfiniiVisionConfig
@@ -18,7 +16,6 @@ from reservoir_hw.emulators.servers.hislip import serving_hislip
 from reservoir_hw.emulators.servers.socket import serving_socket
 
 NO_ERROR = b'+0,"No error"'
-WITNESSES = Path(__file__).parents[1] / "witnesses"
 RAMP = np.linspace(-1.0, 1.0, 5000)
 
 
@@ -255,17 +252,11 @@ def test_our_driver_refuses_before_it_sends_anything(bench, scope):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("serving", [serving_socket, serving_hislip])
-def test_pymeasure_reads_the_same(bench, scope, serving):
-    python = os.environ.get("RESERVOIR_HW_WITNESSES")
-    if not python:
-        pytest.skip("RESERVOIR_HW_WITNESSES does not name the python that has PyMeasure")
+def test_pymeasure_reads_the_same(bench, scope, serving, tmp_path):
     bench.set_output(1, OutputSettings(on=True, waveform=Waveform(RAMP, 1e6, cycles=None, interpolation="linear")))
     bench.start([1])
     with serving(scope) as address:
-        script = WITNESSES / "pymeasure_dsox1102g.py"
-        done = subprocess.run([python, script, address], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
+        seen = json.loads(run_witness("pymeasure_dsox1102g.py", address, tmp_path))
     preamble = seen["preamble"]
     assert (preamble["format"], preamble["type"], preamble["points"]) == ("BYTE", "NORMAL", 1000)
     times = preamble["xorigin"] + preamble["xincrement"] * np.arange(1000)

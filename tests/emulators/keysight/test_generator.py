@@ -2,13 +2,11 @@
 
 import contextlib
 import math
-import os
-import subprocess
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
+from emulators.foreign import run_witness
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault
 from reservoir_hw.drivers.visa.keysight_33500 import Keysight33500Config
@@ -217,23 +215,12 @@ def test_our_driver_refuses_before_it_sends_and_tells_every_fault(generator):
         assert not generator.bench.output(1).on
 
 
-WITNESSES = Path(__file__).parents[1] / "witnesses"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("serving", [serving_socket, serving_hislip])
 @pytest.mark.parametrize("witness", ["pymeasure_33500.py", "qcodes_33512b.py"])
 def test_drivers_that_nobody_here_wrote(generator, serving, witness, tmp_path):
-    python = os.environ.get("RESERVOIR_HW_WITNESSES")
-    if not python:
-        pytest.skip("RESERVOIR_HW_WITNESSES names no python that has pymeasure, qcodes and pyvisa-py")
     with serving(generator) as address:
-        command = [python, str(WITNESSES / witness), address]
-        environment = {**os.environ, "HOME": str(tmp_path)}
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path, env=environment
-        )
-        assert done.returncode == 0, done.stderr
+        run_witness(witness, address, tmp_path)
         events = [event["event"] for event in generator.bench.log.events]
         if witness == "qcodes_33512b.py":
             assert events == ["on", "burst begins", "burst ends", "level", "off"]

@@ -1,13 +1,11 @@
 """The emulated Tektronix oscilloscope by its language and by our driver, and both instruments on one bench."""
 
 import json
-import os
-import subprocess
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
+from emulators.foreign import run_witness
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault
 from reservoir_hw.drivers.visa.roles import Input, Output, Trigger
@@ -275,20 +273,13 @@ def test_a_waveform_goes_through_both_instruments(bench):
 @pytest.mark.slow
 def test_drivers_that_nobody_here_wrote(bench, tmp_path):
     """tm_devices takes no port, so that each instrument has a host of its own."""
-    python = os.environ.get("RESERVOIR_HW_WITNESSES")
-    if not python:
-        pytest.skip("RESERVOIR_HW_WITNESSES names no python that has tm_devices and pyvisa-py")
     bench.set_output(2, OutputSettings())
-    witness = Path(__file__).parents[1] / "witnesses" / "tm_devices_afg3k_mso5.py"
     seen_at = tmp_path / "seen.json"
     with (
         serving_hislip(Mso54(bench), "127.0.0.1", 4880),
         serving_hislip(Afg3152C(bench), "127.0.0.2", 4880),
     ):
-        done = subprocess.run(
-            [python, witness, seen_at], capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path
-        )
-    assert done.returncode == 0, done.stderr
+        run_witness("tm_devices_afg3k_mso5.py", seen_at, tmp_path)
     seen = json.loads(seen_at.read_text())
     preamble, codes = seen["preamble"], np.array(seen["codes"])
     times = preamble["XZERO"] + (np.arange(len(codes)) - preamble["PT_OFF"]) * preamble["XINCR"]

@@ -1,12 +1,10 @@
 """The emulated Tektronix AFG3152C, and our driver on it."""
 
 import math
-import os
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
+from emulators.foreign import run_witness
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault
 from reservoir_hw.drivers.visa.tektronix_afg3000 import TektronixAfg3000Config
@@ -222,15 +220,8 @@ def test_an_upload_that_is_lost_does_not_play_the_waveform_before(generator):
 @pytest.mark.slow
 @pytest.mark.parametrize("serving", [serving_socket, serving_hislip])
 def test_a_driver_that_nobody_here_wrote(generator, serving, tmp_path):
-    python = os.environ.get("RESERVOIR_HW_WITNESSES")
-    if not python:
-        pytest.skip("RESERVOIR_HW_WITNESSES names no python that has pymeasure and pyvisa-py")
-    witness = Path(__file__).parents[1] / "witnesses" / "pymeasure_afg3152c.py"
     with serving(generator) as address:
-        done = subprocess.run(
-            [python, witness, address], capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path
-        )
-    assert done.returncode == 0, done.stderr
+        run_witness("pymeasure_afg3152c.py", address, tmp_path)
     events = generator.bench.log.events
     assert [event["event"] for event in events] == ["on", "burst begins", "burst ends", "off"]
     # A sine of 1 V from peak to peak around -0.5 V.

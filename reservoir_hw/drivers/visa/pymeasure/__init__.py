@@ -1,0 +1,1 @@
+"""Instruments that PyMeasure has a class for. PyMeasure itself is imported when they are built."""

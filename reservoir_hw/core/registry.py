@@ -59,7 +59,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "instruments": {
         "keysight_33500": "reservoir_hw.drivers.visa.keysight_33500:Keysight33500Config",
         "keysight_infiniivision": "reservoir_hw.drivers.visa.keysight_infiniivision:KeysightInfiniiVisionConfig",
-        "pymeasure": "reservoir_hw.drivers.visa.pymeasure.configuration:PymeasureConfig",
+        "pymeasure": "reservoir_hw.drivers.visa.pymeasure:PymeasureConfig",
         "tektronix_afg3000": "reservoir_hw.drivers.visa.tektronix_afg3000:TektronixAfg3000Config",
         "tektronix_mso": "reservoir_hw.drivers.visa.tektronix_mso:TektronixMsoConfig",
     },

@@ -1,1 +1,7 @@
-"""Instruments that PyMeasure has a class for. PyMeasure itself is imported when they are built."""
+"""`kind: pymeasure`: instruments that PyMeasure has a class for. PyMeasure is imported when they are built."""
+
+from reservoir_hw.drivers.visa.pymeasure.configuration import PymeasureConfig
+from reservoir_hw.drivers.visa.pymeasure.digitizer import PymeasureDigitizerConfig
+from reservoir_hw.drivers.visa.pymeasure.generator import PymeasureGeneratorConfig
+
+__all__ = ["PymeasureConfig", "PymeasureDigitizerConfig", "PymeasureGeneratorConfig"]

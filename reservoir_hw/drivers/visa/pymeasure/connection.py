@@ -47,6 +47,8 @@ class PymeasureConnection:
         self._config, self._paths = config, [*paths]
         self._class = _class_of(config.instrument)
         self._made: Any = None
+        # What an error is about.
+        self._doing = "*IDN?"
         self._lock = threading.RLock()
 
     def open(self) -> None:
@@ -70,7 +72,7 @@ class PymeasureConnection:
         with self._used() as made:
             for step, names in steps:
                 if step.call is not None:
-                    _called(made, step.call, step.arguments, names)
+                    self._call(made, step.call, step.arguments, names)
                 for path, value in step.set.items():
                     self._set(made, filled(path, names), filled(value, names))
             self._check_errors(made)
@@ -78,6 +80,7 @@ class PymeasureConnection:
     def set_number(self, path: str, value: float) -> float:
         """What is read back."""
         with self._used() as made:
+            self._doing = path
             _assign(made, path, value)
             found = float(_read(made, path))
             self._check_errors(made)
@@ -87,18 +90,21 @@ class PymeasureConnection:
         """The value of an attribute, or the result of a method."""
         with self._used() as made:
             if reading.call is not None:
-                return _called(made, reading.call, reading.arguments, names)
-            return _read(made, filled(reading.path, names))
+                return self._call(made, reading.call, reading.arguments, names)
+            self._doing = filled(reading.path, names)
+            return _read(made, self._doing)
 
     def write(self, *commands: str) -> None:
         """Send commands as they are."""
         with self._used() as made:
             for command in commands:
+                self._doing = command
                 made.write(command)
 
     def finish(self, timeout_s: float) -> None:
         """Until all that was asked for is done (`*OPC?`)."""
         with self._used() as made:
+            self._doing = "*OPC?"
             made.adapter.connection.timeout = 1000 * timeout_s
             made.ask("*OPC?")
             made.adapter.connection.timeout = 1000 * self._config.timeout_s
@@ -108,7 +114,6 @@ class PymeasureConnection:
         import pyvisa
         from pyvisa.constants import StatusCode
 
-        address, name = self._config.address, self._config.instrument.partition(":")[2]
         with self._lock:
             try:
                 if self._made is None:
@@ -116,16 +121,17 @@ class PymeasureConnection:
                 yield self._made
             except BaseException as error:
                 self.close()
+                where = f"{self._config.address}: {self._doing}"
                 match error:
                     case ReservoirError():
                         raise
                     case pyvisa.VisaIOError() if error.error_code == StatusCode.error_timeout:
                         limit = f"{self._config.timeout_s:g} s"
-                        raise DeviceTimeout(f"{address}: nothing came within {limit}, and an answer was due") from None
+                        raise DeviceTimeout(f"{where}: nothing came within {limit}, and an answer was due") from None
                     case pyvisa.Error() | OSError():
-                        raise DeviceDisconnected(f"{address}: the connection is gone: {text_of(error)}") from error
+                        raise DeviceDisconnected(f"{where}: the connection is gone: {text_of(error)}") from error
                     case Exception():
-                        raise DeviceFault(f"{address}: {name}: {type(error).__name__}: {text_of(error)}") from error
+                        raise DeviceFault(f"{where}: {type(error).__name__}: {text_of(error)}") from error
                 raise
 
     def _make(self) -> None:
@@ -151,7 +157,15 @@ class PymeasureConnection:
             _place(self._made, path)
         self.idn = idn
 
+    def _call(self, made: Any, call: str, arguments: Any, names: Mapping[str, Any]) -> Any:
+        self._doing = filled(call, names)
+        owner, name = _place(made, self._doing)
+        given = filled(arguments, names)
+        method = getattr(owner, name)
+        return method(**given) if isinstance(given, dict) else method(*given)
+
     def _set(self, made: Any, path: str, value: Any) -> None:
+        self._doing = path
         _assign(made, path, value)
         try:
             found = _read(made, path)
@@ -164,6 +178,7 @@ class PymeasureConnection:
             raise DeviceFault(f"{self._config.address}: {path} is {found!r}, and {value!r} was set")
 
     def _check_errors(self, made: Any) -> None:
+        self._doing = "check_errors"
         found = made.check_errors()
         if found:
             raise DeviceFault(f"{self._config.address}: the instrument reports {'; '.join(map(str, found))}")
@@ -208,14 +223,6 @@ def _assign(made: Any, path: str, value: Any) -> None:
         setattr(owner, name, value)
     except (ValueError, TypeError) as error:
         raise ConfigurationError(f"{path} = {value!r} is refused by {type(owner).__name__}: {error}") from error
-
-
-def _called(made: Any, call: str, arguments: Any, names: Mapping[str, Any]) -> Any:
-    path = filled(call, names)
-    owner, name = _place(made, path)
-    given = filled(arguments, names)
-    method = getattr(owner, name)
-    return method(**given) if isinstance(given, dict) else method(*given)
 
 
 def _agree(value: Any, found: Any, tolerance: float) -> bool:

@@ -1,23 +1,65 @@
-"""A digitizer that is driven by a class of PyMeasure."""
+"""Below `digitizer:`, one that is driven by a class of PyMeasure."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
+from pydantic import Field, PositiveInt, model_validator
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, DeviceTimeout
-from reservoir_hw.drivers.visa.pymeasure.configuration import PymeasureDigitizerConfig
+from reservoir_hw.drivers.visa.pymeasure.configuration import NAMES, PymeasureConfig
 from reservoir_hw.drivers.visa.pymeasure.connection import PymeasureConnection
-from reservoir_hw.drivers.visa.pymeasure.steps import Condition, Step, filled, for_each
-from reservoir_hw.drivers.visa.roles import Input, Trigger, Waveform
+from reservoir_hw.drivers.visa.pymeasure.steps import Condition, Reading, Step, filled, for_each
+from reservoir_hw.drivers.visa.roles import DigitizerConfig, Input, Trigger, Waveform
 
 _LOOK_S = 0.002
 _READ_BACK = 0.05
 # Of a range, at each of its ends: a step of a converter of 8 bits.
 _CLIPPED = 1 / 256
+
+
+class Fetch(Reading):
+    """A record of one input, and where in it its volts and its times are: keys and indices, one after another."""
+
+    volts: list[int | str] = Field(default_factory=list, description="an array; by default the result itself")
+    times_s: list[int | str] | None = Field(default=None, description="an array, 0 at the trigger")
+    interval_s: list[int | str] | None = Field(default=None, description="without times_s: between two samples")
+    start_s: list[int | str] | None = Field(default=None, description="without times_s: of the first sample")
+
+    @model_validator(mode="after")
+    def _one_time(self) -> Self:
+        both = self.interval_s is not None and self.start_s is not None
+        if (self.times_s is not None) == both:
+            raise ValueError("either times_s, or interval_s and start_s, say when the samples were taken")
+        return self
+
+
+class PymeasureDigitizerConfig(PymeasureConfig, DigitizerConfig):
+    """A digitizer that takes single records. A step that has {input} is carried out for each input."""
+
+    memory_samples: PositiveInt = Field(description="per record and input, at any rate that is asked for")
+    words: dict[Literal["rising", "falling", "external", "dc", "ac"], Any] = Field(
+        default_factory=dict, description="what {slope}, {source} and {coupling} are called by the instrument"
+    )
+    configure: list[Step] = Field(min_length=1, description="inputs, time base and trigger")
+    arm: list[Step] = Field(min_length=1, description="take the next record")
+    armed: Condition | None = Field(
+        default=None, description="when it waits for the trigger; null: it does when `arm` is done"
+    )
+    done: Condition = Field(description="when the record is complete")
+    fetch: Fetch = Field(description="the record of {input}")
+
+    steps = ("configure", "arm", "armed", "done", "fetch")
+    names = NAMES | {
+        "input", "coupling", "impedance_ohm", "before_s", "centre_s", "source", "level_v", "slope",
+    }  # fmt: skip
+
+    def build(self) -> PymeasureDigitizer:
+        """Not yet open. Raises `MissingExtra` without PyMeasure."""
+        return PymeasureDigitizer(self)
 
 
 class PymeasureDigitizer:
@@ -63,7 +105,10 @@ class PymeasureDigitizer:
                 f"{config.address}: a record has at most {config.memory_samples} samples, {samples} are needed"
             )
         timing = _timing(trigger, sample_rate_hz, samples)
-        self._names = {number: {**timing, **_range(number, channel)} for number, channel in config.inputs.items()}
+        for number, channel in config.inputs.items():
+            known = {**timing, **_range(number, channel)}
+            words = {name: config.words.get(known[name], known[name]) for name in ("slope", "source", "coupling")}
+            self._names[number] = {**known, **words}
         self._taken = tuple(inputs)
         self._connection.write("*CLS")
         self._carry_out(config.configure)

@@ -1,19 +1,58 @@
-"""A generator that is driven by a class of PyMeasure."""
+"""Below `generator:`, one that is driven by a class of PyMeasure."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
+from pydantic import Field, PositiveInt, model_validator
 
-from reservoir_hw.drivers.visa.pymeasure.configuration import PymeasureGeneratorConfig
+from reservoir_hw.drivers.visa.burst_generator import BurstGeneratorConfig
+from reservoir_hw.drivers.visa.pymeasure.configuration import NAMES, PymeasureConfig
 from reservoir_hw.drivers.visa.pymeasure.connection import PymeasureConnection
-from reservoir_hw.drivers.visa.pymeasure.steps import filled
+from reservoir_hw.drivers.visa.pymeasure.steps import Step, filled
 from reservoir_hw.drivers.visa.roles import Output, SafeState
 
 # A text has about six characters for each sample, and some instruments are slow to read it.
 _SAMPLES_PER_S = 1e4
+
+
+class PymeasureGeneratorConfig(PymeasureConfig, BurstGeneratorConfig):
+    """A generator of one output that plays a waveform once for each trigger."""
+
+    outputs: dict[int, Output] = Field(min_length=1, max_length=1, description="one, by its number")
+    shortest_waveform: PositiveInt = Field(default=2, description="in samples")
+    codes: tuple[float, float] | None = Field(
+        default=None, description="what {waveform} has for the ends of range_v, such as [-32767, 32767]; null: volts"
+    )
+    whole_codes: bool = Field(default=True, description="codes are whole numbers")
+    upload: list[Step] = Field(min_length=1, description="until the output plays {waveform} once for each trigger")
+    sample_rate_hz: str | None = Field(default=None, description="the attribute that is the sample rate")
+    frequency_hz: str | None = Field(
+        default=None, description="where there is none: the attribute that is the frequency of the whole waveform"
+    )
+    arm: list[Step] = Field(min_length=1, description="switch the output on")
+    trigger: list[Step] = Field(min_length=1, description="play")
+    safe: list[str] = Field(min_length=1, description="SCPI commands that switch the output off: the guard sends them")
+
+    # The class of PyMeasure knows its instrument.
+    highest_v = math.inf
+    smallest_vpp = 0.0
+
+    steps = ("upload", "arm", "trigger")
+    names = NAMES | {"output", "waveform", "load_ohm", "safe_v"}
+
+    @model_validator(mode="after")
+    def _one_rate(self) -> Self:
+        if (self.sample_rate_hz is None) == (self.frequency_hz is None):
+            raise ValueError("either sample_rate_hz or frequency_hz names the attribute that says how fast it plays")
+        return self
+
+    def build(self) -> PymeasureGenerator:
+        """Not yet open. Raises `MissingExtra` without PyMeasure."""
+        return PymeasureGenerator(self)
 
 
 class PymeasureGenerator:

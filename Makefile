@@ -1,6 +1,7 @@
 # Everything that is needed on a fresh machine: `make demo`, `make test`.
 PYTHON ?= python3
 VENV := .venv
+WITNESSES := .venv-witnesses
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
@@ -20,6 +21,12 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	$(INSTALL) -e '.[dev]'
 	@touch $@ $(VENV)/.demo
 
+# Without constraints.txt: the packages of others need other versions.
+$(WITNESSES)/.done: pyproject.toml
+	$(PYTHON) -m venv --clear $(WITNESSES)
+	$(WITNESSES)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[visa,witnesses]'
+	@touch $@
+
 demo: $(VENV)/.demo  ## Reproduce the first results of Tong et al. 2007 (three minutes)
 	$(BIN)/reservoir-hw run examples/elman_grammar/paper.yaml
 
@@ -34,8 +41,8 @@ check: $(VENV)/.dev  ## ruff, import-linter, tests of the core and the contract:
 test: $(VENV)/.dev  ## Tests, under ten minutes
 	$(BIN)/python -m pytest -n 2 -m 'not slow'
 
-test-slow: $(VENV)/.dev  ## The long tests, under forty minutes
-	$(BIN)/python -m pytest -m slow
+test-slow: $(VENV)/.dev $(WITNESSES)/.done  ## The long tests, under forty minutes
+	RESERVOIR_HW_WITNESSES=$(CURDIR)/$(WITNESSES)/bin/python $(BIN)/python -m pytest -m slow
 
 lint: $(VENV)/.dev  ## ruff, pyright, import-linter
 	$(BIN)/ruff check .
@@ -54,4 +61,4 @@ structure: $(BIN)/python  ## Count rooms, arrows, code lines, guards, dispatches
 	$(BIN)/python tools/structure.py
 
 clean:  ## Remove the environment and everything that was built
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(WITNESSES) build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache .hypothesis

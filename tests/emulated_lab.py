@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from reservoir_hw.emulators.bench import BenchConfig, VirtualBench
-from reservoir_hw.emulators.dialects import DIALECTS
+from reservoir_hw.emulators.dialects import dialect_named
 from reservoir_hw.emulators.faults import FaultPlan
 from reservoir_hw.emulators.lab import virtual_lab
 from reservoir_hw.emulators.physics.devices import Ikeda
@@ -33,9 +33,11 @@ class Lab:
         return self.bench.output(1).on
 
 
-def configuration(generator: str, digitizer: str, dialect: str = "keysight", **more: Any) -> dict[str, Any]:
-    """For the device `ikeda` with its defaults."""
-    spoken = DIALECTS[dialect]
+def configuration(
+    generator: str, digitizer: str, dialect: str = "keysight", of: str | None = None, **more: Any
+) -> dict[str, Any]:
+    """For the device `ikeda` with its defaults; `of` is the dialect of the generator, if it is another one."""
+    spoken = dialect_named(dialect, of)
     return {
         "kind": "visa",
         "device_name": "emulated ikeda",
@@ -71,10 +73,11 @@ def emulated_lab(
     faults: FaultPlan | None = None,
     *,
     hislip: bool = False,
+    generator: str | None = None,
     **more: Any,
 ) -> Iterator[Lab]:
     """Both instruments on sockets of this process."""
-    with virtual_lab(DIALECTS[dialect], config, hislip=hislip, log=log, faults=faults) as lab:
+    with virtual_lab(dialect_named(dialect, generator), config, hislip=hislip, log=log, faults=faults) as lab:
         # Each output begins with a line that says that it is off.
         lab.bench.log.events.clear()
-        yield Lab(lab.bench, configuration(lab.generator, lab.digitizer, dialect, **more))
+        yield Lab(lab.bench, configuration(lab.generator, lab.digitizer, dialect, generator, **more))

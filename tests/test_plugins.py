@@ -68,6 +68,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (source / "lab_diodes.py").write_text(example)
     (source / "lab_quadratic_module.py").write_text(module)
     (source / "lab_quadratic.py").write_text(readout)
+    (instrument,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/instruments.md").read_text(), flags=re.DOTALL)
+    driver = instrument.split("class LabGeneratorConfig")[0].partition("class ")[2].strip().splitlines()
+    assert len([line for line in driver if line.strip()]) <= 20
+    (source / "lab_generator.py").write_text(instrument)
     target = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*command, "--target", str(target), str(source)], check=True, capture_output=True)
@@ -115,6 +119,27 @@ def test_the_documented_readout_from_training_to_the_edge(site: Path) -> None:
     assert written["model"] == "ReservoirLM(QuadraticReadout)"
     done = run_in(site, "-c", COMPARE, folder)
     assert done.stdout.strip() == written["text"].strip(), done.stderr
+
+
+DRIVE = """
+import numpy as np
+from emulated_lab import emulated_lab
+from reservoir_hw import open_reservoir
+u = np.random.default_rng(0).uniform(-1, 1, (1, 10, 1))
+with emulated_lab() as lab:
+    states = []
+    for kind in (lab.config["generator"]["kind"], "lab_generator"):
+        lab.config["generator"]["kind"] = kind
+        with open_reservoir(lab.config) as reservoir:
+            states.append(reservoir.run(u))
+    assert not lab.on()
+assert np.abs(states[1] - states[0]).max() < 0.1 * states[0].std()
+"""
+
+
+def test_the_documented_instrument_plays(site: Path) -> None:
+    done = run_in(site, "-c", DRIVE)
+    assert done.returncode == 0, done.stderr
 
 
 def write_dist(folder: Path, name: str, entry_points: str) -> None:

@@ -41,6 +41,9 @@ def bench(
             metavar="DEVICE", help="The device under test: ikeda, mackey_glass, linear, or a YAML file of the bench."
         ),
     ] = "ikeda",
+    generator: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A generator of another dialect than the digitizer.")
+    ] = None,
     hislip: Annotated[bool, typer.Option("--hislip", help="HiSLIP instead of raw sockets.")] = False,
     port: Annotated[
         int, typer.Option(min=0, max=65534, help="Of the generator; the digitizer has the next. 0: any that are free.")
@@ -65,7 +68,8 @@ def bench(
     from reservoir_hw.emulators.dialects import dialect_named
     from reservoir_hw.emulators.lab import virtual_lab
 
-    spoken, config = dialect_named(dialect), _bench_of(dut)
+    spoken, config = dialect_named(dialect, generator), _bench_of(dut)
+    names = dialect if generator is None else f"{dialect}, with a generator of {generator}"
     with virtual_lab(spoken, config, hislip=hislip, port=port, log=log, faults=_faults_of(faults)) as lab:
         text = _reservoir_file(spoken, lab, log)
         if out is not None:
@@ -73,7 +77,7 @@ def bench(
         # Its `put` may be called by the handler of a signal.
         asked: SimpleQueue[None] = SimpleQueue()
         with StopOnSignals(lambda: asked.put(None), lambda: True):
-            _say_as_json(lab, log, text) if json else _say(dialect, lab, log, out, text)
+            _say_as_json(lab, log, text) if json else _say(names, lab, log, out, text)
             asked.get()
     bursts = sum(event["event"] == "burst begins" for event in lab.bench.log.events)
     typer.echo(f"The bench has ended after {bursts} bursts.", err=json)
@@ -173,8 +177,8 @@ def _wider(low: float, high: float) -> list[float]:
     return [math.floor(100 * (low - spare)) / 100, math.ceil(100 * (high + spare)) / 100]
 
 
-def _say(dialect: str, lab: Lab, log: Path | None, out: Path | None, text: str) -> None:
-    typer.echo(f"Emulated instruments ({dialect}): generator at {lab.generator}, digitizer at {lab.digitizer}")
+def _say(names: str, lab: Lab, log: Path | None, out: Path | None, text: str) -> None:
+    typer.echo(f"Emulated instruments ({names}): generator at {lab.generator}, digitizer at {lab.digitizer}")
     if log is not None:
         typer.echo(f"What the outputs do is written to {log}; `reservoir-hw emulate check {log}` reads it.")
     if out is not None:

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -59,6 +59,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "instruments": {
         "keysight_33500": "reservoir_hw.drivers.visa.keysight_33500:Keysight33500Config",
         "keysight_infiniivision": "reservoir_hw.drivers.visa.keysight_infiniivision:KeysightInfiniiVisionConfig",
+        "pymeasure": "reservoir_hw.drivers.visa.pymeasure:PymeasureConfig",
         "tektronix_afg3000": "reservoir_hw.drivers.visa.tektronix_afg3000:TektronixAfg3000Config",
         "tektronix_mso": "reservoir_hw.drivers.visa.tektronix_mso:TektronixMsoConfig",
     },
@@ -116,6 +117,8 @@ def find(group: str, kind: str) -> Plugin:
     return plugins[kind]
 
 
+Role = TypeVar("Role", bound=Config)
+
 _NEEDS_KIND = {"backends": "a reservoir", "instruments": "an instrument"}
 
 
@@ -130,8 +133,8 @@ def of_its_kind(group: str, value: Any, base: type[Config]) -> Any:
         raise ConfigurationError(
             f"{_NEEDS_KIND[group]} needs `kind:`, for instance kind: {next(iter(BUILT_IN[group]))}"
         )
-    model = find(group, value["kind"]).load()
-    if not issubclass(model, base):
+    model = in_role(find(group, value["kind"]).load(), base)
+    if model is None:
         raise ConfigurationError(f"kind {value['kind']!r} is no {base.__name__.removesuffix('Config').lower()}")
     try:
         return model.model_validate_json(json.dumps(value), strict=True)
@@ -140,6 +143,14 @@ def of_its_kind(group: str, value: Any, base: type[Config]) -> Any:
         raise ValidationError.from_exception_data(
             error.title, [_readable(problem, model) for problem in error.errors()], "json"
         ) from None
+
+
+def in_role(model: type[Config], base: type[Role]) -> type[Role] | None:
+    """The class behind a kind, where a `base` is wanted: the registered one, or else a subclass of it that is a `base`.
+
+    So an instrument that is a generator and a digitizer has one kind: what the classes for both have in common.
+    """
+    return next((one for one in (model, *model.__subclasses__()) if issubclass(one, base)), None)
 
 
 def _readable(problem: Any, model: type[Config]) -> InitErrorDetails:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from reservoir_hw.core.errors import ConfigurationError
@@ -31,8 +31,14 @@ DIALECTS = {
 }
 
 
-def dialect_named(name: str) -> Dialect:
-    """Raises `ConfigurationError` with the names that there are."""
+def dialect_named(name: str, generator: str | None = None) -> Dialect:
+    """A dialect, with the generator of another one if that is named.
+
+    Raises `ConfigurationError` with the names that there are.
+    """
+    if generator is not None:
+        other = dialect_named(generator)
+        return replace(dialect_named(name), generator_kind=other.generator_kind, generator=other.generator)
     try:
         return DIALECTS[name]
     except KeyError:

@@ -73,8 +73,10 @@ def test_a_bench_is_driven_by_the_reservoir_file_that_it_prints(tmp_path):
 
 
 def test_the_default_bench_says_what_to_write_into_a_file(tmp_path):
-    with emulating("--hislip", cwd=tmp_path) as said:
-        assert "hislip0," in next(said)
+    with emulating("--hislip", "--generator", "tektronix", cwd=tmp_path) as said:
+        first = next(said)
+        assert "(keysight, with a generator of tektronix)" in first
+        assert "hislip0," in first
         assert next(said).endswith("(Ctrl-C ends the bench):\n")
         assert next(said) == "\n"
         lines = iter(lambda: next(said), "\n")
@@ -85,6 +87,7 @@ def test_the_default_bench_says_what_to_write_into_a_file(tmp_path):
     assert (config.channels.output, config.channels.answer, config.channels.monitor) == (1, 1, 2)
     assert 20 < config.memory_steps < 30
     assert config.hil is None
+    assert (config.generator.kind, config.digitizer.kind) == ("tektronix_afg3000", "keysight_infiniivision")
 
 
 def test_wrong_options_are_told_in_a_sentence(tmp_path):
@@ -95,6 +98,7 @@ def test_wrong_options_are_told_in_a_sentence(tmp_path):
     bench = ["bench", "--dialect", "keysight", "--port", "0", "--dut"]
     for arguments, said in (
         (["bench", "--dialect", "siglent"], "there is no dialect 'siglent'; there are: keysight, tektronix"),
+        (["bench", "--dialect", "keysight", "--generator", "lecroy"], "there is no dialect 'lecroy'"),
         ([*bench, "film"], "--dut film: there is no such file, and the devices are ikeda, mackey_glass, linear"),
         ([*bench, "bare.yaml"], "none of the inputs of this bench has a device"),
         ([*bench, "wild.yaml"], "does not forget its past within 0.2 s"),

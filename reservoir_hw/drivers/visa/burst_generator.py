@@ -50,6 +50,29 @@ class BurstGeneratorConfig(GeneratorConfig):
                 )
         return self
 
+    def check(self, volts: Mapping[int, np.ndarray], sample_rate_hz: float, shortest: int) -> None:
+        """Raise `ConfigurationError` for waveforms (time,) by output that must not be played.
+
+        The instrument needs `shortest` samples, with the one at `safe_v` that is put before them.
+        """
+        unknown = sorted(set(volts) - set(self.outputs))
+        if unknown:
+            raise ConfigurationError(f"{self.address} has no output {unknown[0]} (outputs: {[*self.outputs]})")
+        lengths = {len(samples) for samples in volts.values()}
+        if len(lengths) != 1:
+            raise ConfigurationError(f"{self.address}: waveforms of one burst have one length, these {sorted(lengths)}")
+        (length,) = lengths
+        shortest, longest = shortest - 1, self.memory_samples - 1
+        if not shortest <= length <= longest:
+            raise ConfigurationError(f"{self.address}: a waveform has {shortest} to {longest} samples, not {length}")
+        if sample_rate_hz > self.highest_sample_rate_hz:
+            raise ConfigurationError(
+                f"{self.address}: {sample_rate_hz:g} samples/s exceed highest_sample_rate_hz "
+                f"{self.highest_sample_rate_hz:g}"
+            )
+        for number, samples in volts.items():
+            self.outputs[number].check(number, samples, sample_rate_hz)
+
 
 class BurstGenerator(ScpiInstrument):
     """Plays a waveform once for each software trigger.
@@ -77,7 +100,7 @@ class BurstGenerator(ScpiInstrument):
 
     def load(self, volts: Mapping[int, np.ndarray], sample_rate_hz: float) -> float:
         """See `Awg.load`."""
-        self._check(volts, sample_rate_hz)
+        self._config.check(volts, sample_rate_hz, self.shortest)
         self._loaded = ()
         # An output of the waveforms before must not play along.
         self.write("*CLS", *(f"OUTP{number} OFF" for number in self._config.outputs))
@@ -123,22 +146,3 @@ class BurstGenerator(ScpiInstrument):
 
     def _all_off(self) -> tuple[str, ...]:
         return ("ABOR", *(f"OUTP{number} OFF" for number in self._config.outputs))
-
-    def _check(self, volts: Mapping[int, np.ndarray], sample_rate_hz: float) -> None:
-        unknown = sorted(set(volts) - set(self._config.outputs))
-        if unknown:
-            raise ConfigurationError(f"{self.address} has no output {unknown[0]} (outputs: {[*self._config.outputs]})")
-        lengths = {len(samples) for samples in volts.values()}
-        if len(lengths) != 1:
-            raise ConfigurationError(f"{self.address}: waveforms of one burst have one length, these {sorted(lengths)}")
-        (length,) = lengths
-        shortest, longest = self.shortest - 1, self.longest_waveform
-        if not shortest <= length <= longest:
-            raise ConfigurationError(f"{self.address}: a waveform has {shortest} to {longest} samples, not {length}")
-        if sample_rate_hz > self._config.highest_sample_rate_hz:
-            raise ConfigurationError(
-                f"{self.address}: {sample_rate_hz:g} samples/s exceed highest_sample_rate_hz "
-                f"{self._config.highest_sample_rate_hz:g}"
-            )
-        for number, samples in volts.items():
-            self._config.outputs[number].check(number, samples, sample_rate_hz)

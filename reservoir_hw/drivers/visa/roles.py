@@ -146,8 +146,10 @@ class Waveform:
 class Instrument(Protocol):
     """A connection to an instrument."""
 
-    idn: str
-    """Its answer to `*IDN?`; empty before `open`."""
+    @property
+    def idn(self) -> str:
+        """Its answer to `*IDN?`; empty before `open`."""
+        ...
 
     def open(self) -> Any:
         """Connect. Raises `ConfigurationError` where another instrument answers. Idempotent."""

@@ -122,12 +122,13 @@ def _sections(address: str, identity: str) -> Iterator[str]:
     """A section for each kind of instrument whose driver takes what says this about itself."""
     for kind, plugin in registry.available("instruments").items():
         try:
-            model = plugin.load()
+            registered = plugin.load()
         except ConfigurationError:
             # `list instruments` says what is wrong with it.
             continue
         for name, role, channels, text in _ROLES:
-            if issubclass(model, role) and _takes(model, kind, channels, identity):
+            model = registry.in_role(registered, role)
+            if model is not None and _takes(model, kind, channels, identity):
                 yield f"{name}:\n  kind: {kind}\n  address: {address}\n  {channels}: {text}\n"
 
 

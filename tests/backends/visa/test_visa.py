@@ -27,7 +27,7 @@ from reservoir_hw.core.errors import (
 from reservoir_hw.core.reservoir_config import parse_reservoir
 from reservoir_hw.drivers.visa.scpi import ScpiInstrument
 from reservoir_hw.emulators.bench import BenchConfig
-from reservoir_hw.emulators.physics.devices import Ikeda
+from reservoir_hw.emulators.physics.devices import Ikeda, Linear
 from reservoir_hw.readout.linear.ridge import RidgeReadout
 from reservoir_hw.tasks.narma.task import narma_series
 
@@ -86,6 +86,24 @@ def test_states_are_those_of_the_equation(dialect: str, read: dict[str, Any]) ->
     assert settings["clock_ppm"] == pytest.approx(12, abs=3)
     assert settings["counters"]["saturations"] == 0
     assert settings["instruments"]["generator"].lower().startswith(dialect)
+
+
+@pytest.mark.parametrize(("generator", "digitizer"), [("tektronix", "keysight"), ("keysight", "tektronix")])
+def test_another_generator_needs_one_line(generator: str, digitizer: str) -> None:
+    """Its kind and its address. They go from sample to sample on other ways, of which a linear device shows no mean."""
+    bench, u = BenchConfig().with_device(Linear(noise_v=0.0)), inputs(60)
+    with emulated_lab(bench, dialect=digitizer) as lab:
+        config = changed(lab.config, digitizer__inputs={"1": {"range_v": [-1, 1]}, "2": {"range_v": [-1.1, 1.1]}})
+        with open_reservoir(config) as reservoir:
+            of_one_make = reservoir.run(u)
+    with emulated_lab(bench, dialect=digitizer, generator=generator) as lab:
+        other = {key: lab.config["generator"][key] for key in ("kind", "address")}
+        swapped = changed(config, digitizer__address=lab.config["digitizer"]["address"])
+        with open_reservoir({**swapped, "generator": {**config["generator"], **other}}) as reservoir:
+            mixed = reservoir.run(u)
+            assert reservoir.provenance()["instruments"]["generator"].lower().startswith(generator)
+    step_v = 2 / 4096
+    assert np.sqrt(np.mean((mixed - of_one_make) ** 2)) < step_v < 0.01 * mixed.std()
 
 
 def test_long_inputs_are_cut_to_the_memory() -> None:

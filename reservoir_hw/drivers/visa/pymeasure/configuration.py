@@ -1,0 +1,52 @@
+"""What a file says about any instrument that PyMeasure has a class for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, NonNegativeFloat, model_validator
+
+from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES
+from reservoir_hw.core.functions import FUNCTION
+from reservoir_hw.drivers.visa.addresses import is_raw_socket
+from reservoir_hw.drivers.visa.pymeasure.steps import names_in
+from reservoir_hw.drivers.visa.roles import InstrumentConfig
+
+NAMES = {"low_v", "high_v", "span_v", "middle_v", "samples", "sample_rate_hz", "duration_s"}
+"""Of a channel, and of what is played or recorded."""
+
+
+class PymeasureConfig(InstrumentConfig):
+    """An instrument that PyMeasure has a class for: `outputs` below `generator:`, `inputs` below `digitizer:`."""
+
+    kind: Literal["pymeasure"]
+    instrument: str = Field(pattern=FUNCTION, description="PyMeasure's class, as module:class")
+    identity: str = Field(
+        min_length=1, description="regular expression for the answer to *IDN?: another instrument is refused"
+    )
+    connection: Annotated[dict[str, Any], NO_INFLUENCE_ON_STATES] = Field(
+        default_factory=dict, description="what the class is made with, such as {baud_rate: 9600}"
+    )
+    tolerance: NonNegativeFloat = Field(
+        default=0.01, description="by how much of its value an attribute may differ when it is read back"
+    )
+
+    steps: ClassVar[tuple[str, ...]]
+    """The fields in which {names} may stand."""
+    names: ClassVar[set[str]]
+    """What these names may be."""
+
+    @model_validator(mode="after")
+    def _known_names(self) -> Self:
+        for field in self.steps:
+            unknown = sorted(names_in([getattr(self, field)]) - self.names)
+            if unknown:
+                known = ", ".join(f"{{{name}}}" for name in sorted(self.names))
+                raise ValueError(f"{field} has {{{unknown[0]}}}; known here are {known}")
+        return self
+
+    @property
+    def made_with(self) -> dict[str, Any]:
+        """Beside the address. On a raw socket nothing but a newline says where a message ends."""
+        ends = dict.fromkeys(("read_termination", "write_termination"), "\n") if is_raw_socket(self.address) else {}
+        return {"visa_library": self.library, **ends, **self.connection}

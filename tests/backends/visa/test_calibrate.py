@@ -66,11 +66,11 @@ def test_planted_values_lie_in_the_intervals(capsys: pytest.CaptureFixture[str])
     assert max(missed.values()) <= 1
 
 
-@pytest.mark.parametrize("monitored", [True, False])
+@pytest.mark.parametrize("monitored", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_states_of_a_calibrated_bench_are_those_of_the_equation(tmp_path: Path, monitored: bool) -> None:
     device, u = Ikeda(), np.random.default_rng(0).uniform(-1, 1, (1, 150, 1))
     path = tmp_path / "bench.json"
-    with emulated_lab(dialect="tektronix", samples_per_node=40.0) as lab:
+    with emulated_lab(dialect="tektronix", samples_per_node=20.0) as lab:
         config = {**lab.config, "calibration": str(path)} if monitored else without_monitor(lab, path)
         result = calibrated(config, path, "--json")
         assert result.exit_code == 0, result.output

@@ -34,7 +34,9 @@ SPARE = 0.2
 
 @app.command("bench")
 def bench(
-    dialect: Annotated[str, typer.Option(metavar="NAME", help="What the instruments understand: keysight, tektronix.")],
+    dialect: Annotated[
+        str, typer.Option(metavar="NAME", help="What the instruments understand: keysight, tektronix, red_pitaya.")
+    ],
     dut: Annotated[
         str,
         typer.Option(
@@ -68,7 +70,8 @@ def bench(
     from reservoir_hw.emulators.dialects import dialect_named
     from reservoir_hw.emulators.lab import virtual_lab
 
-    spoken, config = dialect_named(dialect, generator), _bench_of(dut)
+    spoken = dialect_named(dialect, generator)
+    config = _bench_of(dut, spoken)
     names = dialect if generator is None else f"{dialect}, with a generator of {generator}"
     with virtual_lab(spoken, config, hislip=hislip, port=port, log=log, faults=_faults_of(faults)) as lab:
         text = _reservoir_file(spoken, lab, log)
@@ -98,15 +101,15 @@ def check(log: Annotated[Path, typer.Argument(metavar="LOG", help="What `emulate
     typer.echo("all outputs are off")
 
 
-def _bench_of(dut: str) -> BenchConfig:
-    """The default bench with a device that has a name, or the bench of a file."""
+def _bench_of(dut: str, dialect: Dialect) -> BenchConfig:
+    """The dialect's bench with a device that has a name, or the bench of a file."""
     from reservoir_hw.core.configuration import Document, validate
     from reservoir_hw.emulators.bench import BenchConfig
     from reservoir_hw.emulators.physics.devices import Ikeda, Linear, MackeyGlass
 
     known: dict[str, type[Model]] = {"ikeda": Ikeda, "mackey_glass": MackeyGlass, "linear": Linear}
     if dut in known:
-        return BenchConfig().with_device(known[dut]())
+        return dialect.bench.with_device(known[dut]())
     if not Path(dut).exists():
         raise ConfigurationError(f"--dut {dut}: there is no such file, and the devices are {', '.join(known)}")
     return validate(BenchConfig, Document.from_file(dut))
@@ -129,11 +132,13 @@ def _reservoir_file(dialect: Dialect, lab: Lab, log: Path | None) -> str:
     offset_v = WORKING_POINT_V.get(device.kind, 0.0)
     low_v, high_v = (offset_v + GAIN * end for end in INPUT_RANGE)
     seen = behaviour(device, low_v, offset_v, high_v, THETA_S)
-    reach_v = math.ceil(max(-low_v, high_v))
-    inputs = [f"{answer}: {{range_v: {_wider(*seen.range_v)}}}"]
+    # All of these are volts at the device.
+    amplification = cable.amplification
+    reach_v = math.ceil(max(-low_v, high_v)) / amplification
+    inputs = [f"{answer}: {{range_v: {_range(*seen.range_v, dialect)}}}"]
     channels = [f"output: {cable.output}", f"answer: {answer}"]
     if monitor is not None:
-        inputs.append(f"{monitor}: {{range_v: {_wider(-reach_v, reach_v)}}}")
+        inputs.append(f"{monitor}: {{range_v: {_range(-reach_v, reach_v, dialect)}}}")
         channels.append(f"monitor: {monitor}")
     # Left out, it means high impedance.
     load = "" if config.termination_ohm is None else f", load_ohm: {config.termination_ohm:g}"
@@ -143,21 +148,23 @@ def _reservoir_file(dialect: Dialect, lab: Lab, log: Path | None) -> str:
         "simulated: true",
         f"nodes: {NODES}",
         f"theta_s: {THETA_S!r}",
-        "points_per_node: 10          # samples of the generator",
+        f"points_per_node: {dialect.points_per_node:<11}# samples of the generator",
         "mask: {kind: uniform}",
-        f"scaling: {{gain: {GAIN}, offset: {offset_v}}}",
+        f"scaling: {{gain: {GAIN / amplification:g}, offset: {offset_v / amplification:g}}}",
         f"input_range: {[*INPUT_RANGE]}",
         f"memory_steps: {math.ceil((1 + SPARE) * seen.memory_s / (NODES * THETA_S)) + 1}",
         "generator:",
         f"  kind: {dialect.generator_kind}",
         f"  address: {lab.generator}",
-        f"  outputs: {{{cable.output}: {{range_v: [-{reach_v}, {reach_v}]{load}}}}}",
+        f"  outputs: {{{cable.output}: {{range_v: [-{reach_v:g}, {reach_v:g}]{load}}}}}",
         "digitizer:",
         f"  kind: {dialect.digitizer_kind}",
         f"  address: {lab.digitizer}",
         f"  inputs: {{{', '.join(inputs)}}}",
         f"channels: {{{', '.join(channels)}}}",
     ]
+    if dialect.samples_per_node is not None:
+        lines.append(f"samples_per_node: {dialect.samples_per_node}")
     if log is not None:
         command = [sys.executable, "-m", "reservoir_hw.cli", "emulate", "check", str(log.resolve())]
         lines += ["hil:", f"  safe_check: {json_module.dumps(command)}"]
@@ -172,9 +179,12 @@ def _device_of(config: BenchConfig) -> tuple[int, Cable, Model]:
     raise ConfigurationError("none of the inputs of this bench has a device: give one of them `device:`")
 
 
-def _wider(low: float, high: float) -> list[float]:
+def _range(low: float, high: float, dialect: Dialect) -> list[float]:
+    """Wider than what was seen, as far as the digitizer has such a range."""
     spare = SPARE * (high - low)
-    return [math.floor(100 * (low - spare)) / 100, math.ceil(100 * (high + spare)) / 100]
+    wider = [math.floor(100 * (low - spare)) / 100, math.ceil(100 * (high + spare)) / 100]
+    full_v = next((volts for volts in dialect.full_scales_v if max(-low, high) < volts), math.inf)
+    return [max(wider[0], -full_v), min(wider[1], full_v)]
 
 
 def _say(names: str, lab: Lab, log: Path | None, out: Path | None, text: str) -> None:

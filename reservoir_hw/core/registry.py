@@ -60,6 +60,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "keysight_33500": "reservoir_hw.drivers.visa.keysight_33500:Keysight33500Config",
         "keysight_infiniivision": "reservoir_hw.drivers.visa.keysight_infiniivision:KeysightInfiniiVisionConfig",
         "pymeasure": "reservoir_hw.drivers.visa.pymeasure:PymeasureConfig",
+        "red_pitaya": "reservoir_hw.drivers.visa.red_pitaya:RedPitayaConfig",
         "tektronix_afg3000": "reservoir_hw.drivers.visa.tektronix_afg3000:TektronixAfg3000Config",
         "tektronix_mso": "reservoir_hw.drivers.visa.tektronix_mso:TektronixMsoConfig",
     },

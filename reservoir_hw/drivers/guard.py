@@ -104,7 +104,7 @@ def _main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     resources, given = json.loads(sys.stdin.buffer.readline())
     safe_states = [SafeState(**one) for one in given]
-    instruments = [ScpiInstrument(one.address, library=one.library, timeout_s=one.timeout_s) for one in safe_states]
+    instruments = [_instrument(one) for one in safe_states]
     locks = [guard_lock(resource) for resource in resources]
     try:
         for lock in locks:
@@ -119,6 +119,12 @@ def _main() -> None:
         return
     for one, instrument in zip(safe_states, instruments, strict=True):
         _apply(one, instrument)
+
+
+def _instrument(safe: SafeState) -> ScpiInstrument:
+    instrument = ScpiInstrument(safe.address, library=safe.library, timeout_s=safe.timeout_s)
+    instrument.end = safe.end.encode()
+    return instrument
 
 
 def _say(line: str) -> None:

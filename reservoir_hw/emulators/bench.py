@@ -37,6 +37,14 @@ class Cable(Config):
 
     output: PositiveInt
     device: Device | None = None
+    amplification: PositiveFloat = Field(default=1.0, description="between the output and the device")
+
+    @property
+    def amplified(self) -> Device | None:
+        """The device together with what amplifies its input."""
+        if self.device is None:
+            return None
+        return self.device.model_copy(update={"gain_per_v": self.amplification * self.device.gain_per_v})
 
 
 def _default_inputs() -> dict[int, Cable]:
@@ -98,7 +106,7 @@ class Acquisition:
 
     `first_s` and `rate_hz` are in the digitizer's own clock. `source` is an input, whose volts cross `level_v`, or
     "external": the trigger output of the generator, which says when a burst begins. `channels` are the inputs recorded;
-    one that is not connected reads 0 V.
+    one that is not connected reads 0 V. Each sample is the mean of `averaged` values that are taken within its period.
     """
 
     rate_hz: float
@@ -108,6 +116,7 @@ class Acquisition:
     level_v: float = 0.0
     slope: Slope = "rising"
     channels: Sequence[int] = (1,)
+    averaged: int = 1
 
 
 class VirtualBench:
@@ -122,7 +131,7 @@ class VirtualBench:
         self._settings = {channel: OutputSettings() for channel in range(1, outputs + 1)}
         self._signals = {channel: at_rest(0.0) for channel in self._settings}
         self._chains: dict[int, Chain] = {
-            number: DeviceChain(cable.device, self.config.seed + number) if cable.device else Wire()
+            number: DeviceChain(device, self.config.seed + number) if (device := cable.amplified) else Wire()
             for number, cable in self.config.inputs.items()
             if cable.output in self._settings
         }
@@ -328,12 +337,13 @@ class VirtualBench:
             trigger_s = traces[source].crossing(until_s, armed.level_v, armed.slope)
         if armed and trigger_s is not None:
             first = self._random.random() * self.config.trigger_jitter
-            since_s = armed.first_s + (first + np.arange(armed.samples, dtype=np.float64)) / armed.rate_hz
+            taken = np.arange(armed.samples * armed.averaged, dtype=np.float64) / armed.averaged
+            since_s = armed.first_s + (first + taken) / armed.rate_hz
             times = trigger_s + since_s / self._clock
             self._record = {channel: np.zeros(armed.samples) for channel in armed.channels}
             for channel in self._record.keys() & self._chains.keys():
                 trace = self._chains[channel].record(signals[channel], times[-1], traces.get(channel))
-                self._record[channel] = trace.at(times)
+                self._record[channel] = trace.at(times).reshape(-1, armed.averaged).mean(axis=1)
             self._armed = None
             self._changed.notify_all()
         for number, chain in self._chains.items():

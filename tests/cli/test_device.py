@@ -188,6 +188,7 @@ def test_who_answers_at_an_address_and_what_to_write_for_it(address: str) -> Non
     with (
         virtual_lab(keysight) as lab,
         virtual_lab(tektronix) as other,
+        virtual_lab(DIALECTS["red_pitaya"]) as board,
         served(Toy(), address),
         serial_line(b"ACME,supply,1,0\n") as line,
     ):
@@ -195,6 +196,7 @@ def test_who_answers_at_an_address_and_what_to_write_for_it(address: str) -> Non
         done = call("find", *asked)
         assert done.exit_code == 0, done.output
         found = json.loads(call("find", *asked, "--json").stdout)
+        (both,) = json.loads(call("find", board.generator, "--json").stdout)
     assert [one["way"] for one in found] == ["visa", "visa", "zeromq", "visa"]
     for one in found:
         assert (
@@ -203,6 +205,10 @@ def test_who_answers_at_an_address_and_what_to_write_for_it(address: str) -> Non
     assert [one["identity"].split(",")[0] for one in found] == [
         "Keysight Technologies", "TEKTRONIX", "tests toy", "ACME",
     ]  # fmt: skip
+    # One kind in two roles.
+    assert {name: section["kind"] for name, section in YAML(typ="safe", pure=True).load(both["snippet"]).items()} == {
+        "generator": "red_pitaya", "digitizer": "red_pitaya",
+    }  # fmt: skip
     # Together they are a reservoir file.
     text = "kind: visa\ndevice_name: film\nsimulated: false\ninputs: 1\nnodes: 5\ntheta_s: 1e-5\nmemory_steps: 3\n"
     text += "channels: {monitor: 2}\n" + "".join(found[k]["snippet"] for k in (0, 1, 3))

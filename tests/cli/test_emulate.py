@@ -97,8 +97,19 @@ def test_wrong_options_are_told_in_a_sentence(tmp_path):
     (tmp_path / "text").write_text("[]\n")
     bench = ["bench", "--dialect", "keysight", "--port", "0", "--dut"]
     for arguments, said in (
-        (["bench", "--dialect", "siglent"], "there is no dialect 'siglent'; there are: keysight, tektronix"),
+        (
+            ["bench", "--dialect", "siglent"],
+            "there is no dialect 'siglent'; there are: keysight, tektronix, red_pitaya",
+        ),
+        (
+            ["bench", "--dialect", "red_pitaya", "--hislip"],
+            "a red_pitaya is reached by a raw socket only: leave out --h",
+        ),
         (["bench", "--dialect", "keysight", "--generator", "lecroy"], "there is no dialect 'lecroy'"),
+        (
+            ["bench", "--dialect", "red_pitaya", "--generator", "keysight"],
+            "a red_pitaya is generator and digitizer in one",
+        ),
         ([*bench, "film"], "--dut film: there is no such file, and the devices are ikeda, mackey_glass, linear"),
         ([*bench, "bare.yaml"], "none of the inputs of this bench has a device"),
         ([*bench, "wild.yaml"], "does not forget its past within 0.2 s"),

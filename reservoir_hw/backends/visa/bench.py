@@ -16,7 +16,8 @@ from reservoir_hw.core.actions import perform
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault
 from reservoir_hw.core.signal import Alignment, align
 from reservoir_hw.drivers.guard import Guard
-from reservoir_hw.drivers.visa.roles import Trigger, Waveform
+from reservoir_hw.drivers.visa.roles import Awg, Digitizer, Trigger, Waveform
+from reservoir_hw.drivers.visa.scpi import ScpiInstrument
 
 _INTERLOCK_S = 30.0
 # A generator that rounds its sample rate by more than this plays another theta.
@@ -33,6 +34,8 @@ class Bench:
     def __init__(self, config: BenchConfig) -> None:
         self._config = config
         self.generator, self.digitizer = config.generator.build(), config.digitizer.build()
+        if config.generator.address == config.digitizer.address:
+            _share(self.generator, self.digitizer)
         self.resources = {
             config.generator.locked,
             config.digitizer.locked,
@@ -197,3 +200,9 @@ class Bench:
         if perform(interlock, self._config, ".", _INTERLOCK_S, "interlock") is not True:
             name = interlock if isinstance(interlock, str) else " ".join(interlock)
             raise DeviceFault(f"the interlock {name} does not permit a burst; nothing was played")
+
+
+def _share(generator: Awg, digitizer: Digitizer) -> None:
+    """One connection for both roles of one instrument. Instruments of other libraries have connections of their own."""
+    if isinstance(generator, ScpiInstrument) and isinstance(digitizer, ScpiInstrument):
+        digitizer.share(generator)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import ClassVar, Self
 
 import numpy as np
@@ -16,8 +16,11 @@ from reservoir_hw.drivers.visa.scpi import ScpiInstrument
 
 _SOURCE_OHM = 50.0
 _LOADS_OHM = (1.0, 10e3)
-# What is read back differs by the digits of the answer.
-_READ_BACK = 1e-6
+
+
+def load_share(load_ohm: float) -> float:
+    """Of the volts inside a generator, what is left at a load; infinity is a high impedance."""
+    return 1.0 if math.isinf(load_ohm) else load_ohm / (_SOURCE_OHM + load_ohm)
 
 
 class BurstGeneratorConfig(GeneratorConfig):
@@ -36,7 +39,7 @@ class BurstGeneratorConfig(GeneratorConfig):
             load = output.load_ohm
             if not math.isinf(load) and not _LOADS_OHM[0] <= load <= _LOADS_OHM[1]:
                 raise ValueError(f"outputs.{number}.load_ohm {load:g} must be 1 to 10000, or .inf")
-            share = 1.0 if math.isinf(load) else load / (_SOURCE_OHM + load)
+            share = load_share(load)
             low, high = output.range_v
             if max(-low, high) > self.highest_v * share:
                 raise ValueError(
@@ -82,6 +85,11 @@ class BurstGenerator(ScpiInstrument):
 
     shortest: ClassVar[int]
     """How many samples the instrument must have, with the one at `safe_v`."""
+    read_back: ClassVar[float] = 1e-6
+    """By how much an answer may differ from what was set: by its last digits."""
+    output_command: ClassVar[str] = "OUTP{number} {state}"
+    trigger_command: ClassVar[str] = "*TRG"
+    stop_commands: ClassVar[tuple[str, ...]] = ("ABOR",)
 
     def __init__(self, config: BurstGeneratorConfig) -> None:
         super().__init__(config.address, library=config.library, timeout_s=config.timeout_s)
@@ -96,14 +104,14 @@ class BurstGenerator(ScpiInstrument):
     @property
     def safe_state(self) -> SafeState:
         """See `Awg.safe_state`."""
-        return SafeState(self.address, self._all_off(), self._config.library, self.timeout_s)
+        return SafeState(self.address, self._all_off(), self._config.library, self.timeout_s, self.end.decode())
 
     def load(self, volts: Mapping[int, np.ndarray], sample_rate_hz: float) -> float:
         """See `Awg.load`."""
         self._config.check(volts, sample_rate_hz, self.shortest)
         self._loaded = ()
         # An output of the waveforms before must not play along.
-        self.write("*CLS", *(f"OUTP{number} OFF" for number in self._config.outputs))
+        self.write("*CLS", *self._switched("OFF", self._config.outputs))
         rates = self._load(volts, sample_rate_hz)
         if len(set(rates.values())) != 1:
             raise DeviceFault(f"{self.address}: the outputs have different sample rates: {rates}")
@@ -112,13 +120,13 @@ class BurstGenerator(ScpiInstrument):
 
     def arm(self) -> None:
         """See `Awg.arm`."""
-        self.write(*(f"OUTP{number} ON" for number in self._loaded))
+        self.write(*self._switched("ON", self._loaded))
         self.finish("switching the outputs on", self.timeout_s)
         self.check_errors()
 
     def trigger(self) -> None:
         """See `Awg.trigger`."""
-        self.write("*TRG")
+        self.write(self.trigger_command)
         self.check_errors()
 
     def stop(self) -> None:
@@ -141,8 +149,11 @@ class BurstGenerator(ScpiInstrument):
 
     def _expect(self, query: str, value: float) -> None:
         found = self.query_number(query)
-        if abs(found - value) > _READ_BACK * max(1.0, abs(value)):
+        if abs(found - value) > self.read_back * max(1.0, abs(value)):
             raise DeviceFault(f"{self.address}: {query} says {found:g}, and {value:g} was set")
 
     def _all_off(self) -> tuple[str, ...]:
-        return ("ABOR", *(f"OUTP{number} OFF" for number in self._config.outputs))
+        return (*self.stop_commands, *self._switched("OFF", self._config.outputs))
+
+    def _switched(self, state: str, numbers: Iterable[int]) -> list[str]:
+        return [self.output_command.format(number=number, state=state) for number in numbers]

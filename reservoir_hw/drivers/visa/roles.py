@@ -44,12 +44,13 @@ class InstrumentConfig(Config):
 
 @dataclass(frozen=True)
 class SafeState:
-    """Commands that bring the instrument at a VISA address to its safe state."""
+    """Commands that bring the instrument at a VISA address to its safe state; `end` ends each of them."""
 
     address: str
     commands: tuple[str, ...]
     library: str = "@py"
     timeout_s: float = 5.0
+    end: str = "\n"
 
 
 class Output(Config):

@@ -23,6 +23,15 @@ _NO_ERROR = re.compile(r"[+-]?0+\b")
 _MOST_ERRORS = 100
 
 
+class _Connection:
+    """What drivers of one instrument share. `idn` is its answer to `*IDN?`, empty before it was asked."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.session: Session | None = None
+        self.idn = ""
+
+
 class ScpiInstrument:
     """The instrument at a VISA address.
 
@@ -53,22 +62,32 @@ class ScpiInstrument:
 
     def __init__(self, address: str, *, library: str = "@py", timeout_s: float = 5.0) -> None:
         self.address, self.timeout_s = address, timeout_s
-        self.idn = ""
         self._library = library
-        self._session: Session | None = None
-        self._lock = threading.RLock()
+        self._connection = _Connection()
+
+    @property
+    def idn(self) -> str:
+        """Its answer to `*IDN?`; empty before `open`."""
+        return self._connection.idn
+
+    def share(self, other: ScpiInstrument) -> None:
+        """Use the connection of another driver of the same instrument from now on: one exchange at a time for both."""
+        self._connection = other._connection
 
     def open(self) -> Self:
         """Connect, and ask who is there. Raises `ConfigurationError` where it is another instrument. Idempotent."""
         with self._exchange("open"):
+            # The other driver of a shared connection may take more instruments than this one.
+            self._recognise(self.idn)
             return self
 
     def close(self) -> None:
-        """Idempotent. The instrument keeps its settings."""
-        with self._lock:
-            if self._session is not None:
-                self._session.close()
-                self._session = None
+        """Idempotent. The instrument keeps its settings. A shared connection is closed for both."""
+        connection = self._connection
+        with connection.lock:
+            if connection.session is not None:
+                connection.session.close()
+                connection.session = None
 
     def __enter__(self) -> Self:
         return self.open()
@@ -139,10 +158,11 @@ class ScpiInstrument:
     @contextmanager
     def _exchange(self, command: str, timeout_s: float | None = None) -> Iterator[Link]:
         """The connection, for one exchange that nobody interrupts."""
-        with self._lock:
-            if self._session is None:
-                self._session = self._connected()
-            link = self._session.link
+        connection = self._connection
+        with connection.lock:
+            if connection.session is None:
+                connection.session = self._connected()
+            link = connection.session.link
             link.timeout_s = self.timeout_s if timeout_s is None else timeout_s
             log.debug("%s <- %s", self.address, command)
             try:
@@ -156,12 +176,15 @@ class ScpiInstrument:
         try:
             session.link.send(b"*IDN?")
             idn = session.link.line().decode("latin-1").strip()
-            if not re.search(self.identity, idn):
-                raise ConfigurationError(f"{self.address} is {idn!r}, which is no {type(self).__name__}")
+            self._recognise(idn)
             if self.idn not in ("", idn):
                 raise DeviceFault(f"{self.address} was {self.idn!r}, and is {idn!r} now")
         except BaseException:
             session.close()
             raise
-        self.idn = idn
+        self._connection.idn = idn
         return session
+
+    def _recognise(self, idn: str) -> None:
+        if not re.search(self.identity, idn):
+            raise ConfigurationError(f"{self.address} is {idn!r}, which is no {type(self).__name__}")

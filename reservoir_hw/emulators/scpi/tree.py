@@ -110,11 +110,13 @@ class CommandTree:
     """All commands that a class declares, also in its base classes."""
 
     def __init__(self, owner: type) -> None:
-        self._nodes = [
+        nodes = [
             _Node(replace(declared, method=name))
             for name in dir(owner)
             for declared in getattr(getattr(owner, name), "scpi_headers", ())
         ]
+        # `OUTPUT:STATE` may mean something else than `OUTPUT1:STATE`.
+        self._nodes = sorted(nodes, key=lambda node: len(node.ranges))
         # Programs send the same few headers again and again.
         self._find = functools.lru_cache(maxsize=1024)(self._search)
 
@@ -153,7 +155,7 @@ class _Node:
 
     def __init__(self, declared: Declared) -> None:
         self.declared = declared
-        self._ranges: list[range] = []
+        self.ranges: list[range] = []
         parts: list[str] = []
         position = 0
         while position < len(declared.header):
@@ -167,12 +169,12 @@ class _Node:
                 parts.append(_SIGNS[part["sign"]])
             else:
                 parts.append(r"(\d{0,9})")
-                self._ranges.append(range(int(part["low"]), int(part["high"]) + 1))
+                self.ranges.append(range(int(part["low"]), int(part["high"]) + 1))
         self.pattern = re.compile("".join(parts))
 
     def suffixes(self, found: re.Match[str]) -> tuple[int, ...]:
         """The numbers in a header. Raises `ScpiError` beyond the range."""
         numbers = tuple(int(digits or 1) for digits in found.groups())
-        if any(number not in allowed for number, allowed in zip(numbers, self._ranges, strict=True)):
+        if any(number not in allowed for number, allowed in zip(numbers, self.ranges, strict=True)):
             raise ScpiError(-114)
         return numbers

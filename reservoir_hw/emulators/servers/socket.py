@@ -1,7 +1,7 @@
 """A raw socket: `TCPIP::host::port::SOCKET`.
 
-A newline ends a message, but not within a block. Nothing says when the client reads: a second query sends a second
-answer, and -410 and -420 do not occur here.
+A newline ends a message, but not within a block. Some instruments want CR LF, and wait on without the CR. Nothing says
+when the client reads: a second query sends a second answer, and -410 and -420 do not occur here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class SocketServer(Listener):
     Args:
         device: The instrument.
         host, port: Where to listen; port 0 takes a free one.
-        terminator: What ends an answer: `b"\\n"` or `b"\\r\\n"`.
+        terminator: What ends an answer, and a message: `b"\\n"` or `b"\\r\\n"`.
     """
 
     def __init__(self, device: Served, host: str = "127.0.0.1", port: int = 0, *, terminator: bytes = b"\n") -> None:
@@ -41,7 +41,7 @@ class SocketServer(Listener):
         gone = select.poll()
         # Seen also where messages wait that nobody has read yet.
         gone.register(connection, select.POLLRDHUP)
-        for message in _messages(connection):
+        for message in _messages(connection, self._terminator):
             answer = self._device.execute(message, lambda: bool(gone.poll(0)))
             if answer:
                 # Both leave together, and a large answer is not copied for its terminator.
@@ -58,7 +58,7 @@ def serving_socket(
         yield server.resource
 
 
-def _messages(connection: socket.socket) -> Iterator[bytes | bytearray]:
+def _messages(connection: socket.socket, terminator: bytes) -> Iterator[bytes | bytearray]:
     data = bytearray()
     resume = 0
     while True:
@@ -71,6 +71,10 @@ def _messages(connection: socket.socket) -> Iterator[bytes | bytearray]:
                 data += received
             else:
                 return
+            continue
+        end = found.at + 1
+        if data[max(0, end - len(terminator)) : end] != terminator:
+            resume = end
             continue
         resume = 0
         if found.at == len(data) - 1:

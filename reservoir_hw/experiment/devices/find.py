@@ -110,8 +110,11 @@ def _serial_ports() -> list[Found]:
 
 def _instrument(address: str, library: str, timeout_s: float) -> Found:
     try:
-        with ScpiInstrument(address, library=library, timeout_s=timeout_s) as instrument:
-            identity = instrument.idn
+        asked = ScpiInstrument(address, library=library, timeout_s=timeout_s)
+        # Some instruments wait for the CR, for all others it is white space.
+        asked.end = b"\r\n"
+        with asked:
+            identity = asked.idn
     except ReservoirError as error:
         return Found("visa", address, problem=str(error))
     sections = list(_sections(address, identity))

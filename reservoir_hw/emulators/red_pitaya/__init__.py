@@ -1,0 +1,1 @@
+"""An emulated Red Pitaya."""

@@ -30,8 +30,10 @@ _LEVEL_SHOTS = 4
 _LINEAR = 0.05
 # Of the range of the digitizer: nearer to its ends an answer may have been clipped.
 _EDGE = 0.01
-_PASTS = 4
+# Of the inputs in which the past is forgotten, as parts of the whole range.
+_SIZES = (1.0, 0.3, 0.1, 0.0)
 _PAST_SHOTS = 4
+_FEWEST_PAST = 8
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Calibrated:
     level_answers_v: Array
     """Settled (levels,)."""
     memory_v: Array
-    """What the past changes in a state (steps,), rms, by the steps that have come since."""
+    """What is left of the past in a state (steps,), rms, by the steps that have come since."""
     state_noise_v: float
     """Of a state, rms."""
 
@@ -127,8 +129,9 @@ def _measured(player: Player, answer: Waveform) -> Calibrated:
     memory_steps = int(remembered[-1]) + 1 if len(remembered) else 1
     if memory_steps == len(memory):
         raise CalibrationError(
-            f"after {len(memory)} steps the device still remembers what was played before: take more memory_steps than "
-            f"{config.memory_steps}, or a device that forgets"
+            f"after {len(memory)} steps the device still remembers what was before: take more memory_steps than "
+            f"{config.memory_steps} (a burst has room for {player.layout.most_steps} steps behind them; fewer "
+            "points_per_node or nodes give it more), or a device that forgets"
         )
     linear = gain.value * (levels - config.rest_v)
     away = np.maximum(0.0, abs(level_answers - offset.value - linear) - 3 * uncertain)
@@ -234,25 +237,34 @@ def _until_bent(rest_v: float, levels: Array, bent: Array) -> float:
 
 
 def _memory(player: Player) -> tuple[Array, float]:
-    """What two pasts leave in the states of the steps after them (steps,), rms, and the noise of a state."""
+    """What is left in the states (steps,) of what was before, rms, and the noise of a state.
+
+    Before were random inputs, or rest; then come the same inputs. A device may remember longer if they are small, so
+    the step counts in which most is left.
+    """
     config, layout = player.config, player.layout
     assert config.input_range is not None, "was checked"
-    past = max(1, min(config.memory_steps, layout.most_steps // 3))
+    low, high = config.input_range
+    zero = min(max(0.0, low), high)
+    past = min(config.memory_steps, max(_FEWEST_PAST, layout.most_steps // 8))
     common = min(2 * config.memory_steps, layout.most_steps - past)
     random = np.random.default_rng(1)
     bursts = []
-    for _ in range(_PASTS):
-        u = random.uniform(*config.input_range, (2, past + common, config.required_inputs()))
-        u[1, past:] = u[0, past:]
-        bursts += [layout.driven(u[0]), layout.driven(u[1])]
+    for size in _SIZES:
+        u = random.uniform(low, high, (past + common, config.required_inputs()))
+        u[past:] = zero + size * (u[past:] - zero)
+        driven = layout.driven(u)
+        rested = driven.copy()
+        rested[: past * layout.samples_per_step] = config.rest_v
+        bursts += [driven, rested]
     played = player.play("memory", bursts, _PAST_SHOTS)
-    # Pairs, the two of them, shots, steps, nodes.
+    # Sizes, what was before, shots, steps, nodes.
     states = np.array([[_states(shot, config, past + common)[past:] for shot in shots] for shots in played]).reshape(
-        _PASTS, 2, _PAST_SHOTS, common, config.nodes
+        len(_SIZES), 2, _PAST_SHOTS, common, config.nodes
     )
-    variance = float(states.var(axis=2, ddof=1).mean())
-    means_ = states.mean(axis=2)
-    differ = np.mean((means_[:, 0] - means_[:, 1]) ** 2, axis=(0, 2))
+    variance = states.var(axis=2, ddof=1).mean()
+    means = states.mean(axis=2)
+    differ = np.mean((means[:, 0] - means[:, 1]) ** 2, axis=2).max(axis=0)
     return np.sqrt(np.maximum(0.0, differ - 2 * variance / _PAST_SHOTS)), float(np.sqrt(variance))
 
 

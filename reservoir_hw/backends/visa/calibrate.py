@@ -32,7 +32,8 @@ _LINEAR = 0.05
 _EDGE = 0.01
 # Of the inputs in which the past is forgotten, as parts of the whole range.
 _SIZES = (1.0, 0.3, 0.1, 0.0)
-_PAST_SHOTS = 4
+# Many: of a burst all states are late alike.
+_PAST_SHOTS = 12
 _FEWEST_PAST = 8
 
 
@@ -53,10 +54,8 @@ class Calibrated:
     """Of the output (levels,)."""
     level_answers_v: Array
     """Settled (levels,)."""
-    memory_v: Array
-    """What is left of the past in a state (steps,), rms, by the steps that have come since."""
-    state_noise_v: float
-    """Of a state, rms."""
+    memory: Array
+    """What is left of the past in a state (steps,), rms, as a part of its noise, by the steps that have come since."""
 
 
 def calibrate(config: BenchConfig, progress: Progress = lambda what, done, total: None) -> Calibrated:
@@ -124,8 +123,8 @@ def _measured(player: Player, answer: Waveform) -> Calibrated:
         )
     player.known = marker_answer(steps.shots, delay.value)
     levels, level_answers, uncertain = _settled_levels(player)
-    memory, state_noise = _memory(player)
-    remembered = np.flatnonzero(memory > state_noise)
+    memory = _memory(player)
+    remembered = np.flatnonzero(memory > 1)
     memory_steps = int(remembered[-1]) + 1 if len(remembered) else 1
     if memory_steps == len(memory):
         raise CalibrationError(
@@ -161,7 +160,6 @@ def _measured(player: Player, answer: Waveform) -> Calibrated:
         levels,
         level_answers,
         memory,
-        state_noise,
     )
 
 
@@ -236,8 +234,8 @@ def _until_bent(rest_v: float, levels: Array, bent: Array) -> float:
     return float(np.interp(_LINEAR, bent[last - 1 : last + 1], levels[last - 1 : last + 1]))
 
 
-def _memory(player: Player) -> tuple[Array, float]:
-    """What is left in the states (steps,) of what was before, rms, and the noise of a state.
+def _memory(player: Player) -> Array:
+    """What is left in the states (steps,) of what was before, rms, as a part of their noise.
 
     Before were random inputs, or rest; then come the same inputs. A device may remember longer if they are small, so
     the step counts in which most is left.
@@ -262,10 +260,12 @@ def _memory(player: Player) -> tuple[Array, float]:
     states = np.array([[_states(shot, config, past + common)[past:] for shot in shots] for shots in played]).reshape(
         len(_SIZES), 2, _PAST_SHOTS, common, config.nodes
     )
-    variance = states.var(axis=2, ddof=1).mean()
+    # Where inputs change fast, the uncertain place of a burst makes more noise.
+    variance = states.var(axis=2, ddof=1).mean(axis=(1, 2, 3))
     means = states.mean(axis=2)
-    differ = np.mean((means[:, 0] - means[:, 1]) ** 2, axis=2).max(axis=0)
-    return np.sqrt(np.maximum(0.0, differ - 2 * variance / _PAST_SHOTS)), float(np.sqrt(variance))
+    differ = np.mean((means[:, 0] - means[:, 1]) ** 2, axis=2)
+    left = np.maximum(0.0, differ - 2 * variance[:, None] / _PAST_SHOTS)
+    return np.sqrt(left / variance[:, None]).max(axis=0)
 
 
 def _states(shot: Shot, config: BenchConfig, steps: int) -> Array:

@@ -59,12 +59,11 @@ def _settled_levels(axes: Axes, measured: Calibrated) -> None:
 
 
 def _memory(axes: Axes, measured: Calibrated) -> None:
-    steps = np.arange(1, len(measured.memory_v) + 1)
-    smallest = 0.05 * measured.state_noise_v
-    axes.semilogy(steps, np.maximum(measured.memory_v, smallest), "o-", markersize=3, linewidth=1, color=_MAIN)
-    axes.axhline(measured.state_noise_v, color=_SECOND, linewidth=1, label="noise of a state")
+    steps, smallest = np.arange(1, len(measured.memory) + 1), 0.05
+    axes.semilogy(steps, np.maximum(measured.memory, smallest), "o-", markersize=3, linewidth=1, color=_MAIN)
+    axes.axhline(1, color=_SECOND, linewidth=1, label="noise of a state")
     axes.set_ylim(bottom=smallest)
-    axes.set(xlabel="steps since the inputs became the same", ylabel="left of another past (V, rms)")
+    axes.set(xlabel="steps since inputs are the same", ylabel="left of the past, as a part\nof the noise of a state")
     whole_numbers(axes.xaxis)
     axes.set_title(f"Remembers {measured.calibration.memory_steps} steps", loc="left")
     axes.legend(frameon=False)

@@ -128,7 +128,7 @@ def test_bundles_and_harvests_outlive_a_calibration(tmp_path: Path) -> None:
         if done >= 150:
             raise KeyboardInterrupt
 
-    with emulated_lab(dialect="tektronix", memory_steps=20) as lab:
+    with emulated_lab(dialect="tektronix", memory_steps=10) as lab:
         config = {**lab.config, "calibration": str(path)}
         bench.write_text(json.dumps(config))
         ids: list[str] = []

@@ -85,7 +85,7 @@ def test_the_default_bench_says_what_to_write_into_a_file(tmp_path):
     reservoir.set("inputs", 1, "a task")
     config = validate(VisaConfig, reservoir)
     assert (config.channels.output, config.channels.answer, config.channels.monitor) == (1, 1, 2)
-    assert 20 < config.memory_steps < 30
+    assert 30 < config.memory_steps < 50
     assert config.hil is None
     assert (config.generator.kind, config.digitizer.kind) == ("tektronix_afg3000", "keysight_infiniivision")
 

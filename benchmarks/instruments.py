@@ -243,7 +243,7 @@ def main() -> None:
         found["hislip fetch, best pyvisa / ours"] = ratio(taken[best], taken["ours"])
         print("    goal: 0.9 x the best of pyvisa")
         for dialect in ("keysight", "tektronix"):
-            # 25 more are rest: the longest burst has less than 131,072 samples.
+            # About 40 more are rest: the longest burst has less than 131,072 samples.
             for steps in (10, 200):
                 parts = overhead(dialect, steps, rounds)
                 share = parts["overhead"] / parts["whole"]

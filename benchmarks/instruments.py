@@ -5,6 +5,9 @@
 An emulated instrument in a process of its own, on loopback. A record of 1 M samples of 16 bits becomes float volts; a
 waveform of 1 M samples of 16 bits is uploaded and acknowledged by `*OPC?`. Everything alternates; medians of the paired
 ratios. The samples of all sides must be equal, or the benchmark stops.
+
+And what a burst of `kind: visa` takes beside the upload of its waveform, the fetch of its record, the rest before it,
+and the device's answer. The bench is emulated in another process.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from typing import Any
 import numpy as np
 import pyvisa
 
+from reservoir_hw import open_reservoir
 from reservoir_hw.drivers.visa.scpi import ScpiInstrument
 
 SAMPLES = 1_000_000
@@ -145,6 +149,62 @@ def ratio(slower: list[float], quicker: list[float]) -> float:
     return statistics.median(one / other for one, other in zip(slower, quicker, strict=True))
 
 
+class Stopwatch:
+    """Seconds within functions, by name."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def watch(self, owner: Any, function: str, name: str) -> None:
+        """Count the time of a method of an object under this name."""
+        watched = getattr(owner, function)
+
+        def timed(*arguments: Any, **named: Any) -> Any:
+            started = time.perf_counter()
+            answer = watched(*arguments, **named)
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+            return answer
+
+        setattr(owner, function, timed)
+
+
+def overhead(dialect: str, steps: int, rounds: int) -> dict[str, float]:
+    """Median milliseconds of a burst of so many steps: "whole", and its parts. Records must be equal burst by burst."""
+    command = [sys.executable, "-m", "reservoir_hw.cli", "emulate", "bench", "--dialect", dialect, "--port", "0"]
+    with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as bench:
+        try:
+            assert bench.stdout is not None
+            config = json.loads(bench.stdout.readline())["reservoir"]
+            u = np.random.default_rng(0).uniform(-1, 1, (1, steps, 1))
+            taken: list[dict[str, float]] = []
+            with open_reservoir({**config, "inputs": 1}) as reservoir:
+                instruments: Any = reservoir._bench  # pyright: ignore[reportAttributeAccessIssue]
+                watch = Stopwatch()
+                watch.watch(instruments.generator, "_upload", "upload")
+                watch.watch(instruments.generator, "trigger", "device")
+                watch.watch(instruments.digitizer, "wait", "device")
+                watch.watch(instruments.digitizer, "query_block", "fetch")
+                watch.watch(instruments, "load", "upload with settings")
+                first = None
+                for number in range(rounds + 1):
+                    reservoir.reset()
+                    watch.seconds.clear()
+                    started = time.perf_counter()
+                    states = reservoir.run(u)
+                    whole = time.perf_counter() - started
+                    first = states if first is None else first
+                    # The device is noisy.
+                    assert np.abs(states - first).std() < 0.1 * first.std()
+                    if number:
+                        taken.append({"whole": whole, "rest": instruments.settle_s, **watch.seconds})
+        finally:
+            bench.kill()
+    for one in taken:
+        one["overhead"] = one["whole"] - one["rest"] - one["device"] - one["upload"] - one["fetch"]
+        one["settings"] = one.pop("upload with settings") - one["upload"]
+    return {name: 1000 * statistics.median(one[name] for one in taken) for name in taken[0]}
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -182,6 +242,14 @@ def main() -> None:
         report("HiSLIP", "fetch", taken)
         found["hislip fetch, best pyvisa / ours"] = ratio(taken[best], taken["ours"])
         print("    goal: 0.9 x the best of pyvisa")
+        for dialect in ("keysight", "tektronix"):
+            # About 40 more are rest: the longest burst has less than 131,072 samples.
+            for steps in (10, 200):
+                parts = overhead(dialect, steps, rounds)
+                share = parts["overhead"] / parts["whole"]
+                found[f"{dialect}, {steps} steps, overhead in ms"] = parts["overhead"]
+                found[f"{dialect}, {steps} steps, overhead / whole burst"] = share
+                print(f"{dialect} burst of {steps} steps:", ", ".join(f"{n} {ms:.1f} ms" for n, ms in parts.items()))
         for name, value in found.items():
             print(f"{name}: {value:.2f}")
         if options.json:

@@ -129,11 +129,12 @@ class Clipped(_Fault):
 
     kind: Literal["clipped"]
     bytes: PositiveInt = 100
+    signed: bool = Field(default=False, description="its numbers are: 7F7F is the upper end of the range, and not FFFF")
 
     def strike(self, device: MessageDevice, execute: Execute, cancelled: Callable[[], bool]) -> bytes:
         """As `_Fault.strike`."""
         payload = _payload(execute())
-        return _block(b"\xff" * self.bytes + payload[self.bytes :])
+        return _block((b"\x7f" if self.signed else b"\xff") * self.bytes + payload[self.bytes :])
 
 
 Fault = Annotated[

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import typer
 from ruamel.yaml import YAML
+from serial.tools import list_ports
 from served import ipc_address, served
 from toys import Toy
 from typer.testing import CliRunner
@@ -227,6 +228,41 @@ def test_who_answers_at_an_address_and_what_to_write_for_it(address: str) -> Non
         assert said in one["problem"]
         assert one["snippet"] == ""
     assert call("find", "lab").exit_code == 2
+
+
+SHELF = """
+import os, warnings
+from pyvisa_py.highlevel import PyVisaLibrary
+
+class WRAPPER_CLASS(PyVisaLibrary):
+    def list_resources(self, session, query="?*::INSTR"):
+        warnings.warn("USB is not searched", UserWarning)
+        return tuple(os.environ["SHELF"].split())
+"""
+
+
+def test_what_shows_itself_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A VISA library that finds what is on the shelf; its instruments are on real sockets."""
+    (tmp_path / "pyvisa_shelf.py").write_text(SHELF)
+    monkeypatch.syspath_prepend(tmp_path)
+    nobody = "TCPIP::127.0.0.1::1::SOCKET"
+    with virtual_lab(DIALECTS["keysight"]) as lab:
+        monkeypatch.setenv("SHELF", f"{lab.generator} ASRL/dev/ttyS9::INSTR {lab.digitizer} {nobody}")
+        # With nobody where somebody was it has done its work, too: no address was given.
+        done = call("find", "--library", "@shelf", "--json")
+        said = call("find", "--library", "@shelf").stderr
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    instruments = [one for one in found if one["way"] == "visa"]
+    assert [one["address"] for one in instruments] == [lab.generator, lab.digitizer, nobody]
+    assert [one["snippet"].split(":")[0] for one in instruments] == ["generator", "digitizer", ""]
+    assert "nobody answers" in instruments[2]["problem"]
+    # They are listed as this computer has them, and not asked.
+    ports = [(one["address"], one["identity"] + one["problem"]) for one in found if one["way"] == "serial"]
+    named = {port.device: "" if port.description == "n/a" else port.description for port in list_ports.comports()}
+    assert dict(ports) == named
+    assert "USB is not searched" in said
+    assert call("find", "--library", "@nowhere").exit_code == 0
 
 
 @contextlib.contextmanager

@@ -5,15 +5,14 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
-import os
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from emulated_lab import QUIET, configuration, emulated_lab
+from emulators.foreign import run_witness
 
 from reservoir_hw import open_reservoir
 from reservoir_hw.core.configuration import Document
@@ -24,7 +23,6 @@ from reservoir_hw.drivers.visa.addresses import resource_of
 from reservoir_hw.emulators.bench import BenchConfig
 
 ROOT = Path(__file__).parents[3]
-WITNESS = Path(__file__).parents[2] / "emulators/witnesses/pymeasure_bench.py"
 CHANNELS = {"generator": "outputs", "digitizer": "inputs"}
 
 
@@ -75,22 +73,9 @@ def test_without_pymeasure(tmp_path: Path) -> None:
         open_reservoir(documented(NOWHERE, tmp_path))
 
 
-def python_with_pymeasure(*arguments: Any, said: Any) -> subprocess.CompletedProcess[str]:
-    python = os.environ.get("RESERVOIR_HW_WITNESSES")
-    if not python:
-        pytest.skip("RESERVOIR_HW_WITNESSES names no python that has PyMeasure and this package")
-    # Our own code gives no warnings.
-    command = [python, "-W", "error", *map(str, arguments)]
-    return subprocess.run(
-        command, input=json.dumps(said), capture_output=True, text=True, check=False, timeout=120, cwd=ROOT
-    )
-
-
-def driven(*configs: dict[str, Any]) -> list[dict[str, Any]]:
+def driven(folder: Path, *configs: dict[str, Any]) -> list[dict[str, Any]]:
     """What a process with PyMeasure says about these reservoirs."""
-    done = python_with_pymeasure(WITNESS, said=configs)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in run_witness("pymeasure_bench.py", json.dumps(configs), folder).splitlines()]
 
 
 @pytest.mark.slow
@@ -101,7 +86,7 @@ def test_states_are_those_of_our_drivers(hislip: bool, tmp_path: Path) -> None:
         with open_reservoir(lab.config) as reservoir:
             ours = reservoir.run(u)[0]
         theirs = documented(lab.config, tmp_path)
-        both, mixed = driven(theirs, {**lab.config, "generator": theirs["generator"]})
+        both, mixed = driven(tmp_path, theirs, {**lab.config, "generator": theirs["generator"]})
         assert not lab.on()
         bursts = lab.events("burst begins")
     step_v = 0.2 / 4096
@@ -148,27 +133,16 @@ def test_what_goes_wrong(tmp_path: Path) -> None:
         ]  # fmt: skip
         for config, _ in cases:
             config["digitizer"].setdefault("timeout_s", 1.0)
-        answers = driven(*(config for config, _ in cases))
+        answers = driven(tmp_path, *(config for config, _ in cases))
         for (_, expected), said in zip(cases, answers, strict=True):
             assert re.search(expected, said.get("error", "no error")), said.get("error", "no error")
         assert not lab.on()
 
 
-KILLED = """
-import json, os, signal, sys
-import numpy as np
-from reservoir_hw import open_reservoir
-reservoir = open_reservoir(json.load(sys.stdin))
-reservoir.run(np.zeros((1, 3, 1)))
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
 @pytest.mark.slow
 def test_the_guard_needs_no_pymeasure(tmp_path: Path) -> None:
     with emulated_lab() as lab:
-        killed = python_with_pymeasure("-c", KILLED, said=documented(lab.config, tmp_path))
-        assert killed.returncode == -9, killed.stderr
+        run_witness("pymeasure_killed.py", json.dumps(documented(lab.config, tmp_path)), tmp_path, status=-9)
         locks = HostLocks([resource_of(lab.config[role]["address"]) for role in CHANNELS])
         locks.acquire(20.0)
         was_on = lab.on()

@@ -1,18 +1,22 @@
 """`kind: visa` with classes of PyMeasure as its generator and its digitizer.
 
-Reads a JSON list of reservoirs, drives each by the same inputs, and prints a JSON line for each: states, or an error.
+Drives each reservoir of a JSON list, which is the argument, by the same inputs. Prints a JSON line for each:
+its states, or its error.
 """
 
 import json
 import sys
+import warnings
 
 import numpy as np
 
 from reservoir_hw import open_reservoir
 from reservoir_hw.core.errors import ReservoirError
 
+# Those of PyMeasure must not reach its user.
+warnings.simplefilter("error")
 u = np.random.default_rng(0).uniform(-1, 1, (1, 10, 1))
-for config in json.load(sys.stdin):
+for config in json.loads(sys.argv[1]):
     try:
         with open_reservoir(config) as reservoir:
             said = {"states": reservoir.run(u)[0].tolist(), "saturations": reservoir.counters.saturations}

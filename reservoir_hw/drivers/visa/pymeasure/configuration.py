@@ -8,9 +8,11 @@ from pydantic import Field, NonNegativeFloat, model_validator
 
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES
 from reservoir_hw.core.functions import FUNCTION
-from reservoir_hw.drivers.visa.addresses import is_raw_socket
 from reservoir_hw.drivers.visa.pymeasure.steps import names_in
 from reservoir_hw.drivers.visa.roles import InstrumentConfig
+
+END = "\r\n"
+"""Of a message. Some instruments wait for the CR, for all others it is white space."""
 
 NAMES = {"low_v", "high_v", "span_v", "middle_v", "samples", "sample_rate_hz", "duration_s"}
 """Of a channel, and of what is played or recorded."""
@@ -44,9 +46,3 @@ class PymeasureConfig(InstrumentConfig):
                 known = ", ".join(f"{{{name}}}" for name in sorted(self.names))
                 raise ValueError(f"{field} has {{{unknown[0]}}}; known here are {known}")
         return self
-
-    @property
-    def made_with(self) -> dict[str, Any]:
-        """Beside the address. On a raw socket nothing but a newline says where a message ends."""
-        ends = dict.fromkeys(("read_termination", "write_termination"), "\n") if is_raw_socket(self.address) else {}
-        return {"visa_library": self.library, **ends, **self.connection}

@@ -23,7 +23,8 @@ from reservoir_hw.core.errors import (
     text_of,
 )
 from reservoir_hw.core.functions import import_function
-from reservoir_hw.drivers.visa.pymeasure.configuration import PymeasureConfig
+from reservoir_hw.drivers.visa.addresses import is_raw_socket
+from reservoir_hw.drivers.visa.pymeasure.configuration import END, PymeasureConfig
 from reservoir_hw.drivers.visa.pymeasure.steps import Reading, Step, filled
 from reservoir_hw.drivers.visa.scpi import ScpiInstrument
 from reservoir_hw.drivers.visa.session import without_delay
@@ -137,7 +138,9 @@ class PymeasureConnection:
     def _make(self) -> None:
         config = self._config
         # It knows an address where nobody listens, which PyMeasure does not.
-        with ScpiInstrument(config.address, library=config.library, timeout_s=config.timeout_s) as asked:
+        asked = ScpiInstrument(config.address, library=config.library, timeout_s=config.timeout_s)
+        asked.end = END.encode()
+        with asked:
             idn = asked.idn
         if not re.search(config.identity, idn):
             raise ConfigurationError(f"{config.address} is {idn!r}, which does not match identity {config.identity!r}")
@@ -147,12 +150,16 @@ class PymeasureConnection:
             # PyMeasure asks its authors for changes.
             warnings.simplefilter("ignore", FutureWarning)
             try:
-                self._made = self._class(config.address, **config.made_with)
+                self._made = self._class(config.address, visa_library=config.library, **config.connection)
             except TypeError as error:
                 raise ConfigurationError(f"{config.instrument} cannot be made: {error}") from error
+        connection = self._made.adapter.connection
         # Some classes have a timeout of their own.
-        self._made.adapter.connection.timeout = 1000 * config.timeout_s
-        without_delay(self._made.adapter.connection)
+        connection.timeout = 1000 * config.timeout_s
+        # Nothing else says there where an answer ends.
+        if is_raw_socket(config.address) and connection.read_termination is None:
+            connection.read_termination = "\n"
+        without_delay(connection)
         for path in self._paths:
             _place(self._made, path)
         self.idn = idn

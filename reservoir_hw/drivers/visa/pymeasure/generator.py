@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field, PositiveInt, model_validator
 
 from reservoir_hw.drivers.visa.burst_generator import BurstGeneratorConfig
-from reservoir_hw.drivers.visa.pymeasure.configuration import NAMES, PymeasureConfig
+from reservoir_hw.drivers.visa.pymeasure.configuration import END, NAMES, PymeasureConfig
 from reservoir_hw.drivers.visa.pymeasure.connection import PymeasureConnection
 from reservoir_hw.drivers.visa.pymeasure.steps import Step, filled
 from reservoir_hw.drivers.visa.roles import Output, SafeState
@@ -82,7 +82,7 @@ class PymeasureGenerator:
     def safe_state(self) -> SafeState:
         """See `Awg.safe_state`."""
         config = self._config
-        return SafeState(config.address, tuple(config.safe), config.library, config.timeout_s)
+        return SafeState(config.address, tuple(config.safe), config.library, config.timeout_s, END)
 
     def open(self) -> Self:
         """See `Instrument.open`."""

@@ -101,8 +101,8 @@ def calibrate(
 ) -> None:
     """Measure a bench (kind: visa): gain, offset, delay, time constant, noise, ranges and memory, with intervals.
 
-    Its output plays small steps, levels over its whole range, and random inputs, for up to a minute. Writes a calibration
-    (JSON) and a figure beside it (PNG), and says what to change in the reservoir file.
+    Its output plays small steps, levels over its whole range, and random inputs, for up to a minute. Writes a
+    calibration (JSON) and a figure beside it (PNG), and says what to change in the reservoir file.
     """
     from reservoir_hw.experiment.devices.calibrate import calibrate_file
 

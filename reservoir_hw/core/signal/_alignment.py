@@ -62,7 +62,8 @@ class Alignment:
     `start_s` is the begin of the first marker after the record's first sample, on the digitizer's clock;
     `clock_ratio` the seconds of that clock in a second of the generator's; `residual` what the template does not
     explain of the markers: rms, as a part of that of the record there, the larger of both. A sample may show anything
-    that the template shows within half a sample of it: where edges lie between samples is no residual.
+    that the template shows within half a sample of it, or of the generator: where edges lie between samples, and how a
+    generator goes from one to the next, is no residual.
     """
 
     start_s: float
@@ -158,14 +159,18 @@ class _Search:
         return self._template.mean(self._times(shifts[:, None]), 1 / self._rate_hz)
 
     def _residual(self, window: Array, shift: float) -> float:
-        """What lies outside of what the template shows within half a sample, as a part of a window without its mean."""
+        """What lies outside of what the template shows within half a sample, as a part of a window without its mean.
+
+        The sample is that of the record or of the template, whichever is longer.
+        """
         size = np.linalg.norm(window)
         mean = self._means(np.array([shift]))[0]
         centre = mean.mean()
         gain = (mean - centre) @ window / ((mean - centre) ** 2).sum()
         if size == 0 or gain <= 0:
             return 1.0
-        reached = gain * (self._template.at(self._times(shift + np.array([[-0.5], [0.0], [0.5]]))) - centre)
+        half = max(1.0, self._rate_hz / self._template.sample_rate_hz) / 2
+        reached = gain * (self._template.at(self._times(shift + np.array([[-half], [0.0], [half]]))) - centre)
         outside = window - np.clip(window, reached.min(axis=0), reached.max(axis=0))
         return float(np.linalg.norm(outside) / size)
 

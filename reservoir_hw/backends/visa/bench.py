@@ -75,6 +75,7 @@ class Bench:
             answer=config.channels.answer,
             theta_s=config.theta_s,
             points_per_node=config.points_per_node,
+            rest_v=config.rest_v,
             marker_v=config.highest_marker_v,
         )
 

@@ -14,7 +14,7 @@ from reservoir_hw.backends.visa.burst import Array
 from reservoir_hw.backends.visa.calibration import Calibration, MarkerAnswer
 from reservoir_hw.backends.visa.configuration import BenchConfig
 from reservoir_hw.backends.visa.player import Player, Progress, Shot, marker_answer, noise_at_rest, opened
-from reservoir_hw.backends.visa.small_steps import fitted, mean_of, small_steps
+from reservoir_hw.backends.visa.small_steps import first_answer, small_steps
 from reservoir_hw.backends.visa.step_response import StepResponse
 from reservoir_hw.core.errors import CalibrationError, ConfigurationError, DeviceFault
 from reservoir_hw.drivers.visa.roles import Waveform
@@ -30,6 +30,9 @@ _LEVEL_SHOTS = 4
 _LINEAR = 0.05
 # Of the range of the digitizer: nearer to its ends an answer may have been clipped.
 _EDGE = 0.01
+# Of a node: a delay that is less certain would do more harm than good.
+_DELAY = 0.5
+_FORGOTTEN = 5
 # Of the inputs in which the past is forgotten, as parts of the whole range.
 _SIZES = (1.0, 0.3, 0.1, 0.0)
 # Many: of a burst all states are late alike.
@@ -73,6 +76,7 @@ def calibrate(config: BenchConfig, progress: Progress = lambda what, done, total
         try:
             with opened(config) as bench:
                 player = Player(config, bench, progress)
+                _check_limits(player)
                 shots = _answers_to_anything(player)
                 answer = _farthest(shots)
                 found = (float(answer.volts.min()), float(answer.volts.max()))
@@ -113,20 +117,26 @@ def _with_range(config: BenchConfig, answer: Waveform, found: tuple[float, float
 def _measured(player: Player, answer: Waveform) -> Calibrated:
     config, bench = player.config, player.bench
     steps = small_steps(player)
-    delays, taus, times, answer_to_1_v, fit = fitted(steps)
-    offset, noise = mean_of(steps.offset), mean_of(steps.noise)
-    gain, delay, tau = steps.at_size_0(steps.gain), steps.mean(delays), steps.mean(taus)
+    gain, (offset, noise) = steps.gain_at_size_0(), steps.at_rest()
     if gain.low <= 0 <= gain.high:
         raise CalibrationError(
             f"the answer does not follow small steps of {steps.sizes_v[-1]:g} V around {config.rest_v:g} V: is the "
             "device connected, and does it answer at safe_v?"
         )
+    first = first_answer(player)
+    delay = first.delay_s
+    if delay.high - delay.low > _DELAY * config.theta_s:
+        raise CalibrationError(
+            f"the delay is known to {1e6 * (delay.high - delay.low) / 2:.2g} µs only, and a node takes "
+            f"{1e6 * config.theta_s:g} µs: the answer is too noisy, or is none of one time constant"
+        )
     player.known = marker_answer(steps.shots, delay.value)
     levels, level_answers, uncertain = _settled_levels(player)
     memory = _memory(player)
-    remembered = np.flatnonzero(memory > 1)
-    memory_steps = int(remembered[-1]) + 1 if len(remembered) else 1
-    if memory_steps == len(memory):
+    # Late in a burst its place is less certain: what was forgotten once does not come back.
+    forgotten = np.convolve(memory <= 1, np.ones(_FORGOTTEN), "valid") == _FORGOTTEN
+    memory_steps = max(1, int(np.argmax(forgotten)))
+    if not forgotten.any():
         raise CalibrationError(
             f"after {len(memory)} steps the device still remembers what was before: take more memory_steps than "
             f"{config.memory_steps} (a burst has room for {player.layout.most_steps} steps behind them; fewer "
@@ -141,7 +151,7 @@ def _measured(player: Player, answer: Waveform) -> Calibrated:
         gain=gain,
         offset_v=offset,
         delay_s=delay,
-        tau_s=tau,
+        tau_s=first.tau_s,
         noise_v=noise,
         linear_range_v=_around_rest(levels, bent, config.rest_v),
         answer_range_v=(float(answer.volts.min()), float(answer.volts.max())),
@@ -153,9 +163,9 @@ def _measured(player: Player, answer: Waveform) -> Calibrated:
     return Calibrated(
         calibration,
         answer,
-        times,
-        answer_to_1_v,
-        fit,
+        first.times,
+        first.volts,
+        first.fit,
         config.rest_v,
         levels,
         level_answers,
@@ -240,6 +250,31 @@ def _memory(player: Player) -> Array:
     Before were random inputs, or rest; then come the same inputs. A device may remember longer if they are small, so
     the step counts in which most is left.
     """
+    config = player.config
+    bursts, past, common = _pasts(player)
+    played = player.play("memory", bursts, _PAST_SHOTS)
+    # Sizes, what was before, shots, steps, nodes.
+    states = np.array([[_states(shot, config, past + common)[past:] for shot in shots] for shots in played]).reshape(
+        len(_SIZES), 2, _PAST_SHOTS, common, config.nodes
+    )
+    # Where inputs change fast, the uncertain place of a burst makes more noise.
+    variance = states.var(axis=2, ddof=1).mean(axis=(1, 2, 3))
+    means = states.mean(axis=2)
+    differ = np.mean((means[:, 0] - means[:, 1]) ** 2, axis=2)
+    left = np.maximum(0.0, differ - 2 * variance[:, None] / _PAST_SHOTS)
+    return np.sqrt(left / variance[:, None]).max(axis=0)
+
+
+def _check_limits(player: Player) -> None:
+    """Of all inputs that will be played, before anything is."""
+    config, layout = player.config, player.layout
+    number = config.channels.output
+    for driven in _pasts(player)[0]:
+        config.generator.outputs[number].check(number, layout.between_markers(driven), config.sample_rate_hz)
+
+
+def _pasts(player: Player) -> tuple[list[Array], int, int]:
+    """Bursts, for each size one of inputs and one of rest and inputs; how many steps differ, and how many do not."""
     config, layout = player.config, player.layout
     assert config.input_range is not None, "was checked"
     low, high = config.input_range
@@ -255,17 +290,7 @@ def _memory(player: Player) -> Array:
         rested = driven.copy()
         rested[: past * layout.samples_per_step] = config.rest_v
         bursts += [driven, rested]
-    played = player.play("memory", bursts, _PAST_SHOTS)
-    # Sizes, what was before, shots, steps, nodes.
-    states = np.array([[_states(shot, config, past + common)[past:] for shot in shots] for shots in played]).reshape(
-        len(_SIZES), 2, _PAST_SHOTS, common, config.nodes
-    )
-    # Where inputs change fast, the uncertain place of a burst makes more noise.
-    variance = states.var(axis=2, ddof=1).mean(axis=(1, 2, 3))
-    means = states.mean(axis=2)
-    differ = np.mean((means[:, 0] - means[:, 1]) ** 2, axis=2)
-    left = np.maximum(0.0, differ - 2 * variance[:, None] / _PAST_SHOTS)
-    return np.sqrt(left / variance[:, None]).max(axis=0)
+    return bursts, past, common
 
 
 def _states(shot: Shot, config: BenchConfig, steps: int) -> Array:

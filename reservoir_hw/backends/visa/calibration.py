@@ -34,6 +34,7 @@ class Chain(Config):
     answer: int
     theta_s: float
     points_per_node: int
+    rest_v: float = Field(description="of the output between bursts")
     marker_v: float = Field(description="highest level of the markers")
 
 
@@ -89,9 +90,11 @@ class Calibration(Config):
             raise CalibrationError(
                 f"the calibration {path} cannot be read ({error.strerror}): `reservoir-hw device calibrate` makes one"
             ) from None
+        except UnicodeDecodeError:
+            raise ConfigurationError(f"{path} is no calibration: it is no text") from None
         except ValidationError as error:
             problem = error.errors()[0]
-            place = ".".join(map(str, problem["loc"]))
+            place = ".".join(map(str, problem["loc"])) or "the file"
             raise ConfigurationError(f"{path} is no calibration: {place}: {problem['msg']}") from None
 
     def expect(self, chain: Chain, max_age_h: float | None) -> None:

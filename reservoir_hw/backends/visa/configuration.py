@@ -183,6 +183,14 @@ class BenchConfig(ReservoirConfig):
         limits = [output.highest_step_v, None if slew is None else slew / self.sample_rate_hz]
         return _SAFELY * min([limit for limit in limits if limit is not None], default=float("inf"))
 
+    @property
+    def _rest_after(self) -> int:
+        """Steps of rest before the second marker."""
+        if self.channels.monitor is None:
+            return self.memory_steps
+        # The marker may be farther from the last node than the output may go at once.
+        return int(np.isfinite(self.largest_step_v))
+
     def layout(self, longest: int) -> BurstLayout:
         """What a burst consists of, for an instrument whose longest waveform has so many samples.
 
@@ -193,7 +201,7 @@ class BenchConfig(ReservoirConfig):
             scaling=self.scaling,
             hold=SampleAndHold(points_per_node=self.points_per_node, sample_rate_hz=self.sample_rate_hz),
             memory_steps=self.memory_steps,
-            rest_after=self.memory_steps if self.channels.monitor is None else 0,
+            rest_after=self._rest_after,
             rest_v=self.rest_v,
             marker=self.rest_v + (self.highest_marker_v - self.rest_v) * marker(self.points_per_node),
             longest=longest,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import t as student
@@ -13,11 +15,11 @@ from reservoir_hw.backends.visa.calibration import Estimate
 from reservoir_hw.backends.visa.player import FINE, Player, Shot, noise_at_rest
 from reservoir_hw.backends.visa.step_response import StepResponse, fit_steps
 
-# Of the range of the output, what is tried first.
-_LARGEST = 0.03
-_HALVINGS = 6
-# So much may the gain change when the size is halved.
-_SMALL = 0.02
+# Of the range of the output: what is tried first, and what the first part of the answer is taken from.
+_SMALL, _LARGE = 0.03, 0.1
+# The size is halved until the gain changes by less than this.
+_CHANGE = 0.02
+_HALVINGS, _TRIES = 6, 3
 # Sizes of a series, and its smallest as a part of its largest.
 _SIZES = 16
 _SMALLEST = 0.25
@@ -51,10 +53,15 @@ class SmallSteps:
         """Volts (shots,) at rest."""
         return np.array([shot.means(np.array([-self.rest_s / 2]), self.rest_s)[0] for shot in self.shots])
 
-    @property
-    def noise(self) -> Array:
-        """Volts (shots,) at rest, rms of the samples, without that of the converter's steps."""
-        return np.array([noise_at_rest(shot, self.rest_s) for shot in self.shots])
+    def at_rest(self) -> tuple[Estimate, Estimate]:
+        """Offset, and noise: rms of the samples without that of the converter's steps.
+
+        Noise below half a step does not show, and does not make a mean finer than the steps.
+        """
+        offset, noise, half = mean_of(self.offset), self._noise(), self._hidden_v()
+        if not half:
+            return offset, noise
+        return _wider(offset, half), Estimate(value=noise.value, low=0.0, high=half)
 
     @property
     def gain(self) -> Array:
@@ -70,18 +77,21 @@ class SmallSteps:
         times = (np.arange(int(self.player.hold_s / width_s), dtype=np.float64) + 0.5) * width_s
         return times, self._per_volt(np.array([shot.means(times, width_s) for shot in self.shots]))
 
-    def at_size_0(self, values: Array) -> Estimate:
-        """What values (sizes,) come to: they change with the square of the size, and noise with one over it."""
-        return self._at_size_0(values, 1)
-
-    def mean(self, values: Array) -> Estimate:
-        """Of values (sizes,), whose noise changes with one over the size."""
-        return self._at_size_0(values, 0)
-
-    def _at_size_0(self, values: Array, degree: int) -> Estimate:
+    def gain_at_size_0(self) -> Estimate:
+        """What the gain comes to: it changes with the square of the size, and its noise with one over it."""
         squares = (self.sizes_v / self.sizes_v.max()) ** 2
-        found, covariance = np.polyfit(squares, values, degree, w=self.sizes_v, cov=True)
-        return _estimate(float(found[-1]), float(np.sqrt(covariance[-1, -1])), len(values) - 1 - degree)
+        found, covariance = np.polyfit(squares, self.gain, 1, w=self.sizes_v, cov=True)
+        gain = _estimate(float(found[1]), float(np.sqrt(covariance[1, 1])), len(squares) - 2)
+        # Of the level at rest, which all sizes share.
+        return _wider(gain, self._hidden_v() / float(self.sizes_v.max()))
+
+    def _noise(self) -> Estimate:
+        return mean_of(np.array([noise_at_rest(shot, self.rest_s) for shot in self.shots]))
+
+    def _hidden_v(self) -> float:
+        """Half a step of the converter where noise does not reach it, or else 0."""
+        half = converter_step_v(self.shots) / 2
+        return half if self._noise().value <= half else 0.0
 
     def _per_volt(self, volts: Array) -> Array:
         above = (volts - self.offset[:, None]).reshape(len(self.signs), len(self.sizes_v), -1)
@@ -89,24 +99,66 @@ class SmallSteps:
 
 
 def small_steps(player: Player) -> SmallSteps:
-    """Steps of many sizes, so that the steps of the converters show as what they are: uncertain."""
-    config = player.config
-    low, high = config.generator.outputs[config.channels.output].range_v
-    size = min(_LARGEST * (high - low), config.largest_step_v)
+    """Steps of many sizes, so that the steps of the converters show as what they are: uncertain.
+
+    They are so small that the gain does not change with the size, or noise hides it.
+    """
+    size = _largest(player, _SMALL)
     for _ in range(_HALVINGS):
-        half, whole = SmallSteps.play(player, np.array([size / 2, size])).gain
-        if abs(whole - half) <= _SMALL * abs(half):
+        gains = SmallSteps.play(player, np.repeat([size / 2, size], _TRIES)).gain.reshape(2, _TRIES)
+        change, uncertain = np.ptp(gains.mean(axis=1)), np.sqrt(gains.var(axis=1, ddof=1).sum() / _TRIES)
+        if change <= max(_CHANGE * abs(gains[0].mean()), 3 * uncertain):
             break
         size /= 2
     return SmallSteps.play(player, np.linspace(_SMALLEST, 1, _SIZES) * size)
 
 
-def fitted(steps: SmallSteps) -> tuple[Array, Array, Array, Array, StepResponse]:
-    """Delays and time constants (sizes,), and of the mean answer to 1 V: times (n,), volts (n,), fit."""
+class FirstAnswer(NamedTuple):
+    """Delay and time constant of the first part of the answer, and the mean answer (n,) to 1 V at times (n,)."""
+
+    delay_s: Estimate
+    tau_s: Estimate
+    times: Array
+    volts: Array
+    fit: StepResponse
+
+
+def first_answer(player: Player) -> FirstAnswer:
+    """Of larger steps: a device that is bent answers by the same time constant until it feeds back."""
+    steps = SmallSteps.play(player, np.full(_SIZES, _largest(player, _LARGE)))
     times, answers = steps.answers()
-    fits, mean = fit_steps(times, answers), answers.mean(axis=0)
-    delays, taus = (np.array([getattr(fit, name) for fit in fits]) for name in ("delay_s", "tau_s"))
-    return delays, taus, times, mean, fit_steps(times, mean[None])[0]
+    # The place of a burst is right to half a sample.
+    half_s = 0.5 / steps.shots[0].answer.sample_rate_hz
+    fit, without = fit_steps(times, answers, -2 * half_s)
+    delay, tau = (
+        _jackknifed(getattr(fit, name), np.array([getattr(other, name) for other in without]))
+        for name in ("delay_s", "tau_s")
+    )
+    return FirstAnswer(_wider(delay, half_s), tau, times, answers.mean(axis=0), fit)
+
+
+def _largest(player: Player, part: float) -> float:
+    """A part of the range of the output, or the largest step that it may take."""
+    config = player.config
+    low, high = config.generator.outputs[config.channels.output].range_v
+    return min(part * (high - low), config.largest_step_v)
+
+
+def _jackknifed(value: float, without: Array) -> Estimate:
+    """What was found in a mean, and in the means without each of its values."""
+    count = len(without)
+    uncertain = np.sqrt((count - 1) / count * np.sum((without - without.mean()) ** 2))
+    return _estimate(value, float(uncertain), count - 1)
+
+
+def _wider(found: Estimate, by: float) -> Estimate:
+    return Estimate(value=found.value, low=found.low - by, high=found.high + by)
+
+
+def converter_step_v(shots: Sequence[Shot]) -> float:
+    """Between two volts that the digitizer tells apart."""
+    codes = np.unique(np.concatenate([shot.answer.volts for shot in shots]))
+    return float(np.diff(codes).min()) if len(codes) > 1 else 0.0
 
 
 def mean_of(values: Array) -> Estimate:

@@ -35,8 +35,9 @@ _DELAY = 0.5
 _FORGOTTEN = 5
 # Of the inputs in which the past is forgotten, as parts of the whole range.
 _SIZES = (1.0, 0.3, 0.1, 0.0)
-# Many: of a burst all states are late alike.
 _PAST_SHOTS = 12
+# So many standard deviations of noise are no memory.
+_SURE = 3
 _FEWEST_PAST = 8
 
 
@@ -261,7 +262,8 @@ def _memory(player: Player) -> Array:
     variance = states.var(axis=2, ddof=1).mean(axis=(1, 2, 3))
     means = states.mean(axis=2)
     differ = np.mean((means[:, 0] - means[:, 1]) ** 2, axis=2)
-    left = np.maximum(0.0, differ - 2 * variance[:, None] / _PAST_SHOTS)
+    # All states of a burst are late alike, so that differences have few degrees of freedom.
+    left = np.maximum(0.0, differ - _SURE**2 * 2 * variance[:, None] / _PAST_SHOTS)
     return np.sqrt(left / variance[:, None]).max(axis=0)
 
 

@@ -69,8 +69,9 @@ class Calibration(Config):
 
     @property
     def marker_answer(self) -> MarkerAnswer:
-        """As the bench needs it."""
-        return MarkerAnswer(self.delay_s.value, Template(np.array(self.marker_answer_v), self.marker_answer_rate_hz))
+        """As the bench needs it. A delay that may be none is none: otherwise each calibration would shift states."""
+        delay_s = self.delay_s.value if self.delay_s.low > 0 else 0.0
+        return MarkerAnswer(delay_s, Template(np.array(self.marker_answer_v), self.marker_answer_rate_hz))
 
     def age_h(self) -> float:
         """Hours since it was made."""

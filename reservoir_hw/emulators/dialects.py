@@ -42,7 +42,14 @@ class Dialect:
 
 DIALECTS = {
     "keysight": Dialect("keysight_33500", Keysight33512B, "keysight_infiniivision", InfiniiVision),
-    "tektronix": Dialect("tektronix_afg3000", Afg3152C, "tektronix_mso", partial(Mso54, auxiliary_input=True)),
+    "tektronix": Dialect(
+        "tektronix_afg3000",
+        Afg3152C,
+        "tektronix_mso",
+        partial(Mso54, auxiliary_input=True),
+        # It takes no more samples than it is asked for.
+        samples_per_node=32.0,
+    ),
     "red_pitaya": Dialect(
         "red_pitaya",
         RedPitaya,

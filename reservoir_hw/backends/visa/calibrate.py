@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from reservoir_hw.backends.visa.burst import Array
-from reservoir_hw.backends.visa.calibration import Calibration, MarkerAnswer
+from reservoir_hw.backends.visa.calibration import FILLED, Calibration, MarkerAnswer
 from reservoir_hw.backends.visa.configuration import BenchConfig
 from reservoir_hw.backends.visa.player import Player, Progress, Shot, marker_answer, noise_at_rest, opened
 from reservoir_hw.backends.visa.small_steps import first_answer, small_steps
@@ -19,8 +19,7 @@ from reservoir_hw.backends.visa.step_response import StepResponse
 from reservoir_hw.core.errors import CalibrationError, ConfigurationError, DeviceFault
 from reservoir_hw.drivers.visa.roles import Waveform
 
-# Of the range of the digitizer, what the answer must fill, and what is left free on each side of it.
-_FILLED = 0.8
+# Of the answer, what of the range of the digitizer is left free on each side of it.
 _FREE = 0.08
 _RANGES = 8
 _RANDOM_STEPS = 200
@@ -32,6 +31,7 @@ _LINEAR = 0.05
 _EDGE = 0.01
 # Of a node: a delay that is less certain would do more harm than good.
 _DELAY = 0.5
+# Steps in a row that are below the noise: one alone may be by chance.
 _FORGOTTEN = 5
 # Of the inputs in which the past is forgotten, as parts of the whole range.
 _SIZES = (1.0, 0.3, 0.1, 0.0)
@@ -57,12 +57,12 @@ class Calibrated:
     levels_v: Array
     """Of the output (levels,)."""
     level_answers_v: Array
-    """Settled (levels,)."""
+    """Settled (levels,); not a number where the digitizer may have clipped."""
     memory: Array
     """What is left of the past in a state (steps,), rms, as a part of its noise, by the steps that have come since."""
 
 
-def calibrate(config: BenchConfig, progress: Progress = lambda what, done, total: None) -> Calibrated:
+def calibrate(config: BenchConfig, progress: Progress = None) -> Calibrated:
     """Measure the bench of a configuration. What its calibration says so far does not matter.
 
     Raises `CalibrationError` if the device does not answer, or remembers for longer than twice `memory_steps`, and the
@@ -81,7 +81,7 @@ def calibrate(config: BenchConfig, progress: Progress = lambda what, done, total
                 shots = _answers_to_anything(player)
                 answer = _farthest(shots)
                 found = (float(answer.volts.min()), float(answer.volts.max()))
-                if not answer.clipped and found[1] - found[0] >= _FILLED * (high - low):
+                if not answer.clipped and found[1] - found[0] >= FILLED * (high - low):
                     if config.channels.monitor is None:
                         player.known = _first_marker_answer(player, shots)
                     return _measured(player, answer)
@@ -98,7 +98,7 @@ def calibrate(config: BenchConfig, progress: Progress = lambda what, done, total
 
 def _no_range(config: BenchConfig, tried: list[str]) -> CalibrationError:
     return CalibrationError(
-        f"no range of input {config.channels.answer} was filled to {_FILLED:.0%} without clipping; is the device "
+        f"no range of input {config.channels.answer} was filled to {FILLED:.0%} without clipping; is the device "
         f"connected? What was seen in each range: {'; '.join(tried)}"
     )
 
@@ -204,7 +204,11 @@ def _first_marker_answer(player: Player, shots: list[Shot]) -> MarkerAnswer:
 
 
 def _settled_levels(player: Player) -> tuple[Array, Array, float]:
-    """Levels of the output from low to high, the settled answers to them, and how uncertain these are (rms)."""
+    """Levels of the output from low to high, the settled answers to them, and how uncertain these are (rms).
+
+    Random inputs have not reached all levels for long: the range of the digitizer need not hold their answers, which
+    are then not a number.
+    """
     config, hold_s = player.config, player.hold_s
     low, high = config.generator.outputs[config.channels.output].range_v
     lowest, highest = config.digitizer.inputs[config.channels.answer].range_v
@@ -223,9 +227,8 @@ def _settled_levels(player: Player) -> tuple[Array, Array, float]:
         variances.append(found.var(axis=0, ddof=1))
     levels, found = np.array(ordered), np.concatenate(answers)
     uncertain = np.sqrt(np.mean(np.concatenate(variances)) / _LEVEL_SHOTS)
-    # Random inputs have not reached all levels for long: the range of the digitizer need not hold their answers.
-    seen = np.flatnonzero((found > lowest + edge) & (found < highest - edge))
-    order = seen[np.argsort(levels[seen])]
+    found[(found <= lowest + edge) | (found >= highest - edge)] = np.nan
+    order = np.argsort(levels)
     return levels[order], found[order], float(uncertain)
 
 
@@ -238,10 +241,12 @@ def _around_rest(levels: Array, bent: Array, rest_v: float) -> tuple[float, floa
 
 def _until_bent(rest_v: float, levels: Array, bent: Array) -> float:
     levels, bent = np.append(rest_v, levels), np.append(0.0, bent)
-    beyond = np.flatnonzero(bent > _LINEAR)
-    if not len(beyond):
+    straight = bent <= _LINEAR
+    if straight.all():
         return float(levels[-1])
-    last = beyond[0]
+    last = int(np.argmin(straight))
+    if np.isnan(bent[last]):
+        return float(levels[last - 1])
     return float(np.interp(_LINEAR, bent[last - 1 : last + 1], levels[last - 1 : last + 1]))
 
 

@@ -15,6 +15,9 @@ from reservoir_hw.core.errors import CalibrationError, ConfigurationError
 from reservoir_hw.core.files import replacing
 from reservoir_hw.core.signal import Template
 
+FILLED = 0.8
+"""Of the range of the digitizer, what the answer must fill."""
+
 
 class Estimate(Config):
     """A number, and the interval in which it lies with 95 %."""

@@ -16,7 +16,7 @@ from reservoir_hw.core.hostlock import HostLocks
 from reservoir_hw.core.signal import Alignment, Template
 from reservoir_hw.drivers.visa.roles import Waveform
 
-Progress = Callable[[str, int, int], None]
+Progress = Callable[[str, int, int], None] | None
 """Called with what is being measured, the steps played for it, and those that it takes."""
 
 FINE = 4
@@ -55,7 +55,7 @@ class Player:
     """Plays bursts on a bench."""
 
     def __init__(self, config: BenchConfig, bench: Bench, progress: Progress) -> None:
-        self.config, self.bench, self._progress, self._done = config, bench, progress, 0
+        self.config, self.bench, self._progress = config, bench, progress
         self.layout = config.layout(bench.longest_burst)
         self.known: MarkerAnswer | None = None
         """How the device answers to a marker, once it was measured."""
@@ -67,16 +67,16 @@ class Player:
         """Each burst (samples,) of whole steps `shots` times."""
         played: list[list[Shot]] = []
         lengths = [len(driven) // self.layout.samples_per_step for driven in bursts]
-        total = shots * sum(lengths)
+        done, total = 0, shots * sum(lengths)
         for driven, steps in zip(bursts, lengths, strict=True):
             rate = self.bench.load(self.layout.between_markers(driven))
             layout = self.layout.at_rate(rate)
             played.append([])
             for _ in range(shots):
                 played[-1].append(self._shot(layout, steps))
-                self._done += steps
-                self._progress(what, self._done, total)
-        self._done = 0
+                done += steps
+                if self._progress is not None:
+                    self._progress(what, done, total)
         return played
 
     def staircase(self, levels: Sequence[float]) -> Array:
@@ -114,6 +114,10 @@ def noise_at_rest(shot: Shot, rest_s: float) -> float:
     rate, found = shot.answer.sample_rate_hz, shot.found
     last = int((found.start_s + shot.layout.payload_s * found.clock_ratio) * rate)
     volts = shot.answer.volts[last - int(rest_s * rate) : last]
-    codes = np.unique(shot.answer.volts)
-    lsb_v = float(np.diff(codes).min()) if len(codes) > 1 else 0.0
-    return float(np.sqrt(max(0.0, volts.var() - lsb_v**2 / 12)))
+    return float(np.sqrt(max(0.0, volts.var() - converter_step_v([shot]) ** 2 / 12)))
+
+
+def converter_step_v(shots: Sequence[Shot]) -> float:
+    """Between two volts that the digitizer tells apart."""
+    codes = np.unique(np.concatenate([shot.answer.volts for shot in shots]))
+    return float(np.diff(codes).min()) if len(codes) > 1 else 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -12,7 +11,7 @@ from scipy.stats import t as student
 
 from reservoir_hw.backends.visa.burst import Array
 from reservoir_hw.backends.visa.calibration import Estimate
-from reservoir_hw.backends.visa.player import FINE, Player, Shot, noise_at_rest
+from reservoir_hw.backends.visa.player import FINE, Player, Shot, converter_step_v, noise_at_rest
 from reservoir_hw.backends.visa.step_response import StepResponse, fit_steps
 
 # Of the range of the output: what is tried first, and what the first part of the answer is taken from.
@@ -153,12 +152,6 @@ def _jackknifed(value: float, without: Array) -> Estimate:
 
 def _wider(found: Estimate, by: float) -> Estimate:
     return Estimate(value=found.value, low=found.low - by, high=found.high + by)
-
-
-def converter_step_v(shots: Sequence[Shot]) -> float:
-    """Between two volts that the digitizer tells apart."""
-    codes = np.unique(np.concatenate([shot.answer.volts for shot in shots]))
-    return float(np.diff(codes).min()) if len(codes) > 1 else 0.0
 
 
 def mean_of(values: Array) -> Estimate:

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reservoir_hw.backends.visa.calibration import Calibration, Estimate
+from reservoir_hw.backends.visa.calibration import FILLED, Calibration, Estimate
 from reservoir_hw.backends.visa.configuration import BenchConfig
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 from reservoir_hw.experiment.devices.reservoir_file import reservoir_from_file
 from reservoir_hw.experiment.states.progress import Progress
-
-_FILLED = 0.8
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ def calibrate_file(
     path = Path(out or config.calibration or Path(file).with_suffix(".calibration.json"))
     if not path.parent.is_dir():
         raise ConfigurationError(f"{path} cannot be written: there is no folder {path.parent}")
-    measured = calibrate(config, progress or (lambda what, done, total: None))
+    measured = calibrate(config, progress)
     measured.calibration.save(path)
     remarks, figure = _remarks(config, measured.calibration, path), path.with_suffix(".png")
     try:
@@ -93,7 +91,7 @@ def _remarks(config: BenchConfig, found: Calibration, path: Path) -> list[str]:
     better = f"{number}: {{range_v: [{found.vertical_range_v[0]:.4g}, {found.vertical_range_v[1]:.4g}]}}"
     if lowest < low or highest > high:
         remarks.append(f"the answer leaves the range [{low:g}, {high:g}] of input {number}: digitizer.inputs: {better}")
-    elif highest - lowest < _FILLED * (high - low):
+    elif highest - lowest < FILLED * (high - low):
         part = (highest - lowest) / (high - low)
         remarks.append(f"the answer fills {part:.0%} of the range of input {number}: digitizer.inputs: {better}")
     if found.memory_steps > config.memory_steps:

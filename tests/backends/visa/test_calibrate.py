@@ -17,8 +17,9 @@ from reservoir_hw.backends.visa.calibrate import calibrate
 from reservoir_hw.backends.visa.calibration import Calibration
 from reservoir_hw.backends.visa.reservoir import VisaConfig
 from reservoir_hw.cli import app
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.emulators.bench import BenchConfig, Cable
-from reservoir_hw.emulators.physics.devices import Ikeda, Linear
+from reservoir_hw.emulators.physics.devices import Ikeda, Linear, MackeyGlass, Model
 
 EXPERIMENT = """
 task: {kind: narma, train_steps: 300, test_steps: 100}
@@ -153,3 +154,34 @@ def test_bundles_and_harvests_outlive_a_calibration(tmp_path: Path) -> None:
         {"kind": "calibrated again", "before": ids[0], "now": ids[1]},
     ]
     assert np.isfinite(np.load(tmp_path / "y.npy")).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("device", "steps"),
+    [
+        # What it feeds back goes on rising for longer than the first answer.
+        (MackeyGlass(), 40),
+        (Ikeda(noise_v=5e-3), 30),
+        # Noise far below a step of the converter.
+        (Linear(noise_v=1e-5, offset_v=0.15196827), 4),
+    ],
+)
+def test_hard_devices(device: Model, steps: int) -> None:
+    delay_s = device.delay_s if isinstance(device, Linear) else 0.0
+    planted = {"tau_s": device.tau_s, "delay_s": delay_s + 1 / (2 * np.pi * device.bandwidth_hz)}
+    planted |= {"noise_v": device.noise_v, "gain": 1.0, "offset_v": device.offset_v} if steps == 4 else {}
+    with emulated_lab(BenchConfig().with_device(device), dialect="tektronix", memory_steps=steps) as lab:
+        lab.config["digitizer"]["inputs"]["1"]["range_v"] = [-2.0, 2.0]
+        found = calibrate(VisaConfig.model_validate(lab.config)).calibration
+    for name, value in planted.items():
+        interval = getattr(found, name)
+        assert interval.low <= value <= interval.high, name
+
+
+def test_what_is_no_calibration(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    for content, said in ((b"\x80\xff", "it is no text"), (b"{", "the file: Invalid JSON"), (b"{}", "made: Field req")):
+        path.write_bytes(content)
+        with pytest.raises(ConfigurationError, match=said):
+            Calibration.load(path)

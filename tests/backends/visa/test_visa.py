@@ -162,6 +162,15 @@ def test_configurations_that_cannot_be(changes: dict[str, Any], said: str) -> No
         open_reservoir(changed(config, **changes))
 
 
+def test_the_default_marker_keeps_the_limits_whatever_is_played() -> None:
+    with emulated_lab(dialect="tektronix", marker_v=None, scaling={"gain": 0.1}) as lab:
+        gentle = {"1": {"range_v": [-1, 1], "load_ohm": 50.0, "highest_step_v": 0.4}}
+        lab.config["digitizer"]["inputs"]["1"]["range_v"] = [0.0, 0.4]
+        with open_reservoir(changed(lab.config, generator__outputs=gentle)) as reservoir:
+            for u in (-1.0, 1.0):
+                reservoir.run(np.full((1, 3, 1), u))
+
+
 def test_what_is_refused_is_never_played(lab: Lab) -> None:
     wide = {**lab.config, "input_range": [-2.0, 2.0]}
     with open_reservoir(wide) as reservoir:

@@ -18,6 +18,12 @@ NAMES = {"low_v", "high_v", "span_v", "middle_v", "samples", "sample_rate_hz", "
 """Of a channel, and of what is played or recorded."""
 
 
+def range_names(range_v: tuple[float, float]) -> dict[str, float]:
+    """What the names of a range stand for."""
+    low, high = range_v
+    return {"low_v": low, "high_v": high, "span_v": high - low, "middle_v": (low + high) / 2}
+
+
 class PymeasureConfig(InstrumentConfig):
     """An instrument that PyMeasure has a class for: `outputs` below `generator:`, `inputs` below `digitizer:`."""
 

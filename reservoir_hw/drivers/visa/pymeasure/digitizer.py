@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field, PositiveInt, model_validator
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, DeviceTimeout
-from reservoir_hw.drivers.visa.pymeasure.configuration import NAMES, PymeasureConfig
+from reservoir_hw.drivers.visa.pymeasure.configuration import NAMES, PymeasureConfig, range_names
 from reservoir_hw.drivers.visa.pymeasure.connection import PymeasureConnection
 from reservoir_hw.drivers.visa.pymeasure.steps import Condition, Reading, Step, filled, for_each
 from reservoir_hw.drivers.visa.roles import DigitizerConfig, Input, Trigger, Waveform
@@ -178,13 +178,9 @@ def _at(result: Any, path: Any, where: str) -> Any:
 
 
 def _range(number: int, channel: Input) -> dict[str, Any]:
-    low, high = channel.range_v
     return {
+        **range_names(channel.range_v),
         "input": number,
-        "low_v": low,
-        "high_v": high,
-        "span_v": high - low,
-        "middle_v": (low + high) / 2,
         "coupling": channel.coupling,
         "impedance_ohm": channel.impedance_ohm,
     }

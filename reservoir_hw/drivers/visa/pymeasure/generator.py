@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field, PositiveInt, model_validator
 
 from reservoir_hw.drivers.visa.burst_generator import BurstGeneratorConfig
-from reservoir_hw.drivers.visa.pymeasure.configuration import END, NAMES, PymeasureConfig
+from reservoir_hw.drivers.visa.pymeasure.configuration import END, NAMES, PymeasureConfig, range_names
 from reservoir_hw.drivers.visa.pymeasure.connection import PymeasureConnection
 from reservoir_hw.drivers.visa.pymeasure.steps import Step, filled
 from reservoir_hw.drivers.visa.roles import Output, SafeState
@@ -131,13 +131,9 @@ class PymeasureGenerator:
 
 
 def _names(number: int, output: Output, played: np.ndarray, sample_rate_hz: float) -> dict[str, Any]:
-    low, high = output.range_v
     return {
+        **range_names(output.range_v),
         "output": number,
-        "low_v": low,
-        "high_v": high,
-        "span_v": high - low,
-        "middle_v": (low + high) / 2,
         "load_ohm": output.load_ohm,
         "safe_v": output.safe_v,
         "samples": len(played),

@@ -49,9 +49,9 @@ class LayersConfig(LayeredReservoirConfig):
     )
 
     @property
-    def label(self) -> str:
-        """The distinct labels of the reservoirs."""
-        return " + ".join(dict.fromkeys(reservoir.label for reservoir in self.reservoirs))
+    def kind_name(self) -> str:
+        """The distinct names of the reservoirs."""
+        return " + ".join(dict.fromkeys(reservoir.name for reservoir in self.reservoirs))
 
     @property
     def nodes(self) -> int | None:
@@ -59,6 +59,11 @@ class LayersConfig(LayeredReservoirConfig):
         nodes = [getattr(reservoir, "nodes", None) for reservoir in self.reservoirs]
         known = [number for number in nodes if number is not None]
         return round(sum(known) / len(known)) if len(known) == len(nodes) else None
+
+    def check_machine(self) -> None:
+        """That of every reservoir."""
+        for reservoir in self.reservoirs:
+            reservoir.check_machine()
 
     def configurations(self, width: int, layers: int) -> list[ReservoirConfig]:
         """`reservoirs`. Raises `ConfigurationError` for another number of layers."""
@@ -82,7 +87,7 @@ class LaercReservoirsConfig(LayeredReservoirConfig):
     gradients: bool = Field(default=False, description="compute with torch, so that gradients pass through")
 
     @property
-    def label(self) -> str:
+    def kind_name(self) -> str:
         """LAERC(nodes)."""
         return "LAERC" + (f"({self.nodes})" if self.nodes else "")
 

@@ -54,7 +54,7 @@ class DeviceConfig(Config):
             raise ConfigurationError(
                 f"channels: {self.channels}, but there are {inputs} input channels, 0 to {inputs - 1}"
             )
-        with _placed(f"reservoir ({self.reservoir.label}): "):
+        with _placed(f"reservoir ({self.reservoir.name}): "):
             return self.model_copy(update={"reservoir": self.reservoir.for_inputs(width)})
 
 
@@ -70,9 +70,9 @@ class ParallelConfig(ReservoirConfig):
     )
 
     @property
-    def label(self) -> str:
-        """The labels of the devices."""
-        return " + ".join(device.reservoir.label for device in self.devices)
+    def kind_name(self) -> str:
+        """The names of the devices."""
+        return " + ".join(device.reservoir.name for device in self.devices)
 
     @property
     def nodes(self) -> int | None:
@@ -84,6 +84,11 @@ class ParallelConfig(ReservoirConfig):
     def step_period_s(self) -> float | None:
         """The value of the slowest device; None if no device declares one."""
         return _greatest(getattr(device.reservoir, "step_period_s", None) for device in self.devices)
+
+    def check_machine(self) -> None:
+        """That of every device."""
+        for device in self.devices:
+            device.reservoir.check_machine()
 
     def for_inputs(self, inputs: int) -> Self:
         """This configuration, and that of every device, for a task with `inputs` channels."""
@@ -106,8 +111,8 @@ class ParallelConfig(ReservoirConfig):
             config = device.reservoir
             if self.out_of_range == "clip":
                 config = config.model_copy(update={"out_of_range": "clip"})
-            with _placed(f"devices.{index}.reservoir ({config.label}): "):
-                parts.append(Part(build_reservoir(config), device.channels, config.label))
+            with _placed(f"devices.{index}.reservoir ({config.name}): "):
+                parts.append(Part(build_reservoir(config), device.channels, config.name))
         return Parallel(parts, self.required_inputs())
 
 

@@ -28,7 +28,7 @@ class ReplayConfig(ReservoirConfig):
     trace: str = Field(description="the store: what `run.record` or a harvest wrote, or `reservoir-hw trace import`")
 
     @property
-    def label(self) -> str:
+    def kind_name(self) -> str:
         """With the name of the trace."""
         return f"REPLAY({Path(self.trace).name})"
 

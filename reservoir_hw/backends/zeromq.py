@@ -75,7 +75,7 @@ class ZmqConfig(ReservoirConfig):
     reset: ResetPolicy | None = Field(default=None, description="in addition to the reset of the device itself")
 
     @property
-    def label(self) -> str:
+    def kind_name(self) -> str:
         """A short name for tables and figures."""
         return f"ZMQ({self.address})"
 

@@ -34,7 +34,8 @@ def _common(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
     log: Annotated[
-        str, typer.Option("--log", help="Log to standard error from this level on: debug, info, warning, error.")
+        str,
+        typer.Option("--log", help="Log to standard error: debug (with tracebacks), info, warning, error."),
     ] = "warning",
 ) -> None:
     import logging
@@ -42,7 +43,9 @@ def _common(
     level = logging.getLevelNamesMapping().get(log.upper())
     if level is None:
         raise typer.BadParameter(f"{log!r} is not one of debug, info, warning, error", param_hint="--log")
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # Other packages, such as matplotlib with its fonts, are asked for warnings alone.
+    logging.basicConfig(level=max(level, logging.WARNING), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("reservoir_hw").setLevel(level)
     if level == logging.WARNING:
         # Who has the device that one waits for is shown even if nobody asked for a log.
         logging.getLogger("reservoir_hw.core.waiting").setLevel(logging.INFO)

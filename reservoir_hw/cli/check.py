@@ -18,7 +18,7 @@ def check(
     estimate: Annotated[bool, typer.Option("--estimate", help="Print only what a run would cost.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Validate a file and estimate what a run would cost. Opens no device."""
+    """Validate a file and estimate what a run would cost. Imports functions that it names; opens no device."""
     from reservoir_hw.core.reservoir_config import parse_reservoir
     from reservoir_hw.experiment.configuration.document import load_document
     from reservoir_hw.experiment.run.experiment import Experiment
@@ -29,6 +29,7 @@ def check(
         if estimate:
             raise ConfigurationError(f"{file} is a reservoir file; an estimate needs an experiment file with its task")
         config = parse_reservoir(document)
+        config.check_machine()
         if json:
             print_json({"valid": True, "reservoir": config.model_dump(mode="json")})
         else:
@@ -37,6 +38,8 @@ def check(
     with own_stdout(json):
         experiment = Experiment(document)
         sweep = None if experiment.config.sweep is None else Sweep(document)
+        for point in experiment.points:
+            point.config.reservoir.check_machine()
         cost = (sweep or experiment).estimate()
     if json:
         print_json({"valid": True, "points": len(experiment.points), "estimate": cost.as_dict()})

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
+
+log = logging.getLogger(__name__)
 
 CONFIGURATION, DEVICE, INTERRUPTED, OTHER = 2, 3, 130, 1
 
@@ -54,6 +57,7 @@ def _path(name: Any) -> str:
 
 
 def _say(message: str, error: BaseException) -> None:
-    """The message and, below it, the notes of the error."""
+    """The message and, below it, the notes of the error; with --log debug, first where it came from."""
+    log.debug("this is where it came from", exc_info=error)
     for line in (message, *getattr(error, "__notes__", [])):
         typer.echo(line, err=True)

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import to_jsonable_python
 
+from reservoir_hw.core import functions
 from reservoir_hw.core.errors import ConfigurationError
 
 ENVIRONMENT_PREFIX = "RESERVOIR_HW__"
@@ -65,8 +66,8 @@ class Document:
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any], origin: str) -> Self:
-        """A document from values in memory."""
-        document = cls(copy.deepcopy(dict(data)))
+        """A document from values in memory. A function among them becomes its name."""
+        document = cls(_with_names(dict(data)))
         document.origins = dict.fromkeys([(), *_locations(document.data)], origin)
         return document
 
@@ -131,8 +132,8 @@ class Document:
         self.origins.update({(key, *place): origin for place, origin in section.origins.items()})
 
     def set(self, dotted: str, value: Any, origin: str) -> None:
-        """Set one value by its dotted path, for instance `reservoir.nodes`."""
-        keys = dotted.split(".")
+        """Set one value by its dotted path, for instance `reservoir.nodes`. A function becomes its name."""
+        keys, value = dotted.split("."), _with_names(value)
         if not all(keys):
             raise ConfigurationError(f"{origin}: {dotted!r} is not a dotted path such as reservoir.nodes")
         here: Any = self.data
@@ -206,6 +207,15 @@ def validate(model: type[ConfigT], document: Document) -> ConfigT:
         return model.model_validate_json(text, strict=True)
     except ValidationError as error:
         raise ConfigurationError(_explain(error, model, document)) from None
+
+
+def _with_names(value: Any) -> Any:
+    """A copy, with names in the place of functions."""
+    if isinstance(value, Mapping):
+        return {key: _with_names(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_names(item) for item in value]
+    return functions.name_of(value) if callable(value) else copy.deepcopy(value)
 
 
 def _json_default(value: Any) -> Any:

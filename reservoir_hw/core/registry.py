@@ -23,7 +23,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "laerc_layers": "reservoir_hw.backends.layered:LaercReservoirsConfig",
         "layers": "reservoir_hw.backends.layered:LayersConfig",
         "parallel": "reservoir_hw.backends.parallel:ParallelConfig",
-        "python": "reservoir_hw.backends.python:PythonConfig",
+        "python": "reservoir_hw.backends.python.reservoir:PythonConfig",
         "replay": "reservoir_hw.backends.replay:ReplayConfig",
         "visa": "reservoir_hw.backends.visa.reservoir:VisaConfig",
         "zmq": "reservoir_hw.backends.zeromq:ZmqConfig",

@@ -32,6 +32,7 @@ class ReservoirConfig(Config):
 
     kind: Any
     inputs: PositiveInt | None = Field(default=None, description="number of input channels; by default the task's")
+    label: Annotated[str, NO_INFLUENCE_ON_STATES] = Field(default="", description="what tables and figures call it")
     out_of_range: OutOfRange = Field(
         default="error", description="inputs outside the device's range: refuse them, or clip and count them"
     )
@@ -50,8 +51,13 @@ class ReservoirConfig(Config):
         """Make the reservoir, not yet open. Heavy imports belong in here."""
 
     @property
-    def label(self) -> str:
-        """A short name for tables and figures."""
+    def name(self) -> str:
+        """What tables and figures call it: `label`, or else `kind_name`."""
+        return self.label or self.kind_name
+
+    @property
+    def kind_name(self) -> str:
+        """A name by kind and size."""
         nodes = getattr(self, "nodes", None)
         return self.kind.upper() + (f"({nodes})" if nodes else "")
 
@@ -59,6 +65,9 @@ class ReservoirConfig(Config):
         """How many bursts instruments play for a run of so many steps, which goes on from others or begins at rest."""
         del steps, continued
         return 0
+
+    def check_machine(self) -> None:
+        """Raise `ConfigurationError` where this machine lacks what opening would need. Opens and calls nothing."""
 
     def for_inputs(self, inputs: int) -> Self:
         """This configuration for a task with `inputs` channels.

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 
 calls: list[str] = []
 charge = 0.0
+bias = 0.0
+released = threading.Event()
 setting = np.zeros(1)
 
 
 def setup() -> dict[str, str]:
     calls.append("setup")
     return {"supply": "3.3 V"}
+
+
+def set_bias(bias_v: float) -> dict[str, float]:
+    global bias
+    bias = bias_v
+    return {"bias_v": bias}
 
 
 def to_rest() -> None:
@@ -28,6 +38,16 @@ def step(u: np.ndarray) -> list[float]:
     global charge
     charge = charge / 2 + u[0]
     return [charge, charge**2]
+
+
+def amplified(u: np.ndarray, gain: float) -> list[float]:
+    return [gain * u[0], bias]
+
+
+def waits(u: np.ndarray) -> list[float]:
+    if abs(u[0]) < 0.1:
+        released.wait()
+    return step(u)
 
 
 def burst(u: np.ndarray) -> np.ndarray:

@@ -654,7 +654,7 @@ def test_in_an_experiment_file_all_of_it_is_kept() -> None:
         )
     )
     assert isinstance(config.reservoir, ParallelConfig)
-    assert (config.reservoir.label, config.reservoir.nodes) == ("ESN(20) + ESN(30)", 50)
+    assert (config.reservoir.name, config.reservoir.nodes) == ("ESN(20) + ESN(30)", 50)
     kept = json.loads(config.model_dump_json())["reservoir"]["devices"][0]
     assert kept["channels"] == [0]
     assert kept["reservoir"]["nodes"] == 20

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 from reservoir_hw import open_reservoir
+from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import (
     ConfigurationError,
     DeviceBusy,
@@ -20,6 +23,8 @@ from reservoir_hw.core.errors import (
     InputRangeError,
     StateLost,
 )
+from reservoir_hw.core.functions import name_of
+from reservoir_hw.core.reservoir_config import parse_reservoir
 from reservoir_hw.core.spec import Identity
 
 U = np.linspace(-1, 1, 12).reshape(1, 12, 1)
@@ -79,6 +84,81 @@ def test_life_cycle_and_provenance() -> None:
     assert record["identity"]["simulated"] is False
 
 
+def test_each_function_gets_the_parameters_that_it_has_as_arguments() -> None:
+    """They tell one device from another, and are kept."""
+    over = {"setup_call": "lab_bench:set_bias", "call": "lab_bench:amplified", "dtype": "float32"}
+    fingerprints = set()
+    for bias, gain in ((0.2, 2), (0.3, 2), (0.3, 3)):
+        with open_reservoir(bench(**over, params={"bias_v": bias, "gain": gain})) as reservoir:
+            states = reservoir.run(U)
+            record = reservoir.provenance()
+        assert states.dtype == np.float32
+        np.testing.assert_allclose(states[0], np.column_stack([gain * U[0, :, 0], np.full(12, bias)]), rtol=1e-6)
+        assert record["params"] == {"bias_v": bias, "gain": gain}
+        assert record["settings"] == {"bias_v": bias}
+        fingerprints.add(record["identity"]["fingerprint"])
+    assert len(fingerprints) == 3
+
+
+def test_a_program_gives_its_own_functions() -> None:
+    """Source, plain values and objects that a function carries along tell it from others."""
+
+    def scaled(gain: float) -> Callable[[np.ndarray], np.ndarray]:
+        return lambda u: np.repeat(gain * u, 2, axis=1)
+
+    class Bench:
+        def __init__(self, gain: float) -> None:
+            self.gain = gain
+
+        def measure(self, u: np.ndarray) -> np.ndarray:
+            return np.repeat(self.gain * u, 2, axis=1)
+
+    at_rest = {"reset_call": None, "reset": {"kind": "none", "reason": "no memory"}, "mode": "run"}
+    two = [Bench(5), Bench(6)]
+    given = [scaled(2), scaled(3), functools.partial(lambda gain, u: np.repeat(gain * u, 2, axis=1), 4)]
+    configs = [bench(**at_rest, call=call) for call in (*given, two[0].measure, two[1].measure)]
+    documents = [parse_reservoir(Document.from_mapping(config, "test")) for config in configs]
+    fingerprints = set()
+    for gain, config in enumerate(documents, 2):
+        with open_reservoir(config) as reservoir:
+            np.testing.assert_allclose(reservoir.run(U)[0, :, 0], gain * U[0, :, 0])
+            fingerprints.add(reservoir.spec.identity.fingerprint)
+    assert len(fingerprints) == 5
+    again = parse_reservoir(Document.from_mapping(bench(**at_rest, call=scaled(2)), "test"))
+    assert again == documents[0]
+    # What another process would find: nothing, or another function of this name.
+    name = again.model_dump()["call"]
+    for call, why in ((name.replace("@", "@0"), "call = "), (name[:-2] + "zz", "call = ")):
+        with pytest.raises(ConfigurationError, match=why):
+            open_reservoir(bench(**at_rest, call=call))
+    with pytest.raises(ConfigurationError, match="was given by a Python program, and this process does not have it"):
+        open_reservoir(bench(**at_rest, call=name[:-1] + ("0" if name[-1] != "0" else "1")))
+    import lab_bench  # pyright: ignore[reportMissingImports]
+
+    changed = name_of(lab_bench.step).partition("@")[0] + "@0123456789ab"
+    with pytest.raises(ConfigurationError, match="its source is another one now"):
+        open_reservoir(bench(call=changed))
+
+
+def test_a_function_that_hangs_is_given_up() -> None:
+    over = {"call": "lab_bench:waits", "close_call": "lab_bench:close", "timeout_s": 0.2}
+    reservoir = open_reservoir(bench(**over))
+    import lab_bench  # pyright: ignore[reportMissingImports]
+
+    with pytest.raises(DeviceTimeout, match=r"waits at step 5.*: no answer for 0\.2\d* s.*it still runs") as caught:
+        reservoir.run(U)
+    assert caught.value.steps_done == 5
+    with pytest.raises(DeviceFault, match="an earlier call still runs"):
+        reservoir.reset(1)
+    with pytest.raises(DeviceFault, match=r"still runs.*lab_bench:close was not called"):
+        reservoir.close()
+    assert "close" not in lab_bench.calls
+    lab_bench.released.set()
+    with open_reservoir(bench(**{**over, "call": "lab_bench:step"})) as well:
+        np.testing.assert_allclose(well.run(U), truth(U))
+    assert lab_bench.calls[-1] == "close"
+
+
 def test_a_procedure_runs_once_per_step() -> None:
     over = {
         "mode": "procedure", "call": None, "wait_s": 0.001,
@@ -93,7 +173,9 @@ def test_a_procedure_runs_once_per_step() -> None:
 
 def test_faults_name_the_function_and_the_step_and_keep_the_states() -> None:
     with open_reservoir(bench(call="lab_bench:loses_its_cable")) as reservoir:
-        with pytest.raises(DeviceDisconnected, match=r"lab_bench:loses_its_cable at step 11: .*unplugged") as caught:
+        with pytest.raises(
+            DeviceDisconnected, match=r"loses_its_cable at step 11 \(lab_bench.py:\d+\): .*unplugged"
+        ) as caught:
             reservoir.run(U)
         assert caught.value.steps_done == 11
         np.testing.assert_allclose(caught.value.states, truth(U)[:, :11])
@@ -141,6 +223,10 @@ def test_real_devices_are_locked_and_simulated_ones_are_not() -> None:
     ("over", "message"),
     [
         ({"call": "lab_bench:nothing"}, "cannot be imported"),
+        ({"call": "lab_bench.step"}, "did you mean lab_bench:step"),
+        ({"params": {"bias_v": 1}}, r"reservoir\.params\.bias_v: no function has an argument of this name"),
+        ({"setup_call": "lab_bench:set_bias"}, r"reservoir\.setup_call: lab_bench:set_bias.*'bias_v'"),
+        ({"params": {"bias_v": {}}, "setup_call": "lab_bench:set_bias"}, r"params\.bias_v"),
         ({"call": "no_such_bench:step"}, r"reservoir\.call: 'no_such_bench:step' cannot be imported"),
         ({"call": "lab_bench:calls"}, "is not a function"),
         ({"call": "lab_bench"}, "call = 'lab_bench'"),

@@ -211,7 +211,7 @@ def test_float64_is_matched_and_returned_exactly(tmp_path: Path) -> None:
 def test_the_width_must_be_that_of_the_trace(tmp_path: Path) -> None:
     path = made(tmp_path / "t", [drive(1, inputs=2)])
     config = find("backends", "replay").load()(kind="replay", trace=str(path))  # pyright: ignore[reportCallIssue]
-    assert config.label == "REPLAY(t)"  # pyright: ignore[reportAttributeAccessIssue]
+    assert config.name == "REPLAY(t)"  # pyright: ignore[reportAttributeAccessIssue]
     assert config.nodes == NODES  # pyright: ignore[reportAttributeAccessIssue]
     build_reservoir(config.for_inputs(2)).open().close()  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
     with pytest.raises(ConfigurationError, match=r"3 input channels, but .* was recorded with 2"):

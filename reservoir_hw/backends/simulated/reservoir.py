@@ -36,14 +36,14 @@ class SimulatedConfig(ReservoirConfig):
     seed: NonNegativeInt = 0
 
     @property
-    def ideal_label(self) -> str:
-        """A short name for the kind and its size."""
-        return super().label
+    def ideal_name(self) -> str:
+        """A name by kind and size."""
+        return super().kind_name
 
     @property
-    def label(self) -> str:
-        """That of the ideal device and the preset of its non-idealities, for tables and figures."""
-        return f"{self.ideal_label} {self.nonidealities.label}".strip()
+    def kind_name(self) -> str:
+        """That of the ideal device and the preset of its non-idealities."""
+        return f"{self.ideal_name} {self.nonidealities.label}".strip()
 
     def for_inputs(self, inputs: int) -> Self:
         """This configuration for a task with `inputs` channels."""

@@ -134,7 +134,7 @@ class BenchConfig(ReservoirConfig):
         return self
 
     @property
-    def label(self) -> str:
+    def kind_name(self) -> str:
         """The name of the device, and its nodes."""
         return f"{self.device_name}({self.nodes})"
 

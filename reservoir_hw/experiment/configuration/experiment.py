@@ -116,7 +116,7 @@ class Point:
         ]
         label = self.config.readout.label
         model = [label] if label and "readout" not in self.values else []
-        return " ".join([self.config.reservoir.label, *model, *shown])
+        return " ".join([self.config.reservoir.name, *model, *shown])
 
     @property
     def place(self) -> str:

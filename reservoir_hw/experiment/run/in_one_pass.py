@@ -120,7 +120,7 @@ def opened(point: Point, task: Task) -> Iterator[Reservoir]:
 
 def harvest_point(point: Point, task: Task, steps: int, counter: StepCounter) -> StateStore:
     """The point's store, filled: what an earlier harvest has is kept. `steps` are those of the whole plan."""
-    name, path = point.config.reservoir.label, store_path(point, task)
+    name, path = point.config.reservoir.name, store_path(point, task)
     with harvest_lock(point, task):
         store = find_states(point, task)
         if store is not None and (about := about_calibration(store, point.config.reservoir)):

@@ -64,7 +64,7 @@ class PointRun:
     def say(self, what: str) -> None:
         """What is being done from now on."""
         place = f" [{self.point.place}]" if self.point.place else ""
-        self.counter.say(f"{self.point.config.reservoir.label}{place}: {what}")
+        self.counter.say(f"{self.point.config.reservoir.name}{place}: {what}")
 
     def add(self, steps: int) -> None:
         """So many steps were done."""

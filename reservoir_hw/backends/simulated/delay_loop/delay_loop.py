@@ -75,7 +75,7 @@ class DelayLoopConfig(SimulatedConfig):
         return round(self.tau / self.theta)
 
     @property
-    def ideal_label(self) -> str:
+    def ideal_name(self) -> str:
         """physics(nodes)."""
         return f"{self.physics.kind}({self.nodes})"
 

@@ -72,7 +72,7 @@ class EsnConfig(NetworkConfig):
         return self
 
     @property
-    def ideal_label(self) -> str:
+    def ideal_name(self) -> str:
         """ESN(nodes)."""
         return f"ESN({self.nodes})" if self.nodes else f"ESN({Path(self.weights or '').stem})"
 

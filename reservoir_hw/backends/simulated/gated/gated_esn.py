@@ -64,7 +64,7 @@ class GatedEsnConfig(NetworkConfig):
     )  # fmt: skip
 
     @property
-    def ideal_label(self) -> str:
+    def ideal_name(self) -> str:
         """Gated ESN(nodes)."""
         return f"Gated ESN({self.nodes or Path(self.weights or '').stem})"
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, NonNegativeFloat, model_validator
 
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES
-from reservoir_hw.core.functions import FUNCTION
+from reservoir_hw.core.functions import FunctionName
 from reservoir_hw.drivers.visa.pymeasure.steps import names_in
 from reservoir_hw.drivers.visa.roles import InstrumentConfig
 
@@ -28,7 +28,7 @@ class PymeasureConfig(InstrumentConfig):
     """An instrument that PyMeasure has a class for: `outputs` below `generator:`, `inputs` below `digitizer:`."""
 
     kind: Literal["pymeasure"]
-    instrument: str = Field(pattern=FUNCTION, description="PyMeasure's class, as module:class")
+    instrument: FunctionName = Field(description="PyMeasure's class, as module:class")
     identity: str = Field(
         min_length=1, description="regular expression for the answer to *IDN?: another instrument is refused"
     )

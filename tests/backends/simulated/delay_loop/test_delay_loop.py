@@ -339,7 +339,7 @@ def test_a_wrong_configuration_is_refused(over: dict[str, Any], message: str) ->
 
 def test_refused_when_it_is_built_or_meets_its_task() -> None:
     config = DelayLoopConfig(kind="delay_loop", nodes=5, mask=MaskConfig(scaling=[1.0, 2.0]))
-    assert config.label == "mackey_glass(5)"
+    assert config.name == "mackey_glass(5)"
     with pytest.raises(ConfigurationError, match="2 numbers for 3 input channels"):
         config.for_inputs(3)
     with pytest.raises(ConfigurationError, match="needs `inputs`"):

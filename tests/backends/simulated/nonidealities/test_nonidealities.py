@@ -582,7 +582,7 @@ def test_what_nothing_uses_makes_no_other_device() -> None:
 )
 def test_the_label_tells_the_preset(nonidealities: Any, label: str) -> None:
     config = {"kind": "esn", "nodes": 9, "inputs": 1, "nonidealities": nonidealities}
-    assert parse_reservoir(Document.from_mapping(config, "here")).label == label
+    assert parse_reservoir(Document.from_mapping(config, "here")).name == label
 
 
 LIMITS = [0.05, 0.1, 0.3, 0.37, 0.7, 0.9, 1.0, 1.1, 1.3, 1.7, 2.3, 3.9]

@@ -1,0 +1,1 @@
+"""A lab's own Python functions as a reservoir (`kind: python`)."""

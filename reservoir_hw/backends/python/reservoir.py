@@ -1,0 +1,219 @@
+"""A lab's own Python function as a reservoir, from the configuration alone."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from reservoir_hw.backends.python.lab_functions import ARGUMENTS, LabFunctions
+from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES
+from reservoir_hw.core.errors import DeviceFault
+from reservoir_hw.core.functions import FunctionName, without_digest
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import ReservoirConfig
+from reservoir_hw.core.reset import ResetByCommand, ResetPolicy
+from reservoir_hw.core.spec import Continuity, DType, Identity, ReservoirSpec
+
+Parameter = bool | int | float | str | list[bool | int | float | str]
+
+
+class PythonConfig(ReservoirConfig):
+    """A function of your own as a reservoir.
+
+    Functions are named "package.module:function"; modules are looked for in the current folder first. A Python program
+    can give the function itself.
+    """
+
+    kind: Literal["python"]
+    mode: Literal["run", "step", "procedure"] = Field(
+        default="run",
+        description="run: call(u) takes (time, inputs) and returns (time, nodes); "
+        "step: call(u) takes (inputs,) and returns (nodes,); "
+        "procedure: once per step set_call(u), wait, sweep_call(), read_call() -> (nodes,)",
+    )
+    call: FunctionName | None = Field(default=None, description="the function of the modes run and step")
+    set_call: FunctionName | None = Field(default=None, description="procedure: apply the inputs of one step")
+    wait_s: NonNegativeFloat = Field(default=0.0, description="procedure: time between setting and sweeping")
+    sweep_call: FunctionName | None = Field(default=None, description="procedure: start the measurement")
+    read_call: FunctionName | None = Field(default=None, description="procedure: return the states")
+    setup_call: FunctionName | None = Field(
+        default=None,
+        description="called by open(); a mapping it returns is kept in the provenance",
+    )
+    reset_call: FunctionName | None = Field(default=None, description="called by every reset")
+    close_call: FunctionName | None = Field(default=None, description="called by close(): the safe state")
+    params: dict[str, Parameter] = Field(
+        default={}, description="settings of the device; each function gets those that it has as an argument"
+    )
+    timeout_s: Annotated[PositiveFloat | None, NO_INFLUENCE_ON_STATES] = Field(
+        default=None,
+        description="the longest wait for a function, which then runs in a thread; a declared step_period_s is added "
+        "for each step",
+    )
+    nodes: PositiveInt
+    dtype: DType = Field(default="float64", description="of inputs and states")
+    simulated: bool = Field(description="false for a real device: every result says which it was")
+    continuity: Continuity = Field(
+        description="held: frozen between calls; replayed: driven in bursts from rest; free_running: never stops"
+    )
+    memory_steps: NonNegativeInt = Field(
+        default=0,
+        description="after so many steps an input no longer matters; replayed: each call begins with so many earlier "
+        "ones; else a harvest that was interrupted does",
+    )
+    reset: ResetPolicy | None = Field(default=None, description="how the device is brought to rest without reset_call")
+    input_range: tuple[float, float] | None = None
+    deterministic: bool = False
+    step_period_s: NonNegativeFloat | None = None
+    vendor: str = "user"
+    model: str = "python"
+    serial: str = ""
+    firmware: str = ""
+    calibration_id: Annotated[str, NO_INFLUENCE_ON_STATES] = Field(
+        default="", description="kept in the provenance; the fingerprint does not cover it"
+    )
+    resource: Annotated[str | list[str] | None, NO_INFLUENCE_ON_STATES] = Field(
+        default=None, description="what one process uses at a time, or a list of them; by default the function"
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        needed = {"procedure": ["set_call", "read_call"]}.get(self.mode, ["call"])
+        missing = [name for name in needed if getattr(self, name) is None]
+        if missing:
+            raise ValueError(f"mode {self.mode} needs {' and '.join(missing)}")
+        if self.continuity == "replayed" and self.memory_steps == 0:
+            raise ValueError("continuity replayed needs memory_steps: how many earlier inputs each call replays")
+        if self.input_range is not None and not self.input_range[0] < self.input_range[1]:
+            raise ValueError(f"input_range {list(self.input_range)} must be [lowest, highest]")
+        if self.reset_call is None and (self.reset is None or isinstance(self.reset, ResetByCommand)):
+            raise ValueError(
+                "say how the device is brought to rest: reset_call, or reset: {kind: idle | washout | waveform | none}"
+            )
+        if self.reset_call is not None and self.reset is not None and not isinstance(self.reset, ResetByCommand):
+            raise ValueError("give either reset_call or reset, not both")
+        return self
+
+    @property
+    def kind_name(self) -> str:
+        """Maker and model of the device where they are given, or else the kind and size."""
+        return f"{self.vendor} {self.model}" if {"vendor", "model"} <= self.model_fields_set else super().kind_name
+
+    @property
+    def main_function(self) -> str:
+        """The function that stands for the device: what drives it."""
+        return self.call or self.set_call or ""
+
+    def functions(self) -> LabFunctions:
+        """The functions, imported. Raises `ConfigurationError`."""
+        targets = {key: target for key in ARGUMENTS if (target := getattr(self, key)) is not None}
+        return LabFunctions(targets, self.params, self.timeout_s)
+
+    def check_machine(self) -> None:
+        """Import the functions, and see that each gets its arguments. Calls none."""
+        self.functions()
+
+    def build(self) -> PythonReservoir:
+        """Make the reservoir; the functions are imported by `open()`."""
+        return PythonReservoir(self)
+
+
+class PythonReservoir(Reservoir):
+    """Drives a user's function, one sequence at a time."""
+
+    def __init__(self, config: PythonConfig) -> None:
+        spec = ReservoirSpec(
+            inputs=config.required_inputs(),
+            nodes=config.nodes,
+            dtype=config.dtype,
+            input_range=config.input_range,
+            max_batch=1,
+            continuity=config.continuity,
+            memory_steps=config.memory_steps,
+            snapshot=config.continuity == "replayed",
+            deterministic=config.deterministic,
+            step_period_s=config.step_period_s,
+            identity=_identity(config),
+        )
+        resource = config.resource or (None if config.simulated else f"python:{without_digest(config.main_function)}")
+        super().__init__(spec, reset=config.reset, out_of_range=config.out_of_range, resource=resource)
+        self._config = config
+        self._functions: LabFunctions | None = None
+        self._setup_result: dict[str, Any] = {}
+
+    @property
+    def _lab(self) -> LabFunctions:
+        assert self._functions is not None
+        return self._functions
+
+    def _open(self) -> None:
+        self._functions = self._config.functions()
+        result = self._lab.call("setup_call") if self._lab.has("setup_call") else None
+        if isinstance(result, Mapping):
+            self._setup_result = {str(name): value for name, value in result.items()}
+
+    def _close(self) -> None:
+        if self._functions is not None:
+            self._functions.close()
+            self._functions = None
+
+    def _reset(self, batch: int) -> None:
+        del batch
+        if self._lab.has("reset_call"):
+            self._lab.call("reset_call")
+
+    def _run(self, u: np.ndarray, out: Any) -> np.ndarray:
+        del out
+        config, steps = self._config, u.shape[1]
+        period = config.step_period_s or 0.0
+        if config.mode == "run":
+            # A copy: the function may do with its argument what it likes.
+            answer = self._lab.call("call", u[0].copy(), allowed_s=steps * period)
+            with self._lab.faults("call"):
+                return self._as_states(answer, (steps, config.nodes))[None]
+        states = np.empty((1, steps, config.nodes), self.spec.numpy_dtype)
+        last = "call" if config.mode == "step" else "read_call"
+        for t in range(steps):
+            where = {"step": t, "states": states, "allowed_s": period}
+            if config.mode == "step":
+                answer = self._lab.call("call", u[0, t].copy(), **where)
+            else:
+                answer = self._measured(u[0, t].copy(), where)
+            with self._lab.faults(last, t, states):
+                states[0, t] = self._as_states(answer, (config.nodes,))
+        return states
+
+    def _measured(self, u: np.ndarray, where: dict[str, Any]) -> Any:
+        self._lab.call("set_call", u, **where)
+        time.sleep(self._config.wait_s)
+        if self._lab.has("sweep_call"):
+            self._lab.call("sweep_call", **where)
+        return self._lab.call("read_call", **where)
+
+    def _as_states(self, returned: Any, shape: tuple[int, ...]) -> np.ndarray:
+        if np.asarray(returned).dtype.kind not in "fiub":
+            raise DeviceFault(f"returned {np.asarray(returned).dtype} instead of real numbers")
+        # A copy: the function may return a buffer that it fills again.
+        states = np.array(returned, dtype=self.spec.numpy_dtype)
+        if states.shape != shape:
+            raise DeviceFault(f"returned an array of shape {states.shape} instead of {shape}")
+        return states
+
+    def _settings(self) -> dict[str, Any]:
+        config = self._config
+        return {"settings": self._setup_result, "params": config.params, "calibration_id": config.calibration_id}
+
+
+def _identity(config: PythonConfig) -> Identity:
+    """The device with its main function and parameters. Earlier versions counted the calibration as a part of it."""
+    described = {name: getattr(config, name) for name in ("vendor", "model", "serial", "firmware", "simulated")}
+    params = ", ".join(f"{name}={json.dumps(value)}" for name, value in sorted(config.params.items()))
+    content = f"{config.main_function}({params})" if params else config.main_function
+    before = f"{content} {config.calibration_id}".strip()
+    former = () if before == content or params else (Identity(**described, content=before).fingerprint,)
+    return Identity(**described, content=content, former=former)

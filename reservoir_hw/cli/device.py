@@ -24,6 +24,9 @@ def info(
     inputs: InputsOption = None,
     set_: SetOption = None,
     drive: Annotated[bool, typer.Option(help="Drive it, to see how fast it answers.")] = True,
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Drive it once with N steps; describe its states.")
+    ] = None,
     input_range: InputRangeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -38,7 +41,7 @@ def info(
     with own_stdout(json):
         config, reservoir = reservoir_from_file(file, set=set_ or [], inputs=inputs)
         with reservoir:
-            found = look_at(reservoir, config.kind, drive=drive, input_range=input_range)
+            found = look_at(reservoir, config.kind, drive=drive, steps=steps, input_range=input_range)
     if json:
         print_json(found.as_dict())
         return

@@ -50,10 +50,8 @@ class LabFunctions:
             self._functions[key] = partial(function, **given) if given else function
         left = [name for name in params if name not in taken]
         if left:
-            names = " and ".join(without_digest(target) for target in self._targets.values())
-            raise ConfigurationError(
-                f"reservoir.params.{left[0]}: no function has an argument of this name; give one to {names}"
-            )
+            names = ", ".join(without_digest(target) for target in self._targets.values())
+            raise ConfigurationError(f"reservoir.params.{left[0]}: no function has an argument of this name ({names})")
         self._thread = None if timeout_s is None else CallingThread(timeout_s)
 
     def has(self, key: str) -> bool:

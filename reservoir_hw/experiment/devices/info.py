@@ -41,6 +41,18 @@ class Throughput:
     bytes_per_s: float
 
 
+@dataclass(frozen=True)
+class Drive:
+    """What came back from one run of random inputs from rest. `still` nodes never moved."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    lowest: float
+    highest: float
+    steps_per_s: float
+    still: int
+
+
 @dataclass
 class DeviceInfo:
     """Identity and spec, what its server says if there is one, and how fast it is.
@@ -55,6 +67,7 @@ class DeviceInfo:
     server: dict[str, Any] | None = None
     round_trip: RoundTrip | None = None
     throughput: Throughput | None = None
+    drive: Drive | None = None
     not_driven: str = ""
     counters: dict[str, int] = field(default_factory=dict)
 
@@ -86,8 +99,14 @@ class DeviceInfo:
             )
         if self.throughput is not None:
             run = self.throughput
-            rate = f"{run.steps_per_s:,.0f}" if run.steps_per_s >= 100 else f"{run.steps_per_s:.3g}"
-            facts.append(("run", f"{rate} steps/s, {run.bytes_per_s / 1e6:,.3g} MB/s ({run.steps:,} steps)"))
+            facts.append(("run", f"{_rate(run.steps_per_s)}, {run.bytes_per_s / 1e6:,.3g} MB/s ({run.steps:,} steps)"))
+        if self.drive is not None:
+            drive = self.drive
+            still = f"; {drive.still} nodes never moved" if drive.still else ""
+            facts.append(
+                ("states", f"{drive.shape} of {drive.dtype}, {drive.lowest:.4g} to {drive.highest:.4g}{still}")
+            )
+            facts.append(("run", f"{_rate(drive.steps_per_s)} ({drive.shape[1]:,} steps)"))
         if self.not_driven:
             facts.append(("not measured", self.not_driven))
         return facts
@@ -98,12 +117,14 @@ def look_at(
     kind: str,
     *,
     drive: bool = True,
+    steps: int | None = None,
     input_range: tuple[float, float] | None = None,
     seconds: float = 3.0,
 ) -> DeviceInfo:
     """Ask an open reservoir, and drive it with inputs drawn over its range: so many seconds at most for each figure.
 
-    It is at rest for one sequence before and after. What it refuses to be driven with is said in `not_driven`; a fault
+    With `steps` it is driven once, with so many, and what comes back is described. It is at rest for one sequence
+    before and after. What it refuses to be driven with is said in `not_driven`; a fault
     goes on to the caller. Raises `ConfigurationError` for an `input_range` that is not (lowest, highest).
     """
     spec = reservoir.spec
@@ -128,8 +149,11 @@ def look_at(
     try:
         reservoir.reset(1)
         info.reset_s = reservoir.reset_duration_s
-        info.round_trip = _round_trip(reservoir, draw, seconds)
-        info.throughput = _throughput(reservoir, draw, seconds, info.round_trip.p50_s)
+        if steps is None:
+            info.round_trip = _round_trip(reservoir, draw, seconds)
+            info.throughput = _throughput(reservoir, draw, seconds, info.round_trip.p50_s)
+        else:
+            info.drive = _drive(reservoir, draw(steps))
         reservoir.reset(1)
     except (DeviceError, StateLost):
         raise
@@ -156,6 +180,15 @@ def _round_trip(reservoir: Reservoir, draw: _Draw, seconds: float) -> RoundTrip:
                 break
     p50, p99 = np.percentile(taken, [50, 99])
     return RoundTrip(len(taken), float(p50), float(p99))
+
+
+def _drive(reservoir: Reservoir, u: np.ndarray) -> Drive:
+    started = time.perf_counter()
+    states = np.asarray(reservoir.run(u))
+    taken = max(time.perf_counter() - started, 1e-9)
+    still = int((states == states[:, :1]).all(axis=(0, 1)).sum()) if u.shape[1] > 1 else 0
+    low, high = float(states.min()), float(states.max())
+    return Drive(states.shape, str(states.dtype), low, high, u.shape[1] / taken, still)
 
 
 def _throughput(reservoir: Reservoir, draw: _Draw, seconds: float, step_s: float) -> Throughput:
@@ -224,6 +257,10 @@ def _server_facts(status: dict[str, Any]) -> list[tuple[str, str]]:
         else:
             facts.append((name, str(value)))
     return facts
+
+
+def _rate(steps_per_s: float) -> str:
+    return f"{steps_per_s:,.0f} steps/s" if steps_per_s >= 100 else f"{steps_per_s:.3g} steps/s"
 
 
 def _range(limits: tuple[float, float] | None, unit: str, bits: int | None) -> str:

@@ -260,6 +260,21 @@ class Parallel(Reservoir):
             raise error if _all_refused(failed, len(given)) else DeviceFault(str(error)) from error
         return self._compose()
 
+    def read_back(self) -> dict[str, Any]:
+        """Of all devices; each name begins with the number of the device."""
+        return {
+            f"{i}.{key}": value
+            for i, part in enumerate(self.parts)
+            for key, value in part.reservoir.read_back().items()
+        }
+
+    @property
+    def tolerances(self) -> Mapping[str, float]:
+        """Of all devices."""
+        return {
+            f"{i}.{key}": value for i, part in enumerate(self.parts) for key, value in part.reservoir.tolerances.items()
+        }
+
     def _settings(self) -> dict[str, Any]:
         return {
             "devices": [

@@ -6,7 +6,7 @@ import shlex
 
 import typer
 
-from reservoir_hw.cli.options import ExperimentFile, JsonOption, ReservoirOption, SetOption
+from reservoir_hw.cli.options import AcceptChangeOption, ExperimentFile, JsonOption, ReservoirOption, SetOption
 from reservoir_hw.cli.show import own_stdout, print_json, progress_bar
 
 
@@ -14,6 +14,7 @@ def harvest(
     file: ExperimentFile,
     reservoir: ReservoirOption = None,
     set_: SetOption = None,
+    accept_change: AcceptChangeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Drive the reservoir for its states alone and keep them; `run` then takes them from there.
@@ -21,13 +22,14 @@ def harvest(
     Whatever ends it (Ctrl-C, a device fault, a full disk, a power failure): the same command goes on.
     """
     from reservoir_hw.experiment import Experiment
+    from reservoir_hw.experiment.states.harvest import about_changes
 
     with own_stdout(json):
         experiment = Experiment.from_file(file, reservoir=reservoir, set=set_ or [])
         cost = experiment.estimate(harvest=True)
         typer.echo(f"{experiment.config.title or experiment.name}: {cost}", err=True)
         with progress_bar() as progress:
-            stores = experiment.harvest(progress)
+            stores = experiment.harvest(progress, accept_change=accept_change)
     found = [{"path": store.path, "segments": store.segments} for store in stores]
     if json:
         print_json({"stores": found})
@@ -36,5 +38,7 @@ def harvest(
         seams = [segment["seam"] for segment in store.segments if segment["seam"]]
         whole = "in one piece" if len(store.segments) == 1 else f"in {len(store.segments)} pieces"
         typer.echo(f"States are in {store.path}, harvested {whole}" + (f", {len(seams)} seams" if seams else ""))
+        for about in about_changes(store):
+            typer.echo(f"warning: {about}")
     options = [*(["--reservoir", str(reservoir)] if reservoir else []), *(f"--set={change}" for change in set_ or [])]
     typer.echo(f"Now: {shlex.join(['reservoir-hw', 'run', str(file), *options])}")

@@ -19,6 +19,12 @@ SetOption: TypeAlias = Annotated[
     ),
 ]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+AcceptChangeOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--accept-change", metavar="REASON", help="Go on though the device reports other settings than before."
+    ),
+]
 InputRangeOption: TypeAlias = Annotated[
     tuple[float, float] | None,
     typer.Option("--input-range", metavar="LOW HIGH", help="Inputs to drive with. (default: the device's range)"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from reservoir_hw.cli.options import ExperimentFile, JsonOption, ReservoirOption, SetOption
+from reservoir_hw.cli.options import AcceptChangeOption, ExperimentFile, JsonOption, ReservoirOption, SetOption
 from reservoir_hw.cli.show import own_stdout, print_result, progress_bar
 
 
@@ -12,6 +12,7 @@ def run(
     file: ExperimentFile,
     reservoir: ReservoirOption = None,
     set_: SetOption = None,
+    accept_change: AcceptChangeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Run an experiment: drive the reservoir, train the readout, test it, write a run folder.
@@ -25,5 +26,5 @@ def run(
         experiment = Experiment.from_file(file, reservoir=reservoir, set=set_ or [])
         typer.echo(f"{experiment.config.title or experiment.name}: {experiment.estimate()}", err=True)
         with progress_bar() as progress:
-            result = experiment.run(progress)
+            result = experiment.run(progress, accept_change=accept_change)
     print_result(result, json=json)

@@ -92,6 +92,8 @@ def print_result(result: InFolder, *, json: bool, now: str = "") -> None:
         print_json(result.metrics)
     else:
         print_tables(result.tables())
+        for warning in result.warnings:
+            typer.echo(f"warning: {warning}")
         typer.echo(f"Results are in {result.folder}")
         if now:
             typer.echo(f"Now: {now}")

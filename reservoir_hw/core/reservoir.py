@@ -146,6 +146,15 @@ class Reservoir(ABC):
         """Inputs (time, inputs), from rest, of a device that answers no others, such as a recording; else None."""
         return None
 
+    def read_back(self) -> dict[str, Any]:
+        """What the device says of its settings, by name. A harvest goes on only where it says the same again."""
+        return {}
+
+    @property
+    def tolerances(self) -> Mapping[str, float]:
+        """How far a setting that is read back may differ from one time to another, by name."""
+        return {}
+
     def spread_inputs(self, mask: MaskConfig, channels: int, *, seed: int = 0) -> None:
         """Take `channels` inputs and let a seeded matrix spread them over the inputs that the device has.
 

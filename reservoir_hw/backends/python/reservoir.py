@@ -45,6 +45,12 @@ class PythonConfig(ReservoirConfig):
         default=None,
         description="called by open(); a mapping it returns is kept in the provenance",
     )
+    volatile: Annotated[list[str], NO_INFLUENCE_ON_STATES] = Field(
+        default=[], description="what of setup_call's mapping changes by nature: a temperature, the time"
+    )
+    tolerance: Annotated[dict[str, NonNegativeFloat], NO_INFLUENCE_ON_STATES] = Field(
+        default={}, description="how far a value of setup_call's mapping may differ when a harvest goes on"
+    )
     reset_call: FunctionName | None = Field(default=None, description="called by every reset")
     close_call: FunctionName | None = Field(default=None, description="called by close(): the safe state")
     params: dict[str, Parameter] = Field(
@@ -203,6 +209,15 @@ class PythonReservoir(Reservoir):
         if states.shape != shape:
             raise DeviceFault(f"returned an array of shape {states.shape} instead of {shape}")
         return states
+
+    def read_back(self) -> dict[str, Any]:
+        """What `setup_call` returned, without what changes by nature."""
+        return {name: value for name, value in self._setup_result.items() if name not in self._config.volatile}
+
+    @property
+    def tolerances(self) -> Mapping[str, float]:
+        """Those of the configuration."""
+        return self._config.tolerance
 
     def _settings(self) -> dict[str, Any]:
         config = self._config

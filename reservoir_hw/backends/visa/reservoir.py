@@ -105,6 +105,10 @@ class VisaReservoir(Reservoir):
         self._aligned = self._bench.locate(layout, record, steps, known)
         return layout.states(answer, self._aligned, steps, position=config.read_at, average=config.average)
 
+    def read_back(self) -> dict[str, Any]:
+        """Which instruments there are. Auxiliary settings are judged when they are set."""
+        return self._bench.settings()["instruments"]
+
     def _settings(self) -> dict[str, Any]:
         calibration, aligned = self._calibration, self._aligned
         return {

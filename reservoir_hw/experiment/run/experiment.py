@@ -80,12 +80,14 @@ class Experiment:
         *,
         report: bool = True,
         on_row: Callable[[Row], None] | None = None,
+        accept_change: str | None = None,
     ) -> Result:
         """Run every point and baseline; write the run folder as it goes.
 
         `on_row` is called with every finished row of a point; what it raises ends the run. Without `report` no figures
         are drawn. After a fault or Ctrl-C the finished rows are in the folder, and the error goes on to the caller.
-        Trainings of language models go on where they were if `run.resume` names that folder.
+        Trainings of language models go on where they were if `run.resume` names that folder. `accept_change` is why a
+        device may report other settings than when its states were harvested; without it that is an error.
         """
         points = self._checked_points()
         resolved = self.resolved()
@@ -109,7 +111,7 @@ class Experiment:
                     for baseline in self.config.baselines:
                         result.rows.append(_run_baseline(baseline, task, point))
                 files = RowFiles(folder, len(record["rows"]), self._recording(point, len(record["rows"])))
-                _trainer(point).run(PointRun(point, task, files, result, counter))
+                _trainer(point).run(PointRun(point, task, files, result, counter, accept_change))
                 if on_row is not None:
                     on_row(result.rows[-1])
             counter.say("writing the report")
@@ -186,15 +188,19 @@ class Experiment:
         path = point.config.run.record
         return path if path is None or len(self.points) == 1 else f"{path}/{number:03d}"
 
-    def harvest(self, progress: Progress | None = None) -> list[StateStore]:
+    def harvest(self, progress: Progress | None = None, *, accept_change: str | None = None) -> list[StateStore]:
         """Drive the reservoir of every point for its states alone, into the stores that `run` takes them from.
 
-        What an earlier harvest has is kept, whatever ended it; points that share their states share a store.
+        What an earlier harvest has is kept, whatever ended it; points that share their states share a store. A device
+        that reports other settings than before is an error, without `accept_change`: why it may.
         """
         points = self._points_to_harvest()
         sizes = [steps_of(plan_of(point, task)) for point, task in points]
         counter = StepCounter(progress, sum(sizes))
-        return [harvest_point(point, task, steps, counter) for (point, task), steps in zip(points, sizes, strict=True)]
+        return [
+            harvest_point(point, task, steps, counter, accept_change)
+            for (point, task), steps in zip(points, sizes, strict=True)
+        ]
 
     def _task(self, point: Point) -> Task:
         """The point's task; points with the same task share its data."""

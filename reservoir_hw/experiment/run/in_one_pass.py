@@ -16,10 +16,14 @@ from reservoir_hw.core.reservoir_config import build_reservoir
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer, device_records
+from reservoir_hw.experiment.states.changes import in_words
 from reservoir_hw.experiment.states.closed_loop import forecast
 from reservoir_hw.experiment.states.drive import driven, learn, predict_into, predict_then_update_into
 from reservoir_hw.experiment.states.harvest import (
     about_calibration,
+    about_changes,
+    about_interruptions,
+    changes_since,
     check,
     device_of,
     find_states,
@@ -95,6 +99,11 @@ class InOnePass(Trainer):
             with run.on([reservoir]), _recorded(run, reservoir):
                 run.say("training and testing")
                 if store is not None:
+                    if changes := changes_since(store, reservoir, run.accept_change):
+                        run.result.warn(
+                            f"the forecast is by a device that has changed since its harvest: {in_words(changes)} "
+                            f"(accepted: {run.accept_change})"
+                        )
                     states = _stored(run, store)
                 else:
                     bursts = plan_of(point, task, max_batch=reservoir.spec.max_batch)
@@ -118,7 +127,9 @@ def opened(point: Point, task: Task) -> Iterator[Reservoir]:
         yield reservoir
 
 
-def harvest_point(point: Point, task: Task, steps: int, counter: StepCounter) -> StateStore:
+def harvest_point(
+    point: Point, task: Task, steps: int, counter: StepCounter, accept_change: str | None = None
+) -> StateStore:
     """The point's store, filled: what an earlier harvest has is kept. `steps` are those of the whole plan."""
     name, path = point.config.reservoir.name, store_path(point, task)
     with harvest_lock(point, task):
@@ -137,7 +148,10 @@ def harvest_point(point: Point, task: Task, steps: int, counter: StepCounter) ->
             store = open_store(point, task, reservoir)
             there = f" ({store.committed} chunks are there already)" if store.committed else ""
             counter.say(f"{name}: harvesting into {path}{there}")
-            harvest(reservoir, harvest_plan(point, task, store), store, counter.add)
+            bursts = harvest_plan(point, task, store)
+            if about := about_interruptions(reservoir.spec, bursts):
+                log.warning("%s", about)
+            harvest(reservoir, bursts, store, counter.add, accept_change=accept_change)
             return store
 
 
@@ -164,7 +178,9 @@ def _harvested(run: PointRun) -> StateStore | None:
         "not driven (run.states=null drives it)"
     )
     if about := about_calibration(store, run.point.config.reservoir):
-        run.result.notes.append(about)
+        run.result.warn(about)
+    for about in about_changes(store):
+        run.result.warn(about)
     return store
 
 

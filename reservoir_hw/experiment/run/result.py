@@ -19,7 +19,7 @@ class InFolder(ABC):
     """What was found and the folder that it is kept in: the part that runs, sweeps and measures share.
 
     `status` is "running", "complete", "interrupted" or "failed"; what was finished is always there. `notes` are remarks
-    for the user.
+    for the user, `warnings` what casts doubt on the numbers; they stand below the tables.
     """
 
     title: str
@@ -28,11 +28,23 @@ class InFolder(ABC):
     status: str = "running"
     problem: str = ""
     notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def warn(self, warning: str) -> None:
+        """Add a warning, once."""
+        if warning not in self.warnings:
+            self.warnings.append(warning)
 
     @property
     def metrics(self) -> dict[str, Any]:
         """All numbers, ready for JSON."""
-        return {"title": self.title, "status": self.status, "problem": self.problem, "folder": str(self.folder)}
+        return {
+            "title": self.title,
+            "status": self.status,
+            "problem": self.problem,
+            "folder": str(self.folder),
+            "warnings": self.warnings,
+        }
 
     @abstractmethod
     def tables(self) -> list[Table]:

@@ -60,6 +60,8 @@ class PointRun:
     files: RowFiles
     result: Result
     counter: StepCounter
+    accept_change: str | None = None
+    """Why a device may have other settings than when its states were harvested."""
 
     def say(self, what: str) -> None:
         """What is being done from now on."""

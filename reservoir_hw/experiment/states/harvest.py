@@ -23,12 +23,14 @@ from reservoir_hw.core.configuration import Config, decisive
 from reservoir_hw.core.current_folder import look_in_current_folder
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, ReservoirError
 from reservoir_hw.core.hostlock import HostLock
+from reservoir_hw.core.provenance import plain
 from reservoir_hw.core.renamed_keys import renamed
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.core.store import Dataset, Region, StateStore, is_damage, plain_path
 from reservoir_hw.experiment.configuration.experiment import Point, TrainingConfig
+from reservoir_hw.experiment.states.changes import Changes, changed_identity, changed_settings, in_words
 from reservoir_hw.experiment.states.drive import OnSteps, mean_of, states_of
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk, plan_of
 from reservoir_hw.tasks.task import Task
@@ -89,17 +91,10 @@ def harvest_lock(point: Point, task: Task) -> Iterator[None]:
 
 
 def open_store(point: Point, task: Task, reservoir: Reservoir) -> StateStore:
-    """The point's store, made if it is not there; the device must be the one that began it."""
+    """The point's store, made if it is not there."""
     path, spec = store_path(point, task), reservoir.spec
     if StateStore.exists(path):
-        store = _checked(StateStore.open(path, writable=True), point, task)
-        began = Identity(**store.facts["spec"]["identity"])
-        if not spec.identity.matches(began.fingerprint, began.content):
-            raise ConfigurationError(
-                f"{path} was begun on another device ({began.name}, fingerprint {began.fingerprint[:12]}); this one "
-                f"has {spec.identity.fingerprint[:12]}"
-            )
-        return store
+        return _checked(StateStore.open(path, writable=True), point, task)
     config = point.config
     configuration = {
         "task": config.task.model_dump(mode="json"),
@@ -115,6 +110,44 @@ def open_store(point: Point, task: Task, reservoir: Reservoir) -> StateStore:
         "provenance": {**provenance.collect(configuration), "reservoir": reservoir.provenance()},
     }
     return StateStore.create(path, facts, layout(plan_of(point, task, max_batch=spec.max_batch), spec, task))
+
+
+def changes_since(store: StateStore, reservoir: Reservoir, accept: str | None) -> Changes:
+    """What the device reports otherwise than when the store was written last.
+
+    Raises `ConfigurationError` if there is something, unless it is accepted for a reason.
+    """
+    began, now = (
+        {name: spec[name] for name in ("inputs", "nodes", "dtype")}
+        for spec in (store.facts["spec"], reservoir.spec.model_dump())
+    )
+    if began != now:
+        raise ConfigurationError(f"{store.path} holds states of a device with {began}; this one has {now}")
+    changes = changed_identity(Identity(**store.facts["spec"]["identity"]), reservoir.spec.identity)
+    last = store.segments[-1] if store.segments else {}
+    if "identity" in last:
+        changes = changed_identity(Identity(**last["identity"]), reservoir.spec.identity)
+    if "read_back" in last:
+        changes |= changed_settings(last["read_back"], reservoir)
+    if changes and accept is None:
+        raise ConfigurationError(
+            f"{store.path} was harvested on another device, or with other settings: {in_words(changes)}; set it back, "
+            "or go on with --accept-change REASON, which the store then tells (for kind: python, `volatile` and "
+            "`tolerance` are for what changes by nature)"
+        )
+    return changes
+
+
+def about_interruptions(spec: ReservoirSpec, bursts: Sequence[Burst]) -> str:
+    """A sentence to say before a harvest that would lose much by an interruption, or nothing."""
+    if spec.snapshot or spec.memory_steps or all(len(burst.chunks) == 1 for burst in bursts):
+        return ""
+    longest = max(sum(chunk.inputs.shape[1] for chunk in burst.chunks) for burst in bursts)
+    return (
+        "this device declares neither memory_steps nor a snapshot: after an interruption it begins again with the "
+        f"sequence that was interrupted, here up to {longest:,} steps; memory_steps in the reservoir file makes it go "
+        "on after the last chunk (`reservoir-hw device memory FILE` measures it)"
+    )
 
 
 def harvest_plan(point: Point, task: Task, store: StateStore) -> list[Burst]:
@@ -185,36 +218,49 @@ def check(store: StateStore, bursts: Sequence[Burst], say: Callable[[str], None]
             ) from error
 
 
-def harvest(reservoir: Reservoir, bursts: Sequence[Burst], store: StateStore, on_steps: OnSteps) -> None:
+def harvest(
+    reservoir: Reservoir,
+    bursts: Sequence[Burst],
+    store: StateStore,
+    on_steps: OnSteps,
+    *,
+    accept_change: str | None = None,
+) -> None:
     """Fill the store, going on where it ends.
 
     Only whole chunks count, each with a snapshot where the device has one. A device that can be frozen goes on from
     the snapshot as if nothing had happened; one that declares its memory is driven with the last `memory_steps`
-    inputs again; any other, and one that runs freely, starts again with the burst that was cut, whose chunks
-    are written anew. The last two leave a seam, which `store.segments` tells, and so does another calibration. What
-    counts is not read: see `check`.
+    inputs again; any other starts again with the burst that was cut, whose chunks are written anew. The last two leave
+    a seam, which `store.segments` tells, and so do another calibration, and a device that reports other settings. Those
+    are refused without `accept_change`, a reason. What counts is not read: see `check`.
     """
+    changes = changes_since(store, reservoir, accept_change)
     store.remove_leftovers()
     for name in {chunk.dataset for burst in bursts for chunk in burst.chunks if chunk.place is not None} - set(
         store.datasets
     ):
         store.dataset(name)
     kept = [(b, i) for b, burst in enumerate(bursts) for i, chunk in enumerate(burst.chunks) if chunk.place is not None]
-    done, (b, i), seam = _take_up(reservoir, bursts, kept, store)
+    done, (b, i), past, seam = _take_up(reservoir, bursts, kept, store, same_device=not changes)
     on_steps(_steps_before(bursts, b, i))
     segment: dict[str, Any] = {
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "host": platform.node(),
         "versions": provenance.versions(),
         "first_place": done,
-        "calibrations": list(_named(_read_back(reservoir))),
+        "calibrations": list(_named(_record(reservoir))),
+        "identity": reservoir.spec.identity.model_dump(),
+        "read_back": plain(reservoir.read_back()),
         "status": "running",
     }
     segment["seam"] = seam or (_between_calibrations(store.segments[-1], segment) if done else None)
+    if changes:
+        named = segment["seam"] or {"kind": "changed settings"}
+        segment["seam"] = {**named, "changes": changes, "reason": accept_change}
     segments = [*store.segments, segment]
 
     def close(status: str) -> None:
-        segment.update(status=status, places=done - segment["first_place"], reservoir=_read_back(reservoir))
+        segment.update(status=status, places=done - segment["first_place"], reservoir=_record(reservoir))
         store.close_segment(segments, complete=done == len(kept))
 
     store.commit(done, snapshot=None if done == 0 or seam else store.snapshot(), segments=segments)
@@ -223,10 +269,10 @@ def harvest(reservoir: Reservoir, bursts: Sequence[Burst], store: StateStore, on
         if store.segments[:-1]:
             _erase_rest(bursts, kept[done:], datasets)
         for number in range(b, len(bursts)):
-            chunks = bursts[number].chunks[i:]
-            if i == 0:
+            chunks = [*past, *bursts[number].chunks[i:]]
+            if i == 0 or past:
                 reservoir.reset(bursts[number].batch)
-            i = 0
+            i, past = 0, []
             for chunk, states, timing in _timed(reservoir, chunks):
                 if chunk.place is not None:
                     datasets[chunk.dataset].write(chunk.place, chunk.inputs, states, timing=timing)
@@ -235,7 +281,7 @@ def harvest(reservoir: Reservoir, bursts: Sequence[Burst], store: StateStore, on
                     done += 1
                 on_steps(chunk.steps)
     except BaseException as error:
-        error.add_note(f"{done} of {len(kept)} chunks are safe in {store.path}; the same command goes on from there")
+        error.add_note(_what_is_safe(reservoir.spec, kept, done, store.path))
         stopped = isinstance(error, KeyboardInterrupt)
         try:
             close("interrupted" if stopped else f"failed: {type(error).__name__}: {error}")
@@ -302,20 +348,41 @@ def _timed(
         raise AssertionError("more states than chunks")
 
 
+def _what_is_safe(spec: ReservoirSpec, kept: Sequence[tuple[int, int]], done: int, path: str) -> str:
+    """How the harvest will go on, for whoever has interrupted it."""
+    begin = done if spec.snapshot or spec.memory_steps else _begin_of_sequence(kept, done)
+    again = f"; {done - begin} more are driven again, with the rest of their sequence" if begin < done else ""
+    return f"{begin} of {len(kept)} chunks are safe in {path}{again}; the same command goes on from there"
+
+
+def _begin_of_sequence(kept: Sequence[tuple[int, int]], done: int) -> int:
+    """How many chunks count if the sequence that was interrupted begins again."""
+    if done in (0, len(kept)) or kept[done][0] != kept[done - 1][0]:
+        return done
+    return next(number for number, (burst, _) in enumerate(kept) if burst == kept[done][0])
+
+
 def _take_up(
-    reservoir: Reservoir, bursts: Sequence[Burst], kept: Sequence[tuple[int, int]], store: StateStore
-) -> tuple[int, tuple[int, int], dict[str, Any] | None]:
+    reservoir: Reservoir,
+    bursts: Sequence[Burst],
+    kept: Sequence[tuple[int, int]],
+    store: StateStore,
+    *,
+    same_device: bool,
+) -> tuple[int, tuple[int, int], list[DriveChunk], dict[str, Any] | None]:
     """Bring the device to where the store ends.
 
-    Returns how many places count, the burst and chunk to go on with (chunk 0: after a reset), and the seam.
+    Returns how many places count, the burst and chunk to go on with (chunk 0: after a reset), what must be driven again
+    from rest before that chunk, and the seam.
     """
     done, spec = store.committed, reservoir.spec
     if done == 0:
-        return 0, (0, 0), None
+        return 0, (0, 0), [], None
     b, i = kept[done - 1]
     at = {"dataset": bursts[b].chunks[i].dataset, "place": done}
     snapshot, seam = None, None
-    if spec.snapshot:
+    frozen = spec.snapshot and same_device
+    if frozen:
         try:
             snapshot = store.snapshot()
         except ConfigurationError as damage:
@@ -326,8 +393,8 @@ def _take_up(
     if snapshot is not None:
         reservoir.restore(snapshot)
     if done == len(kept):
-        return done, (len(bursts), 0), seam
-    if spec.snapshot and snapshot is None:
+        return done, (len(bursts), 0), [], seam
+    if frozen and snapshot is None:
         # Damaged, now or when an earlier process came. The noise and the drift of a simulation, and which recording of
         # a repetition a replay takes, depend on all that came before.
         for burst in bursts[: kept[done][0]]:
@@ -336,16 +403,14 @@ def _take_up(
                 reservoir.run(chunk.inputs)
     if kept[done][0] != b:
         # The next one begins with a reset; the snapshot, if there is one, has told the noise where it is.
-        return done, (kept[done][0], 0), seam
+        return done, (kept[done][0], 0), [], seam
     if snapshot is not None:
-        return done, (b, i + 1), None
-    if spec.memory_steps and spec.continuity != "free_running" and not spec.snapshot:
-        reservoir.reset(bursts[b].batch)
+        return done, (b, i + 1), [], None
+    if spec.memory_steps and not frozen:
         past = np.concatenate([chunk.inputs for chunk in bursts[b].chunks[: i + 1]], axis=1)[:, -spec.memory_steps :]
-        reservoir.run(past)
-        return done, (b, i + 1), {"kind": "driven again", "steps": past.shape[1], **at}
-    begin = next(number for number, (burst, _) in enumerate(kept) if burst == b)
-    return begin, (b, 0), {"kind": "started again", "steps": 0, **at, "place": begin}
+        return done, (b, i + 1), [DriveChunk(past)], {"kind": "driven again", "steps": past.shape[1], **at}
+    begin = _begin_of_sequence(kept, done)
+    return begin, (b, 0), [], {"kind": "started again", "steps": 0, **at, "place": begin}
 
 
 def _erase_rest(bursts: Sequence[Burst], ahead: Sequence[tuple[int, int]], datasets: Mapping[str, Dataset]) -> None:
@@ -369,7 +434,7 @@ def _between_calibrations(before: dict[str, Any], now: dict[str, Any]) -> dict[s
     return None if ids[0] == ids[1] else {"kind": "calibrated again", "before": ids[0], "now": ids[1]}
 
 
-def _read_back(reservoir: Reservoir) -> dict[str, Any]:
+def _record(reservoir: Reservoir) -> dict[str, Any]:
     try:
         return reservoir.provenance()
     except Exception as error:
@@ -445,6 +510,17 @@ def _preference(path: str, reservoir: ReservoirConfig) -> tuple[bool, bool, floa
     store = StateStore.open(path)
     began, now = _calibrations(store, reservoir)
     return began == now, store.complete, (Path(path) / "zarr.json").stat().st_mtime
+
+
+def about_changes(store: StateStore) -> list[str]:
+    """A sentence for each change of the device that was accepted while the states were harvested."""
+    seams = (segment["seam"] for segment in store.segments)
+    return [
+        f"{store.path} holds states from before and after a change of the device: {in_words(seam['changes'])} "
+        f"(accepted: {seam['reason']})"
+        for seam in seams
+        if seam and "changes" in seam
+    ]
 
 
 def about_calibration(store: StateStore, reservoir: ReservoirConfig) -> str:

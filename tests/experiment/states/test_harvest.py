@@ -30,7 +30,15 @@ from reservoir_hw.core.store.durable import DurableStore
 from reservoir_hw.experiment.configuration.experiment import TrainingConfig
 from reservoir_hw.experiment.run.in_one_pass import trained
 from reservoir_hw.experiment.states.drive import driven
-from reservoir_hw.experiment.states.harvest import harvest, harvest_lock, layout, store_path, stored
+from reservoir_hw.experiment.states.harvest import (
+    about_changes,
+    about_interruptions,
+    harvest,
+    harvest_lock,
+    layout,
+    store_path,
+    stored,
+)
 from reservoir_hw.experiment.states.plan import Burst, plan
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Split, Task
 
@@ -268,13 +276,11 @@ def test_a_store_of_another_device_or_of_other_data_is_refused(
     tmp_path: Path, harvested: Callable[[Path], Path]
 ) -> None:
     path = harvested(tmp_path)
-    attributes = json.loads((path / "zarr.json").read_text())
-    attributes["attributes"]["spec"]["identity"]["fingerprint"] = "0" * 64
-    (path / "zarr.json").write_text(json.dumps(attributes))
     journal = json.loads((path / "journal" / "zarr.json").read_text())
     journal["attributes"] |= {"complete": False, "places": 2}
+    journal["attributes"]["segments"][0]["identity"]["fingerprint"] = "0" * 64
     (path / "journal" / "zarr.json").write_text(json.dumps(journal))
-    with pytest.raises(ConfigurationError, match="was begun on another device"):
+    with pytest.raises(ConfigurationError, match=r"harvested on another device.*fingerprint was '00000"):
         experiment(tmp_path).harvest()
     group = json.loads((path / "train" / "zarr.json").read_text())
     group["attributes"]["inputs_sha256"] = "0" * 64
@@ -524,8 +530,8 @@ class Failing(Toy):
 class FreeRunning(Failing):
     """Goes on between two chunks if it is not fed: can only be streamed."""
 
-    def __init__(self, fails_in: int | None = None) -> None:
-        super().__init__(fails_in, continuity="free_running", max_batch=1)
+    def __init__(self, fails_in: int | None = None, memory_steps: int = 0) -> None:
+        super().__init__(fails_in, continuity="free_running", max_batch=1, memory_steps=memory_steps)
 
     def _stream(self, chunks: Iterator[Any]) -> Iterator[Any]:
         for chunk in chunks:
@@ -573,12 +579,15 @@ def test_a_free_running_device_starts_again_with_the_sequence_that_was_cut(tmp_p
     assert undisturbed.segments[0]["places"] == 20
 
 
-def test_a_device_that_declares_its_memory_is_driven_with_it_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [Failing, FreeRunning])
+def test_a_device_that_declares_its_memory_is_driven_with_it_again(
+    tmp_path: Path, kind: type[Failing] | type[FreeRunning]
+) -> None:
     task = Sequences(1, 200)
     bursts = bursts_of(task)
     with Toy() as toy:
         store_of(tmp_path / "whole", task, toy, bursts)
-    store = resumed(tmp_path / "cut", task, Failing(4, memory_steps=60), Failing(memory_steps=60), bursts)
+    store = resumed(tmp_path / "cut", task, kind(4, memory_steps=60), kind(memory_steps=60), bursts)
     assert store.segments[1]["seam"] == {"kind": "driven again", "steps": 60, "dataset": "train", "place": 4}
     whole = StateStore.open(tmp_path / "whole").dataset("train").states[:]
     np.testing.assert_allclose(store.dataset("train").states[:], whole, atol=1e-15)
@@ -586,10 +595,63 @@ def test_a_device_that_declares_its_memory_is_driven_with_it_again(tmp_path: Pat
 
 def test_a_device_without_memory_or_snapshot_starts_the_sequence_again(tmp_path: Path) -> None:
     task = Sequences(1, 200)
-    store = resumed(tmp_path / "cut", task, Failing(4), Failing(), bursts_of(task))
+    bursts = bursts_of(task)
+    toy = Failing(4)
+    spec = toy.open().spec
+    with toy, pytest.raises(DeviceFault) as cut:
+        store_of(tmp_path / "cut", task, toy, bursts)
+    assert "0 of 20 chunks are safe" in cut.value.__notes__[0]
+    assert "4 more are driven again, with the rest of their sequence" in cut.value.__notes__[0]
+    assert "memory_steps in the reservoir file" in about_interruptions(spec, bursts)
+    store = StateStore.open(tmp_path / "cut", writable=True)
+    with Failing() as whole:
+        harvest(whole, bursts, store, quiet)
     assert store.segments[1]["seam"]["kind"] == "started again"
     assert store.segments[1]["first_place"] == 0
     assert store.complete
+
+
+class Reporting(Failing):
+    """Reads back a bias and a temperature."""
+
+    def __init__(self, fails_in: int | None = None, **settings: Any) -> None:
+        super().__init__(fails_in, memory_steps=60)
+        self.settings = settings
+
+    def read_back(self) -> dict[str, Any]:
+        return self.settings
+
+    @property
+    def tolerances(self) -> dict[str, float]:
+        return {"temperature_c": 0.5}
+
+
+def test_what_a_device_reports_otherwise_than_before_needs_a_reason(tmp_path: Path) -> None:
+    task = Sequences(1, 200)
+    bursts = bursts_of(task)
+    with Reporting(4, bias_v=0.2, temperature_c=21.0) as toy, pytest.raises(DeviceFault) as cut:
+        store_of(tmp_path / "cut", task, toy, bursts)
+    assert cut.value.__notes__ == [f"4 of 20 chunks are safe in {tmp_path}/cut; the same command goes on from there"]
+    store = StateStore.open(tmp_path / "cut", writable=True)
+    with (
+        Reporting(bias_v=1.0, temperature_c=21.4) as toy,
+        pytest.raises(ConfigurationError, match=r"bias_v was 0\.2 and is 1\.0 now; .*--accept-change"),
+    ):
+        harvest(toy, bursts, store, quiet)
+    assert len(store.segments) == 1
+    with Reporting(2, bias_v=1.0, temperature_c=21.4) as toy, pytest.raises(DeviceFault):
+        harvest(toy, bursts, store, quiet, accept_change="new supply")
+    with Reporting(bias_v=1.0, temperature_c=21.9) as toy:
+        harvest(toy, bursts, store, quiet)
+    seams = [segment["seam"] for segment in store.segments]
+    assert (seams[1]["kind"], seams[1]["changes"], seams[1]["reason"]) == (
+        "driven again", {"bias_v": [0.2, 1.0]}, "new supply",
+    )  # fmt: skip
+    assert "changes" not in seams[2]
+    assert about_changes(store) == [
+        f"{store.path} holds states from before and after a change of the device: bias_v was 0.2 and is 1.0 now "
+        "(accepted: new supply)"
+    ]
 
 
 def test_repetitions_are_kept_and_their_mean_is_learned_from(tmp_path: Path) -> None:

@@ -50,6 +50,32 @@ def info(
         print_facts(facts, indent="  ")
 
 
+@app.command("memory")
+def memory(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Reservoir or experiment file (YAML or JSON).")],
+    steps: Annotated[int, typer.Option(metavar="N", min=10, help="Look at so many steps after two pasts.")] = 200,
+    inputs: InputsOption = None,
+    set_: SetOption = None,
+    input_range: InputRangeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Measure after how many steps a device has forgotten what was before, for `memory_steps` of its file.
+
+    It is driven twelve times from rest with random inputs, after others and after none.
+    """
+    from reservoir_hw.experiment.devices.memory import memory_of
+    from reservoir_hw.experiment.devices.reservoir_file import reservoir_from_file
+
+    with own_stdout(json), progress_bar() as progress:
+        _, reservoir = reservoir_from_file(file, set=set_ or [], inputs=inputs)
+        with reservoir:
+            found = memory_of(reservoir, steps, input_range=input_range, progress=progress)
+    if json:
+        print_json(found.as_dict())
+    else:
+        typer.echo(str(found))
+
+
 @app.command("find")
 def find(
     addresses: Annotated[

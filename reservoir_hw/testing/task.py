@@ -8,7 +8,8 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.experiment.compare.sides import point_of
 from reservoir_hw.experiment.configuration.document import load_document
-from reservoir_hw.experiment.run.in_one_pass import InOnePass, trained
+from reservoir_hw.experiment.run.in_one_pass import InOnePass
+from reservoir_hw.experiment.run.learning import trained
 from reservoir_hw.experiment.states.drive import driven
 from reservoir_hw.experiment.states.plan import plan_of
 
@@ -34,4 +35,4 @@ def task_metrics(reservoir: Reservoir, file: str | Path) -> dict[str, float]:
         InOnePass().check(section, point.config, task)
     bursts = plan_of(point, task, max_batch=reservoir.spec.max_batch)
     states = driven(reservoir, bursts, lambda steps: None, repetitions=point.config.training.repetitions)
-    return task.evaluate(trained(point, task, states)[1]).metrics
+    return task.evaluate(trained([point], task, states)[0][1]).metrics

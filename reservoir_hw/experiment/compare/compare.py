@@ -27,7 +27,7 @@ from reservoir_hw.experiment.compare.sides import (
 )
 from reservoir_hw.experiment.compare.transfer import Transfer, transfer
 from reservoir_hw.experiment.devices.measure import measures_named
-from reservoir_hw.experiment.run.in_one_pass import States, evaluations
+from reservoir_hw.experiment.run.learning import States, evaluations
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import how_it_ended
 from reservoir_hw.experiment.states.progress import Progress, StepCounter

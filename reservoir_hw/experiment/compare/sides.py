@@ -20,7 +20,8 @@ from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import Point, parse_experiment
 from reservoir_hw.experiment.devices.measure import taken
-from reservoir_hw.experiment.run.in_one_pass import InOnePass, States
+from reservoir_hw.experiment.run.in_one_pass import InOnePass
+from reservoir_hw.experiment.run.learning import States
 from reservoir_hw.experiment.states.drive import driven
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk, plan_of, steps_of
 from reservoir_hw.experiment.states.progress import StepCounter

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +20,7 @@ from reservoir_hw.experiment.run.folder import begun_run_folder, new_run_folder,
 from reservoir_hw.experiment.run.in_one_pass import InOnePass, harvest_point
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import Result, how_it_ended
-from reservoir_hw.experiment.run.trainer import PointRun, RowFiles, Trainer
+from reservoir_hw.experiment.run.trainer import Cost, PointRun, RowFiles, Trainer
 from reservoir_hw.experiment.states.harvest import store_path
 from reservoir_hw.experiment.states.plan import plan_of, steps_of
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
@@ -71,8 +72,7 @@ class Experiment:
     def estimate(self, *, harvest: bool = False) -> Estimate:
         """What a run, or a harvest, will cost. Makes the task's data; opens no device."""
         points = self._points_to_harvest() if harvest else self._checked_points()
-        costs = [(point, _trainer(point).cost(point, task, harvest=harvest)) for point, task in points]
-        return estimate(costs, kept=harvest)
+        return estimate(_costs(points, harvest=harvest), kept=harvest)
 
     def run(
         self,
@@ -101,8 +101,8 @@ class Experiment:
             result.earlier_rows = rows_in(folder)
         write_yaml(folder / "experiment.yaml", resolved)
         result.save()
-        costs = [_trainer(point).cost(point, task) for point, task in points]
-        counter = StepCounter(progress, sum(cost.progress_steps for cost in costs))
+        counter = StepCounter(progress, sum(cost.progress_steps for _, cost in _costs(points)))
+        together, found = _together(points), {}
         try:
             baselines_done: set[int] = set()
             for point, task in points:
@@ -111,7 +111,9 @@ class Experiment:
                     for baseline in self.config.baselines:
                         result.rows.append(_run_baseline(baseline, task, point))
                 files = RowFiles(folder, len(record["rows"]), self._recording(point, len(record["rows"])))
-                _trainer(point).run(PointRun(point, task, files, result, counter, accept_change))
+                _trainer(point).run(
+                    PointRun(point, task, files, result, counter, accept_change, together[id(point)], found)
+                )
                 if on_row is not None:
                     on_row(result.rows[-1])
             counter.say("writing the report")
@@ -145,11 +147,20 @@ class Experiment:
             for point, task in points:
                 with self._naming(section):
                     _trainer(point).check(section, point.config, task)
-        for _, task in points:
+        for point, task in {id(task): (point, task) for point, task in points}.values():
+            with self._naming("task"):
+                self._check_scores(point, task)
             for baseline in self.config.baselines:
                 with self._naming("baselines"):
                     baseline.check_task(task)
         return points
+
+    def _check_scores(self, point: Point, task: Task) -> None:
+        """Raise `ConfigurationError` if even the right answers could not be judged."""
+        try:
+            _trainer(point).metrics(point.config, task)
+        except ReservoirError as error:
+            raise ConfigurationError(f"its test cannot be scored: {error}") from error
 
     def _folder(self, resolved: dict[str, Any]) -> Path:
         """The run folder: a new one, or that of a run that is gone on with."""
@@ -213,6 +224,26 @@ class Experiment:
 def _trainer(point: Point) -> Trainer:
     """The trainer that the readout of the point names by `trained`."""
     return _TRAINERS[point.config.readout.trained]
+
+
+def _together(points: Sequence[tuple[Point, Task]]) -> dict[int, list[Point]]:
+    """For each point, by its id, those further on that share its drive; none for a point that an earlier one has."""
+    sharing: dict[str, list[Point]] = {}
+    found: dict[int, list[Point]] = {}
+    for point, task in points:
+        drive = _trainer(point).drive_of(point, task)
+        if drive is not None and drive in sharing:
+            sharing[drive].append(point)
+        found[id(point)] = sharing.setdefault(drive, []) if drive is not None and drive not in sharing else []
+    return found
+
+
+def _costs(points: Sequence[tuple[Point, Task]], *, harvest: bool = False) -> list[tuple[Point, Cost]]:
+    """What each point takes. A point whose drive is that of an earlier one takes none."""
+    shared = {id(other) for others in _together(points).values() for other in others}
+    nothing = {"device_steps": 0, "progress_steps": 0, "state_bytes": 0, "chunks": 0, "bursts": 0}
+    costs = [(point, _trainer(point).cost(point, task, harvest=harvest)) for point, task in points]
+    return [(point, replace(cost, **nothing) if id(point) in shared else cost) for point, cost in costs]
 
 
 def _run_baseline(config: BaselineConfig, task: Task, point: Point) -> Row:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
-from collections.abc import Iterable, Iterator
-from typing import Any, TypeAlias, cast
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,10 +14,11 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
+from reservoir_hw.experiment.run.learning import state_readout, trained
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer, device_records
 from reservoir_hw.experiment.states.changes import in_words
 from reservoir_hw.experiment.states.closed_loop import forecast
-from reservoir_hw.experiment.states.drive import driven, learn, predict_into, predict_then_update_into
+from reservoir_hw.experiment.states.drive import driven
 from reservoir_hw.experiment.states.harvest import (
     about_calibration,
     about_changes,
@@ -34,14 +34,12 @@ from reservoir_hw.experiment.states.harvest import (
     store_path,
     stored,
 )
-from reservoir_hw.experiment.states.plan import DriveChunk, plan_of, steps_needed
+from reservoir_hw.experiment.states.pace import about_progress, chunk_steps
+from reservoir_hw.experiment.states.plan import Burst, DriveChunk, plan_of, steps_needed
 from reservoir_hw.experiment.states.progress import StepCounter
 from reservoir_hw.experiment.states.record import Recorder
-from reservoir_hw.readout.configuration import PrequentialReadout, Readout, StateReadoutConfig
-from reservoir_hw.tasks.task import Evaluation, Task
-
-States: TypeAlias = Iterable[tuple[DriveChunk, np.ndarray]]
-"""The chunks of a plan, each with its states (batch, time, nodes)."""
+from reservoir_hw.readout.configuration import Readout
+from reservoir_hw.tasks.task import Task
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +51,7 @@ class InOnePass(Trainer):
 
     def check(self, section: str, config: ExperimentConfig, task: Task) -> None:
         """The number of inputs, what the readout says of the task, and no settings of gradients."""
-        readout = _readout(config)
+        readout = state_readout(config)
         if section == "reservoir":
             config.reservoir.for_inputs(readout.input_channels(task))
         elif section == "readout":
@@ -63,6 +61,10 @@ class InOnePass(Trainer):
                 f"gradient: readout {readout.kind} is not trained by gradients; remove it, or take one of the "
                 "readouts linear, low_rank, attention and laerc"
             )
+
+    def drive_of(self, point: Point, task: Task) -> str | None:
+        """What decides about the states. A forecast drives the device itself, and a recording is of one point."""
+        return None if task.closed_loop or point.config.run.record else store_path(point, task)
 
     def metrics(self, config: ExperimentConfig, task: Task) -> list[str]:
         """Those of the task."""
@@ -88,15 +90,20 @@ class InOnePass(Trainer):
     def run(self, run: PointRun) -> None:
         """Take the states of a harvest if it is whole; else, and for a forecast, open the device."""
         point, task = run.point, run.task
+        if run.finished:
+            _keep(run, *run.finished)
+            return
         store = _harvested(run)
         if store is not None and not task.closed_loop:
             run.say(f"training and testing on {store.path}")
-            readout, outputs = trained(point, task, _stored(run, store))
-            _keep(run, readout, outputs, device_of(store))
+            found = trained([point, *run.others], task, _stored(run, store))
+            _keep_all(run, found, device_of(store))
             return
         run.say("opening")
         with opened(point, task) as reservoir:
-            with run.on([reservoir]), _recorded(run, reservoir):
+            with run.on([reservoir]), contextlib.ExitStack() as recording:
+                bursts = [] if store is not None else _paced(run, reservoir)
+                recording.enter_context(_recorded(run, reservoir))
                 run.say("training and testing")
                 if store is not None:
                     if changes := changes_since(store, reservoir, run.accept_change):
@@ -106,14 +113,21 @@ class InOnePass(Trainer):
                         )
                     states = _stored(run, store)
                 else:
-                    bursts = plan_of(point, task, max_batch=reservoir.spec.max_batch)
                     states = driven(reservoir, bursts, run.add, repetitions=point.config.training.repetitions)
-                readout, outputs = trained(point, task, states)
+                found = trained([point, *run.others], task, states)
                 if task.closed_loop:
                     run.say("forecasting")
                     horizon = task.test.targets.shape[1]
-                    outputs = forecast(reservoir, readout, task.test.inputs, horizon, run.add)
-            _keep(run, readout, outputs, device_records([reservoir])["reservoir"])
+                    readout = found[0][0]
+                    found = [(readout, forecast(reservoir, readout, task.test.inputs, horizon, run.add))]
+            _keep_all(run, found, device_records([reservoir])["reservoir"])
+
+
+def _paced(run: PointRun, reservoir: Reservoir) -> list[Burst]:
+    """The plan, with chunks that follow the pace of the device."""
+    whole = plan_of(run.point, run.task, max_batch=reservoir.spec.max_batch)
+    steps = chunk_steps(reservoir, whole, run.point.config.run.chunk_steps)
+    return plan_of(run.point, run.task, chunk_steps=steps, max_batch=reservoir.spec.max_batch)
 
 
 @contextlib.contextmanager
@@ -149,14 +163,10 @@ def harvest_point(
             there = f" ({store.committed} chunks are there already)" if store.committed else ""
             counter.say(f"{name}: harvesting into {path}{there}")
             bursts = harvest_plan(point, task, store)
-            if about := about_interruptions(reservoir.spec, bursts):
+            for about in filter(None, (about_interruptions(reservoir.spec, bursts), about_progress(reservoir, bursts))):
                 log.warning("%s", about)
             harvest(reservoir, bursts, store, counter.add, accept_change=accept_change)
             return store
-
-
-def _readout(config: ExperimentConfig) -> StateReadoutConfig:
-    return cast(StateReadoutConfig, config.readout)
 
 
 def _harvested(run: PointRun) -> StateStore | None:
@@ -195,75 +205,10 @@ def _recorded(run: PointRun, reservoir: Reservoir) -> contextlib.AbstractContext
     return Recorder(reservoir, run.files.record, chunk_steps=run.point.config.run.chunk_steps)
 
 
-def trained(point: Point, task: Task, states: States) -> tuple[Readout, np.ndarray]:
-    """A readout, trained on the chunks of the training, and its outputs for those of the test."""
-    readout, outputs = _untrained(point), _no_outputs(task)
-    left = len(task.train.inputs) * task.train.inputs.shape[1]
-    waiting: list[tuple[DriveChunk, np.ndarray]] = []
-    for chunk, answer in states:
-        if chunk.split == "train":
-            learn(readout, task, chunk, answer)
-            left -= chunk.steps if chunk.place is not None else 0
-            if left == 0:
-                readout.solve()
-        elif left:
-            # Groups of sequences that are tested in one go with their training: more training is to come.
-            waiting.append((chunk, answer))
-        else:
-            _test(point, task, readout, chunk, answer, outputs)
-    for chunk, answer in waiting:
-        _test(point, task, readout, chunk, answer, outputs)
-    return readout, outputs
-
-
-def evaluations(
-    point: Point, task: Task, trainings: Iterable[States], tests: Iterable[States]
-) -> list[list[Evaluation]]:
-    """A readout for each of `trainings`, judged on each of `tests`: [training][test].
-
-    Each item is a whole drive of the plan; of a training the test chunks are passed over, and of a test those of the
-    training. A readout that keeps learning begins every test as its training left it.
-    """
-    readouts = []
-    for states in trainings:
-        readouts.append(_untrained(point))
-        for chunk, answer in states:
-            if chunk.split == "train":
-                learn(readouts[-1], task, chunk, answer)
-        readouts[-1].solve()
-    judged: list[list[Evaluation]] = [[] for _ in readouts]
-    for states in tests:
-        tested = [(copy.deepcopy(readout), _no_outputs(task)) for readout in readouts]
-        for chunk, answer in states:
-            for readout, outputs in tested if chunk.split == "test" else ():
-                _test(point, task, readout, chunk, answer, outputs)
-        for found, (_, outputs) in zip(judged, tested, strict=True):
-            found.append(task.evaluate(outputs, "scores"))
-    return judged
-
-
-def _untrained(point: Point) -> Readout:
-    readout = _readout(point.config).build()
-    readout.repetitions_ = point.config.training.repetitions
-    return readout
-
-
-def _no_outputs(task: Task) -> np.ndarray:
-    return np.zeros(task.test.targets.shape, dtype=np.float32)
-
-
-def _test(
-    point: Point, task: Task, readout: Readout, chunk: DriveChunk, states: np.ndarray, outputs: np.ndarray
-) -> None:
-    """Put the readout's answers to a test chunk into `outputs` (batch, time, outputs)."""
-    if not _readout(point.config).keeps_learning:
-        predict_into(readout, chunk, states, outputs)
-        return
-    # Groups of sequences are tested after all of them have trained: what came last is not theirs.
-    alone = chunk.place is not None and chunk.place.rows == slice(0, len(task.train.inputs))
-    whole = task.train.lengths is None and task.test.lengths is None
-    continues = point.config.training.continuous and alone and whole
-    predict_then_update_into(cast(PrequentialReadout, readout), task, chunk, states, outputs, continues=continues)
+def _keep_all(run: PointRun, found: Sequence[tuple[Readout, np.ndarray]], device: dict[str, Any]) -> None:
+    """Keep the row of this point, and hand over what the others will keep in their turn."""
+    run.found.update((id(other), (*one, device)) for other, one in zip(run.others, found[1:], strict=True))
+    _keep(run, found[0][0], found[0][1], device)
 
 
 def _keep(run: PointRun, readout: Readout, outputs: np.ndarray, device: dict[str, Any]) -> None:

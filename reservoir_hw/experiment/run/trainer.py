@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -62,6 +62,15 @@ class PointRun:
     counter: StepCounter
     accept_change: str | None = None
     """Why a device may have other settings than when its states were harvested."""
+    others: Sequence[Point] = ()
+    """Points further on that share the drive of this one."""
+    found: dict[int, Any] = field(default_factory=dict)
+    """What earlier points have found for those that share their drive, by the id of the point."""
+
+    @property
+    def finished(self) -> Any:
+        """What an earlier point has found for this one, or None."""
+        return self.found.get(id(self.point))
 
     def say(self, what: str) -> None:
         """What is being done from now on."""
@@ -136,6 +145,11 @@ class Trainer(ABC):
 
     def check_harvest(self, config: ExperimentConfig) -> None:
         """Raise `ConfigurationError` where states cannot be harvested before a run."""
+
+    def drive_of(self, point: Point, task: Task) -> str | None:
+        """Points for which this is the same text are trained on one drive; None: on a drive of its own."""
+        del point, task
+        return None
 
     @abstractmethod
     def metrics(self, config: ExperimentConfig, task: Task) -> list[str]:

@@ -32,6 +32,7 @@ from reservoir_hw.core.store import Dataset, Region, StateStore, is_damage, plai
 from reservoir_hw.experiment.configuration.experiment import Point, TrainingConfig
 from reservoir_hw.experiment.states.changes import Changes, changed_identity, changed_settings, in_words
 from reservoir_hw.experiment.states.drive import OnSteps, mean_of, states_of
+from reservoir_hw.experiment.states.pace import chunk_steps
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk, plan_of
 from reservoir_hw.tasks.task import Task
 
@@ -91,7 +92,7 @@ def harvest_lock(point: Point, task: Task) -> Iterator[None]:
 
 
 def open_store(point: Point, task: Task, reservoir: Reservoir) -> StateStore:
-    """The point's store, made if it is not there."""
+    """The point's store, made if it is not there. The chunks of a new one follow the pace of the device."""
     path, spec = store_path(point, task), reservoir.spec
     if StateStore.exists(path):
         return _checked(StateStore.open(path, writable=True), point, task)
@@ -102,14 +103,17 @@ def open_store(point: Point, task: Task, reservoir: Reservoir) -> StateStore:
         "training": config.training.model_dump(mode="json", exclude={"gradient"}),
     }
     configuration["files"] = dict(contents(configuration))
+    steps = chunk_steps(reservoir, plan_of(point, task, max_batch=spec.max_batch), config.run.chunk_steps)
     facts = {
         "made_by": "harvest",
         "spec": spec.model_dump(mode="json"),
-        "chunk_steps": point.config.run.chunk_steps,
+        "chunk_steps": steps,
         "configuration": configuration,
         "provenance": {**provenance.collect(configuration), "reservoir": reservoir.provenance()},
     }
-    return StateStore.create(path, facts, layout(plan_of(point, task, max_batch=spec.max_batch), spec, task))
+    return StateStore.create(
+        path, facts, layout(plan_of(point, task, chunk_steps=steps, max_batch=spec.max_batch), spec, task)
+    )
 
 
 def changes_since(store: StateStore, reservoir: Reservoir, accept: str | None) -> Changes:

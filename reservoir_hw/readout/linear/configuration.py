@@ -9,6 +9,7 @@ from pydantic import Field, NonNegativeInt
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.readout.configuration import StateReadoutConfig
+from reservoir_hw.tasks.task import Task
 
 
 class LinearConfig(StateReadoutConfig):
@@ -22,6 +23,17 @@ class LinearConfig(StateReadoutConfig):
     bias: bool = True
     input_connection: bool = Field(default=False, description="the readout sees the inputs too")
     washout: NonNegativeInt = Field(default=0, description="leading steps of each sequence that are not learned")
+
+    def check_task(self, task: Task) -> None:
+        """As for every readout; and something must be left to learn from behind the washout."""
+        super().check_task(task)
+        split = task.train
+        longest = split.inputs.shape[1] if split.lengths is None else int(np.max(split.lengths))
+        if self.washout >= longest:
+            raise ConfigurationError(
+                f"washout is {self.washout}, and the longest sequence of the training has {longest} steps: nothing is "
+                "left to learn from"
+            )
 
     def check_targets(self, targets: np.ndarray) -> None:
         """Targets that are not known from the first step on need a washout."""

@@ -1,0 +1,111 @@
+"""Readouts that learn from the chunks of a drive, and answer those of its test, as they come."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias, cast
+
+import numpy as np
+
+from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
+from reservoir_hw.experiment.states.drive import learn, predict_into, predict_then_update_into
+from reservoir_hw.experiment.states.plan import DriveChunk
+from reservoir_hw.readout.configuration import PrequentialReadout, Readout, StateReadoutConfig
+from reservoir_hw.tasks.task import Evaluation, Task
+
+States: TypeAlias = Iterable[tuple[DriveChunk, np.ndarray]]
+"""The chunks of a plan, each with its states (batch, time, nodes)."""
+
+
+def trained(points: Sequence[Point], task: Task, states: States) -> list[tuple[Readout, np.ndarray]]:
+    """For each point a readout, trained on the chunks of the training, and its outputs for those of the test."""
+    learners = [_Learner(point, task) for point in points]
+    for chunk, answer in states:
+        for learner in learners:
+            learner.take(chunk, answer)
+    return [learner.finish() for learner in learners]
+
+
+class _Learner:
+    """The readout of a point, and its outputs (batch, time, outputs) for the test."""
+
+    def __init__(self, point: Point, task: Task) -> None:
+        self._point, self._task = point, task
+        self._readout, self._outputs = _untrained(point), _no_outputs(task)
+        self._left = len(task.train.inputs) * task.train.inputs.shape[1]
+        self._waiting: list[tuple[DriveChunk, np.ndarray]] = []
+
+    def take(self, chunk: DriveChunk, states: np.ndarray) -> None:
+        """Learn from a chunk of the training, or answer one of the test."""
+        if chunk.split == "train":
+            learn(self._readout, self._task, chunk, states)
+            self._left -= chunk.steps if chunk.place is not None else 0
+            if self._left == 0:
+                self._readout.solve()
+        elif self._left:
+            # Groups of sequences that are tested in one go with their training: more training is to come.
+            self._waiting.append((chunk, states))
+        else:
+            _test(self._point, self._task, self._readout, chunk, states, self._outputs)
+
+    def finish(self) -> tuple[Readout, np.ndarray]:
+        """After the last chunk."""
+        for chunk, states in self._waiting:
+            _test(self._point, self._task, self._readout, chunk, states, self._outputs)
+        return self._readout, self._outputs
+
+
+def evaluations(
+    point: Point, task: Task, trainings: Iterable[States], tests: Iterable[States]
+) -> list[list[Evaluation]]:
+    """A readout for each of `trainings`, judged on each of `tests`: [training][test].
+
+    Each item is a whole drive of the plan; of a training the test chunks are passed over, and of a test those of the
+    training. A readout that keeps learning begins every test as its training left it.
+    """
+    readouts = []
+    for states in trainings:
+        readouts.append(_untrained(point))
+        for chunk, answer in states:
+            if chunk.split == "train":
+                learn(readouts[-1], task, chunk, answer)
+        readouts[-1].solve()
+    judged: list[list[Evaluation]] = [[] for _ in readouts]
+    for states in tests:
+        tested = [(copy.deepcopy(readout), _no_outputs(task)) for readout in readouts]
+        for chunk, answer in states:
+            for readout, outputs in tested if chunk.split == "test" else ():
+                _test(point, task, readout, chunk, answer, outputs)
+        for found, (_, outputs) in zip(judged, tested, strict=True):
+            found.append(task.evaluate(outputs, "scores"))
+    return judged
+
+
+def _untrained(point: Point) -> Readout:
+    readout = state_readout(point.config).build()
+    readout.repetitions_ = point.config.training.repetitions
+    return readout
+
+
+def _no_outputs(task: Task) -> np.ndarray:
+    return np.zeros(task.test.targets.shape, dtype=np.float32)
+
+
+def _test(
+    point: Point, task: Task, readout: Readout, chunk: DriveChunk, states: np.ndarray, outputs: np.ndarray
+) -> None:
+    """Put the readout's answers to a test chunk into `outputs` (batch, time, outputs)."""
+    if not state_readout(point.config).keeps_learning:
+        predict_into(readout, chunk, states, outputs)
+        return
+    # Groups of sequences are tested after all of them have trained: what came last is not theirs.
+    alone = chunk.place is not None and chunk.place.rows == slice(0, len(task.train.inputs))
+    whole = task.train.lengths is None and task.test.lengths is None
+    continues = point.config.training.continuous and alone and whole
+    predict_then_update_into(cast(PrequentialReadout, readout), task, chunk, states, outputs, continues=continues)
+
+
+def state_readout(config: ExperimentConfig) -> StateReadoutConfig:
+    """The readout of an experiment that learns in one pass."""
+    return cast(StateReadoutConfig, config.readout)

@@ -1,0 +1,128 @@
+"""Experiments on a function of a lab that a program gives: drives that are shared, chunks that follow the pace."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reservoir_hw import Experiment
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.experiment.devices.memory import memory_of
+from reservoir_hw.experiment.states.pace import chunk_steps
+from reservoir_hw.experiment.states.plan import Burst, DriveChunk
+from tests.toys import SnapshotToy, Toy
+
+
+class Loop:
+    """A ring of 20 nodes that counts its steps."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.x = np.zeros(20)
+
+    def measure(self, u: np.ndarray, gain: float) -> np.ndarray:
+        self.steps += len(u)
+        states = np.empty((len(u), 20))
+        for t, value in enumerate(u[:, 0]):
+            self.x = 0.8 * np.sin(np.roll(self.x, 1) + gain * np.linspace(-1, 1, 20) * value + 0.4)
+            states[t] = self.x
+        return states
+
+    def settle(self) -> None:
+        self.x = np.zeros(20)
+
+
+def experiment(folder: Path, loop: Loop, **over: Any) -> Experiment:
+    reservoir = {
+        "kind": "python", "call": loop.measure, "reset_call": loop.settle, "nodes": 20, "simulated": True,
+        "continuity": "held", "step_period_s": 1e-6, "params": {"gain": 1.0}, "label": "my loop",
+    }  # fmt: skip
+    return Experiment(
+        {
+            "task": {"kind": "narma", "train_steps": 300, "test_steps": 200},
+            "reservoir": reservoir,
+            "readout": {"kind": "ridge", "washout": 20},
+            "run": {"folder": str(folder), "states": None},
+            **over,
+        }
+    )
+
+
+def test_points_that_differ_behind_the_states_share_a_drive(tmp_path: Path) -> None:
+    """Each has the row that it has alone, and its place in the grid."""
+    alone = {}
+    for alpha in (1e-6, 1.0):
+        for gain in (0.5, 1.0):
+            loop = Loop()
+            vary = {"readout.alpha": [alpha], "reservoir.params.gain": [gain]}
+            alone[alpha, gain] = experiment(tmp_path, loop, vary=vary).run().rows[0]
+            once = loop.steps
+    loop = Loop()
+    shared = experiment(tmp_path, loop, vary={"readout.alpha": [1e-6, 1.0], "reservoir.params.gain": [0.5, 1.0]})
+    assert shared.estimate().device_steps == 2 * once
+    result = shared.run()
+    assert loop.steps == 2 * once
+    assert result.rows[0].label == "my loop alpha=1e-06 gain=0.5"
+    for row, expected in zip(result.rows, alone.values(), strict=True):
+        assert (row.label, row.evaluation.metrics) == (expected.label, expected.evaluation.metrics)
+    files = [row["readout"]["file"] for row in result.provenance["rows"]]
+    assert len({(result.folder / file).read_bytes() for file in files}) == 4
+
+
+@pytest.mark.parametrize(
+    ("over", "message"),
+    [
+        ({"readout": {"kind": "ridge", "washout": 300}}, "readout: washout is 300, and the longest sequence"),
+        ({"training": {"continuous": True}, "readout": {"kind": "ridge", "washout": 400}}, "nothing is left to learn"),
+    ],
+)
+def test_what_cannot_be_learned_or_judged_drives_nothing(tmp_path: Path, over: dict[str, Any], message: str) -> None:
+    loop = Loop()
+    with pytest.raises(ConfigurationError, match=message):
+        experiment(tmp_path, loop, **over).run()
+    assert loop.steps == 0
+
+
+class Slow(Toy):
+    """Takes its time for each step."""
+
+    def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+        time.sleep(0.1 * u.shape[1])
+        return super()._run(u, out)
+
+
+def test_chunks_follow_the_pace_of_the_device() -> None:
+    bursts = [Burst((DriveChunk(np.zeros((1, 500, 2))),))]
+    with Slow() as slow:
+        assert 50 <= chunk_steps(slow, bursts, 4096) <= 100
+        assert slow.counters.steps == 0
+    for declared, expected in (({"step_period_s": 0.02}, 500), ({"continuity": "replayed", "memory_steps": 300}, 1200)):
+        with Toy(**{"step_period_s": 0.02, **declared}) as toy:
+            assert chunk_steps(toy, bursts, 4096) == expected
+            assert not toy.driven
+    with SnapshotToy() as frozen, Toy() as fast:
+        assert chunk_steps(frozen, bursts, 4096) == 4096 == chunk_steps(fast, bursts, 4096)
+        assert not frozen.driven
+
+
+@pytest.mark.parametrize(("noise", "expected"), [(0.0, 14), (0.01, 6)])
+def test_the_memory_of_a_device_is_measured(noise: float, expected: int) -> None:
+    """A past of 1 is 2^-t after t steps: lost below 1e-4 of the spread of the states, or in their noise."""
+
+    class Noisy(Toy):
+        def _reset(self, batch: int) -> None:
+            super()._reset(batch)
+            # Other noise in every drive.
+            self.t += 10_000 * len(self.resets)
+
+    with Noisy(noise=noise) as toy:
+        found = memory_of(toy, 60)
+        assert toy.at_rest
+    assert found.steps is not None
+    assert abs(found.steps - expected) <= 2
+    with Noisy(noise=noise) as toy:
+        assert memory_of(toy, 3 if noise else 5).steps is None

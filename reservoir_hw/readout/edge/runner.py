@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,10 +28,12 @@ from reservoir_hw.core.validation import whole_number
 from reservoir_hw.readout.edge._stages import Bound, CrossingStage, stages_of
 from reservoir_hw.readout.edge.bundle import Bundle
 from reservoir_hw.readout.edge.latency import StageLatency, Stopwatch
-from reservoir_hw.readout.edge.manifest import Slot, Value
+from reservoir_hw.readout.edge.manifest import Certificate, Slot, Value
 from reservoir_hw.readout.edge.probe import ProbeComparison, compare_probe
 from reservoir_hw.readout.edge.sessions import make_session
 from reservoir_hw.readout.sampling import Sampler
+
+log = logging.getLogger(__name__)
 
 # Twice what a character in UTF-8 can have.
 _MOST_PENDING = 8
@@ -94,6 +97,7 @@ class EdgeRunner:
             ]
             for number, (device, slot) in enumerate(zip(self.reservoirs, manifest.slots, strict=True)):
                 _check_device(device, slot, number, any_device=any_device)
+                _say_cast(device, slot, number, manifest.certificate)
             self.repetitions = repetitions
             self.whole_sequences = repetitions > 1 or manifest.whole_sequences
             """Whether the model takes whole sequences from rest only."""
@@ -451,7 +455,7 @@ def _opened(device: AnyReservoir, slot: Slot, stack: ExitStack) -> Reservoir:
 
 def _check_device(device: Reservoir, slot: Slot, number: int, *, any_device: bool) -> None:
     spec = device.spec
-    for name in ("inputs", "nodes", "dtype"):
+    for name in ("inputs", "nodes"):
         here, there = getattr(spec, name), getattr(slot, name)
         if here != there:
             raise ConfigurationError(f"reservoir {number} has {name} {here}, the model was trained on {name} {there}")
@@ -463,6 +467,17 @@ def _check_device(device: Reservoir, slot: Slot, number: int, *, any_device: boo
             f"{slot.fingerprint[:12]}): train on this device, or say any_device=True (--any-device) and compare its "
             "response first (verify_probe, --verify-probe)"
         )
+
+
+def _say_cast(device: Reservoir, slot: Slot, number: int, certificate: Certificate) -> None:
+    """Which other dtype a device has, and how far the graphs are from the model in the one that it was trained on."""
+    if device.spec.dtype != slot.dtype:
+        worst = max(certificate.segments, key=lambda one: one.largest_error)
+        log.warning(
+            "reservoir %d gives %s states, and the model was trained on %s: they are cast; in %s the exported model is "
+            "within %.2g of the trained one (of outputs up to %.3g)",
+            number, device.spec.dtype, slot.dtype, slot.dtype, worst.largest_error, worst.largest_output,
+        )  # fmt: skip
 
 
 def _within(tokens: np.ndarray, vocabulary: int) -> bool:

@@ -101,7 +101,8 @@ def test_chunks_follow_the_pace_of_the_device() -> None:
         assert 50 <= chunk_steps(slow, bursts, 4096) <= 100
         assert slow.counters.steps == 0
     for declared, expected in (({"step_period_s": 0.02}, 500), ({"continuity": "replayed", "memory_steps": 300}, 1200)):
-        with Toy(**{"step_period_s": 0.02, **declared}) as toy:
+        everything: dict[str, Any] = {"step_period_s": 0.02, **declared}
+        with Toy(**everything) as toy:
             assert chunk_steps(toy, bursts, 4096) == expected
             assert not toy.driven
     with SnapshotToy() as frozen, Toy() as fast:

@@ -58,6 +58,7 @@ from reservoir_hw.cli import (  # noqa: E402
     conform,
     device,
     emulate,
+    evaluate,
     export,
     harvest,
     infer,
@@ -79,6 +80,7 @@ app.command("harvest")(harvest.harvest)
 app.command("measure")(measure.measure)
 app.command("compare")(compare.compare)
 app.command("conform")(conform.conform)
+app.command("evaluate")(evaluate.evaluate)
 app.command("export")(export.export)
 app.command("infer")(infer.infer)
 app.command("schema")(schema.schema)

@@ -34,6 +34,11 @@ class TrainedRow:
         return self._file("file")
 
     @property
+    def outputs(self) -> Path:
+        """The file of its outputs for the test. Raises `ConfigurationError` if it is not there."""
+        return self._file("outputs")
+
+    @property
     def tokenizer(self) -> Path:
         """The file of the tokenizer of a language model. Raises `ConfigurationError` if it is not there."""
         return self._file("tokenizer")

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.differences import first_change
 from reservoir_hw.core.errors import ConfigurationError
@@ -73,6 +75,13 @@ def to_json(value: Any) -> str:
 def write_json(path: Path, value: Any) -> None:
     """As `to_json`."""
     replace_file(path, to_json(value) + "\n")
+
+
+def write_array(path: Path, array: np.ndarray) -> None:
+    """An npy file."""
+    content = io.BytesIO()
+    np.save(content, array)
+    replace_file(path, content.getvalue())
 
 
 def write_yaml(path: Path, value: dict[str, Any]) -> None:

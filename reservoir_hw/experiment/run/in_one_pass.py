@@ -14,6 +14,7 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
+from reservoir_hw.experiment.run.folder import write_array
 from reservoir_hw.experiment.run.learning import state_readout, trained
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer, device_records
 from reservoir_hw.experiment.states.changes import in_words
@@ -214,7 +215,9 @@ def _keep_all(run: PointRun, found: Sequence[tuple[Readout, np.ndarray]], device
 def _keep(run: PointRun, readout: Readout, outputs: np.ndarray, device: dict[str, Any]) -> None:
     evaluation = run.task.evaluate(outputs, "scores")
     readout.save(run.files.path_of(run.files.weights))
-    run.keep(evaluation, {"reservoir": device, "readout": {"file": run.files.weights, **readout.report_}})
+    write_array(run.files.path_of(run.files.outputs), outputs)
+    files = {"file": run.files.weights, "outputs": run.files.outputs}
+    run.keep(evaluation, {"reservoir": device, "readout": {**files, **readout.report_}})
 
 
 def _steps_for_rest(point: Point, task: Task) -> int:

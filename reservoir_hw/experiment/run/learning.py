@@ -27,17 +27,33 @@ def trained(points: Sequence[Point], task: Task, states: States) -> list[tuple[R
     return [learner.finish() for learner in learners]
 
 
-class _Learner:
-    """The readout of a point, and its outputs (batch, time, outputs) for the test."""
+def judged(
+    point: Point, task: Task, readout: Readout, states: States, *, refit: bool = False
+) -> list[tuple[Readout, np.ndarray]]:
+    """A trained readout with its outputs for the chunks of the test; behind it one that was trained on these states.
 
-    def __init__(self, point: Point, task: Task) -> None:
+    A readout that keeps learning begins the test as its training left it.
+    """
+    learners = [_Learner(point, task, copy.deepcopy(readout)), *([_Learner(point, task)] if refit else [])]
+    for chunk, answer in states:
+        for learner in learners:
+            learner.take(chunk, answer)
+    return [learner.finish() for learner in learners]
+
+
+class _Learner:
+    """A readout of a point, and its outputs (batch, time, outputs) for the test. One that is given learns no more."""
+
+    def __init__(self, point: Point, task: Task, trained: Readout | None = None) -> None:
         self._point, self._task = point, task
-        self._readout, self._outputs = _untrained(point), _no_outputs(task)
-        self._left = len(task.train.inputs) * task.train.inputs.shape[1]
+        self._readout, self._outputs = trained or _untrained(point), _no_outputs(task)
+        self._left = 0 if trained else len(task.train.inputs) * task.train.inputs.shape[1]
         self._waiting: list[tuple[DriveChunk, np.ndarray]] = []
 
     def take(self, chunk: DriveChunk, states: np.ndarray) -> None:
         """Learn from a chunk of the training, or answer one of the test."""
+        if chunk.split == "train" and not self._left:
+            return
         if chunk.split == "train":
             learn(self._readout, self._task, chunk, states)
             self._left -= chunk.steps if chunk.place is not None else 0

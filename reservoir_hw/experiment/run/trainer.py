@@ -35,6 +35,11 @@ class RowFiles:
         return f"readout/{self.number:03d}.safetensors"
 
     @property
+    def outputs(self) -> str:
+        """The file of the outputs for the test, in the run folder."""
+        return f"outputs/{self.number:03d}.npy"
+
+    @property
     def tokenizer(self) -> str:
         """The file of the tokenizer, in the run folder."""
         return f"readout/{self.number:03d}.tokenizer.json"

@@ -1,0 +1,203 @@
+"""A trained readout on another device: judged as it is, and refitted there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reservoir_hw.core import provenance
+from reservoir_hw.core.errors import ConfigurationError, DeviceError
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.experiment.deploy.paired_difference import Difference, paired_difference
+from reservoir_hw.experiment.deploy.trained import TrainedRow, trained_row
+from reservoir_hw.experiment.run.folder import new_run_folder, write_array
+from reservoir_hw.experiment.run.in_one_pass import opened
+from reservoir_hw.experiment.run.learning import judged, state_readout, trained
+from reservoir_hw.experiment.run.report import write_report
+from reservoir_hw.experiment.run.result import InFolder
+from reservoir_hw.experiment.states.closed_loop import forecast
+from reservoir_hw.experiment.states.drive import driven
+from reservoir_hw.experiment.states.pace import chunk_steps
+from reservoir_hw.experiment.states.plan import SplitName, plan, steps_of
+from reservoir_hw.experiment.states.progress import Progress, StepCounter
+from reservoir_hw.readout.configuration import Readout, StateReadoutConfig
+from reservoir_hw.tasks.task import Table, Task
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+HOME, THERE, REFITTED = "trained and judged here", "judged there", "refitted there"
+# Points of a scatter.
+_MOST_POINTS = 2000
+
+
+@dataclass(kw_only=True)
+class Evaluated(InFolder):
+    """The metrics of a readout on the device of its training, on another, and of one that was fitted there.
+
+    `outputs` are (batch, time, outputs) of each, where they are known: those of the training are in run folders of
+    newer versions. `differences` are between them, metric by metric.
+    """
+
+    here: str
+    there: str
+    task: Task
+    scores: dict[str, dict[str, float]]
+    outputs: dict[str, np.ndarray]
+    differences: dict[str, dict[str, Difference]]
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """All numbers, ready for JSON."""
+        return {
+            **super().metrics,
+            "here": self.here,
+            "there": self.there,
+            "scores": self.scores,
+            "differences": {
+                name: {metric: one.as_dict() for metric, one in found.items()}
+                for name, found in self.differences.items()
+            },
+        }
+
+    def tables(self) -> list[Table]:
+        """One table."""
+        names = list(self.scores[HOME])
+        rows = [[name, *(f"{found[metric]:.4g}" for metric in names)] for name, found in self.scores.items()]
+        rows += [[name, *(str(found[metric]) for metric in names)] for name, found in self.differences.items()]
+        note = f"Here: {self.here}. There: {self.there}."
+        if self.differences:
+            note += " Differences with intervals of 95 %, from blocks of the test that both answered."
+        return [Table("Evaluation", ["readout", *names], rows, note)]
+
+    def figures(self) -> dict[str, Figure]:
+        """Outputs over targets. Needs the `report` extra."""
+        from reservoir_hw.core.figure_style import panels
+
+        figure, grid = panels(3.6 * len(self.outputs), 3.8, 1, len(self.outputs), squeeze=False, sharey=True)
+        split = self.task.test
+        for axes, (name, outputs) in zip(grid.flat, self.outputs.items(), strict=True):
+            targets, answers = split.targets[split.valid].ravel(), outputs[split.valid].ravel()
+            step = -(-len(targets) // _MOST_POINTS)
+            axes.plot(targets[::step], answers[::step], ".", markersize=3, alpha=0.5)
+            ends = [np.nanmin(targets), np.nanmax(targets)]
+            axes.plot(ends, ends, color="black", linewidth=0.8)
+            axes.set(title=name, xlabel="target")
+        grid.flat[0].set_ylabel("output")
+        return {"outputs_over_targets": figure}
+
+
+def evaluate(
+    run: str | Path,
+    *,
+    reservoir: str | Path | None = None,
+    row: int | None = None,
+    refit: bool = False,
+    progress: Progress | None = None,
+) -> Evaluated:
+    """Judge the readout of a run folder on the device of another reservoir file: same task, same test inputs.
+
+    Parameters
+    ----------
+    run, row
+        A run folder, and which of its rows; by default the only one.
+    reservoir
+        A reservoir file; by default the reservoir of the run.
+    refit
+        Train a new readout there, too.
+
+    A new folder in `run.folder` gets metrics, outputs and a report. Raises `ConfigurationError` for a readout that is
+    not trained in one pass, or a device with other nodes, and the device's own errors.
+    """
+    here = trained_row(run, row)
+    there = here if reservoir is None else trained_row(run, row, reservoir=reservoir)
+    config = there.point.config
+    if not isinstance(config.readout, StateReadoutConfig):
+        raise ConfigurationError(
+            f"{run}: readout {config.readout.kind} is a language model; export it, and `infer` runs it on other devices"
+        )
+    task, spec = config.task.build(), here.reservoirs[0]
+    config.reservoir.for_inputs(task.inputs)
+    readout = state_readout(config).load(here.weights)
+    with opened(there.point, task) as device:
+        if device.spec.nodes != spec.nodes:
+            raise ConfigurationError(
+                f"the readout was trained on {spec.nodes} nodes, and {device.name} has {device.spec.nodes}: train one "
+                "there (reservoir-hw run)"
+            )
+        resolved = config.model_dump(mode="json", serialize_as_any=True)
+        result = Evaluated(
+            title=f"{here.label}, evaluated on {config.reservoir.name}",
+            folder=new_run_folder(config.run.folder, f"evaluate-{Path(run).resolve().name}"),
+            provenance={**provenance.collect(resolved), "rows": []},
+            here=spec.identity.name,
+            there=device.name,
+            task=task,
+            scores={HOME: _scores_of(here)},
+            outputs=_outputs_of(here),
+            differences={},
+        )
+        if device.spec.dtype != spec.dtype:
+            result.warn(f"{device.name} gives {device.spec.dtype} states, the readout was trained on {spec.dtype}")
+        try:
+            found = _answers(there, task, readout, device, refit, StepCounter(progress))
+        except DeviceError as error:
+            result.status, result.problem = "failed", str(error)
+            result.save()
+            raise
+        result.provenance["rows"].append({"label": here.label, "reservoir": device.provenance()})
+    for name, outputs in zip((THERE, REFITTED), found, strict=False):
+        result.scores[name] = task.evaluate(outputs).metrics
+        result.outputs[name] = outputs
+        (result.folder / "outputs").mkdir(exist_ok=True)
+        write_array(result.folder / "outputs" / f"{name.replace(' ', '_')}.npy", outputs)
+    for name, (a, b) in {f"{THERE} - here": (THERE, HOME), f"{REFITTED} - {THERE}": (REFITTED, THERE)}.items():
+        if a in result.outputs and b in result.outputs and not task.closed_loop:
+            result.differences[name] = paired_difference(task, result.outputs[a], result.outputs[b])
+    result.status = "complete"
+    write_report(result)
+    result.save()
+    return result
+
+
+def _answers(
+    row: TrainedRow, task: Task, readout: Readout, device: Reservoir, refit: bool, counter: StepCounter
+) -> list[np.ndarray]:
+    """Outputs for the test: of the readout, and of the one that is fitted here if that is wanted."""
+    config = row.point.config
+    training = config.training
+    splits: Sequence[SplitName] = ("train", "test") if refit or training.continuous else ("test",)
+    if task.closed_loop:
+        splits = ("train",) if refit else ()
+    most, batch = config.run.chunk_steps, device.spec.max_batch
+    bursts = plan(task, training, chunk_steps=most, max_batch=batch, splits=splits) if splits else []
+    if bursts:
+        paced = chunk_steps(device, bursts, most)
+        bursts = plan(task, training, chunk_steps=paced, max_batch=batch, splits=splits)
+    counter.total = steps_of(bursts)
+    counter.say(f"{config.reservoir.name}: judging")
+    states = driven(device, bursts, counter.add, repetitions=training.repetitions)
+    if not task.closed_loop:
+        return [outputs for _, outputs in judged(row.point, task, readout, states, refit=refit)]
+    readouts = [readout, *([trained([row.point], task, states)[0][0]] if refit else [])]
+    horizon = task.test.targets.shape[1]
+    return [forecast(device, one, task.test.inputs, horizon, counter.add) for one in readouts]
+
+
+def _scores_of(row: TrainedRow) -> dict[str, float]:
+    """What the run has found for this row."""
+    rows = json.loads((row.folder / "metrics.json").read_text(encoding="utf-8"))["rows"]
+    points = [one for one in rows if one["label"] == row.record["label"] and one["point"] == row.record["point"]]
+    if not points:
+        raise ConfigurationError(f"{row.folder}/metrics.json has no row {row.label}: run the experiment again")
+    return points[0]["metrics"]
+
+
+def _outputs_of(row: TrainedRow) -> dict[str, np.ndarray]:
+    """Those of the run; nothing for a run folder of an earlier version."""
+    return {HOME: np.load(row.outputs)} if "outputs" in row.record["readout"] else {}

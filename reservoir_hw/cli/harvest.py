@@ -21,8 +21,10 @@ def harvest(
 
     Whatever ends it (Ctrl-C, a device fault, a full disk, a power failure): the same command goes on.
     """
+    from reservoir_hw.core.spec import ReservoirSpec
     from reservoir_hw.experiment import Experiment
     from reservoir_hw.experiment.states.harvest import about_changes
+    from reservoir_hw.experiment.states.watch import about_counters, counted
 
     with own_stdout(json):
         experiment = Experiment.from_file(file, reservoir=reservoir, set=set_ or [])
@@ -38,7 +40,9 @@ def harvest(
         seams = [segment["seam"] for segment in store.segments if segment["seam"]]
         whole = "in one piece" if len(store.segments) == 1 else f"in {len(store.segments)} pieces"
         typer.echo(f"States are in {store.path}, harvested {whole}" + (f", {len(seams)} seams" if seams else ""))
-        for about in about_changes(store):
+        records = [segment.get("reservoir", {}) for segment in store.segments]
+        counters = about_counters(counted(records), ReservoirSpec(**store.facts["spec"]))
+        for about in [*about_changes(store), *counters]:
             typer.echo(f"warning: {about}")
     options = [*(["--reservoir", str(reservoir)] if reservoir else []), *(f"--set={change}" for change in set_ or [])]
     typer.echo(f"Now: {shlex.join(['reservoir-hw', 'run', str(file), *options])}")

@@ -25,6 +25,7 @@ from reservoir_hw.experiment.states.drive import driven
 from reservoir_hw.experiment.states.pace import chunk_steps
 from reservoir_hw.experiment.states.plan import SplitName, plan, steps_of
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
+from reservoir_hw.experiment.states.watch import about_counters
 from reservoir_hw.readout.configuration import Readout, StateReadoutConfig
 from reservoir_hw.tasks.task import Table, Task
 
@@ -150,6 +151,8 @@ def evaluate(
             result.status, result.problem = "failed", str(error)
             result.save()
             raise
+        for warning in about_counters(device.counters, device.spec):
+            result.warn(warning)
         result.provenance["rows"].append({"label": here.label, "reservoir": device.provenance()})
     for name, outputs in zip((THERE, REFITTED), found, strict=False):
         result.scores[name] = task.evaluate(outputs).metrics

@@ -24,6 +24,7 @@ from reservoir_hw.experiment.run.text_training import (
 )
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer, device_records
 from reservoir_hw.experiment.states.record import Recorder
+from reservoir_hw.experiment.states.watch import about_counters
 from reservoir_hw.readout.models.configuration import ModelConfig
 from reservoir_hw.tasks.task import Evaluation, Task, Tokens
 
@@ -85,6 +86,8 @@ class ByGradients(Trainer):
         with opened_model(run.point, tokens, run.files.record) as (model, devices):
             with run.on(devices):
                 evaluation, record, notes = _trained(model, devices, tokens, run)
+                for device in devices:
+                    run.warn(about_counters(device.counters, device.spec))
             run.keep(evaluation, record, notes)
 
 

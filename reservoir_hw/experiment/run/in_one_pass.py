@@ -12,6 +12,7 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
+from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
 from reservoir_hw.experiment.run.folder import write_array
@@ -39,6 +40,7 @@ from reservoir_hw.experiment.states.pace import about_progress, chunk_steps
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk, plan_of, steps_needed
 from reservoir_hw.experiment.states.progress import StepCounter
 from reservoir_hw.experiment.states.record import Recorder
+from reservoir_hw.experiment.states.watch import StateWatch, about_counters, counted
 from reservoir_hw.readout.configuration import Readout
 from reservoir_hw.tasks.task import Task
 
@@ -97,7 +99,11 @@ class InOnePass(Trainer):
         store = _harvested(run)
         if store is not None and not task.closed_loop:
             run.say(f"training and testing on {store.path}")
-            found = trained([point, *run.others], task, _stored(run, store))
+            spec = ReservoirSpec(**store.facts["spec"])
+            watch = StateWatch(spec)
+            found = trained([point, *run.others], task, watch.passing(_stored(run, store)))
+            records = [segment.get("reservoir", {}) for segment in store.segments]
+            run.warn(about_counters(counted(records), spec) + watch.warnings())
             _keep_all(run, found, device_of(store))
             return
         run.say("opening")
@@ -115,12 +121,14 @@ class InOnePass(Trainer):
                     states = _stored(run, store)
                 else:
                     states = driven(reservoir, bursts, run.add, repetitions=point.config.training.repetitions)
-                found = trained([point, *run.others], task, states)
+                watch = StateWatch(reservoir.spec)
+                found = trained([point, *run.others], task, watch.passing(states))
                 if task.closed_loop:
                     run.say("forecasting")
                     horizon = task.test.targets.shape[1]
                     readout = found[0][0]
                     found = [(readout, forecast(reservoir, readout, task.test.inputs, horizon, run.add))]
+                run.warn(about_counters(reservoir.counters, reservoir.spec) + watch.warnings())
             _keep_all(run, found, device_records([reservoir])["reservoir"])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -85,6 +85,11 @@ class PointRun:
     def add(self, steps: int) -> None:
         """So many steps were done."""
         self.counter.add(steps)
+
+    def warn(self, warnings: Iterable[str]) -> None:
+        """What casts doubt on the row of this point, and of those that share its drive."""
+        for warning in warnings:
+            self.result.warn(f"{self.point.label}: {warning}")
 
     def keep(self, evaluation: Evaluation, record: dict[str, Any], notes: Sequence[str] = ()) -> None:
         """Put the finished row into the result and its folder, before anything else can go wrong.

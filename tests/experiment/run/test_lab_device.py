@@ -87,6 +87,37 @@ def test_what_cannot_be_learned_or_judged_drives_nothing(tmp_path: Path, over: d
     assert loop.steps == 0
 
 
+def test_what_casts_doubt_on_states_is_said_once_for_each_row(tmp_path: Path) -> None:
+    """Clipped inputs, a dead node and a railed one, of a drive and of a harvest alike."""
+
+    def faulty(u: np.ndarray) -> np.ndarray:
+        states = np.tanh(u + np.linspace(-1, 1, 20))
+        states[:, 7] = 0.25
+        states[:, 3] = np.clip(states[:, 3], -0.6, -0.5)
+        return states
+
+    def of(states: str | None) -> Experiment:
+        reservoir = {
+            "kind": "python", "call": faulty, "reset": {"kind": "none", "reason": "no memory"}, "nodes": 20,
+            "simulated": False, "continuity": "held", "step_period_s": 1e-6, "input_range": [0.0, 0.3],
+            "out_of_range": "clip", "vendor": "lab", "model": "A7",
+        }  # fmt: skip
+        return experiment(tmp_path, Loop(), reservoir=reservoir, run={"folder": str(tmp_path), "states": states})
+
+    task = of(None).points[0].config.task.build()
+    driven = [task.train.inputs, task.train.inputs[:, -200:], task.test.inputs]
+    expected = sum(np.count_nonzero(u > 0.3) for u in driven)
+    result = of(None).run()
+    clipped, dead, railed = result.warnings
+    assert clipped.startswith(f"lab A7: {expected} of 700 input values were clipped to the range 0 to 0.3")
+    assert dead.startswith("lab A7: 1 of 20 nodes (7) never moved")
+    assert railed.startswith("lab A7: 1 of 20 nodes (3) lay at the end of the converter's range")
+    of(str(tmp_path / "states")).harvest()
+    assert of(str(tmp_path / "states")).run().warnings == result.warnings
+    assert dead in (result.folder / "report.html").read_text()
+    assert result.metrics["warnings"] == result.warnings
+
+
 class Slow(Toy):
     """Takes its time for each step."""
 

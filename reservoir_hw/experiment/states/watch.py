@@ -1,0 +1,104 @@
+"""What casts doubt on states: clipped inputs, converters at their ends, nodes that never move, what was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.core.spec import Counters, ReservoirSpec
+from reservoir_hw.experiment.states.plan import DriveChunk
+
+_SHOWN = 8
+# Of the samples of a node: so many exactly at its largest or smallest value are no chance.
+_RAILED = 0.01
+_OF_COUNTERS = {
+    "saturations": "samples lay beyond the range of a converter: lower the gain, or widen its range",
+    "lost": "samples were lost: drive more slowly, or in shorter bursts",
+    "underruns": "times inputs were not there when they were due: send larger chunks, or drive more slowly",
+    "overruns": "times states were not taken in time: send smaller chunks, or drive more slowly",
+    "retries": "drives were tried again: look at the cables, and at the log of the device",
+}
+
+
+class StateWatch:
+    """Looks at all states of a drive as they pass.
+
+    A node is railed if it lies at an end of the declared `state_range`, or, on a device without a declared range, if
+    more than 1 % of its samples are exactly its largest or smallest value. Simulations may do so by their equations.
+    """
+
+    def __init__(self, spec: ReservoirSpec) -> None:
+        self._spec = spec
+        self._lowest, self._highest = np.full(spec.nodes, np.inf), np.full(spec.nodes, -np.inf)
+        self._at_lowest, self._at_highest = np.zeros(spec.nodes), np.zeros(spec.nodes)
+        self._samples = 0
+
+    def passing(self, states: Iterable[tuple[DriveChunk, np.ndarray]]) -> Iterator[tuple[DriveChunk, np.ndarray]]:
+        """The same chunks and states, which are looked at."""
+        for chunk, answer in states:
+            if chunk.place is not None and answer.size:
+                self._look(answer)
+            yield chunk, answer
+
+    def warnings(self) -> list[str]:
+        """One for nodes that never moved, and one for nodes that are railed."""
+        found = []
+        still = self._lowest == self._highest
+        if self._samples > 1 and still.any():
+            found.append(f"{_nodes(still)} never moved: look at their wiring, or leave them out")
+        share = np.maximum(self._at_lowest, self._at_highest) / max(self._samples, 1)
+        railed = (share > (0 if self._spec.state_range else _RAILED)) & ~still
+        if railed.any():
+            found.append(
+                f"{_nodes(railed)} lay at the end of the converter's range in up to {share[railed].max():.2g} of the "
+                "samples: lower the gain, or widen the range"
+            )
+        return found
+
+    def _look(self, states: np.ndarray) -> None:
+        lowest, highest = states.min(axis=(0, 1)), states.max(axis=(0, 1))
+        if self._spec.state_range is not None:
+            low, high = self._spec.state_range
+            self._at_lowest += (states <= low).sum(axis=(0, 1))
+            self._at_highest += (states >= high).sum(axis=(0, 1))
+        elif not self._spec.identity.simulated:
+            for count, extreme, known, beyond in (
+                (self._at_lowest, lowest, self._lowest, lowest < self._lowest),
+                (self._at_highest, highest, self._highest, highest > self._highest),
+            ):
+                count[beyond] = 0
+                there = np.where(beyond, extreme, known)
+                count += (states == there).sum(axis=(0, 1))
+        self._lowest, self._highest = np.minimum(self._lowest, lowest), np.maximum(self._highest, highest)
+        self._samples += states.shape[0] * states.shape[1]
+
+
+def counted(records: Iterable[Mapping[str, Any]]) -> Counters:
+    """The sum of the counters in the records of a device, one for each time that it was opened."""
+    total = Counters()
+    for record in records:
+        for name, value in record.get("counters", {}).items():
+            if hasattr(total, name) and isinstance(value, int):
+                setattr(total, name, getattr(total, name) + value)
+    return total
+
+
+def about_counters(counters: Counters, spec: ReservoirSpec) -> list[str]:
+    """One sentence for each kind of event that was counted."""
+    found = []
+    if counters.clipped:
+        within = "" if spec.input_range is None else " {:g} to {:g}".format(*spec.input_range)
+        found.append(
+            f"{counters.clipped:,} of {counters.steps * spec.inputs:,} input values were clipped to the range{within} "
+            "of the device: scale the inputs, or let out_of_range: error refuse them"
+        )
+    named = ((getattr(counters, name), what) for name, what in _OF_COUNTERS.items())
+    return [*found, *(f"{count:,} {what}" for count, what in named if count)]
+
+
+def _nodes(which: np.ndarray) -> str:
+    numbers = np.flatnonzero(which)
+    shown = ", ".join(map(str, numbers[:_SHOWN])) + (", ..." if len(numbers) > _SHOWN else "")
+    return f"{len(numbers)} of {len(which)} nodes ({shown})"

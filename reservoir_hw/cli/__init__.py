@@ -43,9 +43,10 @@ def _common(
     level = logging.getLevelNamesMapping().get(log.upper())
     if level is None:
         raise typer.BadParameter(f"{log!r} is not one of debug, info, warning, error", param_hint="--log")
-    # Other packages, such as matplotlib with its fonts, are asked for warnings alone.
-    logging.basicConfig(level=max(level, logging.WARNING), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("reservoir_hw").setLevel(level)
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for handler in logging.getLogger().handlers:
+        # Of other packages, such as matplotlib with its fonts, warnings are shown alone.
+        handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name.startswith("reservoir_hw"))
     if level == logging.WARNING:
         # Who has the device that one waits for is shown even if nobody asked for a log.
         logging.getLogger("reservoir_hw.core.waiting").setLevel(logging.INFO)

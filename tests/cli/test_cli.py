@@ -45,7 +45,7 @@ def test_run_writes_a_whole_run_folder(file: Path) -> None:
     assert "device steps" in done.stderr
     folder = Path(re.findall(r"Results are in (.*)", done.stdout)[0])
     assert {path.name for path in folder.iterdir()} == {
-        "experiment.yaml", "metrics.json", "provenance.json", "readout", "figures", "report.html",
+        "experiment.yaml", "metrics.json", "provenance.json", "readout", "outputs", "figures", "report.html",
     }  # fmt: skip
     metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics["status"] == "complete"
@@ -293,7 +293,7 @@ def test_a_full_disk_leaves_no_half_files(file: Path, tmp_path: Path) -> None:
     command = f"ulimit -f 20; exec {sys.executable} -m reservoir_hw.cli run {file}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
-    assert re.search(r"error: cannot write .*\.png: File too large", done.stderr), done.stderr
+    assert re.search(r"error: cannot write .*\.(png|npy): File too large", done.stderr), done.stderr
     folder = next((tmp_path / "runs").iterdir())
     assert json.loads((folder / "metrics.json").read_text())["status"] == "failed"
     assert not list(folder.rglob("*.partial"))

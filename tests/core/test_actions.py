@@ -19,7 +19,7 @@ BENCH = """\
 from reservoir_hw.core.errors import DeviceBusy
 
 def label(config):
-    return config.label
+    return config.name
 
 def breaks(config):
     return 1 / 0

@@ -18,7 +18,7 @@ from reservoir_hw.experiment.compare import Comparison, compare
 from reservoir_hw.experiment.compare.nodes import compare_nodes
 from reservoir_hw.experiment.compare.relabelling import LEVEL, p_values, ways_to_deal
 from reservoir_hw.experiment.configuration.experiment import Point, parse_experiment
-from reservoir_hw.experiment.run.in_one_pass import evaluations, trained
+from reservoir_hw.experiment.run.learning import evaluations, trained
 from reservoir_hw.experiment.states.drive import driven
 from reservoir_hw.experiment.states.plan import plan_of
 from reservoir_hw.experiment.states.record import Recorder
@@ -203,7 +203,7 @@ def test_evaluations_are_those_of_a_run(write: Any) -> None:
     bursts = plan_of(point, task)
     with open_reservoir(config.reservoir.for_inputs(1)) as device:
         states = list(driven(device, bursts, lambda steps: None))
-    _, outputs = trained(point, task, states)
+    ((_, outputs),) = trained([point], task, states)
     expected = task.evaluate(outputs, "scores").metrics
     # A readout that keeps learning begins both tests as its training left it.
     found = evaluations(point, task, [states], [states, states])

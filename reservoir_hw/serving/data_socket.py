@@ -84,14 +84,21 @@ class DataSocket:
         self.reservoir, self.lease, self.seat = reservoir, lease, seat
         self.states, self.max_frame_bytes = states, max_frame_bytes
         self._socket, self._release = socket, release
+        self._empty = time.monotonic()
 
     def next(self) -> tuple[Header, memoryview] | None:
         """The next request that counts. What cannot be one is answered with an error, or dropped, and counted."""
         traffic = self.lease.traffic
+        # What waits already came while the device was busy. Nobody knows when, but after nothing was waiting.
+        waited = self._socket.get(zmq.EVENTS) & zmq.POLLIN
+        if not waited:
+            self._empty = time.monotonic()
         try:
             frames = receive(self._socket)
         except zmq.Again:
             return None
+        arrived = self._empty if waited else time.monotonic()
+        self._expire()
         peer = frames[0].bytes
         traffic.bytes_received += len(frames[-1])
         try:
@@ -102,7 +109,7 @@ class DataSocket:
             traffic.damaged += 1
             self.refuse(peer, Header(0, 0, 0), Refusal(Code.MALFORMED, str(error)))
             return None
-        heard = self.lease.heard(header.session)
+        heard = self.lease.heard(header.session, arrived)
         attaches = header.operation == Operation.ATTACH and header.session != self.seat.attached
         if not heard or not (attaches or (header.session == self.seat.attached and peer == self.seat.peer)):
             traffic.foreign += 1
@@ -136,6 +143,11 @@ class DataSocket:
             self.fail(header, refusal)
             return None
         return header, payload
+
+    def _expire(self) -> None:
+        """End the lease of a client that was silent for too long: nothing of it is begun any more."""
+        if holder := self.lease.expire():
+            log.warning("%s is not heard of any more: its session has ended", holder, extra={"event": "lease expired"})
 
     def turn_away(self) -> None:
         """Tell those who wait why nobody does what they asked; for a moment, however many go on asking."""
@@ -258,6 +270,8 @@ class DataSocket:
                 send_at_once(self._socket, [peer, packed, payload])
         except zmq.ZMQError as error:
             log.warning("request %d cannot be answered: %s", header.request, error)
+            if error.errno == zmq.EHOSTUNREACH and peer == self.seat.peer and self.seat.attached:
+                self.lease.end(self.seat.attached)
             return False
         self.lease.traffic.bytes_sent += len(payload) if isinstance(payload, bytes) else payload.nbytes
         return True

@@ -63,7 +63,8 @@ class Lease:
             if self._number and nonce != self._nonce:
                 return 0
             if not self._number:
-                self._number = secrets.randbits(64) or 1
+                # Every language has whole numbers up to there.
+                self._number = secrets.randbits(53) or 1
                 self._holder, self._nonce, self._since = client, nonce, time.time()
                 self._received = self._finished = self._cancelled = 0
                 self.traffic.clients += 1
@@ -75,12 +76,13 @@ class Lease:
         with self._guard:
             return self._described()
 
-    def heard(self, session: int) -> bool:
-        """Something of `session` arrived; whether it holds the device."""
-        if session != self._number or not session:
-            return False
-        self._heard = time.monotonic()
-        return True
+    def heard(self, session: int, at: float | None = None) -> bool:
+        """Something of `session` arrived, now or at an earlier time (monotonic); whether it holds the device."""
+        with self._guard:
+            if session != self._number or not session:
+                return False
+            self._heard = max(self._heard, time.monotonic() if at is None else at)
+            return True
 
     def expired(self) -> bool:
         """Whether the holder was silent for too long. A busy device waits for the end of what it does."""
@@ -99,10 +101,11 @@ class Lease:
             self.traffic.expired_leases += 1
             return holder
 
-    def end(self) -> None:
-        """The device is free again."""
+    def end(self, session: int | None = None) -> None:
+        """The device is free again; with `session`, only if that still has it."""
         with self._guard:
-            self._number, self._holder, self._nonce = 0, "", b""
+            if session in (None, self._number):
+                self._number, self._holder, self._nonce = 0, "", b""
 
     def begin(self, work: Work) -> None:
         """The device takes a request up."""
@@ -118,7 +121,7 @@ class Lease:
         self._work = None
         with self._guard:
             if session == self._number:
-                self._finished, self._heard = request, time.monotonic()
+                self._finished = request
 
     def cancel(self, request: int) -> None:
         """Requests up to this one are not wanted any more."""

@@ -256,9 +256,7 @@ class Server:
         if self._seat.attached and self._seat.attached != self._lease.number:
             self._release()
         elif holder := self._lease.expire():
-            log.warning(
-                "%s is not heard of any more: the device is free again", holder, extra={"event": "lease expired"}
-            )
+            log.warning("%s is not heard of any more: its session has ended", holder, extra={"event": "lease expired"})
             self._release()
 
     def _release(self) -> None:

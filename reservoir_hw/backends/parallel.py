@@ -260,6 +260,17 @@ class Parallel(Reservoir):
             raise error if _all_refused(failed, len(given)) else DeviceFault(str(error)) from error
         return self._compose()
 
+    def _emergency_stop(self) -> None:
+        """Of every device that has one; raises what the first said that failed."""
+        failed: list[Exception] = []
+        for part in self.parts:
+            try:
+                part.reservoir.emergency_stop()
+            except Exception as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
+
     def read_back(self) -> dict[str, Any]:
         """Of all devices; each name begins with the number of the device."""
         return {

@@ -170,14 +170,26 @@ def reserve(
 
 @app.command("release")
 def release(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Reservoir or experiment file (YAML or JSON).")],
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE|ADDRESS", help="Reservoir or experiment file; or a served device (tcp://...)."),
+    ],
     inputs: InputsOption = None,
     set_: SetOption = None,
 ) -> None:
-    """End your reservation of a device before its time."""
+    """End your reservation of a device before its time; or give a served device back to clients after it was hanging.
+
+    A served device that needs keys is given back by a restart of its server.
+    """
     from reservoir_hw.core import reservations
 
-    resources = _resources(file, inputs, set_)
+    if "://" in file:
+        from reservoir_hw.drivers.zeromq import release_hung
+
+        release_hung(file)
+        typer.echo(f"{file}: clients get the device again")
+        return
+    resources = _resources(Path(file), inputs, set_)
     was_reserved = reservations.release(resources)
     typer.echo(f"{', '.join(map(repr, resources))}: {'free for everybody' if was_reserved else 'was not reserved'}")
 

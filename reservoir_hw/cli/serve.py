@@ -53,6 +53,15 @@ def serve(
     chaos: Annotated[
         Path | None, typer.Option(metavar="FAULTS", help="Damage the traffic as this YAML file says, to test clients.")
     ] = None,
+    watchdog: Annotated[
+        float | None,
+        typer.Option(
+            metavar="S",
+            min=0,
+            help="A request that takes longer hangs: emergency stop, and no client until `device release ADDRESS`. "
+            "0: never. (default: 3 times what the device declares, and the lease)",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Log JSON, one object on each line of standard error.")] = False,
 ) -> None:
     """Offer a reservoir to experiments on this or another host (`kind: zmq`).
@@ -73,7 +82,7 @@ def serve(
     allowed = None if secret_key is None or clients is None else Allowed.from_files(secret_key, clients)
     largest = _bytes(max_message)
     reachable: dict[str, Any] = {"allowed": allowed, "insecure": insecure}
-    options: dict[str, Any] = {"lease_s": lease, "credits": credits, "max_frame_bytes": largest}
+    options: dict[str, Any] = {"lease_s": lease, "credits": credits, "max_frame_bytes": largest, "watchdog_s": watchdog}
     reservoir = reservoir_from_file(file, set=set_ or [], inputs=inputs)[1]
     if chaos is None:
         server = Server(reservoir, bind, control=control, **options, **reachable)

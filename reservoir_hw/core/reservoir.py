@@ -338,6 +338,16 @@ class Reservoir(ABC):
                 left.remove(observer)
             self._driving.observers = left
 
+    def emergency_stop(self) -> None:
+        """Stop the device at once, from another thread, while a call that drives it does not return.
+
+        Raises `NotSupported` where the backend has no `_emergency_stop`. If the call returns, the device is closed as
+        usual.
+        """
+        if not self._has("_emergency_stop"):
+            raise NotSupported(f"{type(self).__name__} has no emergency stop")
+        self._emergency_stop()
+
     def provenance(self) -> dict[str, Any]:
         """What must be known to believe the states: identity, reset, counters, latency, settings."""
         spec = self.spec
@@ -418,6 +428,10 @@ class Reservoir(ABC):
 
     def _upload(self, weights: Mapping[str, np.ndarray]) -> ReservoirSpec | None:
         """Program the device; return its new spec."""
+        raise NotImplementedError
+
+    def _emergency_stop(self) -> None:
+        """Bring the device to its safe state beside a call that hangs, in another thread."""
         raise NotImplementedError
 
     def _settings(self) -> dict[str, Any]:

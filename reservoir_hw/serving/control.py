@@ -20,6 +20,7 @@ from reservoir_hw.drivers.zeromq.security import Allowed
 from reservoir_hw.drivers.zeromq.sockets import receive, send_at_once
 from reservoir_hw.serving._texts import printable
 from reservoir_hw.serving.lease import Lease
+from reservoir_hw.serving.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -44,14 +45,16 @@ class Control:
         allowed: Allowed | None,
         stop: threading.Event,
         at_rest: threading.Event,
+        watchdog: Watchdog,
     ) -> None:
         self._socket, self._lease, self._terms, self._status = socket, lease, terms, status
         self._resources, self._allowed = resources, allowed
-        self._stop, self._at_rest = stop, at_rest
+        self._stop, self._at_rest, self._watchdog = stop, at_rest, watchdog
 
     def serve(self) -> None:
         """The control thread: it touches no device."""
         while not self._at_rest.is_set():
+            self._watchdog.look()
             try:
                 frames = receive(self._socket)
             except zmq.Again:
@@ -101,6 +104,9 @@ class Control:
             case "cancel" if type(message.get("request")) is int:
                 self._lease.cancel(message["request"])
                 return {"op": "ok"}
+            case "release":
+                self._watchdog.release()
+                return {"op": "ok"}
             case "goodbye":
                 log.info("%s says goodbye", self._lease.holder(), extra={"event": "goodbye"})
                 self._lease.end()
@@ -125,6 +131,8 @@ class Control:
         reserved = reserved_for_another(self._resources, user)
         if reserved is not None:
             raise Refusal(Code.BUSY, f"{where}: {printable(reserved)}, and this client is {printable(user[:200])}")
+        if self._watchdog.problem is not None:
+            raise Refusal(Code.DEVICE_FAULT, f"{where}: {self._watchdog.problem}")
         session = self._lease.grant(printable(client[:200]), nonce)
         if not session:
             raise Refusal(Code.BUSY, f"{where} is in use by {self._lease.holder()}")

@@ -127,7 +127,7 @@ class DataSocket:
             return None
         gap, self.seat.expected = header.request - self.seat.expected, header.request + 1
         traffic.requests += 1
-        self.lease.begin(Work(header.request, header.operation))
+        self.lease.begin(Work(header.request, header.operation, header.batch, header.steps))
         payload = frames[2].buffer
         try:
             if gap:

@@ -32,6 +32,8 @@ class Work:
 
     request: int
     operation: int
+    batch: int = 1
+    steps: int = 0
     started: float = field(default_factory=time.monotonic)
 
 
@@ -70,6 +72,11 @@ class Lease:
                 self.traffic.clients += 1
             self._heard = time.monotonic()
             return self._number
+
+    @property
+    def work(self) -> Work | None:
+        """What the device is busy with."""
+        return self._work
 
     def holder(self) -> str:
         """Who has it and since when, for people."""

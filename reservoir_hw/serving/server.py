@@ -25,6 +25,7 @@ from reservoir_hw.serving.control import Control
 from reservoir_hw.serving.data_socket import DataSocket, Seat
 from reservoir_hw.serving.lease import Lease
 from reservoir_hw.serving.operations import Operations, declaration_of, problem_of
+from reservoir_hw.serving.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,8 @@ class Server:
         inputs, states: How numbers travel; by default as the reservoir has them.
         allowed: CURVE keys: the server's own and those of the clients. Needed to listen to other hosts.
         insecure: Listen to other hosts without keys.
+        watchdog_s: A request that takes longer hangs: the device gets its emergency stop, and no client until a person
+            releases it. By default three times what the device declares for it, and the lease; 0: for ever.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class Server:
         states: Encoding | None = None,
         allowed: Allowed | None = None,
         insecure: bool = False,
+        watchdog_s: float | None = None,
     ) -> None:
         self.address = checked_address(address)
         self.control_address = checked_address(control or control_address(address))
@@ -86,6 +90,7 @@ class Server:
         # They are held against the clients, by their names.
         reservoir.honours_reservations = False
         self._lease = Lease(lease_s)
+        self._watchdog = Watchdog(reservoir, self._lease, watchdog_s, lambda: self.spec)
         self._allowed = allowed
         self._wanted_encodings = inputs, states
         self._stop = threading.Event()
@@ -132,7 +137,7 @@ class Server:
     @property
     def problem(self) -> str | None:
         """What somebody has to look after beside the device, or None."""
-        return problem_of(self._reservoir)
+        return self._watchdog.problem or problem_of(self._reservoir)
 
     def stop(self) -> None:
         """End `run` after the request at hand. May be called from anywhere."""
@@ -182,6 +187,7 @@ class Server:
                 allowed=self._allowed,
                 stop=self._stop,
                 at_rest=self._at_rest,
+                watchdog=self._watchdog,
             ).serve,
             name="zeromq control",
             daemon=True,

@@ -25,6 +25,7 @@ ARGUMENTS = {
     "setup_call": 0,
     "reset_call": 0,
     "close_call": 0,
+    "stop_call": 0,
 }
 """Of each key of the configuration: how many arguments its function gets beside the parameters of the device."""
 
@@ -95,9 +96,16 @@ class LabFunctions:
                 states=None if states is None else states[:, :step],
             ) from error
 
+    def stop(self) -> None:
+        """Call `stop_call` in this thread, beside whatever is running."""
+        with self.faults("stop_call"):
+            self._functions["stop_call"]()
+
     def close(self) -> None:
-        """Call `close_call`, unless another function is still running. Raises `DeviceFault` then."""
+        """Call `close_call`. If a function still runs, `stop_call` comes first; raises `DeviceFault` if it goes on."""
         thread = self._thread
+        if thread is not None and not thread.is_free(wait=True) and self.has("stop_call"):
+            self.stop()
         if thread is not None and not thread.is_free(wait=True):
             what = f"{without_digest(self._targets['close_call'])} was not called" if self.has("close_call") else ""
             raise DeviceFault(f"{thread.running_since()}; {what or 'the device is left as it is'}")

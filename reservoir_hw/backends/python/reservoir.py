@@ -12,7 +12,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from reservoir_hw.backends.python.lab_functions import ARGUMENTS, LabFunctions
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES
-from reservoir_hw.core.errors import DeviceFault
+from reservoir_hw.core.errors import DeviceFault, NotSupported
 from reservoir_hw.core.functions import FunctionName, without_digest
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
@@ -53,6 +53,9 @@ class PythonConfig(ReservoirConfig):
     )
     reset_call: FunctionName | None = Field(default=None, description="called by every reset")
     close_call: FunctionName | None = Field(default=None, description="called by close(): the safe state")
+    stop_call: FunctionName | None = Field(
+        default=None, description="emergency stop, called from another thread while a function hangs"
+    )
     params: dict[str, Parameter] = Field(
         default={}, description="settings of the device; each function gets those that it has as an argument"
     )
@@ -167,6 +170,11 @@ class PythonReservoir(Reservoir):
         if self._functions is not None:
             self._functions.close()
             self._functions = None
+
+    def _emergency_stop(self) -> None:
+        if not self._lab.has("stop_call"):
+            raise NotSupported(f"{self.name} has no stop_call")
+        self._lab.stop()
 
     def _reset(self, batch: int) -> None:
         del batch

@@ -169,6 +169,10 @@ class Bench:
             return found
         return replace(found, start_s=found.start_s + answer.delay_s * found.clock_ratio)
 
+    def emergency_stop(self) -> None:
+        """Have the guard bring the instruments to their safe state beside a call that hangs."""
+        self._guard.abandon()
+
     def settings(self) -> dict[str, Any]:
         """For the provenance."""
         return {

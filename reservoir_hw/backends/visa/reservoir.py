@@ -105,6 +105,10 @@ class VisaReservoir(Reservoir):
         self._aligned = self._bench.locate(layout, record, steps, known)
         return layout.states(answer, self._aligned, steps, position=config.read_at, average=config.average)
 
+    def _emergency_stop(self) -> None:
+        """The guard has connections of its own: it switches the outputs off."""
+        self._bench.emergency_stop()
+
     def read_back(self) -> dict[str, Any]:
         """Which instruments there are. Auxiliary settings are judged when they are set."""
         return self._bench.settings()["instruments"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,13 +83,30 @@ def status_of(address: str, *, timeout_s: float = 5.0) -> dict[str, Any]:
 
     Raises `ConfigurationError` for an address that is none, and as `Connection`.
     """
+    with _asking(address, timeout_s) as control:
+        return control.status()
+
+
+def release_hung(address: str, *, timeout_s: float = 5.0) -> None:
+    """Tell a served device that a person has looked after it: its watchdog lets clients in again.
+
+    Raises `ConfigurationError` for an address that is none, or a device that did not hang, `DeviceBusy` if it still
+    does, and as `Connection`.
+    """
+    with _asking(address, timeout_s) as control:
+        control.ask("release")
+
+
+@contextlib.contextmanager
+def _asking(address: str, timeout_s: float) -> Iterator[Control]:
+    """The control socket of a device that needs no keys."""
     device, answering = address_to_connect(address), address_to_connect(control_address(address))
     context: zmq.Context[Any] = zmq.Context()
     try:
         socket = dealer(context, answering, timeout_s, None, None)
         control = Control(socket, answering, device=device, timeout_s=timeout_s, has_keys=False, incidents=Incidents())
         control.connect()
-        return control.status()
+        yield control
     finally:
         context.destroy(linger=0)
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from reservoir_hw.experiment.states.progress_bar import progress_bar as progress_bar
+
 if TYPE_CHECKING:
     from reservoir_hw.experiment.run.result import InFolder
     from reservoir_hw.tasks.task import Table
-
-LINE_EVERY_S = 30.0
 
 
 @contextmanager
@@ -35,48 +33,6 @@ def own_stdout(wanted: bool) -> Iterator[None]:
         sys.stdout.flush()
         os.dup2(kept, 1)
         os.close(kept)
-
-
-@contextmanager
-def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on standard error: call what this yields with (what is being done, steps done, steps in all)."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
-    from rich.text import Text
-
-    class Rate(ProgressColumn):
-        """Steps per second and the time that is left."""
-
-        def render(self, task: Task) -> Text:
-            """As far as it can be known."""
-            rate, left = task.finished_speed or task.speed, task.time_remaining
-            text = "" if rate is None else f"{rate:,.3g} steps/s"
-            return Text(text + ("" if left is None else f", {timedelta(seconds=round(left))} left"))
-
-    console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
-        yield _Lines()
-        return
-    columns = [BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(), Rate()]
-    with Progress(
-        *columns, TextColumn("{task.description}", markup=False), console=console, transient=True, redirect_stdout=False
-    ) as bar:
-        work = bar.add_task("", total=None)
-        yield lambda what, done, total: bar.update(work, description=what, completed=done, total=total)
-
-
-class _Lines:
-    """Progress for a file or a job log: a line now and then instead of a bar."""
-
-    def __init__(self) -> None:
-        self._said = self._began = time.monotonic()
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now - self._said < LINE_EVERY_S:
-            return
-        self._said = now
-        typer.echo(f"{done:,} of {total:,} steps after {timedelta(seconds=round(now - self._began))}: {what}", err=True)
 
 
 def print_json(value: Any) -> None:

@@ -88,6 +88,13 @@ class Reservoir(ABC):
         self._driving = Driving(self)
         self._half_programmed = False
 
+    def __repr__(self) -> str:
+        if self._spec is None:
+            return f"<{type(self).__name__}, not open>"
+        spec = self._spec
+        what = "simulation" if spec.identity.simulated else "hardware"
+        return f"<{type(self).__name__} {self.name} ({what}): {spec.inputs} inputs -> {spec.nodes} nodes, open>"
+
     # ---- for the caller -------------------------------------------------------------------------
 
     @property

@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 
 # Of the text of an error, where the frame has room for it.
 LONGEST_TEXT = 1 << 16
+_POLLIN = int(zmq.POLLIN)
 # The safe state does not wait longer for those who go on asking.
 TURN_AWAY_S = 0.5
 
@@ -90,7 +91,8 @@ class DataSocket:
         """The next request that counts. What cannot be one is answered with an error, or dropped, and counted."""
         traffic = self.lease.traffic
         # What waits already came while the device was busy. Nobody knows when, but after nothing was waiting.
-        waited = self._socket.get(zmq.EVENTS) & zmq.POLLIN
+        events: Any = self._socket.get(zmq.EVENTS)
+        waited = events & _POLLIN
         if not waited:
             self._empty = time.monotonic()
         try:

@@ -42,6 +42,10 @@ class StateStore:
         self._home = home = Home(path, root)
         self.path, self._root, self._journal, self._local = path, root, home.journal, home.folder
 
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name} {dataset.states.shape}" for name, dataset in self.datasets.items())
+        return f"<StateStore {self.path}: {'complete' if self.complete else 'unfinished'}, {shapes or 'empty'}>"
+
     @classmethod
     def create(
         cls, path: str | Path, facts: Mapping[str, Any], datasets: Mapping[str, Mapping[str, Any]] | None = None

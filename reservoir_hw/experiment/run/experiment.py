@@ -24,6 +24,7 @@ from reservoir_hw.experiment.run.trainer import Cost, PointRun, RowFiles, Traine
 from reservoir_hw.experiment.states.harvest import store_path
 from reservoir_hw.experiment.states.plan import plan_of, steps_of
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
+from reservoir_hw.experiment.states.progress_bar import shown_progress
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.tasks.task import Row, Task
 
@@ -47,6 +48,13 @@ class Experiment:
         self.points: list[Point] = grid(document)
         self.name = self.config.run.name or name
         self._tasks: dict[str, Task] = {} if tasks is None else tasks
+        self.result: Result | None = None
+        """That of the last run: after Ctrl-C or a fault, what was finished."""
+
+    def __repr__(self) -> str:
+        config = self.config
+        points = f"{len(self.points)} points" if len(self.points) > 1 else config.readout.kind
+        return f"<Experiment {self.name!r}: {config.task.kind} on {config.reservoir.name}, {points}>"
 
     @classmethod
     def from_file(
@@ -85,10 +93,14 @@ class Experiment:
         """Run every point and baseline; write the run folder as it goes.
 
         `on_row` is called with every finished row of a point; what it raises ends the run. Without `report` no figures
-        are drawn. After a fault or Ctrl-C the finished rows are in the folder, and the error goes on to the caller.
-        Trainings of language models go on where they were if `run.resume` names that folder. `accept_change` is why a
-        device may report other settings than when its states were harvested; without it that is an error.
+        are drawn. Without `progress` it is shown in a terminal or a notebook. After a fault or Ctrl-C the finished rows
+        are in the folder and in `self.result`, and the error goes on to the caller. Trainings of language models go on
+        where they were if `run.resume` names that folder. `accept_change` is why a device may report other settings
+        than when its states were harvested; without it that is an error.
         """
+        if progress is None:
+            with shown_progress() as progress:
+                return self.run(progress, report=report, on_row=on_row, accept_change=accept_change)
         points = self._checked_points()
         resolved = self.resolved()
         folder = self._folder(resolved)
@@ -97,6 +109,7 @@ class Experiment:
         record |= {"sample": run.sample, "operator": run.operator, "notes": run.notes}
         title = self.config.title or self.name
         result = Result(title=title, folder=folder, provenance=record, task=points[0][1])
+        self.result = result
         if run.resume is not None:
             result.earlier_rows = rows_in(folder)
         write_yaml(folder / "experiment.yaml", resolved)
@@ -205,6 +218,9 @@ class Experiment:
         What an earlier harvest has is kept, whatever ended it; points that share their states share a store. A device
         that reports other settings than before is an error, without `accept_change`: why it may.
         """
+        if progress is None:
+            with shown_progress() as progress:
+                return self.harvest(progress, accept_change=accept_change)
         points = self._points_to_harvest()
         sizes = [steps_of(plan_of(point, task)) for point, task in points]
         counter = StepCounter(progress, sum(sizes))

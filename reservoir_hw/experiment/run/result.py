@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.run.folder import write_json
 from reservoir_hw.tasks.task import Row, Table, Task
 
@@ -14,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, repr=False)
 class InFolder(ABC):
     """What was found and the folder that it is kept in: the part that runs, sweeps and measures share.
 
@@ -34,6 +40,15 @@ class InFolder(ABC):
         """Add a warning, once."""
         if warning not in self.warnings:
             self.warnings.append(warning)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.title!r}: {self.status}, in {self.folder}>"
+
+    def _repr_html_(self) -> str:
+        """Tables and warnings, for a notebook."""
+        said = [f"warning: {warning}" for warning in self.warnings]
+        said += [f"{self.status}{': ' if self.problem else ''}{self.problem}; everything is in {self.folder}"]
+        return "".join([*map(html_table, self.tables()), *(f"<p>{escape(line)}</p>" for line in said)])
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -60,17 +75,83 @@ class InFolder(ABC):
         write_json(self.folder / "provenance.json", {**self.provenance, "status": self.status})
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True)
+class Source:
+    """Where a row comes from: its task, the file of its outputs, and what opens the store of its states."""
+
+    task: Task
+    outputs: Path
+    states: Callable[[], StateStore | None]
+
+
+@dataclass(kw_only=True, repr=False)
 class Result(InFolder):
     """The rows of an experiment, one for each point of its grid and each baseline.
 
-    `earlier_rows` is how many rows a call that is gone on with has left in the folder: its files stay as they are until
-    there are as many again.
+    `sources` has those of the rows of points, by the number of the row. `earlier_rows` is how many rows a call that is
+    gone on with has left in the folder: its files stay as they are until there are as many again.
     """
 
     task: Task
     rows: list[Row] = field(default_factory=list)
+    sources: dict[int, Source] = field(default_factory=dict)
     earlier_rows: int = 0
+
+    def outputs(self, row: int | None = None) -> np.ndarray:
+        """What the readout of a row answered in the test, (batch, time, outputs). By default of the first readout.
+
+        Raises `ConfigurationError` for a baseline, or a language model: their outputs are not kept.
+        """
+        path = self._source(row).outputs
+        if not path.is_file():
+            raise ConfigurationError(f"there is no {path}: outputs are kept of readouts that learn in one pass")
+        return np.load(path)
+
+    def targets(self, row: int | None = None) -> np.ndarray:
+        """What they should be, (batch, time, outputs)."""
+        return self._source(row).task.test.targets
+
+    def states(self, row: int | None = None) -> dict[str, Any]:
+        """The states of a row by data set ("train", "test"): Zarr arrays (sequences, time, nodes), read by slices.
+
+        Raises `ConfigurationError` where the states were not kept.
+        """
+        store = self._source(row).states()
+        if store is None:
+            raise ConfigurationError("the states were used and not kept: `Experiment.harvest` before `run` keeps them")
+        return {name: dataset.states for name, dataset in store.datasets.items()}
+
+    def to_frame(self) -> Any:
+        """A pandas frame with a line for each row: model, keys that vary, metrics. Raises `MissingExtra`."""
+        try:
+            import pandas  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
+        except ImportError as error:
+            raise MissingExtra("to_frame needs pandas: pip install pandas") from error
+        return pandas.DataFrame([{"model": row.label, **row.point, **row.evaluation.metrics} for row in self.rows])
+
+    def plot(self, row: int | None = None) -> Figure:
+        """Outputs over targets of a row. Needs the `report` extra."""
+        from reservoir_hw.core.figure_style import one_panel
+
+        valid = self._source(row).task.test.valid
+        targets, outputs = self.targets(row)[valid].ravel(), self.outputs(row)[valid].ravel()
+        figure, axes = one_panel(4.2, 4.0)
+        axes.plot(targets, outputs, ".", markersize=3, alpha=0.5)
+        ends = [targets.min(), targets.max()]
+        axes.plot(ends, ends, color="black", linewidth=0.8)
+        axes.set(title=self.rows[self._number(row)].label, xlabel="target", ylabel="output")
+        return figure
+
+    def _number(self, row: int | None) -> int:
+        if row is None and self.sources:
+            return min(self.sources)
+        if row not in self.sources:
+            known = ", ".join(f"{number} ({self.rows[number].label})" for number in self.sources)
+            raise ConfigurationError(f"row {row} is not that of a readout; there are: {known or 'none'}")
+        return row
+
+    def _source(self, row: int | None) -> Source:
+        return self.sources[self._number(row)]
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -99,6 +180,13 @@ class Result(InFolder):
         """Write metrics.json and provenance.json; done after every row."""
         if self.replaces_earlier:
             super().save()
+
+
+def html_table(table: Table) -> str:
+    """A table as a piece of a page."""
+    rows = [("th", table.header), *(("td", row) for row in table.rows)]
+    lines = (f"<tr>{''.join(f'<{cell}>{escape(text)}</{cell}>' for text in texts)}</tr>" for cell, texts in rows)
+    return f"<table><caption>{escape(table.title)}</caption>{''.join(lines)}</table><p>{escape(table.note)}</p>"
 
 
 def how_it_ended(error: BaseException) -> tuple[str, str]:

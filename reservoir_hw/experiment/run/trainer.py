@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
-from reservoir_hw.experiment.run.result import Result
+from reservoir_hw.experiment.run.result import Result, Source
+from reservoir_hw.experiment.states.harvest import find_states
 from reservoir_hw.experiment.states.progress import StepCounter
 from reservoir_hw.tasks.task import Evaluation, Row, Task
 
@@ -96,6 +97,9 @@ class PointRun:
 
         `record` is for the provenance; its `reservoir` is the device, or that of the first layer.
         """
+        outputs = self.files.folder / self.files.outputs
+        source = Source(self.task, outputs, lambda: find_states(self.point, self.task))
+        self.result.sources[len(self.result.rows)] = source
         self.result.rows.append(Row(self.point.label, self.point.values, evaluation))
         self.result.provenance["rows"].append({**self._name, **record})
         self.result.notes += notes

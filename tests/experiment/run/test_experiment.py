@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from reservoir_hw import Experiment
+from reservoir_hw import Experiment, open_reservoir
 from reservoir_hw.backends.simulated.esn.esn import Esn
 from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected
 
@@ -30,6 +31,40 @@ def test_a_result_knows_its_rows_tables_and_figures(tmp_path: Path) -> None:
     assert result.metrics["rows"][0]["label"] == "ESN(10)"
     assert result.tables()
     assert set(result.figures()) == {"agreement_error", "probe", "roc"}
+
+
+def test_a_result_is_short_in_words_and_gives_its_arrays(tmp_path: Path) -> None:
+    one = Experiment(
+        {
+            "task": {"kind": "narma", "train_steps": 300, "test_steps": 100},
+            "reservoir": {"kind": "esn", "nodes": 20},
+            "readout": {"kind": "ridge", "washout": 20},
+            "baselines": [{"kind": "fir", "taps": 5}],
+            "run": {"folder": str(tmp_path), "states": str(tmp_path / "states")},
+            "vary": {"readout.alpha": [1e-6, 1.0]},
+        }
+    )
+    (store,) = one.harvest()
+    result = one.run()
+    assert one.result is result
+    assert repr(one) == "<Experiment 'experiment': narma on ESN(20), 2 points>"
+    assert repr(result) == f"<Result 'experiment': complete, in {result.folder}>"
+    assert repr(store) == f"<StateStore {store.path}: complete, test (1, 100, 20), train (1, 300, 20)>"
+    page = result._repr_html_()
+    assert page.startswith("<table><caption>NARMA")
+    assert "ESN(20) alpha=1" in page
+    assert len(page) < 4000
+    for row in (1, 2):
+        metrics = one.points[0].config.task.build().evaluate(result.outputs(row)).metrics
+        assert metrics == result.rows[row].evaluation.metrics
+    np.testing.assert_array_equal(result.outputs(), result.outputs(1))
+    assert result.targets().shape == result.outputs().shape
+    assert result.states()["train"].shape == (1, 300, 20)
+    assert result.plot(2).axes[0].get_title() == "ESN(20) alpha=1"
+    with pytest.raises(ConfigurationError, match=r"row 0 is not that of a readout; there are: 1 \(ESN\(20\) alpha"):
+        result.outputs(0)
+    with open_reservoir({"kind": "esn", "nodes": 20, "inputs": 1}) as reservoir:
+        assert repr(reservoir) == "<Esn reservoir_hw esn (simulation): 1 inputs -> 20 nodes, open>"
 
 
 @pytest.mark.parametrize("failure", [DeviceDisconnected("cable pulled at tcp://10.0.0.7"), KeyboardInterrupt()])

@@ -31,6 +31,7 @@ class CommandGroup(TyperGroup):
             raise
         except Exception as error:
             from reservoir_hw.core.errors import DeviceError, ReservoirError, StateLost
+            from reservoir_hw.core.extras import missing_extra
 
             if isinstance(error, DeviceError | StateLost):
                 steps = error.steps_done if isinstance(error, DeviceError) else 0
@@ -46,6 +47,9 @@ class CommandGroup(TyperGroup):
                 where = "" if error.filename is None or not error.strerror else f"{_path(error.filename)}: "
                 _say(f"error: {where}{said}; what was finished before is kept", error)
                 raise typer.Exit(OTHER) from error
+            if isinstance(error, ModuleNotFoundError) and (missing := missing_extra(error)):
+                _say(f"error: {missing}", error)
+                raise typer.Exit(CONFIGURATION) from error
             if isinstance(error, MemoryError):
                 _say(f"error: not enough memory on this machine: {error}; choose smaller sizes", error)
                 raise typer.Exit(OTHER) from error

@@ -133,7 +133,7 @@ class Document:
 
     def set(self, dotted: str, value: Any, origin: str) -> None:
         """Set one value by its dotted path, for instance `reservoir.nodes`. A function becomes its name."""
-        keys, value = dotted.split("."), _with_names(value)
+        keys, value = _split(dotted), _with_names(value)
         if not all(keys):
             raise ConfigurationError(f"{origin}: {dotted!r} is not a dotted path such as reservoir.nodes")
         here: Any = self.data
@@ -209,6 +209,15 @@ def validate(model: type[ConfigT], document: Document) -> ConfigT:
         raise ConfigurationError(_explain(error, model, document)) from None
 
 
+def _split(dotted: str) -> list[str]:
+    """The keys of a path. What `vary` and `sweep.search` hold are paths themselves."""
+    for place in (["vary"], ["sweep", "search"]):
+        keys = dotted.split(".", len(place))
+        if keys[:-1] == place:
+            return keys
+    return dotted.split(".")
+
+
 def _with_names(value: Any) -> Any:
     """A copy, with names in the place of functions."""
     if isinstance(value, Mapping):
@@ -265,6 +274,8 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[Location, str]]:
 
 
 def _problem(error: Exception) -> str:
+    if "expected <block end>" in str(getattr(error, "problem", "")):
+        return "a wrong indent: this line begins in another column than the keys that it stands beside"
     return str(getattr(error, "problem", None) or error).strip().splitlines()[0]
 
 

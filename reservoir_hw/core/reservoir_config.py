@@ -20,6 +20,7 @@ from pydantic import (
 from reservoir_hw.core import registry
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config, Document, validate
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.extras import missing_extra
 from reservoir_hw.core.hil import HilConfig, place_hil
 from reservoir_hw.core.renamed_keys import translate
 from reservoir_hw.core.reservoir import OutOfRange, Reservoir
@@ -147,6 +148,8 @@ def build_reservoir(config: ReservoirConfig) -> Reservoir:
     """`config.build()`, with a spec that contradicts itself reported as the `ConfigurationError` that it is."""
     try:
         reservoir = config.build()
+    except ModuleNotFoundError as error:
+        raise missing_extra(error) or error from error
     except ValidationError as error:
         problems = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
         raise ConfigurationError(f"reservoir ({config.kind}): {problems}") from error

@@ -175,7 +175,14 @@ class Server:
             # What waits in the queues of a connection is bounded by it; ZeroMQ would take a thousand messages.
             socket.setsockopt(zmq.RCVHWM, self.credits + SPARE_MESSAGES)
             socket.setsockopt(zmq.SNDHWM, self.credits + SPARE_MESSAGES)
-            bind_router(socket, address, largest, self._allowed, patience_s=patience_s)
+            try:
+                bind_router(socket, address, largest, self._allowed, patience_s=patience_s)
+            except ConfigurationError as error:
+                if socket is data:
+                    raise
+                raise ConfigurationError(
+                    f"{error}; this is the control socket of {self.address}: choose another port, or name control"
+                ) from error
         terms = {"device": self._device, "credits": self.credits, "max_frame_bytes": self.max_frame_bytes}
         answering = threading.Thread(
             target=Control(

@@ -68,13 +68,19 @@ class Evaluated(InFolder):
 
     def tables(self) -> list[Table]:
         """One table."""
-        names = list(self.scores[HOME])
-        rows = [[name, *(f"{found[metric]:.4g}" for metric in names)] for name, found in self.scores.items()]
-        rows += [[name, *(str(found[metric]) for metric in names)] for name, found in self.differences.items()]
+        columns = [*self.scores, *self.differences]
+        rows = [
+            [
+                metric,
+                *(f"{found[metric]:.4g}" for found in self.scores.values()),
+                *(str(found[metric]) for found in self.differences.values()),
+            ]
+            for metric in self.scores[HOME]
+        ]
         note = f"Here: {self.here}. There: {self.there}."
         if self.differences:
             note += " Differences with intervals of 95 %, from blocks of the test that both answered."
-        return [Table("Evaluation", ["readout", *names], rows, note)]
+        return [Table("Evaluation", ["metric", *columns], rows, note)]
 
     def figures(self) -> dict[str, Figure]:
         """Outputs over targets. Needs the `report` extra."""

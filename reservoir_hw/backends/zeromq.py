@@ -180,7 +180,8 @@ class ZmqReservoir(Reservoir):
         self._next_step, self._untouched, self._wire_outputs = 0, True, 0
         known = _known(declaration.spec, ReservoirSpec)
         if isinstance(known.get("identity"), dict):
-            known["identity"] = _known(known["identity"], Identity)
+            identity = _known(known["identity"], Identity)
+            known["identity"] = {name: _shown(value) for name, value in identity.items()}
         # The gradient of a simulation does not cross the wire.
         known["differentiable"] = False
         try:
@@ -203,6 +204,12 @@ class ZmqReservoir(Reservoir):
         where = self._config.address
         if max(spec.inputs, spec.nodes) > WIDEST:
             raise ProtocolError(f"{where} declares {spec.inputs} inputs and {spec.nodes} nodes; {WIDEST} can be sent")
+        most = self._connection.max_frame_bytes
+        for name, width, encoding in (
+            ("inputs", spec.inputs, self._declaration.inputs), ("nodes", spec.nodes, self._declaration.states),
+        ):  # fmt: skip
+            if width * encoding.number.itemsize > most:
+                raise ProtocolError(f"{where} declares {width} {name}: a step does not go into a frame of {most} bytes")
         largest = float(np.finfo(spec.numpy_dtype).max)
         for name in ("input_range", "state_range"):
             limits = getattr(spec, name)
@@ -425,6 +432,13 @@ class ZmqReservoir(Reservoir):
         """Forget what is under way; the answers are dropped when they come."""
         if self._connection.unanswered:
             self._connection.cancel()
+
+
+def _shown(value: Any) -> Any:
+    """A text of a foreign device, which a terminal would obey, as it may be printed."""
+    from reservoir_hw.drivers.zeromq.texts import printable
+
+    return printable(value) if isinstance(value, str) else value
 
 
 def _known(declared: Mapping[str, Any], model: Any) -> dict[str, Any]:

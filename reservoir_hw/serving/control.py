@@ -18,11 +18,13 @@ from reservoir_hw.drivers.zeromq.error_codes import Code, Refusal
 from reservoir_hw.drivers.zeromq.frames import VERSION, pack_control, unpack_control
 from reservoir_hw.drivers.zeromq.security import Allowed
 from reservoir_hw.drivers.zeromq.sockets import receive, send_at_once
-from reservoir_hw.serving._texts import printable
+from reservoir_hw.drivers.zeromq.texts import printable
+from reservoir_hw.serving.few_lines import FewLines
 from reservoir_hw.serving.lease import Lease
 from reservoir_hw.serving.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
+log.addFilter(FewLines())
 
 NONCE_BYTES = 16
 
@@ -74,7 +76,7 @@ class Control:
             message = unpack_control(frames[1].bytes)
         except ProtocolError as error:
             self._lease.traffic.damaged += 1
-            log.warning("a control message was dropped: %s", error)
+            log.warning("a control message was dropped: %s", error, extra={"event": "dropped"})
             return
         try:
             reply = self._control_reply(message, frames[1])

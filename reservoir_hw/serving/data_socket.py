@@ -37,10 +37,12 @@ from reservoir_hw.drivers.zeromq.frames import (
     unpack_header,
 )
 from reservoir_hw.drivers.zeromq.sockets import receive, send, send_at_once
-from reservoir_hw.serving._texts import clipped, sendable
+from reservoir_hw.drivers.zeromq.texts import clipped, sendable
+from reservoir_hw.serving.few_lines import FewLines
 from reservoir_hw.serving.lease import Lease, Work
 
 log = logging.getLogger(__name__)
+log.addFilter(FewLines())
 
 # Of the text of an error, where the frame has room for it.
 LONGEST_TEXT = 1 << 16
@@ -271,7 +273,7 @@ class DataSocket:
             else:
                 send_at_once(self._socket, [peer, packed, payload])
         except zmq.ZMQError as error:
-            log.warning("request %d cannot be answered: %s", header.request, error)
+            log.warning("request %d cannot be answered: %s", header.request, error, extra={"event": "dropped"})
             if error.errno == zmq.EHOSTUNREACH and peer == self.seat.peer and self.seat.attached:
                 self.lease.end(self.seat.attached)
             return False

@@ -27,7 +27,7 @@ from reservoir_hw.drivers.zeromq.frames import (
     unpack_arrays,
 )
 from reservoir_hw.drivers.zeromq.sockets import ZERO_COPY_BYTES
-from reservoir_hw.serving._texts import clipped, sendable
+from reservoir_hw.drivers.zeromq.texts import clipped, sendable
 from reservoir_hw.serving.data_socket import LONGEST_TEXT, DataSocket
 
 log = logging.getLogger(__name__)
@@ -83,6 +83,28 @@ def declaration_of(reservoir: Reservoir, inputs: Encoding, states: Encoding) -> 
     }
 
 
+# Fields of a request that an operation names; all others are 0, and the scale is 1.
+_FIELDS: dict[int, set[str]] = {
+    Operation.RESET: {"batch"},
+    Operation.RUN: {"flags", "step", "batch", "steps", "width", "dtype", "scale"},
+    Operation.RESTORE: {"batch", "step"},
+    Operation.TRANSITION: {"batch", "steps", "width", "dtype", "scale"},
+}
+_WITHOUT_PAYLOAD = {Operation.ATTACH, Operation.RESET, Operation.SNAPSHOT}
+_OPTIONAL = ("flags", "step", "batch", "steps", "width", "dtype", "scale", "time_ns", "period_s")
+
+
+def _check_fields(header: Header, payload: memoryview) -> None:
+    """Refuse a request with fields that its operation does not have."""
+    named, name = _FIELDS.get(header.operation, set()), name_of(header.operation)
+    for field in _OPTIONAL:
+        value = getattr(header, field)
+        if field not in named and value != (field == "scale"):
+            raise Refusal(Code.MALFORMED, f"{name} has no {field}, and here it is {value:g}")
+    if header.operation in _WITHOUT_PAYLOAD and len(payload):
+        raise Refusal(Code.MALFORMED, f"{name} has no payload, and here it has {len(payload)} bytes")
+
+
 class Operations:
     """Does what was asked on a data socket, and answers. `inputs` is how inputs travel."""
 
@@ -113,6 +135,7 @@ class Operations:
             handler = self._handlers.get(header.operation)
             if handler is None:
                 raise Refusal(Code.NOT_SUPPORTED, f"there is no operation {header.operation:#x}")
+            _check_fields(header, payload)
             handler(header, payload)
         except (KeyboardInterrupt, SystemExit):
             raise

@@ -20,7 +20,7 @@ from reservoir_hw.drivers.zeromq.addresses import checked_address, control_addre
 from reservoir_hw.drivers.zeromq.frames import LARGEST_CONTROL, Encoding, encoding_of
 from reservoir_hw.drivers.zeromq.security import Allowed, admit, check_guarded
 from reservoir_hw.drivers.zeromq.sockets import bind_router, keep_freed_memory
-from reservoir_hw.serving._texts import printable
+from reservoir_hw.drivers.zeromq.texts import printable
 from reservoir_hw.serving.control import Control
 from reservoir_hw.serving.data_socket import DataSocket, Seat
 from reservoir_hw.serving.lease import Lease

@@ -12,7 +12,7 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.drivers.zeromq.error_codes import Code, Refusal
 from reservoir_hw.drivers.zeromq.frames import name_of
-from reservoir_hw.serving._texts import sendable
+from reservoir_hw.drivers.zeromq.texts import sendable
 from reservoir_hw.serving.lease import Lease, Work
 
 log = logging.getLogger(__name__)

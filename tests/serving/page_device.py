@@ -302,6 +302,7 @@ class PageDevice:
         states, self._x = integrate(self._x, u)
         answer.step, answer.batch, answer.steps, answer.width = header.step, header.batch, header.steps, NODES
         answer.dtype, answer.scale = self.declaration["states"]
+        answer.flags = header.flags
         self._step += header.steps
         return states.tobytes()
 

@@ -109,6 +109,14 @@ def random_map(random: np.random.Generator) -> dict[str, Any]:
     return {"op": pick(random, ops), "id": int(random.integers(0, 2**63)), **message}
 
 
+NAMED: dict[int, set[str]] = {
+    Operation.RESET: {"batch"},
+    Operation.RUN: {"flags", "step", "batch", "steps", "width", "dtype", "scale"},
+    Operation.RESTORE: {"batch", "step"},
+    Operation.TRANSITION: {"batch", "steps", "width", "dtype", "scale"},
+}
+
+
 def random_request(random: np.random.Generator, session: int, request: int) -> tuple[Header, bytes]:
     """A data message with right checksums, and anything else in it."""
     extremes = [0, 1, 2, 3, 7, 2**16, 2**31, 2**32 - 1]
@@ -131,16 +139,22 @@ def random_request(random: np.random.Generator, session: int, request: int) -> t
         operation,
         session,
         request,
-        flags=pick(random, [0, 1, 2, 3, 0xFFFF]),
-        step=pick(random, [0, 1, 2**63 - 1, 2**64 - 1]),
+        flags=pick(random, [0, 0, 0, 1, 2, 3, 0xFFFF]),
+        step=pick(random, [0, 0, 0, 1, 2**63 - 1, 2**64 - 1]),
         batch=batch,
         steps=steps,
         width=width,
         dtype=dtype,
         scale=pick(random, [1.0, 1.0, 0.5, 0.0, np.inf, np.nan]),
-        time_ns=2**64 - 1,
-        period_s=float("nan"),
+        time_ns=pick(random, [0, 0, 0, 2**64 - 1]),
+        period_s=pick(random, [0.0, 0.0, 0.0, float("nan")]),
     )
+    if random.random() < 0.7:
+        # As the page wants it: what the operation does not name is 0.
+        named = NAMED.get(operation, set())
+        others = {name: 0 for name in header._fields[3:] if name not in named} | {"scale": header.scale}
+        header = header._replace(**(others if "scale" in named else {**others, "scale": 1.0}))
+        payload = b"" if operation in (Operation.ATTACH, Operation.RESET, Operation.SNAPSHOT) else payload
     return header, payload
 
 

@@ -41,6 +41,7 @@ from reservoir_hw.drivers.zeromq.frames import (
 )
 from reservoir_hw.drivers.zeromq.security import KeyPair
 from reservoir_hw.drivers.zeromq.sockets import connect, dealer, keep_freed_memory, receive, send
+from reservoir_hw.drivers.zeromq.texts import shown
 
 log = logging.getLogger(__name__)
 
@@ -165,13 +166,14 @@ class Connection:
             self._data = dealer(self._context, self.address, timeout_s, server_key, keys)
             self._data.setsockopt(zmq.RCVTIMEO, LOOK_MS)
             self._control.connect()
-            connect(self._data, self.address)
             self.welcome = while_busy(self._control.hello)
             self._session: int = self.welcome["session"]
             self.credits: int = self.welcome["credits"]
             """RUN requests that may be unanswered."""
             self.max_frame_bytes: int = self.welcome["max_frame_bytes"]
-            """The largest frame that the device takes."""
+            """The largest frame that the device takes, and sends."""
+            self._data.setsockopt(zmq.MAXMSGSIZE, self.max_frame_bytes)
+            connect(self._data, self.address)
             self._heartbeat = threading.Thread(target=self._beat, name="zeromq heartbeat", daemon=True)
             self._heartbeat.start()
         except BaseException:
@@ -292,6 +294,11 @@ class Connection:
                     f"{self.address}: request {request} was {Operation(expected.operation).name} at step "
                     f"{expected.step}; the reply is operation {header.operation:#x} at step {header.step}"
                 )
+            if header.flags != expected.flags:
+                raise ProtocolError(
+                    f"{self.address}: request {request} had the flags {expected.flags:#x}, its reply has "
+                    f"{header.flags:#x}"
+                )
             self._answered = request
             return header, payload
         except (DeviceDisconnected, DeviceTimeout, ProtocolError) as error:
@@ -403,9 +410,9 @@ class Connection:
         except ProtocolError as error:
             raise self.broken(f"the error that answers request {header.request}: {error}") from error
         if code == Code.SHUTTING_DOWN:
-            self._dead = text
+            self._dead = shown(text)
         step = content.get("step")
-        error = exception_of(code, f"{self.address}: {text}", step if type(step) is int else 0)
+        error = exception_of(code, f"{self.address}: {shown(text)}", step if type(step) is int else 0)
         if isinstance(error, DeviceError):
             done, raw = content.get("steps_done"), content.get("states")
             error.steps_done = done if type(done) is int and done > 0 else 0

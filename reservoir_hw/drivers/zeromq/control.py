@@ -19,11 +19,21 @@ from reservoir_hw.core.lock_files import user_name
 from reservoir_hw.drivers.zeromq.error_codes import exception_of
 from reservoir_hw.drivers.zeromq.frames import VERSION, pack_control, unpack_control
 from reservoir_hw.drivers.zeromq.sockets import connect
+from reservoir_hw.drivers.zeromq.texts import shown
 
 log = logging.getLogger(__name__)
 
 ON = " on "
 """Between the user and the host in what a client says about itself."""
+
+
+# Fields of a welcome, their types, and the largest values that make sense.
+_WELCOME: dict[str, tuple[tuple[type, ...], float]] = {
+    "session": ((int,), (1 << 64) - 1),
+    "lease_s": ((int, float), 86400),
+    "credits": ((int,), 1 << 16),
+    "max_frame_bytes": ((int,), 1 << 40),
+}
 
 
 @dataclass
@@ -115,7 +125,7 @@ class Control:
                     continue
                 log.debug("control: %s %s -> %s", op, fields, reply)
                 if reply["op"] == "error":
-                    raise exception_of(reply.get("code", 0), f"{self._device}: {reply.get('text')}")
+                    raise exception_of(reply.get("code", 0), f"{self._device}: {shown(str(reply.get('text')))}")
                 return reply
         raise DeviceTimeout(
             f"{self.address}: no answer to {op!r} within {self._timeout_s:g} s. Is the server running, and "
@@ -125,9 +135,12 @@ class Control:
     def hello(self) -> dict[str, Any]:
         """Ask for the device; the welcome."""
         reply = self.ask("hello", versions=[VERSION], client=_who(), nonce=os.urandom(16))
-        wanted = {"session": int, "lease_s": float | int, "credits": int, "max_frame_bytes": int}
-        if reply["op"] != "welcome" or not all(isinstance(reply.get(k), t) and reply[k] > 0 for k, t in wanted.items()):
-            raise ProtocolError(f"{self.address}: instead of a welcome came {reply}")
+        if reply["op"] != "welcome" or reply.get("version") != VERSION:
+            raise ProtocolError(f"{self.address}: instead of a welcome with version {VERSION} came {shown(str(reply))}")
+        for name, (kinds, most) in _WELCOME.items():
+            value: Any = reply.get(name)
+            if not isinstance(value, kinds) or isinstance(value, bool) or not 0 < value <= most:
+                raise ProtocolError(f"{self.address}: the welcome has {name} {value!r}, which cannot be")
         return reply
 
     def status(self) -> dict[str, Any]:
@@ -135,7 +148,7 @@ class Control:
         status = self.ask("status").get("status")
         if not isinstance(status, dict):
             raise ProtocolError(f"{self.address}: it was asked for its status, and its answer has no status")
-        return status
+        return {shown(name): shown(value) if isinstance(value, str) else value for name, value in status.items()}
 
     def ping(self, session: int) -> dict[str, Any]:
         """What the device says about the session: valid, finished, busy."""

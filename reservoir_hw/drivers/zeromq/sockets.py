@@ -11,6 +11,7 @@ import zmq
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.drivers.zeromq.addresses import check_free
+from reservoir_hw.drivers.zeromq.frames import LARGEST_CONTROL
 from reservoir_hw.drivers.zeromq.security import Allowed, KeyPair
 
 # As numbers: operators of enumerations take microseconds.
@@ -24,8 +25,12 @@ MOST_FRAMES = 4
 def dealer(
     context: zmq.Context[Any], address: str, timeout_s: float, server_key: bytes | None, keys: KeyPair | None
 ) -> zmq.Socket[bytes]:
-    """The client's end of a connection to `address`, not yet connected; sending waits no longer than `timeout_s`."""
+    """The client's end of a connection to `address`, not yet connected; sending waits no longer than `timeout_s`.
+
+    It takes frames of the size of control messages, until it is told otherwise.
+    """
     socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.MAXMSGSIZE, LARGEST_CONTROL)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.SNDTIMEO, int(1000 * timeout_s))
     socket.setsockopt(zmq.IPV6, "[" in address)

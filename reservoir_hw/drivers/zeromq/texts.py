@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+LONGEST = 1 << 16
+
 
 def printable(text: str) -> str:
     """What others sent, as it may be shown in a log or on a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def shown(text: str) -> str:
+    """A text of a device for a message: as `printable`, but its lines stay lines."""
+    return "\n".join(map(printable, text[:LONGEST].splitlines()))
 
 
 def sendable(text: str) -> str:

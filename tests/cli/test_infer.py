@@ -27,7 +27,7 @@ from reservoir_hw.cli import app
 from reservoir_hw.core.errors import DeviceDisconnected
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.experiment.deploy.export import export_run
-from reservoir_hw.experiment.deploy.infer import open_runner, run_series
+from reservoir_hw.experiment.deploy.infer import run_series
 from reservoir_hw.readout import RidgeReadout
 from reservoir_hw.readout.edge import EdgeRunner
 from reservoir_hw.readout.export import export_model
@@ -112,7 +112,7 @@ def series(folder: Path, tmp_path: Path) -> tuple[np.ndarray, np.ndarray]:
 def test_progress_is_told(folder: Path, series: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     inputs = np.load(tmp_path / "series.npy")[None]
-    with open_runner(folder / "narma.rhw", [folder / "narma.yaml"]) as runner:
+    with EdgeRunner(folder / "narma.rhw", [folder / "narma.yaml"]) as runner:
         for stepwise in (True, False):
             run_series(runner, inputs, lambda _, done, total: told.append((done, total)), stepwise=stepwise)
     assert told == [(step, 60) for step in range(60)] + [(0, 60)]
@@ -395,7 +395,7 @@ def test_a_damaged_bundle(folder: Path, tmp_path: Path) -> None:
 def test_one_file_may_name_the_reservoirs_of_all_layers(tmp_path: Path) -> None:
     run = text_run(tmp_path, "laerc", reservoir={"kind": "laerc_layers", "nodes": 12})
     export_run(run, tmp_path / "model.rhw")
-    with open_runner(tmp_path / "model.rhw", [run / "experiment.yaml"]) as runner:
+    with EdgeRunner(tmp_path / "model.rhw", [run / "experiment.yaml"]) as runner:
         assert [device.spec.nodes for device in runner.reservoirs] == [12, 12]
 
 

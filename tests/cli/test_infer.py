@@ -257,6 +257,31 @@ def test_a_bad_line_keeps_what_was_answered(folder: Path, tmp_path: Path) -> Non
     assert np.abs(kept - rows((tmp_path / "out.csv").read_text())).max() < 1e-6
 
 
+def test_a_device_out_of_all_bounds(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """States of 1e300 are finite, and no output of them is: what came before is kept, and a pipe ends there."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "broken_bench.py").write_text(
+        "import numpy as np\n"
+        "def measure(u):\n"
+        "    return np.where(u > 0.4, 1e300, 0.1) * np.ones(40)\n"
+        "def rest():\n"
+        "    pass\n"
+    )
+    (tmp_path / "broken.yaml").write_text(
+        "kind: python\ncall: broken_bench:measure\nreset_call: broken_bench:rest\nmode: step\nnodes: 40\n"
+        "simulated: true\ncontinuity: held\n"
+    )
+    (tmp_path / "u.csv").write_text("0.1\n0.2\n0.45\n0.1\n")
+    given = [folder / "narma.rhw", "--reservoir", tmp_path / "broken.yaml", "--any-device"]
+    for source in (["--input", tmp_path / "u.csv"], ["--input", tmp_path / "u.csv", "--latency"], []):
+        arguments = [str(one) for one in ["infer", *given, *source]]
+        done = CliRunner().invoke(app, arguments, input=(tmp_path / "u.csv").read_text())
+        assert done.exit_code == 3, done.output
+        (said,) = [line for line in done.stderr.splitlines() if line.startswith("device: ")]
+        assert re.search(r"RidgeReadout gives -?(inf|nan) \(sequence 0, step 2, output 0\): a reservoir answers", said)
+        assert rows(done.stdout).shape == (2, 1)
+
+
 @pytest.mark.parametrize("name", ["keep.csv", "keep.npy"])
 def test_a_bad_first_line_leaves_an_older_file(name: str, folder: Path, tmp_path: Path) -> None:
     given = [folder / "narma.rhw", "--reservoir", folder / "narma.yaml", "--output", tmp_path / name]

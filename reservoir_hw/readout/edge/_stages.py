@@ -69,6 +69,7 @@ class CrossingStage:
         """Of the states that the graphs read. A device may have another, in which it takes its inputs by itself."""
         self.reservoir = reservoir
         self._share = Share(reservoir)
+        self._casts = reservoir.spec.dtype != dtype
 
     @property
     def steps(self) -> int | None:
@@ -82,7 +83,7 @@ class CrossingStage:
     def run(self, values: dict[str, np.ndarray], repetitions: int) -> None:
         """Drive the device."""
         crossing = self.crossing
-        drive = values[crossing.drive]
+        drive = self._in_device(values[crossing.drive])
         if crossing.state is not None:
             states: Any = self.reservoir.transition(drive[:, 0], values[crossing.state][:, 0])
             values[crossing.states] = self._cast(states[:, None])
@@ -98,6 +99,18 @@ class CrossingStage:
             total += self._share.run(drive)
         values[crossing.states] = self._cast(total / repetitions)
 
+    def _in_device(self, drive: np.ndarray) -> np.ndarray:
+        """In the precision of the device. What is its limit in that of the training is its limit here."""
+        spec = self.reservoir.spec
+        if not self._casts:
+            return drive
+        given = drive.astype(spec.dtype)
+        if spec.input_range is not None:
+            low, high = spec.input_range
+            np.maximum(given, low, out=given, where=drive >= drive.dtype.type(low))
+            np.minimum(given, high, out=given, where=drive <= drive.dtype.type(high))
+        return given
+
     def _cast(self, states: np.ndarray) -> np.ndarray:
         # What becomes infinite shows in the outputs.
         with np.errstate(over="ignore"):
@@ -110,7 +123,7 @@ class CrossingStage:
 
         def transition() -> None:
             assert crossing.state is not None
-            target[:, 0] = reservoir.transition(drive[:, 0], values[crossing.state][:, 0])
+            target[:, 0] = reservoir.transition(self._in_device(drive)[:, 0], values[crossing.state][:, 0])
 
         def drive_once() -> None:
             states = run(drive, target)
@@ -118,11 +131,11 @@ class CrossingStage:
                 target[...] = states
 
         def drive_and_cast() -> None:
-            target[...] = self._cast(run(drive))
+            target[...] = self._cast(run(self._in_device(drive)))
 
         if crossing.state is not None:
             return transition
-        return drive_once if reservoir.spec.dtype == self.dtype else drive_and_cast
+        return drive_and_cast if self._casts else drive_once
 
 
 Stage = SegmentStage | CrossingStage

@@ -79,9 +79,9 @@ def check_device(device: Reservoir, slot: Slot, number: int, *, any_device: bool
 class Cast:
     """The states of a device in another precision than those of the training.
 
-    `largest_error` is that of an output on the bundle's golden values, when the states that the segments read come
-    through the lower of both precisions, and `largest_output` the size of that output. Both are None where the bundle
-    has no golden values.
+    `largest_error` is the certificate's at the lower of both precisions: its own, and what an output changes on the
+    bundle's golden values when the states pass float32; `largest_output` is the size of that output. Both are None
+    where the bundle has no golden values.
     """
 
     reservoir: int
@@ -94,8 +94,8 @@ class Cast:
         cost = (
             "the bundle has no golden values to say what that costs"
             if self.largest_error is None
-            else f"on the golden values of the bundle, an output of size {self.largest_output:.2g} differs by at most "
-            f"{self.largest_error:.1e}"
+            else f"on the golden states of the bundle, the graphs then differ from the model by at most "
+            f"{self.largest_error:.1e} (an output of size {self.largest_output:.2g})"
         )
         return (
             f"reservoir {self.reservoir} gives states of {self.device}, and the model was trained on {self.trained}: "
@@ -128,7 +128,9 @@ def _through_single(
             given = {value.name: golden[f"segment_{index}/{value.name}"].copy() for value in segment.reads}
             for name in rounded & set(given):
                 given[name] = given[name].astype(np.float32).astype(given[name].dtype)
-            found.append(deviation(bundle, index, sessions[index], given, golden))
+            error, size = deviation(bundle, index, sessions[index], given, golden)
+            certified = [one.largest_error for one in bundle.manifest.certificate.segments if one.segment == index]
+            found.append((error + sum(certified), size))
     return max(found, key=relative)
 
 

@@ -89,8 +89,11 @@ class ReservoirConfig(Config):
             )
         return self
 
-    def for_layers(self, width: int, layers: int) -> list[ReservoirConfig]:
-        """One for each of `layers` layers of a model that drive it with `width` channels, or one that all share."""
+    def for_layers(self, width: int | None, layers: int | None) -> list[ReservoirConfig]:
+        """One for each of `layers` layers of a model that drive it with `width` channels, or one that all share.
+
+        None where there is no model to say it. Raises `ConfigurationError` where it has to be known.
+        """
         del width, layers
         return [self]
 

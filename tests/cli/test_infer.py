@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy as np
 import pytest
 from command_line import call_here
 from edge_runs import NARMA, bound, run_of, text_run
-from served import free_address
+from served import free_address, ipc_address
 from toys import SnapshotToy, Toy
 from typer.testing import CliRunner
 
@@ -55,14 +56,17 @@ def refused(*arguments: object, text: str | bytes = "", lines: int = 1, code: in
 
 
 @contextlib.contextmanager
-def serving(file: Path, address: str, *options: object) -> Iterator[None]:
+def serving(file: Path, address: str, *options: object) -> Iterator[str]:
+    """While a reservoir is served; gives the reservoir file that it prints for the other side."""
     process = subprocess.Popen(
         command("serve", file, "--bind", address, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     try:
         assert "Serving" in process.stdout.readline(), process.communicate()[1]
-        yield
+        while process.stdout.readline().strip():
+            pass
+        yield textwrap.dedent("".join(iter(process.stdout.readline, "\n")))
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -418,10 +422,21 @@ def test_a_damaged_bundle(folder: Path, tmp_path: Path) -> None:
 
 
 def test_one_file_may_name_the_reservoirs_of_all_layers(tmp_path: Path) -> None:
+    """Here, and behind the sockets of one server."""
     run = text_run(tmp_path, "laerc", reservoir={"kind": "laerc_layers", "nodes": 12})
     export_run(run, tmp_path / "model.rhw")
-    with EdgeRunner(tmp_path / "model.rhw", [run / "experiment.yaml"]) as runner:
+    tokens = generator(0, "tokens").integers(0, 5, (1, 30))
+    with EdgeRunner(tmp_path / "model.rhw", run / "experiment.yaml") as runner:
         assert [device.spec.nodes for device in runner.reservoirs] == [12, 12]
+        expected = runner.run(tokens)
+    with ipc_address() as address, serving(run / "experiment.yaml", address) as bench:
+        (tmp_path / "layers.yaml").write_text(bench)
+        with EdgeRunner(tmp_path / "model.rhw", tmp_path / "layers.yaml") as runner:
+            np.testing.assert_array_equal(runner.run(tokens), expected)
+    (tmp_path / "bare.yaml").write_text("kind: laerc_layers\nnodes: 12\n")
+    done = CliRunner().invoke(app, ["serve", str(tmp_path / "bare.yaml")])
+    assert done.exit_code == 2
+    assert "give the experiment file" in done.stderr
 
 
 def test_repetitions_are_those_of_the_training(tmp_path: Path) -> None:

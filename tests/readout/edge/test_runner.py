@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from edge_bundles import sealed
 from toys import Toy
 
 from reservoir_hw import open_reservoir
@@ -256,7 +257,7 @@ def test_the_tokenizer_of_another_model(words: Path, tmp_path: Path) -> None:
     (tmp_path / "open/tokenizer.json").write_bytes(text)
     manifest = json.loads((tmp_path / "open/manifest.json").read_text())
     manifest["files"]["tokenizer.json"] = {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}
-    (tmp_path / "open/manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "open/manifest.json").write_text(json.dumps(sealed(manifest)))
     with pytest.raises(ConfigurationError, match=r"tokenizer.json has 3 tokens, the model \d+: it belongs to another"):
         EdgeRunner(tmp_path / "open", {**DEVICE, "inputs": 4})
 
@@ -392,7 +393,7 @@ def test_a_manifest_that_contradicts_itself(series: Path, tmp_path: Path, change
         archive.extractall(tmp_path / "open")
     manifest = json.loads((tmp_path / "open" / "manifest.json").read_text())
     change(manifest)
-    (tmp_path / "open" / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "open" / "manifest.json").write_text(json.dumps(sealed(manifest)))
     with pytest.raises(ConfigurationError, match=message):
         EdgeRunner(tmp_path / "open", DEVICE)
 

@@ -483,18 +483,22 @@ def test_a_device_that_dies(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_walk_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What examples/edge_deploy tells to type, on another port."""
+    """What examples/edge_deploy tells to type, on another port; a second time, over what the first has left."""
     monkeypatch.chdir(tmp_path)
     example = ROOT / "examples/edge_deploy"
     subprocess.run([sys.executable, example / "make_text.py", "sentences.txt"], check=True)
-    for name in ("text", "narma"):
+    for name in ("narma", "text", "narma"):
         call("run", example / f"{name}.yaml")
-    (text,), (narma,) = (list(Path("runs").glob(f"edge-{name}-*")) for name in ("text", "narma"))
-    call("export", text, "-o", "text.rhw")
-    assert "bits_per_character" in call("export", text, "-o", "text-int8.rhw", "--precision", "int8").stdout
-    call("export", narma, "-o", "narma.rhw")
-    call("export", narma, "-o", "whole.rhw", "--target", "whole")
-    call("export", narma, "-o", "narma.h", "--target", "c")
+        run = sorted(Path("runs").glob(f"edge-{name}-*"))[-1]
+        call("export", run, "-o", f"{name}.rhw", "--force")
+        if name == "text":
+            told = call("export", run, "-o", "text-int8.rhw", "--precision", "int8", "--force")
+            assert "bits_per_character" in told.stdout
+        else:
+            call("export", run, "-o", "whole.rhw", "--target", "whole", "--force")
+            call("export", run, "-o", "narma.h", "--target", "c", "--force")
+            refusal = call("export", run, "-o", "n8.h", "--target", "c", "--precision", "int8", code=2).stderr
+            assert "in int8 differs from this readout" in refusal
     call("bundle", "verify", "text.rhw")
     address = free_address()
     Path("bench.yaml").write_text((example / "bench.yaml").read_text().replace("tcp://127.0.0.1:5555", address))
@@ -503,10 +507,13 @@ def test_the_walk_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         told = call("infer", "text.rhw", *bench, "--prompt", "dogs who ", "--tokens", 120, "--temperature", 0.5)
         assert set(told.stdout.split()) & {"dogs", "dog", "cats", "cat", "boys", "boy", "girls", "girl"}
     with serving(example / "narma.yaml", address):
-        near = rows(call("infer", "narma.rhw", *bench, text="0.1\n0.4\n0.25\n").stdout)
-    whole = rows(call("infer", "whole.rhw", text="0.1\n0.4\n0.25\n").stdout)
+        subprocess.run([sys.executable, example / "make_series.py", "inputs.csv", "targets.csv"], check=True)
+        near = rows(call("infer", "narma.rhw", *bench, text=Path("inputs.csv").read_text()).stdout)
+    whole = rows(call("infer", "whole.rhw", "--input", "inputs.csv").stdout)
     assert np.abs(near - whole).max() < 1e-4
-    assert json.loads(call("infer", "whole.rhw", "--json", text="0.1\n0.4\n0.25\n").stdout)["outputs"] == [
+    targets = np.loadtxt("targets.csv")[100:, None]
+    assert np.sqrt(np.mean((near[100:] - targets) ** 2)) < 0.3 * targets.std()
+    assert json.loads(call("infer", "whole.rhw", "--json", "--input", "inputs.csv").stdout)["outputs"] == [
         pytest.approx(whole)
     ]
     assert "holds its reservoirs: no device answers" in refused("whole.rhw", "--verify-probe", text="0.1\n")

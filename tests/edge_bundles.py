@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from safetensors.numpy import save
 
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.readout.edge.manifest import FORMAT, VERSION, WEIGHTS
+from reservoir_hw.readout.edge.manifest import FORMAT, VERSION, WEIGHTS, digest_of
 
 VOCABULARY, INPUTS, NODES = 7, 3, 5
 GRAPHS = ("graphs/segment_0.onnx", "graphs/segment_1.onnx")
@@ -77,6 +77,11 @@ def graph(
     return helper.make_model(made, opset_imports=sets, ir_version=ir_version)
 
 
+def sealed(manifest: dict[str, Any]) -> dict[str, Any]:
+    """With its own hash, as a forger would make it too."""
+    return {**manifest, "manifest_sha256": digest_of(manifest)}
+
+
 @dataclass
 class Case:
     """The parts of a bundle, to be changed before they are written."""
@@ -89,7 +94,7 @@ class Case:
         records = {
             name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in self.files.items()
         }
-        return {"format": FORMAT, "version": VERSION, **self.facts, "files": records, **changes}
+        return sealed({"format": FORMAT, "version": VERSION, **self.facts, "files": records, **changes})
 
     def forge(self, folder: Path, manifest: bytes | None = None) -> Path:
         """Write a folder without any check."""

@@ -25,10 +25,10 @@ class LayeredReservoirConfig(ReservoirConfig):
         return self
 
     @abstractmethod
-    def configurations(self, width: int, layers: int) -> list[ReservoirConfig]:
+    def configurations(self, width: int | None, layers: int | None) -> list[ReservoirConfig]:
         """One for each of `layers` layers of this width."""
 
-    def for_layers(self, width: int, layers: int) -> list[ReservoirConfig]:
+    def for_layers(self, width: int | None, layers: int | None) -> list[ReservoirConfig]:
         """`configurations`."""
         return self.configurations(width, layers)
 
@@ -65,10 +65,10 @@ class LayersConfig(LayeredReservoirConfig):
         for reservoir in self.reservoirs:
             reservoir.check_machine()
 
-    def configurations(self, width: int, layers: int) -> list[ReservoirConfig]:
+    def configurations(self, width: int | None, layers: int | None) -> list[ReservoirConfig]:
         """`reservoirs`. Raises `ConfigurationError` for another number of layers."""
         del width
-        if len(self.reservoirs) != layers:
+        if layers not in (None, len(self.reservoirs)):
             raise ConfigurationError(
                 f"the model has {layers} layers and needs a reservoir for each, but reservoirs lists "
                 f"{len(self.reservoirs)}"
@@ -91,8 +91,13 @@ class LaercReservoirsConfig(LayeredReservoirConfig):
         """LAERC(nodes)."""
         return "LAERC" + (f"({self.nodes})" if self.nodes else "")
 
-    def configurations(self, width: int, layers: int) -> list[ReservoirConfig]:
-        """The networks of `reservoir_configurations`."""
+    def configurations(self, width: int | None, layers: int | None) -> list[ReservoirConfig]:
+        """The networks of `reservoir_configurations`. Raises `ConfigurationError` where no model says how many."""
+        if width is None or layers is None:
+            raise ConfigurationError(
+                f"a reservoir of kind {self.kind!r} has as many networks as its model has layers: give the experiment "
+                "file, which says how many"
+            )
         own = {"nodes", "bias_scaling", "seed", "dtype", "gradients", "out_of_range"}
         drawn = reservoir_configurations(width, layers, **self.model_dump(include=own))
         return [parse_reservoir(Document.from_mapping(one, "reservoir")) for one in drawn]

@@ -7,6 +7,7 @@ import itertools
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -71,11 +72,11 @@ def infer(
         check_probe,
         latency_figure,
         latency_table,
-        open_runner,
         require_figure,
         require_place,
         require_times,
     )
+    from reservoir_hw.readout.edge import EdgeRunner
 
     timed = latency or figure is not None
     if (json or output == "-") and sys.stdout is None:
@@ -86,8 +87,9 @@ def infer(
         require_figure(figure)
     facts: dict[str, Any] = {}
     with own_stdout(json):
-        with open_runner(bundle, reservoir or [], any_device=any_device, repetitions=repetitions) as runner:
+        with EdgeRunner(bundle, reservoir, any_device=any_device, repetitions=repetitions) as runner:
             facts |= {"model": runner.manifest.model, "precision": runner.manifest.precision}
+            facts["casts"] = [asdict(cast) for cast in runner.casts]
             if verify_probe:
                 facts["probe"] = check_probe(runner)
                 for number, seen in enumerate(facts["probe"]):

@@ -66,14 +66,17 @@ def serve(
 ) -> None:
     """Offer a reservoir to experiments on this or another host (`kind: zmq`).
 
+    The reservoirs of a layered model are offered each at an address of its own: every second port, or the path + .1.
     One client has it at a time; between clients the device is in its safe state. Ctrl-C or SIGTERM ends it after the
     request at hand, a second one at once; with status 3 if the device could not be brought to its safe state.
     """
-    from reservoir_hw.experiment.devices.reservoir_file import reservoir_from_file
+    from reservoir_hw.experiment.devices.reservoir_file import reservoirs_from_file
 
     try:
         from reservoir_hw.drivers.zeromq import Allowed
+        from reservoir_hw.drivers.zeromq.addresses import layer_address
         from reservoir_hw.serving import Server
+        from reservoir_hw.serving.several import run_together
     except ImportError as error:
         raise MissingExtra("serving needs pyzmq: pip install 'reservoir-hw[zmq]'") from error
     if (secret_key is None) != (clients is None):
@@ -83,7 +86,18 @@ def serve(
     largest = _bytes(max_message)
     reachable: dict[str, Any] = {"allowed": allowed, "insecure": insecure}
     options: dict[str, Any] = {"lease_s": lease, "credits": credits, "max_frame_bytes": largest, "watchdog_s": watchdog}
-    reservoir = reservoir_from_file(file, set=set_ or [], inputs=inputs)[1]
+    reservoirs = reservoirs_from_file(file, set=set_ or [], inputs=inputs)
+    if len(reservoirs) > 1:
+        if control is not None or chaos is not None:
+            raise ConfigurationError(f"{file} names {len(reservoirs)} reservoirs: leave out --control and --chaos")
+        addresses = [layer_address(bind, number) for number in range(len(reservoirs))]
+        servers = [
+            Server(reservoir, address, **options, **reachable)
+            for reservoir, address in zip(reservoirs, addresses, strict=True)
+        ]
+        run_together(servers, None if json else lambda: _say(servers, addresses, None, allowed))
+        return
+    (reservoir,) = reservoirs
     if chaos is None:
         server = Server(reservoir, bind, control=control, **options, **reachable)
         network = contextlib.nullcontext()
@@ -93,7 +107,7 @@ def serve(
     # As `run` does, but until the process has ended: the network belongs to it, and nothing comes after it.
     StopOnSignals(server.stop, lambda: server.closing).__enter__()
     with network:
-        server.run(None if json else lambda: _say(server, bind, control, allowed))
+        server.run(None if json else lambda: _say([server], [bind], control, allowed))
 
 
 def _log(*, as_json: bool) -> None:
@@ -140,29 +154,39 @@ def _bad_network(
     return back, network()
 
 
-def _say(server: Server, bind: str, control: str | None, allowed: Allowed | None) -> None:
+def _say(servers: list[Server], addresses: list[str], control: str | None, allowed: Allowed | None) -> None:
     """What is served, and what has to stand in a reservoir file on the other side."""
-    spec = server.spec
-    assert spec is not None
-    identity = spec.identity
-    name = f"{identity.vendor} {identity.model} {identity.serial}".strip()
-    kind = "simulation" if identity.simulated else "hardware"
-    lines = [
-        f"Serving {name} ({kind}), {spec.inputs} inputs -> {spec.nodes} nodes, fingerprint {identity.fingerprint[:12]}",
-        f"at {bind}. A reservoir file for the other side (Ctrl-C ends the server):",
-        "",
-        "    kind: zmq",
-        f"    address: {_reachable(bind)}",
-    ]
-    if control is not None:
-        lines.append(f"    control: {_reachable(control)}")
-    if allowed is not None:
+    lines = []
+    for server, address in zip(servers, addresses, strict=True):
+        spec = server.spec
+        assert spec is not None
+        identity = spec.identity
+        name = f"{identity.vendor} {identity.model} {identity.serial}".strip()
+        kind = "simulation" if identity.simulated else "hardware"
         lines += [
-            "    security:",
-            f'      server_key: "{allowed.server.public.decode()}"',
-            "      key: YOURS.key_secret",
+            f"Serving {name} ({kind}), {spec.inputs} inputs -> {spec.nodes} nodes, fingerprint "
+            f"{identity.fingerprint[:12]}",
+            f"at {address}.",
         ]
-    typer.echo("\n".join([*lines, ""]))
+    lines[-1] += " A reservoir file for the other side (Ctrl-C ends the server):"
+    entries = [_entry(address, control, allowed) for address in addresses]
+    if len(entries) == 1:
+        file = entries[0]
+    else:
+        file = ["kind: layers", "reservoirs:"]
+        for first, *others in entries:
+            file += [f"  - {first}", *(f"    {line}" for line in others)]
+    typer.echo("\n".join([*lines, "", *(f"    {line}" for line in file), ""]))
+
+
+def _entry(address: str, control: str | None, allowed: Allowed | None) -> list[str]:
+    """The lines of a reservoir file."""
+    lines = ["kind: zmq", f"address: {_reachable(address)}"]
+    if control is not None:
+        lines.append(f"control: {_reachable(control)}")
+    if allowed is not None:
+        lines += ["security:", f'  server_key: "{allowed.server.public.decode()}"', "  key: YOURS.key_secret"]
+    return lines
 
 
 def _reachable(address: str) -> str:

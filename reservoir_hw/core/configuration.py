@@ -72,7 +72,7 @@ class Document:
         return document
 
     @classmethod
-    def from_file(cls, path: str | Path) -> Self:
+    def from_file(cls, path: str | os.PathLike[str]) -> Self:
         """A YAML 1.2 or JSON file, with the files it `extends:`."""
         return cls._from_file(Path(path), ())
 

@@ -85,6 +85,17 @@ class DeviceFault(DeviceError, RuntimeError):
     """The device reports a fault, or returned states that cannot be true (NaN, wrong shape)."""
 
 
+class OutputFault(DeviceFault):
+    """A model beside its device gives outputs that are not finite.
+
+    `outputs` are those of the same call before them: (batch, steps_done, outputs).
+    """
+
+    def __init__(self, message: str, *, outputs: Any) -> None:
+        super().__init__(message, steps_done=outputs.shape[1])
+        self.outputs = outputs
+
+
 class DeviceBusy(DeviceError, RuntimeError):
     """Another process owns the device; the message names the owner."""
 

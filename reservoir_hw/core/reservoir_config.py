@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -90,8 +90,11 @@ class ReservoirConfig(Config):
             )
         return self
 
-    def for_layers(self, width: int, layers: int) -> list[ReservoirConfig]:
-        """One for each of `layers` layers of a model that drive it with `width` channels, or one that all share."""
+    def for_layers(self, width: int | None, layers: int | None) -> list[ReservoirConfig]:
+        """One for each of `layers` layers of a model that drive it with `width` channels, or one that all share.
+
+        None where there is no model to say it. Raises `ConfigurationError` where it has to be known.
+        """
         del width, layers
         return [self]
 
@@ -162,7 +165,20 @@ def build_reservoir(config: ReservoirConfig) -> Reservoir:
     return reservoir
 
 
-def open_reservoir(config: ReservoirConfig | Mapping[str, Any] | str | Path, *, inputs: int | None = None) -> Reservoir:
+def reservoir_config(config: ReservoirConfig | Mapping[str, Any] | str | os.PathLike[str]) -> ReservoirConfig:
+    """The configuration that an object, a mapping with `kind`, or a reservoir or experiment file describes."""
+    if isinstance(config, ReservoirConfig):
+        return config
+    if isinstance(config, Mapping):
+        return parse_reservoir(Document.from_mapping(config, "open_reservoir"))
+    document = Document.from_file(config)
+    document.set_environment(prefix=("reservoir",) if "kind" in document.data else ())
+    return parse_reservoir(document)
+
+
+def open_reservoir(
+    config: ReservoirConfig | Mapping[str, Any] | str | os.PathLike[str], *, inputs: int | None = None
+) -> Reservoir:
     """Build and open a reservoir; close it, or use it in a `with` block.
 
     Parameters
@@ -172,13 +188,7 @@ def open_reservoir(config: ReservoirConfig | Mapping[str, Any] | str | Path, *, 
     inputs
         Number of input channels, for kinds that take it from their task.
     """
-    if not isinstance(config, ReservoirConfig):
-        if isinstance(config, Mapping):
-            document = Document.from_mapping(config, "open_reservoir")
-        else:
-            document = Document.from_file(config)
-            document.set_environment(prefix=("reservoir",) if "kind" in document.data else ())
-        config = parse_reservoir(document)
+    config = reservoir_config(config)
     if inputs is not None:
         config = config.for_inputs(inputs)
     return build_reservoir(config).open()

@@ -29,6 +29,11 @@ class ReadoutConfig(Config):
         """A short name for tables and figures, empty where the name of the reservoir says enough."""
         return ""
 
+    @property
+    def layers_of_reservoirs(self) -> int:
+        """How many layers drive a reservoir: the same one, or each its own."""
+        return 1
+
     def input_channels(self, task: Task) -> int:
         """Channels that the reservoir is driven with."""
         return task.inputs

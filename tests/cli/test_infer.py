@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy as np
 import pytest
 from command_line import call_here
 from edge_runs import NARMA, bound, run_of, text_run
-from served import free_address
+from served import free_address, ipc_address
 from toys import SnapshotToy, Toy
 from typer.testing import CliRunner
 
@@ -27,7 +28,7 @@ from reservoir_hw.cli import app
 from reservoir_hw.core.errors import DeviceDisconnected
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.experiment.deploy.export import export_run
-from reservoir_hw.experiment.deploy.infer import open_runner, run_series
+from reservoir_hw.experiment.deploy.infer import run_series
 from reservoir_hw.readout import RidgeReadout
 from reservoir_hw.readout.edge import EdgeRunner
 from reservoir_hw.readout.export import export_model
@@ -55,14 +56,17 @@ def refused(*arguments: object, text: str | bytes = "", lines: int = 1, code: in
 
 
 @contextlib.contextmanager
-def serving(file: Path, address: str, *options: object) -> Iterator[None]:
+def serving(file: Path, address: str, *options: object) -> Iterator[str]:
+    """While a reservoir is served; gives the reservoir file that it prints for the other side."""
     process = subprocess.Popen(
         command("serve", file, "--bind", address, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     try:
         assert "Serving" in process.stdout.readline(), process.communicate()[1]
-        yield
+        while process.stdout.readline().strip():
+            pass
+        yield textwrap.dedent("".join(iter(process.stdout.readline, "\n")))
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -112,7 +116,7 @@ def series(folder: Path, tmp_path: Path) -> tuple[np.ndarray, np.ndarray]:
 def test_progress_is_told(folder: Path, series: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     inputs = np.load(tmp_path / "series.npy")[None]
-    with open_runner(folder / "narma.rhw", [folder / "narma.yaml"]) as runner:
+    with EdgeRunner(folder / "narma.rhw", [folder / "narma.yaml"]) as runner:
         for stepwise in (True, False):
             run_series(runner, inputs, lambda _, done, total: told.append((done, total)), stepwise=stepwise)
     assert told == [(step, 60) for step in range(60)] + [(0, 60)]
@@ -257,6 +261,31 @@ def test_a_bad_line_keeps_what_was_answered(folder: Path, tmp_path: Path) -> Non
     assert np.abs(kept - rows((tmp_path / "out.csv").read_text())).max() < 1e-6
 
 
+def test_a_device_out_of_all_bounds(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """States of 1e300 are finite, and no output of them is: what came before is kept, and a pipe ends there."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "broken_bench.py").write_text(
+        "import numpy as np\n"
+        "def measure(u):\n"
+        "    return np.where(u > 0.4, 1e300, 0.1) * np.ones(40)\n"
+        "def rest():\n"
+        "    pass\n"
+    )
+    (tmp_path / "broken.yaml").write_text(
+        "kind: python\ncall: broken_bench:measure\nreset_call: broken_bench:rest\nmode: step\nnodes: 40\n"
+        "simulated: true\ncontinuity: held\n"
+    )
+    (tmp_path / "u.csv").write_text("0.1\n0.2\n0.45\n0.1\n")
+    given = [folder / "narma.rhw", "--reservoir", tmp_path / "broken.yaml", "--any-device"]
+    for source in (["--input", tmp_path / "u.csv"], ["--input", tmp_path / "u.csv", "--latency"], []):
+        arguments = [str(one) for one in ["infer", *given, *source]]
+        done = CliRunner().invoke(app, arguments, input=(tmp_path / "u.csv").read_text())
+        assert done.exit_code == 3, done.output
+        (said,) = [line for line in done.stderr.splitlines() if line.startswith("device: ")]
+        assert re.search(r"RidgeReadout gives -?(inf|nan) \(sequence 0, step 2, output 0\): a reservoir answers", said)
+        assert rows(done.stdout).shape == (2, 1)
+
+
 @pytest.mark.parametrize("name", ["keep.csv", "keep.npy"])
 def test_a_bad_first_line_leaves_an_older_file(name: str, folder: Path, tmp_path: Path) -> None:
     given = [folder / "narma.rhw", "--reservoir", folder / "narma.yaml", "--output", tmp_path / name]
@@ -393,10 +422,21 @@ def test_a_damaged_bundle(folder: Path, tmp_path: Path) -> None:
 
 
 def test_one_file_may_name_the_reservoirs_of_all_layers(tmp_path: Path) -> None:
+    """Here, and behind the sockets of one server."""
     run = text_run(tmp_path, "laerc", reservoir={"kind": "laerc_layers", "nodes": 12})
     export_run(run, tmp_path / "model.rhw")
-    with open_runner(tmp_path / "model.rhw", [run / "experiment.yaml"]) as runner:
+    tokens = generator(0, "tokens").integers(0, 5, (1, 30))
+    with EdgeRunner(tmp_path / "model.rhw", run / "experiment.yaml") as runner:
         assert [device.spec.nodes for device in runner.reservoirs] == [12, 12]
+        expected = runner.run(tokens)
+    with ipc_address() as address, serving(run / "experiment.yaml", address) as bench:
+        (tmp_path / "layers.yaml").write_text(bench)
+        with EdgeRunner(tmp_path / "model.rhw", tmp_path / "layers.yaml") as runner:
+            np.testing.assert_array_equal(runner.run(tokens), expected)
+    (tmp_path / "bare.yaml").write_text("kind: laerc_layers\nnodes: 12\n")
+    done = CliRunner().invoke(app, ["serve", str(tmp_path / "bare.yaml")])
+    assert done.exit_code == 2
+    assert "give the experiment file" in done.stderr
 
 
 def test_repetitions_are_those_of_the_training(tmp_path: Path) -> None:
@@ -443,18 +483,22 @@ def test_a_device_that_dies(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_walk_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What examples/edge_deploy tells to type, on another port."""
+    """What examples/edge_deploy tells to type, on another port; a second time, over what the first has left."""
     monkeypatch.chdir(tmp_path)
     example = ROOT / "examples/edge_deploy"
     subprocess.run([sys.executable, example / "make_text.py", "sentences.txt"], check=True)
-    for name in ("text", "narma"):
+    for name in ("narma", "text", "narma"):
         call("run", example / f"{name}.yaml")
-    (text,), (narma,) = (list(Path("runs").glob(f"edge-{name}-*")) for name in ("text", "narma"))
-    call("export", text, "-o", "text.rhw")
-    assert "bits_per_character" in call("export", text, "-o", "text-int8.rhw", "--precision", "int8").stdout
-    call("export", narma, "-o", "narma.rhw")
-    call("export", narma, "-o", "whole.rhw", "--target", "whole")
-    call("export", narma, "-o", "narma.h", "--target", "c")
+        run = sorted(Path("runs").glob(f"edge-{name}-*"))[-1]
+        call("export", run, "-o", f"{name}.rhw", "--force")
+        if name == "text":
+            told = call("export", run, "-o", "text-int8.rhw", "--precision", "int8", "--force")
+            assert "bits_per_character" in told.stdout
+        else:
+            call("export", run, "-o", "whole.rhw", "--target", "whole", "--force")
+            call("export", run, "-o", "narma.h", "--target", "c", "--force")
+            refusal = call("export", run, "-o", "n8.h", "--target", "c", "--precision", "int8", code=2).stderr
+            assert "in int8 differs from this readout" in refusal
     call("bundle", "verify", "text.rhw")
     address = free_address()
     Path("bench.yaml").write_text((example / "bench.yaml").read_text().replace("tcp://127.0.0.1:5555", address))
@@ -463,10 +507,13 @@ def test_the_walk_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         told = call("infer", "text.rhw", *bench, "--prompt", "dogs who ", "--tokens", 120, "--temperature", 0.5)
         assert set(told.stdout.split()) & {"dogs", "dog", "cats", "cat", "boys", "boy", "girls", "girl"}
     with serving(example / "narma.yaml", address):
-        near = rows(call("infer", "narma.rhw", *bench, text="0.1\n0.4\n0.25\n").stdout)
-    whole = rows(call("infer", "whole.rhw", text="0.1\n0.4\n0.25\n").stdout)
+        subprocess.run([sys.executable, example / "make_series.py", "inputs.csv", "targets.csv"], check=True)
+        near = rows(call("infer", "narma.rhw", *bench, text=Path("inputs.csv").read_text()).stdout)
+    whole = rows(call("infer", "whole.rhw", "--input", "inputs.csv").stdout)
     assert np.abs(near - whole).max() < 1e-4
-    assert json.loads(call("infer", "whole.rhw", "--json", text="0.1\n0.4\n0.25\n").stdout)["outputs"] == [
+    targets = np.loadtxt("targets.csv")[100:, None]
+    assert np.sqrt(np.mean((near[100:] - targets) ** 2)) < 0.3 * targets.std()
+    assert json.loads(call("infer", "whole.rhw", "--json", "--input", "inputs.csv").stdout)["outputs"] == [
         pytest.approx(whole)
     ]
     assert "holds its reservoirs: no device answers" in refused("whole.rhw", "--verify-probe", text="0.1\n")

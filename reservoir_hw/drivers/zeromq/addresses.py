@@ -27,6 +27,17 @@ def control_address(data: str) -> str:
     return f"tcp://{host}:{int(port) + 1}"
 
 
+def layer_address(data: str, layer: int) -> str:
+    """Where the device of a layer listens, if that of layer 0 does at `data`: two ports on, or `.1`, `.2` behind."""
+    scheme, _, rest = checked_address(data).partition("://")
+    if layer == 0:
+        return data
+    if scheme == "ipc":
+        return checked_address(f"{data}.{layer}")
+    host, _, port = rest.rpartition(":")
+    return checked_address(f"tcp://{host}:{int(port) + 2 * layer}")
+
+
 def checked_address(address: str) -> str:
     """The address, if one can listen there: `tcp://host:port` or `ipc://path`; else `ConfigurationError`."""
     scheme, separator, rest = address.partition("://")

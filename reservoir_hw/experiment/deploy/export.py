@@ -112,10 +112,10 @@ def _next_command(row: TrainedRow, exported: ExportResult, reservoir: str | Path
 
 def _require_export() -> None:
     """One sentence where the extra is missing, before anything is driven."""
+    from reservoir_hw.readout.edge.sessions import import_onnxruntime
+
     try:
         import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
     except ImportError as error:
-        raise MissingExtra(
-            f"export needs onnx and onnxruntime: pip install 'reservoir-hw[export]' ({error})"
-        ) from error
+        raise MissingExtra(f"export needs onnx: pip install 'reservoir-hw[export]' ({error})") from error
+    import_onnxruntime()

@@ -1,4 +1,4 @@
-"""A trained readout as a C header, and what float32 costs it."""
+"""A trained readout as a C header, and what its precision costs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,29 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.experiment.deploy.export_result import ExportResult
+from reservoir_hw.experiment.deploy.export_result import ExportResult, Precision
 from reservoir_hw.experiment.deploy.job import ExportJob
 from reservoir_hw.tasks.task import Task
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.export.plan import Values
 
-# Of the standard deviation of the outputs: what computing in float32 may change in a header.
-_SINGLE = 1e-3
+# Of the standard deviation of an output: what the precision of a header may change. Then how it is measured, and what
+# to do where it is more.
+_LIMITS: dict[Precision, tuple[float, str, str]] = {
+    "fp32": (
+        1e-3,
+        "at most",
+        "Large states and weights that cancel are lost in float32: train again on states that are scaled to about 1 "
+        "and have no large mean, or with a larger alpha",
+    ),
+    "int8": (
+        0.25,
+        "a root mean square of",
+        "Large weights that cancel are lost in 8 bits: train again with a larger alpha, or on rounded states "
+        "(as_coded), or export with --precision fp32",
+    ),
+}
 
 
 def ranges_of(spec: ReservoirSpec, recorded: Values | None, task: Task | None) -> dict[str, tuple[float, float]]:
@@ -47,37 +61,48 @@ def used_ranges(readout: Any, ranges: Mapping[str, tuple[float, float]]) -> dict
     return {name: ranges[name] for name in names if name in ranges}
 
 
-def single_note(readout: Any, recorded: Values) -> str:
-    """What float32 changes on recorded states, in words: the formula of the header in both precisions.
+def precision_note(
+    readout: Any, precision: Precision, recorded: Values, ranges: Mapping[str, tuple[float, float]] | None = None
+) -> str:
+    """What the precision of a header changes on recorded states, in words; `ranges` are those of int8.
 
-    Raises `ConfigurationError` where it is more than `_SINGLE` of the standard deviation of an output.
+    Raises `ConfigurationError` where an output loses more than `_LIMITS` says, of its standard deviation.
     """
     states, inputs = recorded["states_0"], recorded.get("inputs")
     if not getattr(readout, "input_connection", False):
         inputs = None
     exact = header_outputs(readout, states, inputs, np.float64)
+    steps = tuple(range(exact.ndim - 1))
     # Overflow is an error of its own, found below.
     with np.errstate(over="ignore", invalid="ignore"):
-        found = header_outputs(readout, states, inputs, np.float32)
-        errors = np.abs(found - exact)
-    steps = tuple(range(exact.ndim - 1))
-    error, spread = errors.max(axis=steps), exact.std(axis=steps)
-    # An output that hardly moves is as near as float32 comes to it after some roundings.
-    allowed = np.maximum(_SINGLE * spread, 8 * np.finfo(np.float32).eps * np.abs(exact).max(axis=steps))
+        if precision == "fp32":
+            # Rounding errors of one output are of one size: the largest says it all.
+            errors = np.abs(header_outputs(readout, states, inputs, np.float32) - exact).max(axis=steps)
+            coarsest = 8 * np.finfo(np.float32).eps
+        else:
+            from reservoir_hw.readout.export.c_header import int8_readout
+
+            found = int8_readout(readout, **ranges or {}).predict(states, inputs)[0]
+            errors = np.sqrt(np.square(found - exact).mean(axis=steps))
+            coarsest = 1 / 127
+    spread = exact.std(axis=steps)
+    limit, how, advice = _LIMITS[precision]
+    # An output that hardly moves is as near as this precision comes to it.
+    allowed = np.maximum(limit * spread, coarsest * np.abs(exact).max(axis=steps))
     # The output that loses most; NaN loses all.
-    lost = np.nan_to_num(error / np.maximum(allowed, np.finfo(np.float64).tiny), nan=np.inf)
+    lost = np.nan_to_num(errors / np.maximum(allowed, np.finfo(np.float64).tiny), nan=np.inf)
     worst = int(lost.argmax())
     measured = (
-        f"{error[worst]:.2g} on {math.prod(exact.shape[:-1])} recorded steps (output {worst}, whose standard deviation "
-        f"is {spread[worst]:.2g})"
+        f"{how} {errors[worst]:.2g} on {math.prod(exact.shape[:-1])} recorded steps (output {worst}, whose standard "
+        f"deviation is {spread[worst]:.2g})"
     )
+    name = "float32" if precision == "fp32" else "int8"
     if lost[worst] > 1:
         raise ConfigurationError(
-            f"a header that computes in float32 differs from this readout by up to {measured}: more than "
-            f"{_SINGLE:g} of it. Large states and weights that cancel are lost in float32: train again on states that "
-            "are scaled to about 1 and have no large mean, or with a larger alpha; nothing was written"
+            f"a header that computes in {name} differs from this readout by {measured}: more than {limit:g} of it. "
+            f"{advice}; nothing was written"
         )
-    return f"float32 changes an output by at most {measured}."
+    return f"{name} changes an output by {measured}."
 
 
 def header_outputs(readout: Any, states: np.ndarray, inputs: np.ndarray | None, dtype: Any) -> np.ndarray:
@@ -118,8 +143,8 @@ def write_header(
     }
     used = used_ranges(readout, ranges) if work.precision == "int8" else {}
     notes = [f"{key.replace('_', ' ')} {low:g} to {high:g}" for key, (low, high) in used.items()]
-    if work.precision == "fp32" and recorded is not None:
-        notes.append(single_note(readout, recorded))
+    if recorded is not None:
+        notes.append(precision_note(readout, work.precision, recorded, used))
     text = c_header(readout, name=name, precision=work.precision, provenance=provenance, **used)
     work.path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(work.path, text)

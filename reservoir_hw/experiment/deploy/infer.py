@@ -6,22 +6,18 @@ import io
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reservoir_hw.core.configuration import Document
-from reservoir_hw.core.errors import ConfigurationError, InputRangeError, MissingExtra, ShapeError
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, MissingExtra, OutputFault, ShapeError
 from reservoir_hw.core.files import replace_file
-from reservoir_hw.core.reservoir_config import ReservoirConfig, parse_reservoir, reservoir_section
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.experiment.states.progress import Progress
-from reservoir_hw.readout.edge import Bundle, EdgeRunner
+from reservoir_hw.readout.edge import EdgeRunner
 from reservoir_hw.readout.edge.latency import StageLatency
-from reservoir_hw.readout.edge.manifest import Slot
 from reservoir_hw.readout.edge.probe import LARGEST
 from reservoir_hw.tasks.task import Table
 
@@ -29,43 +25,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SEPARATORS = str.maketrans(",;\t", "   ")
-
-
-@contextmanager
-def open_runner(
-    bundle: str | Path,
-    reservoirs: Sequence[str | Path] = (),
-    *,
-    any_device: bool = False,
-    repetitions: int | None = None,
-) -> Iterator[EdgeRunner]:
-    """A runner with the reservoirs of these files open, one for each slot of the bundle.
-
-    One file may name the reservoirs of all layers (`kind: layers`, `kind: laerc_layers`). `repetitions` None: as in
-    training.
-    """
-    with ExitStack() as stack:
-        opened = stack.enter_context(Bundle.open(bundle))
-        slots = opened.manifest.slots
-        wanted = max((slot.repetitions for slot in slots), default=1) if repetitions is None else repetitions
-        devices = _configurations(reservoirs, slots)
-        yield stack.enter_context(EdgeRunner(opened, devices, any_device=any_device, repetitions=wanted))
-
-
-def _configurations(paths: Sequence[str | Path], slots: Sequence[Slot]) -> list[ReservoirConfig]:
-    """What the files describe, for the inputs that the slots have."""
-    found: list[ReservoirConfig] = []
-    for path in paths:
-        document = Document.from_file(path)
-        document.set_environment(prefix=("reservoir",) if "kind" in document.data else ())
-        if "kind" not in document.data and "reservoir" not in document.data:
-            raise ConfigurationError(f"{path}:1: a reservoir file has `kind:` at its top")
-        config = parse_reservoir(reservoir_section(document))
-        width = slots[len(found)].inputs if len(found) < len(slots) else 1
-        found += config.for_layers(width, len(slots) - len(found))
-    return [
-        config.for_inputs(slot.inputs) for config, slot in zip(found, slots, strict=False)
-    ] + found[len(slots) :]  # fmt: skip
 
 
 def check_probe(runner: EdgeRunner) -> list[dict[str, float]]:
@@ -223,6 +182,9 @@ def run_series(
             progress("running", start, steps)
             try:
                 pieces.append(runner.run(inputs[:, start : start + length]))
+            except OutputFault as fault:
+                pieces.append(fault.outputs)
+                raise
             except InputRangeError as error:
                 if start:
                     error.add_note(f"steps are counted from step {start} of the series")

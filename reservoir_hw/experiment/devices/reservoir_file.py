@@ -18,15 +18,8 @@ def config_from_file(path: str | Path, *, set: Iterable[str] = (), inputs: int |
     The number of input channels is that of the experiment's task; of a reservoir file, what it says itself, or
     `inputs`.
     """
-    document = load_document(path, set=list(set))
-    if "task" in document.data:
-        experiment = parse_experiment(document)
-        channels = experiment.readout.input_channels(experiment.task.build())
-        if inputs is not None and inputs != channels:
-            raise ConfigurationError(f"{path}: its task has {channels} input channels, not {inputs}")
-        return experiment.reservoir.for_inputs(channels)
-    config = parse_reservoir(document)
-    return config if inputs is None else config.for_inputs(inputs)
+    config, channels, _ = _read(path, set, inputs)
+    return config if channels is None else config.for_inputs(channels)
 
 
 def reservoir_from_file(
@@ -37,8 +30,34 @@ def reservoir_from_file(
     Raises `ConfigurationError` where neither file nor `inputs` says what the kind needs to know.
     """
     config = config_from_file(path, set=set, inputs=inputs)
+    return config, _built(path, config, inputs)
+
+
+def reservoirs_from_file(path: str | Path, *, set: Iterable[str] = (), inputs: int | None = None) -> list[Reservoir]:
+    """The reservoirs of all layers of a model (`kind: layers`, `kind: laerc_layers`), or the only one; not yet open.
+
+    Raises `ConfigurationError` as `reservoir_from_file`, and for `laerc_layers` without an experiment.
+    """
+    config, channels, layers = _read(path, set, inputs)
+    found = config.for_layers(channels, layers)
+    return [_built(path, one if channels is None else one.for_inputs(channels), inputs) for one in found]
+
+
+def _read(path: str | Path, set: Iterable[str], inputs: int | None) -> tuple[ReservoirConfig, int | None, int | None]:
+    """The section, how many input channels it gets, and how many layers there are; None where the file does not say."""
+    document = load_document(path, set=list(set))
+    if "task" not in document.data:
+        return parse_reservoir(document), inputs, None
+    experiment = parse_experiment(document)
+    channels = experiment.readout.input_channels(experiment.task.build())
+    if inputs is not None and inputs != channels:
+        raise ConfigurationError(f"{path}: its task has {channels} input channels, not {inputs}")
+    return experiment.reservoir, channels, experiment.readout.layers_of_reservoirs
+
+
+def _built(path: str | Path, config: ReservoirConfig, inputs: int | None) -> Reservoir:
     try:
-        return config, build_reservoir(config)
+        return build_reservoir(config)
     except ConfigurationError as error:
         if inputs is None and (config.inputs is None or config.input_mask is not None):
             raise ConfigurationError(f"{path}: {error} (--inputs N says it here)") from error

@@ -10,7 +10,6 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError, StateLost
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.sharing import Share
-from reservoir_hw.core.spec import DType
 from reservoir_hw.readout.edge.latency import Stopwatch
 from reservoir_hw.readout.edge.manifest import Crossing, Manifest, Segment, Value
 from reservoir_hw.readout.edge.sessions import first_line, import_onnxruntime
@@ -61,14 +60,16 @@ class SegmentStage:
 
 
 class CrossingStage:
-    """A reservoir between two graphs, which take its states in the dtype that the model was trained on."""
+    """A reservoir between two graphs."""
 
-    def __init__(self, number: int, crossing: Crossing, reservoir: Reservoir, dtype: DType) -> None:
+    def __init__(self, number: int, crossing: Crossing, reservoir: Reservoir, dtype: str) -> None:
         self.name = f"crossing {number}"
         self.crossing = crossing
-        self.reservoir = reservoir
         self.dtype = np.dtype(dtype)
+        """Of the states that the graphs read. A device may have another, in which it takes its inputs by itself."""
+        self.reservoir = reservoir
         self._share = Share(reservoir)
+        self._casts = reservoir.spec.dtype != dtype
 
     @property
     def steps(self) -> int | None:
@@ -82,13 +83,13 @@ class CrossingStage:
     def run(self, values: dict[str, np.ndarray], repetitions: int) -> None:
         """Drive the device."""
         crossing = self.crossing
-        drive = values[crossing.drive]
+        drive = self._in_device(values[crossing.drive])
         if crossing.state is not None:
             states: Any = self.reservoir.transition(drive[:, 0], values[crossing.state][:, 0])
-            values[crossing.states] = np.asarray(states[:, None], self.dtype)
+            values[crossing.states] = self._cast(states[:, None])
             return
         if repetitions == 1:
-            values[crossing.states] = np.asarray(self._share.run(drive), self.dtype)
+            values[crossing.states] = self._cast(np.asarray(self._share.run(drive)))
             return
         if self._share.steps:
             raise StateLost("a model that averages repetitions takes whole sequences from rest: call reset before run")
@@ -96,24 +97,45 @@ class CrossingStage:
         for _ in range(repetitions):
             self._share.begin(len(drive))
             total += self._share.run(drive)
-        values[crossing.states] = (total / repetitions).astype(self.dtype)
+        values[crossing.states] = self._cast(total / repetitions)
+
+    def _in_device(self, drive: np.ndarray) -> np.ndarray:
+        """In the precision of the device. What is its limit in that of the training is its limit here."""
+        spec = self.reservoir.spec
+        if not self._casts:
+            return drive
+        given = drive.astype(spec.dtype)
+        if spec.input_range is not None:
+            low, high = spec.input_range
+            np.maximum(given, low, out=given, where=drive >= drive.dtype.type(low))
+            np.minimum(given, high, out=given, where=drive <= drive.dtype.type(high))
+        return given
+
+    def _cast(self, states: np.ndarray) -> np.ndarray:
+        # What becomes infinite shows in the outputs.
+        with np.errstate(over="ignore"):
+            return states.astype(self.dtype, copy=False)
 
     def bound(self, values: Mapping[str, np.ndarray]) -> Callable[[], None]:
         """The same, always on these arrays; a reservoir that can writes its states into them."""
         crossing, reservoir, run = self.crossing, self.reservoir, self._share.run
         drive, target = values[crossing.drive], values[crossing.states]
-        out = target if self.dtype == reservoir.spec.numpy_dtype else None
 
         def transition() -> None:
             assert crossing.state is not None
-            target[:, 0] = reservoir.transition(drive[:, 0], values[crossing.state][:, 0])
+            target[:, 0] = reservoir.transition(self._in_device(drive)[:, 0], values[crossing.state][:, 0])
 
         def drive_once() -> None:
-            states = run(drive, out)
+            states = run(drive, target)
             if states is not target:
                 target[...] = states
 
-        return drive_once if crossing.state is None else transition
+        def drive_and_cast() -> None:
+            target[...] = self._cast(run(self._in_device(drive)))
+
+        if crossing.state is not None:
+            return transition
+        return drive_and_cast if self._casts else drive_once
 
 
 Stage = SegmentStage | CrossingStage
@@ -133,7 +155,8 @@ class Bound:
             values |= {name: np.zeros((batch, *one.shape), one.dtype) for name in (one.reads, one.gives)}
         for stage in stages:
             if isinstance(stage, CrossingStage):
-                values[stage.crossing.states] = np.zeros((batch, 1, stage.reservoir.spec.nodes), stage.dtype)
+                spec = stage.reservoir.spec
+                values[stage.crossing.states] = np.zeros((batch, 1, spec.nodes), stage.dtype)
             else:
                 for value in stage.segment.gives:
                     values.setdefault(value.name, _empty(value, batch))
@@ -167,6 +190,6 @@ def stages_of(manifest: Manifest, sessions: Sequence[Any], reservoirs: Sequence[
     stages: list[Stage] = [SegmentStage(number, *one) for number, one in enumerate(segments)]
     # From the last, so that the places of those before stay as they are.
     for place, crossing in reversed(list(enumerate(manifest.crossings))):
-        slot = crossing.slot
-        stages.insert(crossing.after, CrossingStage(place, crossing, reservoirs[slot], manifest.slots[slot].dtype))
+        dtype = manifest.slots[crossing.slot].dtype
+        stages.insert(crossing.after, CrossingStage(place, crossing, reservoirs[crossing.slot], dtype))
     return stages

@@ -5,6 +5,7 @@ The file is strict JSON, and a problem with it is one sentence.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -25,7 +26,8 @@ from pydantic import (
 from reservoir_hw.readout.edge._refusal import Refused, shown
 
 FORMAT = "reservoir_hw.bundle"
-VERSION = 1
+VERSION = 2
+"""Version 1 has no `manifest_sha256`."""
 MANIFEST = "manifest.json"
 WEIGHTS = "graphs/weights.safetensors"
 """Beside the graphs, as ONNX allows a graph's external data in its own folder only."""
@@ -150,7 +152,8 @@ class Manifest(_Part):
     """
 
     format: Literal["reservoir_hw.bundle"]
-    version: Literal[1]
+    version: Literal[1, 2]
+    manifest_sha256: Digest | None = Field(default=None, description="of everything else in the manifest")
     model: Annotated[str, Field(max_length=200), AfterValidator(_printable)]
     precision: Literal["fp32", "int8"]
     target: Literal["segments", "whole"]
@@ -235,6 +238,7 @@ def parse_manifest(data: bytes) -> Manifest:
     """The manifest in a file. Raises `Refused` for anything that is none, or of a version that is not known."""
     try:
         found = json.loads(data.decode(), object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_finite)
+        digest = digest_of(found) if isinstance(found, dict) else None
     except RecursionError:
         raise Refused("is nested too deeply") from None
     except ValueError as error:
@@ -249,9 +253,18 @@ def parse_manifest(data: bytes) -> Manifest:
     if version > VERSION:
         raise Refused(
             f"has version {version} of the format: it was made by a newer version of reservoir-hw, and this one reads "
-            f"version {VERSION}; update reservoir-hw, or export the model with this version"
+            f"versions up to {VERSION}; update reservoir-hw, or export the model with this version"
         )
-    return _validated(data)
+    manifest = _validated(data)
+    if (version > 1 or manifest.manifest_sha256) and manifest.manifest_sha256 != digest:
+        raise Refused("does not have the SHA-256 that it names: it is damaged or was changed")
+    return manifest
+
+
+def digest_of(facts: Mapping[str, Any]) -> str:
+    """SHA-256 of what a manifest says, without `manifest_sha256` itself; spaces and the order of names do not count."""
+    content = {name: fact for name, fact in facts.items() if name != "manifest_sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def manifest_text(facts: Mapping[str, Any]) -> bytes:
@@ -260,8 +273,9 @@ def manifest_text(facts: Mapping[str, Any]) -> bytes:
         text = json.dumps(dict(facts), indent=1, sort_keys=True, allow_nan=False, default=_plain).encode()
     except (TypeError, ValueError) as error:
         raise Refused(f"cannot be described in JSON: {error}") from error
-    manifest = _validated(text)
-    return json.dumps(manifest.model_dump(mode="json"), indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
+    content = _validated(text).model_dump(mode="json")
+    content["manifest_sha256"] = digest_of(content)
+    return json.dumps(content, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
 
 
 def _validated(data: bytes) -> Manifest:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,27 +17,23 @@ from reservoir_hw.core.errors import (
     MissingExtra,
     NotOpen,
     NotSupported,
+    OutputFault,
     ShapeError,
     StateLost,
 )
-from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.core.reservoir_config import ReservoirConfig, open_reservoir
 from reservoir_hw.core.tokenizer import Tokenizer, parse_tokenizer
 from reservoir_hw.core.validation import whole_number
 from reservoir_hw.readout.edge._stages import Bound, CrossingStage, stages_of
 from reservoir_hw.readout.edge.bundle import Bundle
+from reservoir_hw.readout.edge.devices import AnyReservoir, casts_of, check_device, check_repetitions, opened
 from reservoir_hw.readout.edge.latency import StageLatency, Stopwatch
-from reservoir_hw.readout.edge.manifest import Certificate, Slot, Value
+from reservoir_hw.readout.edge.manifest import Value
 from reservoir_hw.readout.edge.probe import ProbeComparison, compare_probe
 from reservoir_hw.readout.edge.sessions import make_session
 from reservoir_hw.readout.sampling import Sampler
 
-log = logging.getLogger(__name__)
-
 # Twice what a character in UTF-8 can have.
 _MOST_PENDING = 8
-
-AnyReservoir = Reservoir | ReservoirConfig | Mapping[str, Any] | str | os.PathLike[str]
 
 
 class EdgeRunner:
@@ -57,14 +52,16 @@ class EdgeRunner:
         The path of a bundle, or an open one.
     reservoirs
         The device of each slot of the bundle, or the only one: open, or as a configuration (file, mapping or
-        object), which is then opened here and closed by `close`. None for a model that holds its reservoirs.
+        object), which is then opened here and closed by `close`. One configuration may name those of all layers (`kind:
+        layers`, `kind: laerc_layers`). None for a model that holds its reservoirs.
     threads
         Of the graphs. One is quickest for small models.
     any_device
-        Drive devices with other fingerprints than those that the model was trained on.
+        Drive devices with other fingerprints than those that the model was trained on. Their states may have another
+        precision, too (float32, float64): they are cast, which a warning tells with what it costs (`casts`).
     repetitions
-        How often each input is played to the devices and averaged; must be as in training. With more than one, `run`
-        takes whole sequences from rest and there is no `step`.
+        How often each input is played to the devices and averaged; must be as in training, which None means. With more
+        than one, `run` takes whole sequences from rest and there is no `step`.
 
     Raises
     ------
@@ -81,24 +78,22 @@ class EdgeRunner:
         *,
         threads: int = 1,
         any_device: bool = False,
-        repetitions: int = 1,
+        repetitions: int | None = None,
     ) -> None:
         threads = whole_number("threads", threads)
-        repetitions = whole_number("repetitions", repetitions)
         with ExitStack() as stack:
             self.bundle = bundle if isinstance(bundle, Bundle) else stack.enter_context(Bundle.open(bundle))
             manifest = self.manifest = self.bundle.manifest
             sessions = [make_session(self.bundle, number, threads) for number in range(len(manifest.segments))]
-            devices = _listed(reservoirs)
-            _check_count(devices, manifest.slots)
-            _check_repetitions(manifest.slots, repetitions)
-            self.reservoirs = [
-                _opened(device, slot, stack) for device, slot in zip(devices, manifest.slots, strict=True)
-            ]
+            if repetitions is None:
+                repetitions = max((slot.repetitions for slot in manifest.slots), default=1)
+            repetitions = self.repetitions = whole_number("repetitions", repetitions)
+            check_repetitions(manifest.slots, repetitions)
+            self.reservoirs = opened(reservoirs, manifest.slots, stack)
             for number, (device, slot) in enumerate(zip(self.reservoirs, manifest.slots, strict=True)):
-                _check_device(device, slot, number, any_device=any_device)
-                _say_cast(device, slot, number, manifest.certificate)
-            self.repetitions = repetitions
+                check_device(device, slot, number, any_device=any_device)
+            self.casts = casts_of(self.reservoirs, self.bundle, sessions)
+            """Of devices in another precision than that of the training: what is cast, and what it costs."""
             self.whole_sequences = repetitions > 1 or manifest.whole_sequences
             """Whether the model takes whole sequences from rest only."""
             self._resets = 0
@@ -175,6 +170,8 @@ class EdgeRunner:
             before a later one refuses what the model computes for it, nothing goes on before `reset`.
         StateLost
             A device cannot go on with these sequences.
+        OutputFault
+            An output is not finite; the error has those before it. Nothing goes on before `reset`.
         DeviceError
             A device failed; nothing goes on before `reset`.
         """
@@ -303,6 +300,7 @@ class EdgeRunner:
         if self._carried:
             bound.carry(self._carried)
         self._steps += 1
+        self._refuse_not_finite([bound.output[:, None]])
         self._unfinished = False
         return bound.output
 
@@ -313,16 +311,30 @@ class EdgeRunner:
         self._begin_call()
         begun = self._steps
         try:
-            if self.manifest.stepwise:
-                rows = [self._through(given[:, step : step + 1], last=False) for step in range(given.shape[1])]
-                outputs = rows[-1] if last else np.concatenate(rows, 1)
-            else:
-                outputs = self._through(given, last=last)
+            rows = []
+            for part in np.split(given, given.shape[1], 1) if self.manifest.stepwise else [given]:
+                rows.append(self._through(part, last=last))
+                self._refuse_not_finite(rows)
         except InputRangeError:
             self._unfinished = self._driven_since(begun)
             raise
         self._unfinished = False
-        return outputs
+        return rows[-1] if last else np.concatenate(rows, 1)
+
+    def _refuse_not_finite(self, rows: list[np.ndarray]) -> None:
+        """Raise `OutputFault` where the newest outputs (batch, steps, outputs) of a call are not finite."""
+        if arrays.all_finite(rows[-1]):
+            return
+        outputs = np.concatenate(rows, 1)
+        bad = arrays.not_finite(outputs)
+        step = int(bad.any((0, 2)).argmax())
+        sequence, output = arrays.first_true(bad[:, step])
+        raise OutputFault(
+            f"{self.manifest.model} gives {outputs[sequence, step, output]} (sequence {sequence}, step "
+            f"{self._steps - outputs.shape[1] + step}, output {output}): a reservoir answers with other states than in "
+            "training (verify_probe, --verify-probe compares them), or the weights are too large",
+            outputs=outputs[:, :step],
+        )
 
     def _begin_if_other(self, batch: int) -> None:
         """At rest, any number of sequences may begin."""
@@ -423,71 +435,8 @@ class EdgeRunner:
             yield decode(said + pending)[len(decode(said)) :]
 
 
-def _listed(reservoirs: AnyReservoir | Sequence[AnyReservoir] | None) -> list[AnyReservoir]:
-    if reservoirs is None:
-        return []
-    if isinstance(reservoirs, Reservoir | ReservoirConfig | Mapping | str | os.PathLike):
-        return [reservoirs]
-    return list(reservoirs)
-
-
-def _check_count(devices: Sequence[AnyReservoir], slots: Sequence[Slot]) -> None:
-    if len(devices) != len(slots):
-        needed = "holds its reservoirs and takes none" if not slots else f"needs {len(slots)} reservoirs, one per slot"
-        raise ConfigurationError(f"the bundle {needed}, but {len(devices)} were given")
-
-
-def _check_repetitions(slots: Sequence[Slot], repetitions: int) -> None:
-    for slot in slots:
-        if slot.repetitions != repetitions:
-            raise ConfigurationError(
-                f"the model was trained on states that are means of {slot.repetitions} repetitions, and is to be run "
-                f"with {repetitions}: other noise than it knows; set repetitions={slot.repetitions}"
-            )
-
-
-def _opened(device: AnyReservoir, slot: Slot, stack: ExitStack) -> Reservoir:
-    if isinstance(device, Reservoir):
-        return device
-    config: Any = device if isinstance(device, ReservoirConfig | Mapping) else os.fspath(device)
-    return stack.enter_context(open_reservoir(config, inputs=slot.inputs))
-
-
-def _check_device(device: Reservoir, slot: Slot, number: int, *, any_device: bool) -> None:
-    spec = device.spec
-    for name in ("inputs", "nodes"):
-        here, there = getattr(spec, name), getattr(slot, name)
-        if here != there:
-            raise ConfigurationError(f"reservoir {number} has {name} {here}, the model was trained on {name} {there}")
-    identity = spec.identity
-    if not any_device and not identity.matches(slot.fingerprint, str(slot.identity.get("content", ""))):
-        raise ConfigurationError(
-            f"reservoir {number} is another device ({_named(identity.model_dump())}, fingerprint "
-            f"{identity.fingerprint[:12]}) than the one that the model was trained on ({_named(slot.identity)}, "
-            f"{slot.fingerprint[:12]}): train on this device, or say any_device=True (--any-device) and compare its "
-            "response first (verify_probe, --verify-probe)"
-        )
-
-
-def _say_cast(device: Reservoir, slot: Slot, number: int, certificate: Certificate) -> None:
-    """Which other dtype a device has, and how far the graphs are from the model in the one that it was trained on."""
-    if device.spec.dtype != slot.dtype:
-        worst = max(certificate.segments, key=lambda one: one.largest_error)
-        log.warning(
-            "reservoir %d gives %s states, and the model was trained on %s: they are cast; in %s the exported model is "
-            "within %.2g of the trained one (of outputs up to %.3g)",
-            number, device.spec.dtype, slot.dtype, slot.dtype, worst.largest_error, worst.largest_output,
-        )  # fmt: skip
-
-
 def _within(tokens: np.ndarray, vocabulary: int) -> bool:
     return not tokens.size or bool(tokens.min() >= 0 and tokens.max() < vocabulary)
-
-
-def _named(identity: Mapping[str, Any]) -> str:
-    named = " ".join(str(identity[key]) for key in ("vendor", "model", "serial") if identity.get(key))
-    # Of a bundle from elsewhere: a terminal would obey it.
-    return "".join(letter if letter.isprintable() else "?" for letter in named)
 
 
 def _described(value: Value, axes: str) -> str:

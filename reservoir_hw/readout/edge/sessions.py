@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +15,8 @@ from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 # In onnxruntime 1.16 it ends the process where it meets a sum whose axes are left out.
 _DISABLED_OPTIMIZERS = ["AttentionFusion"]
 
+_FIRST_WITH_NUMPY_2 = (1, 19)
+
 if TYPE_CHECKING:
     import onnxruntime
 
@@ -20,7 +24,18 @@ if TYPE_CHECKING:
 
 
 def import_onnxruntime() -> Any:
-    """The runtime, or one sentence that says how to get it."""
+    """The runtime, or one sentence that says how to get one that works with the numpy that is here."""
+    try:
+        installed = version("onnxruntime")
+    except PackageNotFoundError:
+        # Some builds have another name. If there is none at all, the import says so.
+        installed = ""
+    numbers = tuple(map(int, re.findall(r"\d+", installed)[:2]))
+    if numbers and numbers < _FIRST_WITH_NUMPY_2 and int(np.__version__.split(".")[0]) >= 2:
+        raise MissingExtra(
+            f"onnxruntime {installed} was built for numpy 1 and would crash with numpy {np.__version__}: "
+            "pip install 'onnxruntime>=1.19' (or 'numpy<2')"
+        )
     try:
         import onnxruntime
     except ImportError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -71,14 +72,18 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     """
     runtime = import_onnxruntime()
     with Bundle.open(path) as bundle:
-        golden = _golden(bundle)
+        golden = golden_values(bundle)
         checked = tuple(
             _check(bundle, index, segment, golden) for index, segment in enumerate(bundle.manifest.segments)
         )
         return Verification(bundle.name, f"onnxruntime {runtime.__version__}", checked)
 
 
-def _golden(bundle: Bundle) -> dict[str, np.ndarray]:
+def golden_values(bundle: Bundle) -> dict[str, np.ndarray]:
+    """The arrays `segment_0/tokens`, ... of a bundle.
+
+    Raises `ConfigurationError` where there are none for one of the segments.
+    """
     name = bundle.manifest.golden
     if name is None:
         raise ConfigurationError(
@@ -97,12 +102,25 @@ def _golden(bundle: Bundle) -> dict[str, np.ndarray]:
 
 
 def _check(bundle: Bundle, index: int, segment: Segment, golden: dict[str, np.ndarray]) -> Checked:
-    session = make_session(bundle, index)
     # Copied, as onnxruntime takes the address of its inputs and promises nothing about what it does there.
     inputs = {value.name: golden[f"segment_{index}/{value.name}"].copy() for value in segment.reads}
+    worst, largest = deviation(bundle, index, make_session(bundle, index), inputs, golden)
+    bound = BOUND[bundle.manifest.precision] * max(1.0, largest)
+    return Checked(index, segment.graph, worst, largest, bound)
+
+
+def deviation(
+    bundle: Bundle, index: int, session: Any, inputs: Mapping[str, np.ndarray], golden: Mapping[str, np.ndarray]
+) -> tuple[float, float]:
+    """How far a segment's outputs for these inputs are from its golden ones: largest error, and that output's size.
+
+    Infinite where there is nothing to compare, or what is not finite. Raises `ConfigurationError` where the segment
+    does not run on them.
+    """
+    segment = bundle.manifest.segments[index]
     names = [value.name for value in segment.gives]
     try:
-        outputs = session.run(names, inputs)
+        outputs = session.run(names, dict(inputs))
     except Exception as error:
         # onnxruntime raises its own classes, which share no base but Exception.
         raise ConfigurationError(
@@ -124,6 +142,10 @@ def _check(bundle: Bundle, index: int, segment: Segment, golden: dict[str, np.nd
         output = float(np.abs(expected.astype(np.float64)).max())
         found_errors.append((difference if math.isfinite(difference) else math.inf, output))
     # Each output has a bound of its own: a large one would hide errors of the others.
-    worst, largest = max(found_errors, key=lambda one: one[0] / max(1.0, one[1]), default=(0.0, 0.0))
-    bound = BOUND[bundle.manifest.precision] * max(1.0, largest)
-    return Checked(index, segment.graph, worst, largest, bound)
+    return max(found_errors, key=relative, default=(0.0, 0.0))
+
+
+def relative(error_and_size: tuple[float, float]) -> float:
+    """An error in units of what is allowed for an output of this size."""
+    error, size = error_and_size
+    return error / max(1.0, size)

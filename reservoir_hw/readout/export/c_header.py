@@ -363,14 +363,16 @@ _FLOAT_DOT = """
 static inline float @n_dot(const float *weights, const float *values, unsigned int count)
 {
     float a = 0.0f, b = 0.0f, c = 0.0f, d = 0.0f;
-    unsigned int i = 0u;
-    for (; i + 4u <= count; i += 4u) {
+    const unsigned int fours = count - count % 4u;
+    unsigned int i;
+    for (i = 0u; i < fours; i += 4u) {
         a += weights[i] * values[i];
         b += weights[i + 1u] * values[i + 1u];
         c += weights[i + 2u] * values[i + 2u];
         d += weights[i + 3u] * values[i + 3u];
     }
-    for (; i < count; ++i) {
+    /* Begins at a number that is known when this is inlined: a compiler sees where nothing is left to add. */
+    for (i = fours; i < count; ++i) {
         a += weights[i] * values[i];
     }
     return (a + b) + (c + d);

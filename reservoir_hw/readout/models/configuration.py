@@ -69,11 +69,6 @@ class ModelConfig(ReadoutConfig):
     def harvests(self) -> bool:
         """Whether nothing before the readout is trained, so that the states can be computed beforehand."""
 
-    @property
-    def layers_of_reservoirs(self) -> int:
-        """How often a token crosses a reservoir."""
-        return 1
-
     @abstractmethod
     def inputs(self, vocabulary: int) -> int:
         """Channels that a reservoir is driven with."""

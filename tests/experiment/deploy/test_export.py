@@ -260,15 +260,21 @@ def test_what_has_no_whole_graph(changes: dict[str, Any], why: str, tmp_path: Pa
     assert not (tmp_path / "model.rhw").exists()
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_c(precision: Any, narma: Path, tmp_path: Path) -> None:
-    exported = export_run(narma, tmp_path / "my model.h", target="c", precision=precision)
-    text = exported.path.read_text()
-    assert "my_model_predict" in text
-    assert trained_row(narma).reservoirs[0].identity.fingerprint in text
-    assert bool(exported.metrics) is (precision == "int8")
-    said = [note for note in exported.notes if note.startswith("float32 changes an output by at most")]
-    assert len(said) == (precision == "fp32")
+def test_c(narma: Path, folder: Path, tmp_path: Path) -> None:
+    """8 bits hold the readout of a large penalty, and not that of a small one."""
+    gentle = run_of(folder / "gentle", NARMA, readout__alpha=10)
+    cases: Any = ((narma, "fp32"), (gentle, "int8"))
+    for run, precision in cases:
+        exported = export_run(run, tmp_path / "my model.h", target="c", precision=precision, force=True)
+        text = exported.path.read_text()
+        assert "my_model_predict" in text
+        assert trained_row(run).reservoirs[0].identity.fingerprint in text
+        assert bool(exported.metrics) is (precision == "int8")
+        name = "float32 changes an output by at most" if precision == "fp32" else "int8 changes an output by a root"
+        assert len([note for note in exported.notes if note.startswith(name)]) == 1
+    with pytest.raises(ConfigurationError, match=r"in int8 differs from this readout by .*more than 0\.25 of it"):
+        export_run(narma, tmp_path / "lost.h", target="c", precision="int8")
+    assert not (tmp_path / "lost.h").exists()
 
 
 def test_c_of_counts_that_float32_does_not_hold(narma: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,10 +301,10 @@ def test_each_output_of_a_header_is_compared() -> None:
     states[..., 2] = states[..., 1] + 1e-6 * random.normal(size=(1, 400)).astype(np.float32)
     readout = RidgeReadout(1.0).fit(states, states[..., :2])
     readout.weights_, readout.bias_ = np.array([[1.0, 0, 0], [0, -1e7, 1e7]]), np.zeros(2)
-    with pytest.raises(ConfigurationError, match=r"up to .* 400 recorded steps \(output 1, whose standard deviation"):
-        header.single_note(readout, {"states_0": states})
+    with pytest.raises(ConfigurationError, match=r"at most .* 400 recorded steps \(output 1, whose standard deviation"):
+        header.precision_note(readout, "fp32", {"states_0": states})
     readout.weights_ = np.array([[1.0, 0, 0], [0, -1.0, 2.0]])
-    assert "float32 changes an output by at most" in header.single_note(readout, {"states_0": states})
+    assert "float32 changes an output by at most" in header.precision_note(readout, "fp32", {"states_0": states})
 
 
 def test_counts_of_a_device_without_a_declared_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from edge_bundles import DRIVE, GRAPHS, OUTPUTS, STATES, TOKENS, Case, case, external, graph, information
+from edge_bundles import DRIVE, GRAPHS, OUTPUTS, STATES, TOKENS, Case, case, external, graph, information, sealed
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,7 +29,7 @@ from reservoir_hw.readout.edge._graph_check import check_graph
 from reservoir_hw.readout.edge._refusal import Refused
 from reservoir_hw.readout.edge._weights import parse_header
 from reservoir_hw.readout.edge.bundle import Bundle, write_bundle
-from reservoir_hw.readout.edge.manifest import WEIGHTS, Segment
+from reservoir_hw.readout.edge.manifest import WEIGHTS, Segment, parse_manifest
 from reservoir_hw.readout.edge.sessions import make_session
 
 GOLDEN = "golden.safetensors"
@@ -96,7 +96,7 @@ def test_names_in_a_manifest(tmp_path: Path, name: str) -> None:
     made = case()
     manifest = made.manifest()
     manifest["files"][name] = {"bytes": 0, "sha256": "0" * 64}
-    made.forge(tmp_path / "bad", json.dumps(manifest).encode())
+    made.forge(tmp_path / "bad", json.dumps(sealed(manifest)).encode())
     _refused(tmp_path / "bad", "manifest.json: holds a file called", tmp_path)
 
 
@@ -411,17 +411,21 @@ def _without(key: str) -> bytes:
 def _lists_itself() -> bytes:
     manifest = case().manifest()
     manifest["files"]["manifest.json"] = {"bytes": 1, "sha256": "0" * 64}
-    return json.dumps(manifest).encode()
+    return json.dumps(sealed(manifest)).encode()
 
 
 def _graph_elsewhere() -> bytes:
-    return _text().replace(b"graphs/segment_0.onnx", GOLDEN.encode(), 1)
+    return _resealed(_text().replace(b"graphs/segment_0.onnx", GOLDEN.encode(), 1))
+
+
+def _resealed(text: bytes) -> bytes:
+    return json.dumps(sealed(json.loads(text))).encode()
 
 
 def _two_cases() -> bytes:
     manifest = case().manifest()
     manifest["files"]["Golden.safetensors"] = manifest["files"][GOLDEN]
-    return json.dumps(manifest).encode()
+    return json.dumps(sealed(manifest)).encode()
 
 
 MANIFESTS: dict[str, tuple[Callable[[], bytes], str]] = {
@@ -444,7 +448,7 @@ MANIFESTS: dict[str, tuple[Callable[[], bytes], str]] = {
     "array": (lambda: b"[]", "is no JSON object"),
     "other format": (lambda: _text(format="reservoir_hw.ridge"), "has the format 'reservoir_hw.ridge'"),
     "no format": (lambda: _without("format"), "has the format 'None'"),
-    "newer": (lambda: _text(version=2), "made by a newer version of reservoir-hw, and this one reads version 1"),
+    "newer": (lambda: _text(version=3), "made by a newer version of reservoir-hw, and this one reads versions up to 2"),
     "version 0": (lambda: _text(version=0), "which is no version of the format"),
     "version as text": (lambda: _text(version="1"), "which is no version of the format"),
     "version true": (lambda: _text(version=True), "which is no version of the format"),
@@ -457,7 +461,12 @@ MANIFESTS: dict[str, tuple[Callable[[], bytes], str]] = {
     "strange name of a value": (lambda: _text().replace(b'"drive_0"', b'"../drive"'), "should match pattern"),
     "hash": (lambda: _text().replace(b'"sha256": "', b'"sha256": "x', 1), "sha256"),
     "negative size": (lambda: re.sub(rb'"bytes": \d+', b'"bytes": -1', _text(), count=1), "greater than or equal to 0"),
-    "huge size": (lambda: re.sub(rb'"bytes": \d+', b'"bytes": 1' + b"0" * 30, _text(), count=1), "the manifest says 1"),
+    "huge size": (lambda: _resealed(re.sub(rb'"bytes": \d+', b'"bytes": 1' + b"0" * 30, _text(), count=1)),
+                  "the manifest says 1"),
+    "another number": (lambda: _text().replace(b'"largest_output": 3.0', b'"largest_output": 2.0', 1),
+                       "manifest.json: does not have the SHA-256 that it names"),
+    "without its hash": (lambda: _without("manifest_sha256"), "manifest.json: does not have the SHA-256"),
+    "older, with a hash": (lambda: json.dumps({**case().manifest(), "version": 1}).encode(), "does not have the SHA"),
     "lists itself": (_lists_itself, "lists itself"),
     "two cases": (_two_cases, "holds both"),
     "graph elsewhere": (_graph_elsewhere, "does not lie beside graphs/weights.safetensors"),
@@ -811,7 +820,12 @@ def _opens_as(path: Path, made: Case) -> None:
         _one_sentence(error)
         return
     with bundle:
-        assert bundle.manifest.model_dump(mode="json")["files"] == made.manifest()["files"]
+        # Of a file that leaves defaults out, the manifest's own hash is another one.
+        found, wanted = (
+            one.model_copy(update={"manifest_sha256": None})
+            for one in (bundle.manifest, parse_manifest(json.dumps(made.manifest()).encode()))
+        )
+        assert found == wanted
         for name, data in made.files.items():
             assert bundle.read(name) == data
 

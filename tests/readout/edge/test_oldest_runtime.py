@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -95,3 +96,21 @@ def test_every_model_agrees(python: Path, bundles: list[Path], tmp_path: Path) -
     assert len(report["found"]) == len(bundles) == 6
     for path, found in report["found"].items():
         assert found["passed"], (path, found)
+
+
+def test_a_runtime_that_would_crash_is_not_imported(tmp_path: Path) -> None:
+    """What stands for onnxruntime 1.16 ends the process as that does with numpy 2: what is looked at is its version."""
+    (tmp_path / "onnxruntime").mkdir()
+    (tmp_path / "onnxruntime/__init__.py").write_text("import os\nos._exit(139)\n")
+    for version, code in (("1.16.3", 1), ("1.19.0", 139)):
+        place = tmp_path / f"onnxruntime-{version}.dist-info"
+        place.mkdir()
+        (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: onnxruntime\nVersion: {version}\n")
+        program = "from reservoir_hw.readout.edge.sessions import import_onnxruntime as f; f()"
+        done = subprocess.run(
+            [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        assert ("was built for numpy 1 and would crash" in done.stderr) is (code == 1)
+        shutil.rmtree(place)

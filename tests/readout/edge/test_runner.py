@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from edge_bundles import sealed
+from toys import Toy
 
 from reservoir_hw import open_reservoir
 from reservoir_hw.core.errors import (
@@ -23,12 +25,14 @@ from reservoir_hw.core.errors import (
     InputRangeError,
     NotOpen,
     NotSupported,
+    OutputFault,
     ShapeError,
     StateLost,
 )
 from reservoir_hw.core.inputs import Inputs
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.tokenizer import CharTokenizer
+from reservoir_hw.experiment.deploy.infer import run_series
 from reservoir_hw.readout import LinearReadout, ReservoirLayer, ReservoirLM, RidgeReadout, random_embedding
 from reservoir_hw.readout.edge.bundle import Bundle
 from reservoir_hw.readout.edge.latency import Histogram
@@ -87,6 +91,73 @@ def test_another_device_is_refused(series: Path) -> None:
 def test_a_device_of_another_width_is_refused_even_then(series: Path) -> None:
     with pytest.raises(ConfigurationError, match="reservoir 0 has nodes 31, the model was trained on nodes 30"):
         EdgeRunner(series, {**DEVICE, "nodes": 31}, any_device=True)
+
+
+class Doubling(Toy):
+    """Answers in any precision; what it is driven with must lie within 0.1."""
+
+    def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+        del out
+        return super()._run(u.astype(np.float64), None).astype(self.spec.dtype)
+
+
+@pytest.mark.parametrize(("trained", "there"), [("float32", "float64"), ("float64", "float32")])
+def test_a_device_of_another_precision(
+    trained: Any, there: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The limit 0.1 itself passes: it is larger in float32 than in float64."""
+    declared = {"input_range": (-0.1, 0.1), "continuity": "held"}
+    u = (0.1 * np.random.default_rng(0).choice([-1.0, 0.3, 1.0], (1, 200, 2))).astype(trained)
+    with Doubling(dtype=trained, **declared) as device:
+        states = device.run(u)
+        readout = RidgeReadout(1e-9).fit(states, np.stack([states[..., 0] ** 2, 1e4 * states[..., 1]], -1))
+        export_model(readout, tmp_path / "m.rhw", reservoirs=device)
+        with EdgeRunner(tmp_path / "m.rhw", device) as runner:
+            expected = runner.run(u)
+            assert runner.casts == ()
+    assert not caplog.records
+    with Doubling(dtype=there, **declared) as device, EdgeRunner(tmp_path / "m.rhw", device) as runner:
+        (cast,) = runner.casts
+        (told,) = caplog.records
+        assert told.getMessage() == str(cast)
+        assert f"gives states of {there}, and the model was trained on {trained}" in str(cast)
+        assert cast.largest_error is not None
+        assert cast.largest_output is not None
+        allowed = 3 * max(cast.largest_error, 1e-7 * cast.largest_output)
+        found = runner.run(u)
+        assert np.abs(found - expected).max() <= allowed
+        runner.reset()
+        np.testing.assert_allclose(
+            np.stack([runner.step(u[:, step]) for step in range(200)], 1), found, rtol=0, atol=allowed
+        )
+        # The readout itself, as it was trained.
+        device.reset()
+        assert np.abs(readout.predict(device.run(u.astype(there).clip(-0.1, 0.1))) - expected).max() <= allowed
+    with (
+        Doubling(dtype=there, **declared, nodes=3) as device,
+        pytest.raises(ConfigurationError, match="nodes 3"),
+    ):
+        EdgeRunner(tmp_path / "m.rhw", device, any_device=True)
+
+
+@pytest.mark.parametrize("stepwise", [False, True])
+def test_outputs_that_are_not_finite(stepwise: bool, tmp_path: Path) -> None:
+    """From the step on where states reach 1e300 nothing is answered; what came before is kept."""
+    u = drive(40)
+    with Toy(continuity="held") as device:
+        export_model(RidgeReadout(1e-3).fit(device.run(u), u[..., :1]), tmp_path / "m.rhw", reservoirs=device)
+        with EdgeRunner(tmp_path / "m.rhw", device) as runner:
+            whole = runner.run(u)
+            u = u.astype(np.float64)
+            u[0, 30] = 1e300
+            answered: list[np.ndarray] = []
+            with pytest.raises(OutputFault, match=r"RidgeReadout gives -?inf \(sequence 0, step 30, output 0\)"):
+                run_series(runner, u, lambda *_: None, stepwise=stepwise, answered=answered)
+            np.testing.assert_allclose(np.concatenate(answered, 1), whole[:, :30], rtol=1e-5)
+            with pytest.raises(StateLost, match="call reset"):
+                runner.step(u[:, 31])
+            runner.reset()
+            runner.step(u[:, 31])
 
 
 def test_the_number_of_reservoirs(series: Path) -> None:
@@ -186,7 +257,7 @@ def test_the_tokenizer_of_another_model(words: Path, tmp_path: Path) -> None:
     (tmp_path / "open/tokenizer.json").write_bytes(text)
     manifest = json.loads((tmp_path / "open/manifest.json").read_text())
     manifest["files"]["tokenizer.json"] = {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}
-    (tmp_path / "open/manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "open/manifest.json").write_text(json.dumps(sealed(manifest)))
     with pytest.raises(ConfigurationError, match=r"tokenizer.json has 3 tokens, the model \d+: it belongs to another"):
         EdgeRunner(tmp_path / "open", {**DEVICE, "inputs": 4})
 
@@ -322,7 +393,7 @@ def test_a_manifest_that_contradicts_itself(series: Path, tmp_path: Path, change
         archive.extractall(tmp_path / "open")
     manifest = json.loads((tmp_path / "open" / "manifest.json").read_text())
     change(manifest)
-    (tmp_path / "open" / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "open" / "manifest.json").write_text(json.dumps(sealed(manifest)))
     with pytest.raises(ConfigurationError, match=message):
         EdgeRunner(tmp_path / "open", DEVICE)
 

@@ -195,6 +195,32 @@ def test_fp32_weights_arrive_bit_by_bit(tmp_path: Path) -> None:
     np.testing.assert_array_equal(outputs[0].view(np.uint32), weights.view(np.uint32))
 
 
+@pytest.mark.parametrize(
+    "compiler",
+    [
+        pytest.param(name, marks=pytest.mark.skipif(shutil.which(name) is None, reason=f"there is no {name} here"))
+        for name in ("gcc", "clang", "arm-none-eabi-gcc")
+    ],
+)
+def test_no_warning_where_everything_is_inlined(compiler: str, tmp_path: Path) -> None:
+    """Of widths that are a multiple of four GCC for Arm would warn of a loop that has nothing to do."""
+    (tmp_path / "main.c").write_text(
+        '#include "readout.h"\nvoid answer(const float *s, const float *u, float *y);\n'
+        "void answer(const float *s, const float *u, float *y) { (void)u; (void)CALL; }\n"
+    )
+    cases: Any = (
+        (100, "fp32", 0, "-O2"), (200, "fp32", 4, "-O3"), (512, "int8", 0, "-O3"), (102, "fp32", 1, "-O3"),
+    )  # fmt: skip
+    for nodes, precision, inputs, optimised in cases:
+        limits = ranges(nodes, nodes + inputs) if precision == "int8" else {}
+        header = c_header(ridge(nodes + inputs, 2, inputs=inputs), precision=precision, **limits)
+        (tmp_path / "readout.h").write_text(header, encoding="ascii")
+        call = "readout_predict(s, u, y)" if inputs else "readout_predict(s, y)"
+        command = [compiler, "-std=c99", "-Wall", "-Wextra", "-Werror", optimised, f"-DCALL={call}", "-c", "main.c"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 @needs_cc
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())

@@ -225,7 +225,7 @@ class Connection:
 
     def attach(self) -> Declaration:
         """Take the device, at rest for one sequence; what it is."""
-        return declaration_of(self._ask_map(Operation.ATTACH))
+        return self._declaration(Operation.ATTACH)
 
     def reset(self, batch: int) -> None:
         """Bring the device to rest for `batch` sequences."""
@@ -248,7 +248,7 @@ class Connection:
 
     def upload(self, arrays: Mapping[str, np.ndarray]) -> Declaration:
         """Program the device; what it is then."""
-        return declaration_of(self._ask_map(Operation.UPLOAD, pack_arrays(arrays)))
+        return self._declaration(Operation.UPLOAD, pack_arrays(arrays))
 
     def load_readout(self, weights: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> None:
         """Give the device a readout: weights (outputs, nodes), scale and bias (outputs,)."""
@@ -426,6 +426,10 @@ class Connection:
                 f"{self.address}: this connection can no longer be used ({reason}); close() and open() make a new one"
             )
 
-    def _ask_map(self, operation: Operation, payload: bytes = b"") -> dict[str, Any]:
+    def _declaration(self, operation: Operation, payload: bytes = b"") -> Declaration:
         self.send(operation, payload)
-        return unpack_map(self.receive()[1])
+        answer = self.receive()[1]
+        try:
+            return declaration_of(unpack_map(answer))
+        except ProtocolError as error:
+            raise self.broken(f"the answer to {operation.name}: {error}") from error

@@ -58,6 +58,21 @@ def _print_trace(store: StateStore, *, json: bool) -> None:
     print_tables([table(about)])
 
 
+@app.command("export")
+def export(
+    trace: TracePath,
+    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="states.nc (NetCDF) or states.csv.")],
+    dataset: Annotated[str | None, typer.Option("--dataset", metavar="NAME", help="This data set alone.")] = None,
+) -> None:
+    """Write inputs and states into one file for other programs, such as xarray and pandas."""
+    from reservoir_hw.core.store import StateStore
+    from reservoir_hw.experiment.states.traces.exporting import export_trace
+
+    with progress_bar() as progress:
+        path = export_trace(StateStore.open(trace), to, dataset=dataset, progress=progress)
+    typer.echo(f"{path} has {path.stat().st_size:,} bytes")
+
+
 @app.command("diff")
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="The reference.")],

@@ -336,5 +336,6 @@ def create_timing(
         fill_value=float("nan"),
         compressors=codecs(),
         attributes=None if attributes is None else dict(attributes),
+        dimension_names=("group", "chunk", "start_and_duration_s"),
         overwrite=overwrite,
     )

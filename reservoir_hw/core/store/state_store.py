@@ -178,10 +178,12 @@ class StateStore:
         steps: int = 0,
         group: int | None = None,
         dtype: Literal["float32", "float64"] = "float32",
+        units: tuple[str, str] = ("1", "1"),
         facts: Mapping[str, Any] | None = None,
     ) -> Dataset:
         """A new data set; its time axis has `steps` steps and grows when more is written.
 
+        `units` are those of inputs and states, for readers such as xarray.
         `facts` are kept as its attributes; `from_rest: false` says that its sequences do not begin at rest.
         """
         self._home.refuse_if_reading()
@@ -200,7 +202,9 @@ class StateStore:
         with self._home.writing():
             try:
                 made = self._root.create_group(unfinished, overwrite=unfinished != name, attributes=plain(facts or {}))
-                for array, width, axis in (("inputs", inputs, "channel"), ("states", nodes, "node")):
+                for array, width, axis, unit in (
+                    ("inputs", inputs, "channel", units[0]), ("states", nodes, "node", units[1]),
+                ):  # fmt: skip
                     made.create_array(
                         array,
                         shape=(sequences, steps, width),
@@ -209,6 +213,7 @@ class StateStore:
                         fill_value=float("nan"),
                         compressors=codecs(),
                         dimension_names=("sequence", "step", axis),
+                        attributes={"units": unit},
                     )
                 create_timing(made, -(-sequences // group), -(-steps // chunk_steps))
                 if self._local is None:
@@ -313,7 +318,8 @@ class StateStore:
                 raise
             self._home.remove("snapshots/zarr.json")
             group = self._root.create_group("snapshots")
-        group.create_array(slot, data=data, overwrite=True, compressors=[Crc32cCodec()])
+        codec = [Crc32cCodec()]
+        group.create_array(slot, data=data, overwrite=True, compressors=codec, dimension_names=(f"byte_of_{slot}",))
 
 
 def plain_path(path: str | Path) -> str:

@@ -60,6 +60,9 @@ def test_a_result_is_short_in_words_and_gives_its_arrays(tmp_path: Path) -> None
     np.testing.assert_array_equal(result.outputs(), result.outputs(1))
     assert result.targets().shape == result.outputs().shape
     assert result.states()["train"].shape == (1, 300, 20)
+    frame = result.to_frame()
+    assert list(frame["model"]) == [row.label for row in result.rows]
+    assert list(frame["nrmse"]) == [row.evaluation.metrics["nrmse"] for row in result.rows]
     assert result.plot(2).axes[0].get_title() == "ESN(20) alpha=1"
     with pytest.raises(ConfigurationError, match=r"row 0 is not that of a readout; there are: 1 \(ESN\(20\) alpha"):
         result.outputs(0)

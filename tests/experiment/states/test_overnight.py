@@ -87,10 +87,11 @@ def test_no_step_counts_twice_or_under_another_setting(tmp_path: Path, monkeypat
     Path("lab.yaml").write_text(FILE)
     power(0.2)
     random = np.random.default_rng(8)
-    said = []
+    said, path = [], ""
     for number, how in enumerate(("Ctrl-C", "kill -9", "power cycle", "Ctrl-C", "kill -9")):
         process = harvest()
         store = committed(float(random.uniform(1.0, 2.0)))
+        path = store.path
         process.send_signal(signal.SIGINT if how == "Ctrl-C" else signal.SIGKILL)
         _, errors = process.communicate(timeout=30)
         safe = StateStore.open(store.path).committed
@@ -113,7 +114,7 @@ def test_no_step_counts_twice_or_under_another_setting(tmp_path: Path, monkeypat
     assert last.returncode == 0, errors
     assert "harvested in 6 pieces, 5 seams" in output
     assert len(said) == 2
-    store = StateStore.open(store.path)
+    store = StateStore.open(path)
     task = Experiment.from_file("lab.yaml").points[0].config.task.build()
     weights = np.linspace(-1, 1, 10)
     for name, inputs in (

@@ -1,0 +1,101 @@
+"""A store as one file for other programs: NetCDF, or a table of numbers."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.store import Dataset, Region, StateStore
+from reservoir_hw.experiment.states.progress import Progress, StepCounter
+
+
+def export_trace(
+    store: StateStore, path: str | Path, *, dataset: str | None = None, progress: Progress | None = None
+) -> Path:
+    """Write inputs and states into a new file; steps that were never written are NaN.
+
+    `.nc` is NetCDF 3 with 64-bit offsets, made in memory: for each data set variables such as `train_inputs` (sequence,
+    step, channel) and `train_states` (sequence, step, node). `.csv` is a table with the columns dataset, sequence,
+    step, u0 and so on, x0 and so on. `dataset` names the only one that is written. Raises `ConfigurationError` for
+    another ending, or a file that is there.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in (".nc", ".csv"):
+        raise ConfigurationError(f"--to {path}: the name ends with .nc (NetCDF) or .csv")
+    if path.exists():
+        raise ConfigurationError(f"{path} exists already; name another file, or remove it first")
+    if not path.parent.is_dir():
+        raise ConfigurationError(f"--to {path}: there is no folder {path.parent}")
+    datasets = store.datasets if dataset is None else {dataset: store.dataset(dataset)}
+    counter = StepCounter(progress, sum(one.sequences * one.steps for one in datasets.values()))
+    counter.say(f"writing {path}")
+    # It appears whole, or not at all.
+    making = path.with_name(f".{path.name}.partial")
+    try:
+        write = _write_netcdf if path.suffix.lower() == ".nc" else _write_csv
+        write(making, store, datasets, counter)
+        making.rename(path)
+    finally:
+        making.unlink(missing_ok=True)
+    return path
+
+
+def _write_netcdf(path: Path, store: StateStore, datasets: dict[str, Dataset], counter: StepCounter) -> None:
+    try:
+        from scipy.io import netcdf_file
+    except ImportError as error:
+        raise MissingExtra("NetCDF needs scipy: pip install 'reservoir-hw[sim]'") from error
+    with netcdf_file(str(path), "w", version=2) as file:
+        file.source = f"reservoir_hw, {store.path}"
+        for name, one in datasets.items():
+            prefix = name.replace(".", "_")
+            axes = {
+                "sequence": one.sequences,
+                "step": one.steps,
+                "channel": one.inputs.shape[2],
+                "node": one.states.shape[2],
+            }
+            for axis, size in axes.items():
+                file.createDimension(f"{prefix}_{axis}", size)
+            for array, axis in (("inputs", "channel"), ("states", "node")):
+                kept = getattr(one, array)
+                of = tuple(f"{prefix}_{each}" for each in ("sequence", "step", axis))
+                variable = file.createVariable(f"{prefix}_{array}", kept.dtype, of)
+                variable.units = str(kept.attrs.get("units", "1"))
+                variable[:] = np.nan
+            for region in one.regions():
+                inputs, states = _read(one, region)
+                at = (region.rows, slice(region.start, region.stop))
+                file.variables[f"{prefix}_inputs"][at] = inputs
+                file.variables[f"{prefix}_states"][at] = states
+                counter.add(inputs.shape[0] * inputs.shape[1])
+
+
+def _write_csv(path: Path, store: StateStore, datasets: dict[str, Dataset], counter: StepCounter) -> None:
+    del store
+    widths = {(one.inputs.shape[2], one.states.shape[2]) for one in datasets.values()}
+    if len(widths) > 1:
+        raise ConfigurationError("the data sets have other numbers of channels or nodes: name one (--dataset)")
+    ((channels, nodes),) = widths
+    with path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(
+            ["dataset", "sequence", "step", *(f"u{i}" for i in range(channels)), *(f"x{i}" for i in range(nodes))]
+        )
+        for name, one in datasets.items():
+            for region in one.regions():
+                inputs, states = _read(one, region)
+                for row in range(inputs.shape[0]):
+                    for t in range(inputs.shape[1]):
+                        # As short as the number allows: a reader gets the same bits.
+                        numbers = map(str, (*inputs[row, t], *states[row, t]))
+                        table.writerow([name, region.rows.start + row, region.start + t, *numbers])
+                counter.add(inputs.shape[0] * inputs.shape[1])
+
+
+def _read(dataset: Dataset, region: Region) -> tuple[np.ndarray, np.ndarray]:
+    at = (region.rows, slice(region.start, region.stop))
+    return dataset.inputs[at], dataset.states[at]

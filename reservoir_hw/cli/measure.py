@@ -31,6 +31,12 @@ def measure(
     repeats: Annotated[int, typer.Option(min=2, help="How often a device is driven with the same inputs.")] = 10,
     input_range: InputRangeOption = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the inputs.")] = 0,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STEPS|TIME", help="Of a device: take fewer repeats, e.g. 20000 or 20m. (default: no limit)"
+        ),
+    ] = None,
     folder: Annotated[Path, typer.Option(help="Where the folder with the results is made.")] = Path("runs"),
     json: JsonOption = False,
 ) -> None:
@@ -54,6 +60,8 @@ def measure(
             input_range=input_range,
             seed=seed,
             folder=folder,
+            budget=budget,
+            on_plan=lambda plan: typer.echo(plan, err=True),
             progress=progress,
         )
     print_result(result, json=json)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from reservoir_hw.core.budget import parse_budget
 from reservoir_hw.core.errors import ConfigurationError, text_of
 from reservoir_hw.core.hil import GROUPS
 from reservoir_hw.core.reservoir_config import ReservoirConfig
@@ -68,18 +69,9 @@ def runs(
 
 
 def budget(text: str | None) -> tuple[int, float | None]:
-    """Device steps, and seconds where it is a time: "30s", "10m", "2h". Raises `ConfigurationError`."""
-    if text is None:
-        return BUDGET, None
-    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
-    number, unit = (text[:-1], text[-1:]) if text[-1:] in units else (text, "")
-    try:
-        value = float(number) if unit else int(number.replace("_", "").replace(",", ""))
-    except ValueError:
-        value = 0
-    if not 0 < value < float("inf"):
-        raise ConfigurationError(f"{text!r} is no budget: give device steps (20000), or a time (30s, 10m, 2h)")
-    return (BUDGET, value * units[unit]) if unit else (int(value), None)
+    """Device steps, and seconds where it is a time. Raises `ConfigurationError`."""
+    steps, seconds = (None, None) if text is None else parse_budget(text)
+    return steps or BUDGET, seconds
 
 
 def conclude(statement: Statement, error: BaseException) -> None:

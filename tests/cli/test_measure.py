@@ -161,7 +161,7 @@ def test_a_fault_keeps_what_was_finished(tmp_path: Path) -> None:
                 raise DeviceFault("the cable is out")
             return super()._run(u, out)
 
-    with Failing() as device, pytest.raises(DeviceFault, match="cable"):
+    with Failing(step_period_s=1e-6) as device, pytest.raises(DeviceFault, match="cable"):
         measure(device, steps=500, washout=20, repeats=10, folder=tmp_path)
     found = json.loads(next(tmp_path.glob("*/metrics.json")).read_text())
     assert found["status"] == "failed"

@@ -7,6 +7,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,16 +16,19 @@ import safetensors.numpy
 
 from reservoir_hw.backends.replay import ReplayConfig
 from reservoir_hw.core import provenance
+from reservoir_hw.core.budget import parse_budget
 from reservoir_hw.core.errors import ConfigurationError, DeviceError, ReservoirError, StateLost
 from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir, parse_reservoir
+from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import parse_experiment
 from reservoir_hw.experiment.run.folder import new_run_folder
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import InFolder, how_it_ended
+from reservoir_hw.experiment.states.pace import may_be_frozen, measured_pace
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
 from reservoir_hw.measures import (
     MEASURES,
@@ -45,6 +49,8 @@ if TYPE_CHECKING:
 Measurable: TypeAlias = "str | Path | Reservoir | Source"
 
 _WASHOUT = 200
+_PACE_STEPS = 4096
+_FEWEST_REPEATS, _SHORTEST = 2, 1000
 _SHOWN_DELAYS = 12
 
 
@@ -114,6 +120,8 @@ def measure(
     input_range: tuple[float, float] | None = None,
     seed: int = 0,
     folder: str | Path = "runs",
+    budget: str | None = None,
+    on_plan: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> MeasureResult:
     """Take all measures, or those named by `only`, and write them into a new folder in `folder`.
@@ -131,6 +139,11 @@ def measure(
         First steps that do not count; by default 200, or a tenth of a short trace.
     max_delay
         Longest delay of the capacities; by default twice the number of nodes.
+    budget
+        Device steps ("20000") or a time ("20m") that a live device may be driven: fewer repeats are taken, then a
+        shorter long drive.
+    on_plan
+        Is told how many steps a live device will be driven, and for how long, before it is.
 
     What cannot be measured is in `reasons`. A device fault or Ctrl-C ends it; what was finished is in the folder, and
     the error goes on to the caller. Raises `ConfigurationError` for an unknown measure or file, for a reservoir file
@@ -147,9 +160,13 @@ def measure(
             provenance={**provenance.collect(resolved), "measure": settings, "rows": device()},
         )
         result.save()
-        driven = opened.planned_steps(names)
-        counter.total = driven or len(names)
         try:
+            if isinstance(opened, Live):
+                opened, plan = _within_budget(opened, names, budget, washout, max_delay, driving, counter.add)
+                if on_plan is not None:
+                    on_plan(plan)
+            driven = opened.planned_steps(names)
+            counter.total = driven or len(names)
             for measured, found in taken(opened, names, counter):
                 if isinstance(found, Measured):
                     result.measured[measured] = found
@@ -173,6 +190,51 @@ def measure(
                     write_report(result)
             raise
     return result
+
+
+def _within_budget(
+    live: Live,
+    names: list[str],
+    budget: str | None,
+    washout: int | None,
+    max_delay: int | None,
+    driving: dict[str, Any],
+    on_steps: Callable[[int], None],
+) -> tuple[Live, str]:
+    """The device with as many repeats and steps as the budget allows, and what that will take in words.
+
+    Raises `ConfigurationError` for a budget that even the fewest do not fit into.
+    """
+    device, spec = live.reservoir, live.reservoir.spec
+    low, high = driving["input_range"] or spec.input_range or (-1.0, 1.0)
+    u = generator(0, "pace").uniform(low, high, (1, _PACE_STEPS, spec.inputs)).astype(spec.dtype)
+    steps, seconds = (None, None) if budget is None else parse_budget(budget)
+    pace = 1 / spec.step_period_s if spec.step_period_s else None
+    # The noise of a simulation may depend on every drive, so it is driven for its pace only if that is needed.
+    if pace is None and (seconds or not may_be_frozen(spec)):
+        pace = measured_pace(device, u)
+    most = math.inf if budget is None else steps or (seconds or 0.0) * (pace or 0.0)
+    long = driving["steps"]
+    tried = [(repeats, long) for repeats in range(driving["repeats"], _FEWEST_REPEATS - 1, -1)]
+    tried += [(_FEWEST_REPEATS, max(_SHORTEST, round(long * part))) for part in (0.7, 0.5, 0.35, 0.25, 0.15, 0.1)]
+    planned = 0
+    for repeats, shorter in tried:
+        options = {**driving, "repeats": repeats, "steps": min(long, shorter)}
+        live = Live(
+            device, washout=_WASHOUT if washout is None else washout, max_delay=max_delay, on_steps=on_steps, **options
+        )
+        planned = live.planned_steps(names)
+        if planned <= most:
+            fewer = "" if options == driving else f" (with {repeats} repeats, and {options['steps']:,} steps at most)"
+            return live, f"{planned:,} device steps{fewer}{_duration(planned, pace)}"
+    raise ConfigurationError(
+        f"the budget {budget} is too small: at least {planned:,} device steps are needed{_duration(planned, pace)}; "
+        "take fewer measures (only)"
+    )
+
+
+def _duration(steps: int, pace: float | None) -> str:
+    return "" if pace is None else f", about {timedelta(seconds=math.ceil(steps / pace))}"
 
 
 def taken(source: Source, names: Iterable[str], counter: StepCounter) -> Iterator[tuple[str, Measured | str]]:

@@ -6,7 +6,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.experiment.states.plan import Burst
 
 CHUNK_S = 10.0
@@ -23,12 +26,18 @@ def chunk_steps(reservoir: Reservoir, bursts: Sequence[Burst], most: int) -> int
     noise may depend on every drive: it is not measured.
     """
     spec = reservoir.spec
-    if spec.continuity == "free_running" or (spec.continuity == "held" and spec.snapshot):
+    if spec.continuity == "free_running" or may_be_frozen(spec):
         return most
-    steps = CHUNK_S / spec.step_period_s if spec.step_period_s else CHUNK_S * _pace(reservoir, bursts[0])
+    pace = 1 / spec.step_period_s if spec.step_period_s else measured_pace(reservoir, bursts[0].chunks[0].inputs)
+    steps = CHUNK_S * pace
     if spec.continuity == "replayed":
         steps = max(steps, _MEMORIES * spec.memory_steps)
     return max(1, min(most, int(steps)))
+
+
+def may_be_frozen(spec: ReservoirSpec) -> bool:
+    """Whether it goes on from a snapshot as if nothing had been between: a simulation, or a design with a clock."""
+    return spec.continuity == "held" and spec.snapshot
 
 
 def about_progress(reservoir: Reservoir, bursts: Sequence[Burst]) -> str:
@@ -42,12 +51,15 @@ def about_progress(reservoir: Reservoir, bursts: Sequence[Burst]) -> str:
     )
 
 
-def _pace(reservoir: Reservoir, burst: Burst) -> float:
-    """Steps per second, of runs that grow until one takes long enough."""
-    inputs, counted = burst.chunks[0].inputs, replace(reservoir.counters)
+def measured_pace(reservoir: Reservoir, inputs: np.ndarray) -> float:
+    """Steps per second of an open reservoir, of runs of `inputs` (batch, time, inputs) from rest.
+
+    They grow until one takes half a second. The counters of the reservoir stay as they were.
+    """
+    counted = replace(reservoir.counters)
     steps = 1
     while True:
-        reservoir.reset(burst.batch)
+        reservoir.reset(len(inputs))
         started = time.perf_counter()
         reservoir.run(inputs[:, :steps])
         taken = max(time.perf_counter() - started, 1e-9)

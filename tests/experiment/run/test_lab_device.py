@@ -11,6 +11,7 @@ import pytest
 
 from reservoir_hw import Experiment
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.experiment.devices.measure import measure
 from reservoir_hw.experiment.devices.memory import memory_of
 from reservoir_hw.experiment.states.pace import chunk_steps
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk
@@ -158,3 +159,21 @@ def test_the_memory_of_a_device_is_measured(noise: float, expected: int) -> None
     assert abs(found.steps - expected) <= 2
     with Noisy(noise=noise) as toy:
         assert memory_of(toy, 3 if noise else 5).steps is None
+
+
+def test_a_measurement_keeps_to_its_budget(tmp_path: Path) -> None:
+    """Fewer repeats first; what even the fewest exceed is refused before anything is driven."""
+    said: list[str] = []
+    options: dict[str, Any] = {"only": ["consistency", "memory_capacity"], "folder": tmp_path, "max_delay": 10}
+    with Toy(step_period_s=1e-3) as toy:
+        whole = measure(toy, steps=2000, on_plan=said.append, **options)
+        steps = toy.counters.steps
+        assert said[0].startswith(f"{steps:,} device steps, about 0:00:")
+        measure(toy, steps=2000, budget=f"{0.6e-3 * steps}s", on_plan=said.append, **options)
+        fewer = toy.counters.steps - steps
+        assert f"{fewer:,} device steps (with " in said[1]
+        assert 0.3 * steps < fewer <= 0.6 * steps
+        with pytest.raises(ConfigurationError, match=r"the budget 100 is too small: at least [\d,]+ device steps"):
+            measure(toy, steps=2000, budget="100", **options)
+        assert toy.counters.steps == steps + fewer
+    assert whole.measured.keys() == {"consistency", "memory_capacity"}

@@ -11,6 +11,7 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.store import Dataset, StateStore
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Split, Task, TaskConfig, checked_outputs
 from reservoir_hw.tasks.trace import report
+from reservoir_hw.tasks.trace.targets import Target, target_series
 
 
 class TraceConfig(TaskConfig):
@@ -24,6 +25,10 @@ class TraceConfig(TaskConfig):
     delays: Annotated[list[int], Field(min_length=1)] = Field(
         default=[0, 1, 2, 3, 4, 5], description="steps back that are asked for; -3 asks for the input three steps later"
     )
+    target: Target = Field(
+        default="recall", description="of the input and each delay: recall, product, parity, legendre, narma2"
+    )
+    degree: PositiveInt = Field(default=2, description="legendre: of the polynomial")
     train_steps: PositiveInt
     test_steps: PositiveInt | None = Field(default=None, description="by default all that follow")
 
@@ -31,6 +36,8 @@ class TraceConfig(TaskConfig):
     def _fits_together(self) -> Self:
         if len(set(self.delays)) < len(self.delays):
             raise ValueError(f"delays are {self.delays}; they must be different whole numbers")
+        if self.target == "parity" and min(self.delays) < 0:
+            raise ValueError("target parity takes the inputs up to now: delays cannot be negative")
         if self.train_steps < max(self.delays):
             raise ValueError(f"train_steps is {self.train_steps}; it must be at least {max(self.delays)}")
         return self
@@ -43,8 +50,9 @@ class TraceConfig(TaskConfig):
 class Trace(Task):
     """Give back the inputs of a trace, u(t - k) for each k of `delays`; a negative k asks for what comes.
 
-    Inputs are those of one recorded sequence from its first step on, (1, time, inputs) in the dtype of the trace;
-    column i of the targets is channel `channel` at step t - delays[i]. The test follows the training: with
+    `target` asks for a nonlinear function of them instead (`targets.target_series`). Inputs are those of one recorded
+    sequence from its first step on, (1, time, inputs) in the dtype of the trace; column i of the targets is that of
+    channel `channel` with delays[i]. The test follows the training: with
     `training: {continuous: true}` the two are driven without a reset between them, as the recording was, and a replay
     of the trace (`kind: replay`) can stand for the device. Targets from before the recording are NaN: a readout needs
     a washout of at least the longest delay.
@@ -87,7 +95,9 @@ class Trace(Task):
                 f"train_steps {train_steps} and test_steps {test_steps or 'all that follow'}: {trace}, {found.name} "
                 f"has {len(u)} steps" + (f", of which the last {ahead} are only predicted" if ahead else "")
             )
-        targets = np.stack([_shifted(u[:, channel], k, steps) for k in self.delays], axis=1).astype(np.float32)
+        asked = u[:, channel].astype(np.float64)
+        columns = [target_series(asked, config.target, k, config.degree, steps) for k in self.delays]
+        targets = np.stack(columns, axis=1).astype(np.float32)
         self.train = Split(u[None, :train_steps], targets[None, :train_steps])
         self.test = Split(u[None, train_steps:steps], targets[None, train_steps:])
 
@@ -123,10 +133,3 @@ def _inputs(dataset: Dataset, sequence: int, trace: str) -> np.ndarray:
     u = dataset.read_inputs(slice(sequence, sequence + 1), 0, dataset.steps)[0]
     missing = np.isnan(u).any(axis=1)
     return u[: int(missing.argmax())] if missing.any() else u
-
-
-def _shifted(u: np.ndarray, delay: int, steps: int) -> np.ndarray:
-    """u(t - delay) for t from 0 on: (steps,), NaN before the first input."""
-    if delay <= 0:
-        return u[-delay : steps - delay]
-    return np.concatenate([np.full(delay, np.nan), u])[:steps]

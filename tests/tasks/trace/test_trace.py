@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.tasks.task import Row
+from reservoir_hw.tasks.trace.targets import target_series
 from reservoir_hw.tasks.trace.task import Trace
 
 STEPS = 300
@@ -184,3 +185,25 @@ def imported(tmp_path: Path, name: str) -> str:
 
     folder = Path(__file__).parents[3] / "examples" / "measured_devices" / "mappings"
     return import_trace(folder / f"{name}.yaml", tmp_path / "trace").store.path
+
+
+@pytest.mark.parametrize("delay", [0, 1, 3])
+def test_nonlinear_targets(delay: int) -> None:
+    """Beside loops that are written from the definitions."""
+    u = np.random.default_rng(4).uniform(-0.5, 2.0, 50)
+    v = (u - u.min()) / (u.max() - u.min())
+    narma = [0.0, 0.0]
+    for value in v / 2:
+        narma.append(0.4 * narma[-1] + 0.4 * narma[-1] * narma[-2] + 0.6 * value**3 + 0.1)
+    for t in range(delay, 40):
+        expected = {
+            "recall": u[t - delay],
+            "product": u[t] * u[t - delay],
+            "parity": (-1.0) ** sum(u[t - i] < 0 for i in range(delay + 1)),
+            "legendre": (3 * (2 * v[t - delay] - 1) ** 2 - 1) / 2,
+            "narma2": narma[t - delay + 2],
+        }
+        for name, value in expected.items():
+            assert target_series(u, cast(Any, name), delay, 2, 40)[t] == pytest.approx(value, abs=1e-12)
+    for name in ("recall", "product", "parity", "legendre", "narma2"):
+        assert np.isnan(target_series(u, cast(Any, name), delay, 2, 40)[:delay]).all()

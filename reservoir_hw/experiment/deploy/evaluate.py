@@ -190,7 +190,10 @@ def _answers(
         bursts = plan(task, training, chunk_steps=paced, max_batch=batch, splits=splits)
     counter.total = steps_of(bursts)
     counter.say(f"{config.reservoir.name}: judging")
-    states = driven(device, bursts, counter.add, repetitions=training.repetitions)
+    # In the precision of the training, as at the edge.
+    dtype = row.reservoirs[0].numpy_dtype
+    given = driven(device, bursts, counter.add, repetitions=training.repetitions)
+    states = ((chunk, answer.astype(dtype, copy=False)) for chunk, answer in given)
     if not task.closed_loop:
         return [outputs for _, outputs in judged(row.point, task, readout, states, refit=refit)]
     readouts = [readout, *([trained([row.point], task, states)[0][0]] if refit else [])]

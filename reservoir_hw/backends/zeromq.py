@@ -284,6 +284,15 @@ class ZmqReservoir(Reservoir):
         nodes, dtype = self.device_spec.nodes, self.spec.numpy_dtype
         return self._in_flight(((u, np.empty((*u.shape[:2], nodes), dtype), 0) for u in chunks), outputs=False)
 
+    def read_back(self) -> dict[str, Any]:
+        """What the device behind the server says of its settings."""
+        return dict(self._declaration.settings)
+
+    @property
+    def tolerances(self) -> Mapping[str, float]:
+        """Those that the server declares."""
+        return self._declaration.tolerances
+
     def _settings(self) -> dict[str, Any]:
         timing = self._last_timing
         return {

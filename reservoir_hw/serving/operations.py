@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, Discontinuity, ProtocolError, text_of
+from reservoir_hw.core.provenance import plain
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.drivers.zeromq.error_codes import Code, Refusal
@@ -78,6 +79,8 @@ def declaration_of(reservoir: Reservoir, inputs: Encoding, states: Encoding) -> 
         "states": list(states),
         "chunked": is_chunked(reservoir),
         "readout": True,
+        "settings": plain(reservoir.read_back()),
+        "tolerances": dict(reservoir.tolerances),
         # `Reservoir.run` has looked at them; only a narrower number could still overflow.
         "finite": reservoir.states_are_checked and (states.number.kind == "i" or states.number == spec.numpy_dtype),
     }

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from served import ipc_address, served
 
 from reservoir_hw import open_reservoir
 from reservoir_hw.core.configuration import Document
@@ -24,7 +25,7 @@ from reservoir_hw.core.errors import (
     StateLost,
 )
 from reservoir_hw.core.functions import name_of
-from reservoir_hw.core.reservoir_config import parse_reservoir
+from reservoir_hw.core.reservoir_config import build_reservoir, parse_reservoir
 from reservoir_hw.core.spec import Identity
 
 U = np.linspace(-1, 1, 12).reshape(1, 12, 1)
@@ -318,3 +319,15 @@ def test_another_device_is_not_an_old_recording_of_this_one() -> None:
         other = film.spec.identity
         assert other.content.startswith(ideal.spec.identity.content)
         assert not ideal.spec.identity.matches(other.fingerprint, other.content)
+
+
+def test_a_served_function_tells_its_settings() -> None:
+    over = {"setup_call": "lab_bench:set_bias", "params": {"bias_v": 0.2}, "tolerance": {"bias_v": 0.01}}
+    device = build_reservoir(parse_reservoir(Document.from_mapping(bench(**over), "test")))
+    with (
+        ipc_address() as address,
+        served(device, address),
+        open_reservoir({"kind": "zmq", "address": address}) as reservoir,
+    ):
+        assert reservoir.read_back() == {"bias_v": 0.2}
+        assert reservoir.tolerances == {"bias_v": 0.01}

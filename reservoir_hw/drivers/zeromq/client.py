@@ -63,6 +63,8 @@ class Declaration:
     chunked: bool
     readout: bool
     finite: bool
+    settings: Mapping[str, Any]
+    tolerances: Mapping[str, float]
 
 
 def declaration_of(content: Mapping[str, Any]) -> Declaration:
@@ -76,7 +78,11 @@ def declaration_of(content: Mapping[str, Any]) -> Declaration:
         if not isinstance(entry, list) or len(entry) != 2:
             raise ProtocolError(f"the declaration of the device lacks {name}: [dtype, scale]")
         encodings.append(checked_encoding(*entry))
-    return Declaration(spec, *encodings, chunked=chunked, readout=bool(readout), finite=content.get("finite") is True)
+    told = [content.get(name, {}) for name in ("settings", "tolerances")]
+    if not all(isinstance(one, dict) for one in told) or not all(isinstance(x, int | float) for x in told[1].values()):
+        raise ProtocolError("settings and tolerances in the declaration of the device are maps, the second of numbers")
+    finite = content.get("finite") is True
+    return Declaration(spec, encodings[0], encodings[1], chunked, bool(readout), finite, told[0], told[1])
 
 
 def status_of(address: str, *, timeout_s: float = 5.0) -> dict[str, Any]:

@@ -6,6 +6,7 @@ text in any case, and tells one version of a function from another.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import hashlib
 import inspect
@@ -69,8 +70,6 @@ def import_function(target: str, key: str) -> Callable[..., Any]:
     look_in_current_folder()
     try:
         found: Any = import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
     except Exception as error:
         if digest:
             raise _no_longer_given(target, key, "this process does not have it") from error
@@ -79,6 +78,15 @@ def import_function(target: str, key: str) -> Callable[..., Any]:
             f"{key}: {target!r} cannot be imported: {type(error).__name__}: {error} "
             "(looked in the current folder and in sys.path)"
         ) from error
+    try:
+        for part in name.split("."):
+            found = getattr(found, part)
+    except AttributeError as error:
+        if digest:
+            raise _no_longer_given(target, key, "this process does not have it") from error
+        close = difflib.get_close_matches(name, dir(found), 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ConfigurationError(f"{key}: {module} has no function {name!r}{hint}") from error
     if not callable(found):
         raise ConfigurationError(f"{key}: {target!r} is not a function")
     if digest and digest != _digest(found):

@@ -24,6 +24,7 @@ from reservoir_hw.core.errors import (
 )
 from reservoir_hw.core.hostlock import HostLocks
 from reservoir_hw.core.inputs import Inputs, OutOfRange
+from reservoir_hw.core.interrupts import HeldInterrupts
 from reservoir_hw.core.reset import ResetByCommand, ResetPolicy
 from reservoir_hw.core.signal import Mask, MaskConfig
 from reservoir_hw.core.spec import Counters, Latency, ReservoirSpec
@@ -198,21 +199,22 @@ class Reservoir(ABC):
         return self
 
     def close(self) -> None:
-        """Leave the device in its safe state and give it back. Idempotent."""
-        self.closing = True
-        try:
-            if self._connected:
-                self._close()
-                self.unsafe = None
-        except BaseException as error:
-            self.unsafe = f"{type(error).__name__}: {text_of(error)}"
-            raise
-        finally:
-            self._connected = False
-            self._spec = self._device_spec = None
-            self._driving.close()
-            self._locks.release()
-            self.closing = False
+        """Leave the device in its safe state and give it back. Idempotent. Ctrl-C acts afterwards."""
+        with HeldInterrupts():
+            self.closing = True
+            try:
+                if self._connected:
+                    self._close()
+                    self.unsafe = None
+            except BaseException as error:
+                self.unsafe = f"{type(error).__name__}: {text_of(error)}"
+                raise
+            finally:
+                self._connected = False
+                self._spec = self._device_spec = None
+                self._driving.close()
+                self._locks.release()
+                self.closing = False
 
     def __enter__(self) -> Self:
         return self.open()
@@ -224,8 +226,11 @@ class Reservoir(ABC):
         # What went wrong first is what the caller must learn.
         try:
             self.close()
-        except Exception as closing:
-            error.add_note(f"closing the device failed too: {type(closing).__name__}: {closing}")
+        except BaseException as closing:
+            if self.unsafe:
+                error.add_note(f"closing the device failed too: {self.unsafe}")
+            if isinstance(error, Exception) and not isinstance(closing, Exception):
+                raise
 
     def reset(self, batch: int = 1) -> None:
         """Bring the device to its rest state, for `batch` sequences side by side."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 
 import numpy as np
@@ -34,6 +35,20 @@ def close() -> None:
     calls.append("close")
 
 
+def hangs_on_close() -> None:
+    released.wait()
+
+
+def stop() -> None:
+    calls.append("stop")
+    released.set()
+
+
+def gets_an_interrupt_on_close() -> None:
+    signal.raise_signal(signal.SIGINT)
+    calls.append("close")
+
+
 def step(u: np.ndarray) -> list[float]:
     global charge
     charge = charge / 2 + u[0]
@@ -51,6 +66,8 @@ def waits(u: np.ndarray) -> list[float]:
 
 
 def burst(u: np.ndarray) -> np.ndarray:
+    if np.all(u == 7):
+        raise ValueError("seven")
     return np.array([step(row) for row in u])
 
 

@@ -153,11 +153,31 @@ def test_a_function_that_hangs_is_given_up() -> None:
         reservoir.reset(1)
     with pytest.raises(DeviceFault, match=r"still runs.*lab_bench:close was not called"):
         reservoir.close()
+    with pytest.raises(DeviceFault, match=r"still runs.*lab_bench:close was not called"):
+        reservoir.open()
     assert "close" not in lab_bench.calls
     lab_bench.released.set()
+    with reservoir:
+        assert lab_bench.calls[-2:] == ["close", "reset"]
     with open_reservoir(bench(**{**over, "call": "lab_bench:step"})) as well:
         np.testing.assert_allclose(well.run(U), truth(U))
     assert lab_bench.calls[-1] == "close"
+
+
+def test_a_close_that_hangs_is_stopped_and_one_that_is_interrupted_is_not() -> None:
+    over = {"close_call": "lab_bench:hangs_on_close", "stop_call": "lab_bench:stop", "timeout_s": 0.2}
+    reservoir = open_reservoir(bench(**over))
+    import lab_bench  # pyright: ignore[reportMissingImports]
+
+    with pytest.raises(DeviceTimeout, match="stop_call was called beside it; see that the device is in its safe state"):
+        reservoir.close()
+    assert lab_bench.calls[-1] == "stop"
+    assert reservoir.unsafe is not None
+    interrupted = open_reservoir(bench(close_call="lab_bench:gets_an_interrupt_on_close"))
+    with pytest.raises(KeyboardInterrupt):
+        interrupted.close()
+    assert lab_bench.calls[-1] == "close"
+    assert interrupted.unsafe is None
 
 
 def test_a_procedure_runs_once_per_step() -> None:
@@ -190,9 +210,12 @@ def test_faults_name_the_function_and_the_step_and_keep_the_states() -> None:
         pytest.raises(DeviceFault, match=r"at step 0: returned an array of shape \(1,\) instead of \(2,\)"),
     ):
         reservoir.run(U)
-    odd = open_reservoir(bench(call="lab_bench:not_numbers"))
-    with odd, pytest.raises(DeviceFault, match="at step 0"):
+    with open_reservoir(bench(call="lab_bench:not_numbers")) as odd, pytest.raises(DeviceFault, match="at step 0"):
         odd.run(U)
+    with open_reservoir(bench(call="lab_bench:burst", mode="run")) as reservoir:
+        reservoir.run(U[:, :8])
+        with pytest.raises(DeviceFault, match=r"lab_bench:burst in steps 8 to 11 \(lab_bench.py:\d+\): ValueError"):
+            reservoir.run(np.full((1, 4, 1), 7.0))
 
 
 def test_ranges_hold_and_continuity_is_what_was_declared() -> None:
@@ -223,9 +246,10 @@ def test_real_devices_are_locked_and_simulated_ones_are_not() -> None:
 @pytest.mark.parametrize(
     ("over", "message"),
     [
-        ({"call": "lab_bench:nothing"}, "cannot be imported"),
+        ({"call": "lab_bench:stepp"}, r"reservoir\.call: lab_bench has no function 'stepp'; did you mean 'step'"),
         ({"call": "lab_bench.step"}, "did you mean lab_bench:step"),
         ({"params": {"bias_v": 1}}, r"reservoir\.params\.bias_v: no function has an argument of this name"),
+        ({"params": {"bais_v": 1}, "setup_call": "lab_bench:set_bias"}, r"params\.bais_v: did you mean 'bias_v'\?"),
         ({"setup_call": "lab_bench:set_bias"}, r"reservoir\.setup_call: lab_bench:set_bias.*'bias_v'"),
         ({"params": {"bias_v": {}}, "setup_call": "lab_bench:set_bias"}, r"params\.bias_v"),
         ({"call": "no_such_bench:step"}, r"reservoir\.call: 'no_such_bench:step' cannot be imported"),

@@ -51,7 +51,7 @@ def test_a_function_gets_the_configuration(
         ("leaves", DeviceFault, "hil_bench:leaves: SystemExit: gone"),
         ("busy", DeviceBusy, "bob has it"),
         ("number", ConfigurationError, "hil: 'hil_bench:number' is not a function"),
-        ("nothing", ConfigurationError, "hil: 'hil_bench:nothing' cannot be imported"),
+        ("nothing", ConfigurationError, "hil: hil_bench has no function 'nothing'"),
     ):
         with pytest.raises(error, match=message):
             perform(f"hil_bench:{name}", config, tmp_path, 1.0)

@@ -206,7 +206,7 @@ def test_a_baseline(tmp_path: Path) -> None:
         ("golden: nothing", [], "nothing is not a store of states"),
         ("golden: lab.py", [], "it is a file"),
         ("golden: trace", [], "trace was recorded with 1 inputs and 20 nodes, the device has 1 and 5"),
-        ("safe_check: lab:nothing", [], "error: hil.safe_check: 'lab:nothing' cannot be imported"),
+        ("safe_check: lab:nothing", [], "error: hil.safe_check: lab has no function 'nothing'"),
         ("fault: [./nothing, now]", [], "error: hil.fault: './nothing now' cannot be started in "),
     ],
 )

@@ -251,7 +251,7 @@ def test_flaky_hardware(folder: Path) -> None:
     status, said = session("--reservoir=bench.yaml", "--reruns=2", "--reservoir-html=page.html")
     assert status == 1, said
     found = {name.removesuffix("[bench]"): attempts for name, attempts in cases().items()}
-    fault = "DeviceFault: lab:measure (lab.py:9): RuntimeError: the amplifier has tripped"
+    fault = "DeviceFault: lab:measure in steps 0 to 4 (lab.py:9): RuntimeError: the amplifier has tripped"
     last = {name: attempts[-1] for name, attempts in found.items()}
     assert (last["test_flaky"]["attempts"], last["test_flaky"]["problem"]) == ("2", "")
     assert fault in last["test_flaky"]["first_error"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import sysconfig
 import traceback
@@ -43,16 +44,20 @@ class LabFunctions:
     def __init__(self, targets: Mapping[str, str], params: Mapping[str, Any], timeout_s: float | None) -> None:
         self._targets = targets
         self._functions: dict[str, Callable[..., Any]] = {}
-        taken: set[str] = set()
-        for key, target in self._targets.items():
-            function = import_function(target, f"reservoir.{key}")
-            given = _taken(function, params, ARGUMENTS[key], f"reservoir.{key}: {without_digest(target)}")
-            taken |= given.keys()
-            self._functions[key] = partial(function, **given) if given else function
-        left = [name for name in params if name not in taken]
-        if left:
-            names = ", ".join(without_digest(target) for target in self._targets.values())
-            raise ConfigurationError(f"reservoir.params.{left[0]}: no function has an argument of this name ({names})")
+        imported = {key: import_function(target, f"reservoir.{key}") for key, target in targets.items()}
+        given = {key: _taken(function, params, ARGUMENTS[key]) for key, function in imported.items()}
+        unknown = [name for name in params if not any(name in taken for taken in given.values())]
+        if unknown:
+            arguments = [name for key, function in imported.items() for name in _named(function, ARGUMENTS[key])]
+            close = difflib.get_close_matches(unknown[0], arguments, 1)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            names = ", ".join(without_digest(target) for target in targets.values())
+            raise ConfigurationError(
+                f"reservoir.params.{unknown[0]}: {hint}no function has an argument of this name ({names})"
+            )
+        for key, function in imported.items():
+            _refuse_misfit(function, ARGUMENTS[key], given[key], f"reservoir.{key}: {without_digest(targets[key])}")
+            self._functions[key] = partial(function, **given[key]) if given[key] else function
         self._thread = None if timeout_s is None else CallingThread(timeout_s)
 
     def has(self, key: str) -> bool:
@@ -63,24 +68,24 @@ class LabFunctions:
         self,
         key: str,
         *arguments: Any,
-        step: int | None = None,
+        at: str = "",
         states: np.ndarray | None = None,
         allowed_s: float = 0.0,
     ) -> Any:
         """What this function returns.
 
-        Raises `DeviceFault`, or what of it fits, which says whose code failed, at which step and line. It carries
-        `states` (batch, time, nodes) before the step. `allowed_s` is added to the longest wait.
+        Raises `DeviceFault`, or what of it fits, which says whose code failed, `at` which steps (" at step 3") and at
+        which line. It carries `states` (batch, time, nodes). `allowed_s` is added to the longest wait.
         """
         function = self._functions[key]
-        with self.faults(key, step, states):
+        with self.faults(key, at, states):
             if self._thread is None:
                 return function(*arguments)
             return self._thread.call(lambda: function(*arguments), allowed_s)
 
     @contextmanager
-    def faults(self, key: str, step: int | None = None, states: np.ndarray | None = None) -> Iterator[None]:
-        """Name this function and step in what goes wrong meanwhile."""
+    def faults(self, key: str, at: str = "", states: np.ndarray | None = None) -> Iterator[None]:
+        """Name this function and steps in what goes wrong meanwhile."""
         try:
             yield
         except ConfigurationError:
@@ -89,11 +94,10 @@ class LabFunctions:
             kinds = {TimeoutError: DeviceTimeout, ConnectionError: DeviceDisconnected}
             kind = next((fault for known, fault in kinds.items() if isinstance(error, known)), DeviceFault)
             what = str(error) if isinstance(error, ReservoirError) else f"{type(error).__name__}: {error}"
-            at = "" if step is None else f" at step {step}"
             raise kind(
                 f"{without_digest(self._targets[key])}{at}{_line(error)}: {what}",
-                steps_done=step or 0,
-                states=None if states is None else states[:, :step],
+                steps_done=0 if states is None else states.shape[1],
+                states=states,
             ) from error
 
     def stop(self) -> None:
@@ -102,31 +106,61 @@ class LabFunctions:
             self._functions["stop_call"]()
 
     def close(self) -> None:
-        """Call `close_call`. If a function still runs, `stop_call` comes first; raises `DeviceFault` if it goes on."""
-        thread = self._thread
-        if thread is not None and not thread.is_free(wait=True) and self.has("stop_call"):
-            self.stop()
-        if thread is not None and not thread.is_free(wait=True):
-            what = f"{without_digest(self._targets['close_call'])} was not called" if self.has("close_call") else ""
-            raise DeviceFault(f"{thread.running_since()}; {what or 'the device is left as it is'}")
+        """Call `close_call`, and `stop_call` where a function still runs or `close_call` itself does not return.
+
+        Raises `DeviceFault` where the device may not be in its safe state.
+        """
+        if self._thread is None:
+            self._close()
+            return
+        called = "stop_call was called beside it" if self.has("stop_call") else "there is no stop_call"
         try:
-            if self.has("close_call"):
-                self.call("close_call")
+            self._thread.stop(self.stop if self.has("stop_call") else None)
+        except DeviceFault as fault:
+            left = f"{without_digest(self._targets['close_call'])} was not called" if self.has("close_call") else ""
+            raise DeviceFault(f"{fault}; {called}; {left or 'the device is left as it is'}") from fault
+        try:
+            self._close()
+        except DeviceTimeout as timeout:
+            if self.has("stop_call"):
+                self.stop()
+            raise DeviceTimeout(f"{timeout}; {called}; see that the device is in its safe state") from timeout
         finally:
-            if thread is not None:
-                thread.end()
+            self._thread.end()
+
+    def _close(self) -> None:
+        if self.has("close_call"):
+            self.call("close_call")
 
 
-def _taken(function: Callable[..., Any], params: Mapping[str, Any], arguments: int, place: str) -> dict[str, Any]:
-    """Of the parameters, those that the function takes by name beside its first arguments."""
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
     try:
-        signature = inspect.signature(function)
+        return inspect.signature(function)
     except (TypeError, ValueError):
-        return {}
-    known = list(signature.parameters.values())
-    named = [one.name for one in known[arguments:] if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-    takes_all = any(one.kind is one.VAR_KEYWORD for one in known)
-    given = {name: value for name, value in params.items() if takes_all or name in named}
+        return None
+
+
+def _named(function: Callable[..., Any], arguments: int) -> list[str]:
+    """The arguments that it takes by name beside its first ones."""
+    signature = _signature(function)
+    known = list(signature.parameters.values()) if signature else []
+    return [one.name for one in known[arguments:] if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+
+
+def _taken(function: Callable[..., Any], params: Mapping[str, Any], arguments: int) -> dict[str, Any]:
+    """Of the parameters, those that the function takes by name beside its first arguments."""
+    signature = _signature(function)
+    if signature and any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values()):
+        return dict(params)
+    names = _named(function, arguments)
+    return {name: value for name, value in params.items() if name in names}
+
+
+def _refuse_misfit(function: Callable[..., Any], arguments: int, given: Mapping[str, Any], place: str) -> None:
+    """Raise `ConfigurationError` where the function cannot be called with its arguments and parameters."""
+    signature = _signature(function)
+    if signature is None:
+        return
     try:
         signature.bind(*range(arguments), **given)
     except TypeError as error:
@@ -134,7 +168,6 @@ def _taken(function: Callable[..., Any], params: Mapping[str, Any], arguments: i
             f"{place}{signature} does not fit: {error}; arguments beside the {arguments} that it gets come from "
             "reservoir.params"
         ) from None
-    return given
 
 
 def _line(error: BaseException) -> str:

@@ -161,6 +161,9 @@ class PythonReservoir(Reservoir):
         return self._functions
 
     def _open(self) -> None:
+        if self._functions is not None:
+            # The last close failed: nothing is called beside what may still run.
+            self._close()
         self._functions = self._config.functions()
         result = self._lab.call("setup_call") if self._lab.has("setup_call") else None
         if isinstance(result, Mapping):
@@ -183,24 +186,31 @@ class PythonReservoir(Reservoir):
 
     def _run(self, u: np.ndarray, out: Any) -> np.ndarray:
         del out
-        config, steps = self._config, u.shape[1]
+        config, steps, first = self._config, u.shape[1], self._first_step()
         period = config.step_period_s or 0.0
         if config.mode == "run":
             # A copy: the function may do with its argument what it likes.
-            answer = self._lab.call("call", u[0].copy(), allowed_s=steps * period)
-            with self._lab.faults("call"):
+            at = f" in steps {first} to {first + steps - 1}"
+            answer = self._lab.call("call", u[0].copy(), at=at, allowed_s=steps * period)
+            with self._lab.faults("call", at):
                 return self._as_states(answer, (steps, config.nodes))[None]
         states = np.empty((1, steps, config.nodes), self.spec.numpy_dtype)
         last = "call" if config.mode == "step" else "read_call"
         for t in range(steps):
-            where = {"step": t, "states": states, "allowed_s": period}
+            at = f" at step {first + t}"
+            where = {"at": at, "states": states[:, :t], "allowed_s": period}
             if config.mode == "step":
                 answer = self._lab.call("call", u[0, t].copy(), **where)
             else:
                 answer = self._measured(u[0, t].copy(), where)
-            with self._lab.faults(last, t, states):
+            with self._lab.faults(last, at, states[:, :t]):
                 states[0, t] = self._as_states(answer, (config.nodes,))
         return states
+
+    def _first_step(self) -> int:
+        """The step of its sequence with which this drive begins."""
+        done = self._driving.steps
+        return done - min(done, self.spec.memory_steps) if self.spec.continuity == "replayed" else done
 
     def _measured(self, u: np.ndarray, where: dict[str, Any]) -> Any:
         self._lab.call("set_call", u, **where)
@@ -210,12 +220,15 @@ class PythonReservoir(Reservoir):
         return self._lab.call("read_call", **where)
 
     def _as_states(self, returned: Any, shape: tuple[int, ...]) -> np.ndarray:
+        if returned is None:
+            raise DeviceFault("returned None: does it end with `return`?")
         if np.asarray(returned).dtype.kind not in "fiub":
             raise DeviceFault(f"returned {np.asarray(returned).dtype} instead of real numbers")
         # A copy: the function may return a buffer that it fills again.
         states = np.array(returned, dtype=self.spec.numpy_dtype)
         if states.shape != shape:
-            raise DeviceFault(f"returned an array of shape {states.shape} instead of {shape}")
+            hint = ": steps come first, return its transpose (.T)" if states.shape == shape[::-1] else ""
+            raise DeviceFault(f"returned an array of shape {states.shape} instead of {shape}{hint}")
         return states
 
     def read_back(self) -> dict[str, Any]:

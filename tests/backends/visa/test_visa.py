@@ -210,7 +210,7 @@ def test_the_interlock_is_asked_before_every_burst(lab: Lab, tmp_path: Path, mon
         assert not lab.on()
     for interlock, said in (
         ("permission:broken", "permission:broken: RuntimeError: the door switch does not answer"),
-        ("permission:absent", "interlock: 'permission:absent' cannot be imported"),
+        ("permission:absent", "interlock: permission has no function 'absent'"),
         ((sys.executable, "-c", "raise SystemExit(1)"), "the interlock .* does not permit a burst"),
     ):
         with (

@@ -23,7 +23,7 @@ def evaluate(
 ) -> None:
     """Judge a trained readout on another device: same task, same test inputs.
 
-    Prints one table: trained and judged here, judged there, refitted there, and the differences with intervals.
+    Prints the metrics here, where it was trained, there, and refitted there; and the differences with intervals.
     Writes a folder with the outputs and a figure of outputs over targets.
     """
     from reservoir_hw.experiment.deploy.evaluate import evaluate as judge

@@ -58,13 +58,13 @@ def print_result(result: InFolder, *, json: bool, now: str = "") -> None:
 
 
 def print_tables(tables: Iterable[Table]) -> None:
-    """Tables with their notes. If the output is not a terminal, they are as wide as they need to be."""
+    """Tables with their notes. Without a terminal they are as wide as they need to be, or as COLUMNS says."""
     from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
 
     console = Console(highlight=False)
-    if not console.is_terminal:
+    if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(highlight=False, width=500)
     for table in tables:
         shown = RichTable(title=Text(table.title), title_justify="left")

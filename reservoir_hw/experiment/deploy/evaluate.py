@@ -32,7 +32,7 @@ from reservoir_hw.tasks.task import Table, Task
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-HOME, THERE, REFITTED = "trained and judged here", "judged there", "refitted there"
+HOME, THERE, REFITTED = "here", "there", "refitted"
 # Points of a scatter.
 _MOST_POINTS = 2000
 
@@ -67,20 +67,17 @@ class Evaluated(InFolder):
         }
 
     def tables(self) -> list[Table]:
-        """One table."""
-        columns = [*self.scores, *self.differences]
-        rows = [
-            [
-                metric,
-                *(f"{found[metric]:.4g}" for found in self.scores.values()),
-                *(str(found[metric]) for found in self.differences.values()),
-            ]
-            for metric in self.scores[HOME]
-        ]
-        note = f"Here: {self.here}. There: {self.there}."
+        """The metrics, and their differences where both outputs are known."""
+        metrics = list(self.scores[HOME])
+        rows = [[metric, *(f"{found[metric]:.4g}" for found in self.scores.values())] for metric in metrics]
+        names = f"Here: {self.here}, where it was trained. There: {self.there}."
+        names += " Refitted: trained anew there." if REFITTED in self.scores else ""
+        tables = [Table("Evaluation", ["metric", *self.scores], rows, names)]
         if self.differences:
-            note += " Differences with intervals of 95 %, from blocks of the test that both answered."
-        return [Table("Evaluation", ["metric", *columns], rows, note)]
+            rows = [[metric, *(str(found[metric]) for found in self.differences.values())] for metric in metrics]
+            note = "Intervals of 95 %, from blocks of the test that both answered."
+            tables.append(Table("Differences", ["metric", *self.differences], rows, note))
+        return tables
 
     def figures(self) -> dict[str, Figure]:
         """Outputs over targets. Needs the `report` extra."""
@@ -142,8 +139,8 @@ def evaluate(
             title=f"{here.label}, evaluated on {config.reservoir.name}",
             folder=new_run_folder(config.run.folder, f"evaluate-{Path(run).resolve().name}"),
             provenance={**provenance.collect(resolved), "rows": []},
-            here=spec.identity.name,
-            there=device.name,
+            here=here.point.config.reservoir.name,
+            there=config.reservoir.name,
             task=task,
             scores={HOME: _scores_of(here)},
             outputs=_outputs_of(here),

@@ -28,7 +28,7 @@ class Difference:
         return asdict(self)
 
     def __str__(self) -> str:
-        return f"{self.value:+.3g} ({self.low:+.3g} to {self.high:+.3g})"
+        return f"{self.value:+.3g} [{self.low:+.3g}, {self.high:+.3g}]"
 
 
 def paired_difference(task: Task, a: np.ndarray, b: np.ndarray) -> dict[str, Difference]:

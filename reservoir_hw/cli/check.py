@@ -38,8 +38,7 @@ def check(
     with own_stdout(json):
         experiment = Experiment(document)
         sweep = None if experiment.config.sweep is None else Sweep(document)
-        for point in experiment.points:
-            point.config.reservoir.check_machine()
+        (sweep or experiment).check_machine()
         cost = (sweep or experiment).estimate()
     if json:
         print_json({"valid": True, "points": len(experiment.points), "estimate": cost.as_dict()})

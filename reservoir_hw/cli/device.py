@@ -61,7 +61,7 @@ def memory(
 ) -> None:
     """Measure after how many steps a device has forgotten what was before, for `memory_steps` of its file.
 
-    It is driven twelve times from rest with random inputs, after others and after none.
+    It is driven 24 times from rest with random inputs, after others and after none.
     """
     from reservoir_hw.experiment.devices.memory import memory_of
     from reservoir_hw.experiment.devices.reservoir_file import reservoir_from_file

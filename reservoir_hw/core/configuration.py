@@ -273,10 +273,16 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[Location, str]]:
     return _plain(loaded), origins
 
 
+_IN_OUR_WORDS = {
+    "expected <block end>": "a wrong indent: this line begins in another column than the keys that it stands beside",
+    "mapping values are not allowed": "a wrong indent, or a colon in a text that needs quotes",
+    "'\\t'": "a tab: indent with blanks",
+}
+
+
 def _problem(error: Exception) -> str:
-    if "expected <block end>" in str(getattr(error, "problem", "")):
-        return "a wrong indent: this line begins in another column than the keys that it stands beside"
-    return str(getattr(error, "problem", None) or error).strip().splitlines()[0]
+    problem = str(getattr(error, "problem", None) or error).strip().splitlines()[0]
+    return next((ours for theirs, ours in _IN_OUR_WORDS.items() if theirs in problem), problem)
 
 
 def _lines(node: Any, at: Location, path: Path) -> Iterator[tuple[Location, int]]:

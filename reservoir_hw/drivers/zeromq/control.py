@@ -84,8 +84,8 @@ class Control:
                 left = until - time.monotonic()
                 if left <= 0 or not monitor.poll(max(1, int(1000 * left))):
                     raise DeviceTimeout(
-                        f"{self.address}: no connection within {self._timeout_s:g} s ({refused}). Is the "
-                        "server running, and the address right?"
+                        f"{self._device}: no connection within {self._timeout_s:g} s ({refused}; its control socket is "
+                        f"{self.address}). Is the server running, and the address right?"
                     )
                 event = zmq.utils.monitor.recv_monitor_message(monitor)
                 match event["event"]:
@@ -93,10 +93,10 @@ class Control:
                         break
                     case zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                         raise DeviceDisconnected(
-                            f"{self.address} does not let us in: our public key is not in its list of clients"
+                            f"{self._device} does not let us in: our public key is not in its list of clients"
                         )
                     case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-                        raise DeviceDisconnected(f"{self.address}: {self._handshake_failure()}")
+                        raise DeviceDisconnected(f"{self._device}: {self._handshake_failure()}")
                     case zmq.EVENT_CONNECTED:
                         refused = f"it accepts connections, but {self._handshake_failure()}"
         finally:
@@ -128,7 +128,7 @@ class Control:
                     raise exception_of(reply.get("code", 0), f"{self._device}: {shown(str(reply.get('text')))}")
                 return reply
         raise DeviceTimeout(
-            f"{self.address}: no answer to {op!r} within {self._timeout_s:g} s. Is the server running, and "
+            f"{self._device}: no answer to {op!r} within {self._timeout_s:g} s. Is the server running, and "
             "the network up?"
         )
 
@@ -136,18 +136,18 @@ class Control:
         """Ask for the device; the welcome."""
         reply = self.ask("hello", versions=[VERSION], client=_who(), nonce=os.urandom(16))
         if reply["op"] != "welcome" or reply.get("version") != VERSION:
-            raise ProtocolError(f"{self.address}: instead of a welcome with version {VERSION} came {shown(str(reply))}")
+            raise ProtocolError(f"{self._device}: instead of a welcome with version {VERSION} came {shown(str(reply))}")
         for name, (kinds, most) in _WELCOME.items():
             value: Any = reply.get(name)
             if not isinstance(value, kinds) or isinstance(value, bool) or not 0 < value <= most:
-                raise ProtocolError(f"{self.address}: the welcome has {name} {value!r}, which cannot be")
+                raise ProtocolError(f"{self._device}: the welcome has {name} {value!r}, which cannot be")
         return reply
 
     def status(self) -> dict[str, Any]:
         """What the device tells everybody about itself."""
         status = self.ask("status").get("status")
         if not isinstance(status, dict):
-            raise ProtocolError(f"{self.address}: it was asked for its status, and its answer has no status")
+            raise ProtocolError(f"{self._device}: it was asked for its status, and its answer has no status")
         return {shown(name): shown(value) if isinstance(value, str) else value for name, value in status.items()}
 
     def ping(self, session: int) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class Control:
                 "busy": None | {"operation": str(), "seconds": int() | float()},
             }:
                 return pong
-        raise ProtocolError(f"{self.address}: {pong} is no answer to a ping")
+        raise ProtocolError(f"{self._device}: {pong} is no answer to a ping")
 
     def _handshake_failure(self) -> str:
         if not self._has_keys:

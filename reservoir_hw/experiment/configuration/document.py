@@ -17,19 +17,23 @@ def load_document(
     set: Mapping[str, Any] | Iterable[str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Document:
-    """A file with everything that goes over it, in the order file < reservoir < environment < set."""
+    """A file with everything that goes over it, in the order file < reservoir < environment < set.
+
+    Keys of `set` are those of an experiment. For a reservoir file they may be written without `reservoir.` in front.
+    """
     document = Document.from_file(path)
     if reservoir is not None:
-        section = Document.from_file(reservoir)
-        if "kind" not in section.data:
+        other = Document.from_file(reservoir)
+        if "kind" not in other.data:
             raise ConfigurationError(f"{reservoir}:1: a reservoir file has `kind:` at its top")
-        document.replace("reservoir", section)
+        document.replace("reservoir", other)
     is_reservoir = "kind" in document.data
+    section = "reservoir." if is_reservoir else ""
     document.set_environment(environment, prefix=("reservoir",) if is_reservoir else ())
     if isinstance(set, Mapping):
         for key, value in set.items():
-            document.set(key, value, f"set[{key!r}]")
+            document.set(key.removeprefix(section), value, f"set[{key!r}]")
     else:
         for assignment in [set] if isinstance(set, str) else set or ():
-            document.set_option(assignment)
+            document.set_option(assignment.removeprefix(section))
     return document

@@ -14,10 +14,9 @@ from reservoir_hw.core.seeds import generator
 
 # A device may remember longer if its inputs are small: parts of the input range.
 _SIZES = (1.0, 0.3, 0.1)
-_REPEATS = 2
+_PASTS = 4
 # Of the standard deviation of a state: what a device without noise may have left.
 _NEGLIGIBLE = 1e-4
-# So many standard deviations of noise are no memory.
 _SURE = 2.0
 # So many steps after one another must have forgotten.
 _FORGOTTEN = 5
@@ -53,9 +52,9 @@ def memory_of(
     input_range: tuple[float, float] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Memory:
-    """Compare the states after so many random inputs with those after rest, for `steps` common inputs.
+    """Compare the states after random pasts of `steps` inputs with those after rest, for as many common inputs.
 
-    An open reservoir is reset and driven twelve times, and left at rest. Raises `ConfigurationError` for an
+    An open reservoir is reset and driven 24 times, and left at rest. Raises `ConfigurationError` for an
     `input_range` that is not (lowest, highest).
     """
     spec = reservoir.spec
@@ -64,27 +63,24 @@ def memory_of(
         raise ConfigurationError(f"input_range {low:g} {high:g}: lowest first")
     zero = min(max(0.0, low), high)
     random = generator(0, "memory")
-    runs = [(size, past) for size in _SIZES for past in (True, False)] * _REPEATS
-    inputs = {size: zero + size * (random.uniform(low, high, (2 * steps, spec.inputs)) - zero) for size in _SIZES}
-    for driven in inputs.values():
-        driven[:steps] = random.uniform(low, high, (steps, spec.inputs))
-    answers: dict[tuple[float, bool], list[np.ndarray]] = {run: [] for run in runs}
-    for number, (size, past) in enumerate(runs):
+    pasts = random.uniform(low, high, (_PASTS, steps, spec.inputs))
+    common = [zero + size * (random.uniform(low, high, (steps, spec.inputs)) - zero) for size in _SIZES]
+    answers = np.empty((len(_SIZES), _PASTS, 2, steps, spec.nodes))
+    runs = list(np.ndindex(answers.shape[:3]))
+    for number, (size, past, at_rest) in enumerate(runs):
         if progress is not None:
-            progress("comparing two pasts", number, len(runs))
-        u = inputs[size] if past else inputs[size][steps:]
+            progress("comparing pasts", number, len(runs))
+        u = common[size] if at_rest else np.concatenate([pasts[past], common[size]])
         reservoir.reset(1)
-        states = np.asarray(reservoir.run(u[None].astype(spec.dtype)), np.float64)[0, -steps:]
-        answers[size, past].append(states)
+        answers[size, past, at_rest] = np.asarray(reservoir.run(u[None].astype(spec.dtype)))[0, -steps:]
     reservoir.reset(1)
-    # Sizes, pasts, repeats, steps, nodes.
-    states = np.array([[answers[size, past] for past in (True, False)] for size in _SIZES])
-    variance = states.var(axis=2, ddof=1).mean()
-    negligible = float(max(np.sqrt(variance), _NEGLIGIBLE * states[0].std(axis=(0, 1, 2)).mean()))
-    means = states.mean(axis=2)
-    differ = np.mean((means[:, 0] - means[:, 1]) ** 2, axis=2)
-    # The noise of the two means makes a difference of its own.
-    left = np.sqrt(np.maximum(0.0, differ - _SURE**2 * 2 * variance / _REPEATS).max(axis=0)) / max(negligible, 1e-300)
+    after_rest = answers[:, :, 1]
+    variance = after_rest.var(axis=1, ddof=1).mean()
+    negligible = float(max(np.sqrt(variance), _NEGLIGIBLE * answers[0].std(axis=(0, 1, 2)).mean()))
+    differ = np.mean((answers[:, :, 0] - after_rest.mean(axis=1, keepdims=True)) ** 2, axis=(1, 3)).max(axis=0)
+    # Noise makes a difference of its own, whose largest lies some deviations above its mean where there are few nodes.
+    by_noise = variance * (1 + 1 / _PASTS) * (1 + _SURE * np.sqrt(2 / (_PASTS * spec.nodes)))
+    left = np.sqrt(np.maximum(0.0, differ - by_noise)) / max(negligible, 1e-300)
     forgotten = np.convolve(left <= 1, np.ones(_FORGOTTEN), "valid") == _FORGOTTEN
     found = max(1, int(np.argmax(forgotten))) if forgotten.any() else None
     return Memory(found, steps, negligible, left.tolist())

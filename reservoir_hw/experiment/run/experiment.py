@@ -77,6 +77,11 @@ class Experiment:
         """The whole configuration, defaults included."""
         return self.config.model_dump(mode="json", serialize_as_any=True)
 
+    def check_machine(self) -> None:
+        """Raise `ConfigurationError` where this machine lacks what a point names, such as a function."""
+        for point in self.points:
+            point.config.reservoir.check_machine()
+
     def estimate(self, *, harvest: bool = False) -> Estimate:
         """What a run, or a harvest, will cost. Makes the task's data; opens no device."""
         points = self._points_to_harvest() if harvest else self._checked_points()

@@ -29,8 +29,7 @@ def search_space(document: Document, config: SweepConfig) -> dict[str, Dimension
                 f"{document.origin(('sweep', 'search', key))}: {key!r} is searched and varied; remove one"
             )
     space = {key: _typed(document, key, dimension) for key, dimension in config.search.items()}
-    random = np.random.default_rng(0)
-    others = [{key: dimension.draw(random) for key, dimension in space.items()} for _ in range(_OTHER_VALUES)]
+    others = _drawn(space)
     for key, dimension in space.items():
         for value in dimension.extremes():
             problem = _problem(document, {key: value})
@@ -38,6 +37,17 @@ def search_space(document: Document, config: SweepConfig) -> dict[str, Dimension
             if problem is not None and all(_problem(document, {**other, key: value}) for other in others):
                 raise problem
     return space
+
+
+def example_trial(document: Document, space: Mapping[str, Dimension]) -> Document:
+    """The experiment with some values of all keys that are searched, of those that go together."""
+    fitting = (values for values in _drawn(space) if _problem(document, values) is None)
+    return with_values(document, next(fitting, {}))
+
+
+def _drawn(space: Mapping[str, Dimension]) -> list[dict[str, Any]]:
+    random = np.random.default_rng(0)
+    return [{key: dimension.draw(random) for key, dimension in space.items()} for _ in range(_OTHER_VALUES)]
 
 
 def with_values(document: Document, values: Mapping[str, Any]) -> Document:

@@ -34,7 +34,7 @@ from reservoir_hw.experiment.run.result import how_it_ended
 from reservoir_hw.experiment.states.progress import Progress
 from reservoir_hw.experiment.sweeps.identity import identity_of
 from reservoir_hw.experiment.sweeps.result import SweepResult
-from reservoir_hw.experiment.sweeps.space import search_space, with_values
+from reservoir_hw.experiment.sweeps.space import example_trial, search_space, with_values
 from reservoir_hw.experiment.sweeps.trials import Trial, short_names
 from reservoir_hw.experiment.sweeps.worker import Worker
 from reservoir_hw.tasks.task import Row, Task
@@ -144,12 +144,17 @@ class Sweep:
         self._check_metric()
         return cost
 
+    def check_machine(self) -> None:
+        """Raise `ConfigurationError` where this machine lacks what a trial needs. Opens no device."""
+        Experiment(example_trial(self._document, self.space), self.name, self._tasks).check_machine()
+
     def run(self, progress: Progress | None = None) -> SweepResult:
         """Run trials until as many are there as are wanted; then write the best and the report. See `sweep`."""
         if find_spec("optuna") is None:
             raise MissingExtra("a sweep needs optuna: pip install 'reservoir-hw[train]'")
         from reservoir_hw.experiment.sweeps.study import Study
 
+        self.check_machine()
         cost = self.estimate()
         self._make_folder()
         resolved = self.experiment.resolved()

@@ -41,7 +41,9 @@ def info(
     with own_stdout(json):
         config, reservoir = reservoir_from_file(file, set=set_ or [], inputs=inputs)
         with reservoir:
-            found = look_at(reservoir, config.kind, drive=drive, steps=steps, input_range=input_range)
+            found = look_at(
+                reservoir, config.kind, label=config.label, drive=drive, steps=steps, input_range=input_range
+            )
     if json:
         print_json(found.as_dict())
         return

@@ -83,8 +83,9 @@ class HeldInterrupts(_Deferred):
         self._act()
 
     def _takes(self, number: int, handler: Any) -> bool:
-        # What a program has set for SIGHUP may mean something else.
-        return callable(handler) and (number != _HANGUP or handler is signal.default_int_handler)
+        # What a program has set for SIGHUP may mean something else. A server knows itself when its device is closing.
+        meant = number != _HANGUP or handler is signal.default_int_handler
+        return callable(handler) and meant and not isinstance(getattr(handler, "__self__", None), StopOnSignals)
 
     def _came(self, number: int, frame: FrameType | None) -> None:
         if self._is_allowed:

@@ -90,7 +90,7 @@ class Server:
         # They are held against the clients, by their names.
         reservoir.honours_reservations = False
         self._lease = Lease(lease_s)
-        self._watchdog = Watchdog(reservoir, self._lease, watchdog_s, lambda: self.spec)
+        self._watchdog = Watchdog(reservoir, self._lease, watchdog_s, lambda: self.spec, self.address)
         self._allowed = allowed
         self._wanted_encodings = inputs, states
         self._stop = threading.Event()

@@ -25,13 +25,19 @@ class Watchdog:
     """Looks at the request that the device is busy with; its methods are called by the control thread.
 
     `seconds` is how long a request may take. None: three times its steps and a reset as the device declares them, and
-    the lease; for ever where no period is declared. 0: for ever. `spec` gives what is served.
+    the lease; for ever where no period is declared. 0: for ever. `spec` gives what is served at `address`.
     """
 
     def __init__(
-        self, reservoir: Reservoir, lease: Lease, seconds: float | None, spec: Callable[[], ReservoirSpec | None]
+        self,
+        reservoir: Reservoir,
+        lease: Lease,
+        seconds: float | None,
+        spec: Callable[[], ReservoirSpec | None],
+        address: str,
     ) -> None:
         self._reservoir, self._lease, self._seconds, self._spec = reservoir, lease, seconds, spec
+        self._address = address
         self._hung: Work | None = None
         self._stopped = ""
 
@@ -44,7 +50,7 @@ class Watchdog:
         still = f"hangs in {name_of(self._hung.operation)} for {taken:.0f} s" if self.hangs else "was hanging"
         return (
             f"the device {still}; {self._stopped}. Look after it, and then give it back: "
-            "reservoir-hw device release ADDRESS"
+            f"reservoir-hw device release {self._address}"
         )
 
     @property

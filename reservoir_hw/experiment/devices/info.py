@@ -61,6 +61,7 @@ class DeviceInfo:
     """
 
     kind: str
+    label: str
     spec: ReservoirSpec
     settings: dict[str, Any]
     reset_s: float | None
@@ -79,12 +80,8 @@ class DeviceInfo:
     def sections(self) -> list[tuple[str, list[tuple[str, str]]]]:
         """For people: titles, and below each of them names and what there is to say."""
         identity = self.spec.identity
-        sections = [
-            (
-                f"{identity.vendor} {identity.model} {identity.serial}".strip(),
-                [*_identity_facts(self.spec), *_spec_facts(self.spec)],
-            )
-        ]
+        title = self.label or f"{identity.vendor} {identity.model} {identity.serial}".strip()
+        sections = [(title, [*_identity_facts(self.spec), *_spec_facts(self.spec)])]
         if self.server is not None:
             sections.append(("Its server", _server_facts(self.server)))
         sections.append(("Speed, as seen from here", self._speed_facts()))
@@ -116,6 +113,7 @@ def look_at(
     reservoir: Reservoir,
     kind: str,
     *,
+    label: str = "",
     drive: bool = True,
     steps: int | None = None,
     input_range: tuple[float, float] | None = None,
@@ -124,8 +122,8 @@ def look_at(
     """Ask an open reservoir, and drive it with inputs drawn over its range: so many seconds at most for each figure.
 
     With `steps` it is driven once, with so many, and what comes back is described. It is at rest for one sequence
-    before and after. What it refuses to be driven with is said in `not_driven`; a fault
-    goes on to the caller. Raises `ConfigurationError` for an `input_range` that is not (lowest, highest).
+    before and after. What it refuses to be driven with is said in `not_driven`; a fault goes on to the caller. `label`
+    is what people call it. Raises `ConfigurationError` for an `input_range` that is not (lowest, highest).
     """
     spec = reservoir.spec
     low, high = input_range or spec.input_range or (-1.0, 1.0)
@@ -134,7 +132,7 @@ def look_at(
     known = reservoir.provenance()
     contract = {"identity", "spec", "reset", "input_mask", "counters", "latency"}
     settings = {name: value for name, value in known.items() if name not in contract}
-    info = DeviceInfo(kind, spec, settings, reservoir.reset_duration_s)
+    info = DeviceInfo(kind, label, spec, settings, reservoir.reset_duration_s)
     # What lies behind a server can say more of it.
     status = getattr(reservoir, "status", None)
     info.server = None if status is None else status()

@@ -144,6 +144,9 @@ class Experiment:
             refused = isinstance(error, ConfigurationError)
             if not refused and any(folder.glob("training/*/checkpoint.safetensors")):
                 error.add_note(f"the same command goes on with the training if it is given --set run.resume={folder}")
+            if result.rows:
+                rows = "row is" if len(result.rows) == 1 else "rows are"
+                error.add_note(f"{len(result.rows)} finished {rows} in {folder}")
             # The error itself goes on to the caller; a full disk must not hide it.
             with contextlib.suppress(Exception):
                 result.save()

@@ -24,8 +24,6 @@ from reservoir_hw.experiment.states.drive import driven
 from reservoir_hw.experiment.states.harvest import (
     about_calibration,
     about_changes,
-    about_interruptions,
-    changes_since,
     check,
     device_of,
     find_states,
@@ -40,6 +38,7 @@ from reservoir_hw.experiment.states.pace import about_progress, chunk_steps
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk, plan_of, steps_needed
 from reservoir_hw.experiment.states.progress import StepCounter
 from reservoir_hw.experiment.states.record import Recorder
+from reservoir_hw.experiment.states.resuming import about_interruptions, changes_since
 from reservoir_hw.experiment.states.watch import StateWatch, about_counters, counted
 from reservoir_hw.readout.configuration import Readout
 from reservoir_hw.tasks.task import Task

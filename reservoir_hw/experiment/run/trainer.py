@@ -89,8 +89,9 @@ class PointRun:
 
     def warn(self, warnings: Iterable[str]) -> None:
         """What casts doubt on the row of this point, and of those that share its drive."""
+        more = f" and {len(self.others)} more on its drive" if self.others else ""
         for warning in warnings:
-            self.result.warn(f"{self.point.label}: {warning}")
+            self.result.warn(f"{self.point.label}{more}: {warning}")
 
     def keep(self, evaluation: Evaluation, record: dict[str, Any], notes: Sequence[str] = ()) -> None:
         """Put the finished row into the result and its folder, before anything else can go wrong.

@@ -11,7 +11,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -27,13 +27,21 @@ from reservoir_hw.core.provenance import plain
 from reservoir_hw.core.renamed_keys import renamed
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
-from reservoir_hw.core.spec import Identity, ReservoirSpec
-from reservoir_hw.core.store import Dataset, Region, StateStore, is_damage, plain_path
+from reservoir_hw.core.spec import ReservoirSpec
+from reservoir_hw.core.store import Region, StateStore, is_damage, plain_path
 from reservoir_hw.experiment.configuration.experiment import Point, TrainingConfig
-from reservoir_hw.experiment.states.changes import Changes, changed_identity, changed_settings, in_words
+from reservoir_hw.experiment.states.changes import in_words
 from reservoir_hw.experiment.states.drive import OnSteps, mean_of, states_of
 from reservoir_hw.experiment.states.pace import chunk_steps
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk, plan_of
+from reservoir_hw.experiment.states.resuming import (
+    between_calibrations,
+    changes_since,
+    erase_rest,
+    steps_before,
+    take_up,
+    what_is_safe,
+)
 from reservoir_hw.tasks.task import Task
 
 log = logging.getLogger(__name__)
@@ -113,44 +121,6 @@ def open_store(point: Point, task: Task, reservoir: Reservoir) -> StateStore:
     }
     return StateStore.create(
         path, facts, layout(plan_of(point, task, chunk_steps=steps, max_batch=spec.max_batch), spec, task)
-    )
-
-
-def changes_since(store: StateStore, reservoir: Reservoir, accept: str | None) -> Changes:
-    """What the device reports otherwise than when the store was written last.
-
-    Raises `ConfigurationError` if there is something, unless it is accepted for a reason.
-    """
-    began, now = (
-        {name: spec[name] for name in ("inputs", "nodes", "dtype")}
-        for spec in (store.facts["spec"], reservoir.spec.model_dump())
-    )
-    if began != now:
-        raise ConfigurationError(f"{store.path} holds states of a device with {began}; this one has {now}")
-    changes = changed_identity(Identity(**store.facts["spec"]["identity"]), reservoir.spec.identity)
-    last = store.segments[-1] if store.segments else {}
-    if "identity" in last:
-        changes = changed_identity(Identity(**last["identity"]), reservoir.spec.identity)
-    if "read_back" in last:
-        changes |= changed_settings(last["read_back"], reservoir)
-    if changes and accept is None:
-        raise ConfigurationError(
-            f"{store.path} was harvested on another device, or with other settings: {in_words(changes)}; set it back, "
-            "or go on with --accept-change REASON, which the store then tells (for kind: python, `volatile` and "
-            "`tolerance` are for what changes by nature)"
-        )
-    return changes
-
-
-def about_interruptions(spec: ReservoirSpec, bursts: Sequence[Burst]) -> str:
-    """A sentence to say before a harvest that would lose much by an interruption, or nothing."""
-    if spec.snapshot or spec.memory_steps or all(len(burst.chunks) == 1 for burst in bursts):
-        return ""
-    longest = max(sum(chunk.inputs.shape[1] for chunk in burst.chunks) for burst in bursts)
-    return (
-        "this device declares neither memory_steps nor a snapshot: after an interruption it begins again with the "
-        f"sequence that was interrupted, here up to {longest:,} steps; memory_steps in the reservoir file makes it go "
-        "on after the last chunk (`reservoir-hw device memory FILE` measures it)"
     )
 
 
@@ -246,8 +216,8 @@ def harvest(
     ):
         store.dataset(name)
     kept = [(b, i) for b, burst in enumerate(bursts) for i, chunk in enumerate(burst.chunks) if chunk.place is not None]
-    done, (b, i), past, seam = _take_up(reservoir, bursts, kept, store, same_device=not changes)
-    on_steps(_steps_before(bursts, b, i))
+    done, (b, i), past, seam = take_up(reservoir, bursts, kept, store, same_device=not changes)
+    on_steps(steps_before(bursts, b, i))
     segment: dict[str, Any] = {
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "host": platform.node(),
@@ -258,7 +228,7 @@ def harvest(
         "read_back": plain(reservoir.read_back()),
         "status": "running",
     }
-    segment["seam"] = seam or (_between_calibrations(store.segments[-1], segment) if done else None)
+    segment["seam"] = seam or (between_calibrations(store.segments[-1], segment) if done else None)
     if changes:
         named = segment["seam"] or {"kind": "changed settings"}
         segment["seam"] = {**named, "changes": changes, "reason": accept_change}
@@ -272,7 +242,7 @@ def harvest(
     datasets = store.datasets
     try:
         if store.segments[:-1]:
-            _erase_rest(bursts, kept[done:], datasets)
+            erase_rest(bursts, kept[done:], datasets)
         for number in range(b, len(bursts)):
             chunks = [*past, *bursts[number].chunks[i:]]
             if i == 0 or past:
@@ -286,7 +256,7 @@ def harvest(
                     done += 1
                 on_steps(chunk.steps)
     except BaseException as error:
-        error.add_note(_what_is_safe(reservoir.spec, kept, done, store.path))
+        error.add_note(what_is_safe(reservoir.spec, kept, done, store.path))
         stopped = isinstance(error, KeyboardInterrupt)
         try:
             close("interrupted" if stopped else f"failed: {type(error).__name__}: {error}")
@@ -351,92 +321,6 @@ def _timed(
         yield chunk, states, (began, time.perf_counter() - started)
     for _ in stream:
         raise AssertionError("more states than chunks")
-
-
-def _what_is_safe(spec: ReservoirSpec, kept: Sequence[tuple[int, int]], done: int, path: str) -> str:
-    """How the harvest will go on, for whoever has interrupted it."""
-    begin = done if spec.snapshot or spec.memory_steps else _begin_of_sequence(kept, done)
-    again = f"; {done - begin} more are driven again, with the rest of their sequence" if begin < done else ""
-    return f"{begin} of {len(kept)} chunks are safe in {path}{again}; the same command goes on from there"
-
-
-def _begin_of_sequence(kept: Sequence[tuple[int, int]], done: int) -> int:
-    """How many chunks count if the sequence that was interrupted begins again."""
-    if done in (0, len(kept)) or kept[done][0] != kept[done - 1][0]:
-        return done
-    return next(number for number, (burst, _) in enumerate(kept) if burst == kept[done][0])
-
-
-def _take_up(
-    reservoir: Reservoir,
-    bursts: Sequence[Burst],
-    kept: Sequence[tuple[int, int]],
-    store: StateStore,
-    *,
-    same_device: bool,
-) -> tuple[int, tuple[int, int], list[DriveChunk], dict[str, Any] | None]:
-    """Bring the device to where the store ends.
-
-    Returns how many places count, the burst and chunk to go on with (chunk 0: after a reset), what must be driven again
-    from rest before that chunk, and the seam.
-    """
-    done, spec = store.committed, reservoir.spec
-    if done == 0:
-        return 0, (0, 0), [], None
-    b, i = kept[done - 1]
-    at = {"dataset": bursts[b].chunks[i].dataset, "place": done}
-    snapshot, seam = None, None
-    frozen = spec.snapshot and same_device
-    if frozen:
-        try:
-            snapshot = store.snapshot()
-        except ConfigurationError as damage:
-            if not is_damage(damage):
-                raise
-            log.warning("%s: going on without it; what came before is driven once more, and not kept", damage)
-            seam = {"kind": "the snapshot was damaged", "steps": 0, **at}
-    if snapshot is not None:
-        reservoir.restore(snapshot)
-    if done == len(kept):
-        return done, (len(bursts), 0), [], seam
-    if frozen and snapshot is None:
-        # Damaged, now or when an earlier process came. The noise and the drift of a simulation, and which recording of
-        # a repetition a replay takes, depend on all that came before.
-        for burst in bursts[: kept[done][0]]:
-            reservoir.reset(burst.batch)
-            for chunk in burst.chunks:
-                reservoir.run(chunk.inputs)
-    if kept[done][0] != b:
-        # The next one begins with a reset; the snapshot, if there is one, has told the noise where it is.
-        return done, (kept[done][0], 0), [], seam
-    if snapshot is not None:
-        return done, (b, i + 1), [], None
-    if spec.memory_steps and not frozen:
-        past = np.concatenate([chunk.inputs for chunk in bursts[b].chunks[: i + 1]], axis=1)[:, -spec.memory_steps :]
-        return done, (b, i + 1), [DriveChunk(past)], {"kind": "driven again", "steps": past.shape[1], **at}
-    begin = _begin_of_sequence(kept, done)
-    return begin, (b, 0), [], {"kind": "started again", "steps": 0, **at, "place": begin}
-
-
-def _erase_rest(bursts: Sequence[Burst], ahead: Sequence[tuple[int, int]], datasets: Mapping[str, Dataset]) -> None:
-    """Remove what an earlier process wrote of the burst at hand and nobody counts.
-
-    Whoever reads the store meanwhile would take the rest of another drive for this one's.
-    """
-    chunks = [bursts[b].chunks[i] for b, i in ahead if b == ahead[0][0]]
-    for chunk in chunks:
-        if chunk.place is not None and datasets[chunk.dataset].is_written(chunk.place):
-            datasets[chunk.dataset].erase(chunk.place)
-
-
-def _steps_before(bursts: Sequence[Burst], b: int, i: int) -> int:
-    begun = bursts[b].chunks[:i] if i else ()
-    return sum(chunk.steps for burst in bursts[:b] for chunk in burst.chunks) + sum(chunk.steps for chunk in begun)
-
-
-def _between_calibrations(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any] | None:
-    ids = [", ".join(filter(None, segment.get("calibrations", ()))) or "none" for segment in (before, now)]
-    return None if ids[0] == ids[1] else {"kind": "calibrated again", "before": ids[0], "now": ids[1]}
 
 
 def _record(reservoir: Reservoir) -> dict[str, Any]:

@@ -32,7 +32,6 @@ from reservoir_hw.experiment.run.learning import trained
 from reservoir_hw.experiment.states.drive import driven
 from reservoir_hw.experiment.states.harvest import (
     about_changes,
-    about_interruptions,
     harvest,
     harvest_lock,
     layout,
@@ -40,6 +39,7 @@ from reservoir_hw.experiment.states.harvest import (
     stored,
 )
 from reservoir_hw.experiment.states.plan import Burst, plan
+from reservoir_hw.experiment.states.resuming import about_interruptions
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Split, Task
 
 STEPS, TEST_STEPS, CHUNK = 3000, 1000, 100

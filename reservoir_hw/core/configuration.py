@@ -252,7 +252,9 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[Location, str]]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigurationError(f"{path}: there is no such file") from None
+        close = get_close_matches(path.name, [other.name for other in path.parent.glob("*.*")], 1)
+        hint = f"; did you mean {path.parent / close[0]}?" if close else ""
+        raise ConfigurationError(f"{path}: there is no such file{hint}") from None
     except IsADirectoryError:
         raise ConfigurationError(f"{path} is a folder; name the file in it") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -12,7 +12,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from reservoir_hw.backends.python.lab_functions import ARGUMENTS, LabFunctions
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES
-from reservoir_hw.core.errors import DeviceFault, NotSupported
+from reservoir_hw.core.errors import ConfigurationError, DeviceFault, NotSupported
 from reservoir_hw.core.functions import FunctionName, without_digest
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
@@ -166,8 +166,15 @@ class PythonReservoir(Reservoir):
             self._close()
         self._functions = self._config.functions()
         result = self._lab.call("setup_call") if self._lab.has("setup_call") else None
-        if isinstance(result, Mapping):
-            self._setup_result = {str(name): value for name, value in result.items()}
+        with self._lab.faults("setup_call"):
+            if not isinstance(result, Mapping | None):
+                raise DeviceFault(f"returned {type(result).__name__} instead of a mapping or nothing")
+        self._setup_result = {str(name): value for name, value in (result or {}).items()}
+        for key, names in (("volatile", self._config.volatile), ("tolerance", self._config.tolerance)):
+            unknown = [name for name in names if name not in self._setup_result]
+            if unknown:
+                known = ", ".join(self._setup_result) or "nothing"
+                raise ConfigurationError(f"reservoir.{key}: setup_call does not return {unknown[0]!r} (but {known})")
 
     def _close(self) -> None:
         if self._functions is not None:

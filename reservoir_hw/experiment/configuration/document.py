@@ -25,7 +25,8 @@ def load_document(
     if reservoir is not None:
         other = Document.from_file(reservoir)
         if "kind" not in other.data:
-            raise ConfigurationError(f"{reservoir}:1: a reservoir file has `kind:` at its top")
+            what = "it is an experiment file; " if "task" in other.data else ""
+            raise ConfigurationError(f"{reservoir}:1: {what}a reservoir file has `kind:` at its top")
         document.replace("reservoir", other)
     is_reservoir = "kind" in document.data
     section = "reservoir." if is_reservoir else ""

@@ -15,7 +15,8 @@ class Estimate:
     """Totals over all points. `hours` is None where no step period is declared (a simulation).
 
     `training_steps` are those of language models, updates of the weights; `chunks` count for the others only.
-    `bursts` are those of instruments.
+    They are as long as they may be, a slow device gets shorter ones. `bursts` are those of instruments. `stored` of the
+    runs take the states of a harvest.
     """
 
     runs: int
@@ -26,6 +27,7 @@ class Estimate:
     kept: bool = False
     training_steps: int = 0
     bursts: int = 0
+    stored: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, for `--json`."""
@@ -35,10 +37,11 @@ class Estimate:
         size = "unknown size" if self.state_bytes is None else _bytes(self.state_bytes)
         time = "" if self.hours is None else f", {self.hours:.2g} h of device time"
         what = "harvest" if self.kept else "run"
-        runs = f"1 {what}" if self.runs == 1 else f"{self.runs} {what}s"
+        runs = _number(self.runs, what)
+        runs += f" ({self.stored} on harvested states)" if self.stored else ""
         learning = f", {self.training_steps:,} training steps" if self.training_steps else ""
-        chunks = f" in {self.chunks:,} chunks" if self.chunks else ""
-        chunks += f" and {self.bursts:,} bursts" if self.bursts else ""
+        chunks = f" in {_number(self.chunks, 'chunk')} or more" if self.chunks else ""
+        chunks += f" and {_number(self.bursts, 'burst')}" if self.bursts else ""
         where = "kept on disk" if self.kept else "streamed, not kept" if self.chunks else "precomputed"
         states = f", {size} of states ({where})" if self.state_bytes != 0 else ""
         return f"{runs}{learning}, {self.device_steps:,} device steps{chunks}{states}{time}"
@@ -64,7 +67,12 @@ def estimate(points: Sequence[tuple[Point, Cost]], *, kept: bool = False) -> Est
         kept=kept,
         training_steps=sum(cost.training_steps for cost in costs),
         bursts=sum(cost.bursts for cost in costs),
+        stored=sum(cost.stored for cost in costs),
     )
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def _bytes(number: float) -> str:

@@ -75,6 +75,8 @@ class InOnePass(Trainer):
     def cost(self, point: Point, task: Task, *, harvest: bool = False) -> Cost:
         """From the plan. Of a harvest only states that are kept count as bytes, and no forecast is made."""
         reservoir = point.config.reservoir
+        if not harvest and not task.closed_loop and (store := _harvest_of(point, task)) and store.complete:
+            return Cost(0, steps_needed(point, task), 0, stored=True)
         plan = plan_of(point, task)
         chunks = [chunk for burst in plan for chunk in burst.chunks]
         bursts = sum(
@@ -179,10 +181,7 @@ def harvest_point(
 
 def _harvested(run: PointRun) -> StateStore | None:
     """The states of an earlier harvest, if they are complete. A note in the result says so."""
-    settings = run.point.config.run
-    if settings.states is None or settings.record is not None:
-        return None
-    store = find_states(run.point, run.task)
+    store = _harvest_of(run.point, run.task)
     if store is None:
         return None
     if not store.complete:
@@ -200,6 +199,12 @@ def _harvested(run: PointRun) -> StateStore | None:
     for about in about_changes(store):
         run.result.warn(about)
     return store
+
+
+def _harvest_of(point: Point, task: Task) -> StateStore | None:
+    """What an earlier harvest of this point has, unless the point is to be driven in any case."""
+    settings = point.config.run
+    return None if settings.states is None or settings.record is not None else find_states(point, task)
 
 
 def _stored(run: PointRun, store: StateStore) -> Iterator[tuple[DriveChunk, np.ndarray]]:

@@ -136,8 +136,8 @@ class Cost:
 
     `device_steps` are time steps of all sequences over all layers, in `chunks` where they are driven so.
     `state_bytes` are None where the number of nodes is not known. `training_steps` are updates of the weights, `bursts`
-    those of instruments. `progress_steps` are what the progress of a run counts: device steps, or the tokens that a
-    model reads.
+    those of instruments. `stored` says that the states are those of a harvest. `progress_steps` are what the progress
+    of a run counts: device steps, or the tokens that a model reads.
     """
 
     device_steps: int
@@ -146,6 +146,7 @@ class Cost:
     chunks: int = 0
     training_steps: int = 0
     bursts: int = 0
+    stored: bool = False
 
 
 class Trainer(ABC):

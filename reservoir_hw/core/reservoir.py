@@ -138,7 +138,12 @@ class Reservoir(ABC):
     @property
     def at_rest(self) -> bool:
         """Whether nothing was driven since the last reset."""
-        return self._driving.steps == 0
+        return self.steps_driven == 0
+
+    @property
+    def steps_driven(self) -> int:
+        """Time steps since the last reset."""
+        return self._driving.steps
 
     @property
     def streams(self) -> bool:

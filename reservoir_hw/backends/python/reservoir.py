@@ -216,7 +216,7 @@ class PythonReservoir(Reservoir):
 
     def _first_step(self) -> int:
         """The step of its sequence with which this drive begins."""
-        done = self._driving.steps
+        done = self.steps_driven
         return done - min(done, self.spec.memory_steps) if self.spec.continuity == "replayed" else done
 
     def _measured(self, u: np.ndarray, where: dict[str, Any]) -> Any:

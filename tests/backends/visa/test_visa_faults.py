@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,27 @@ def test_each_fault_in_each_phase(
             reservoir.reset()
             again = reservoir.run(u)
             np.testing.assert_array_equal(again[:, :60], states)
+        assert not lab.on()
+
+
+def test_an_emergency_stop_beside_a_call_that_hangs() -> None:
+    faults = plan({**KEYSIGHT["fetch"], "kind": "busy", "seconds": 2.0})
+    with (
+        emulated_lab(STILL, faults=faults) as lab,
+        open_reservoir(lab.config) as reservoir,
+        ThreadPoolExecutor() as pool,
+    ):
+        running = pool.submit(reservoir.run, np.zeros((1, 5, 1)))
+        while not lab.on():
+            time.sleep(0.01)
+        reservoir.emergency_stop()
+        assert not lab.on()
+        assert not running.done()
+        # What it brings is a burst that was cut, or nothing: no other one is played.
+        running.exception()
+        reservoir.reset()
+        with pytest.raises(DeviceFault, match="watches over the instruments has ended"):
+            reservoir.run(np.zeros((1, 5, 1)))
         assert not lab.on()
 
 

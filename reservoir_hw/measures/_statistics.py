@@ -8,6 +8,7 @@ from statistics import NormalDist
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.core.statistics import t_quantile
 from reservoir_hw.measures._measured import Interval
 
 BATCHES = 20
@@ -39,18 +40,6 @@ def chi2_quantile(probability: float, degrees: float) -> float:
     """
     spread = 2 / (9 * degrees)
     return degrees * (1 - spread + NormalDist().inv_cdf(probability) * spread**0.5) ** 3
-
-
-def t_quantile(probability: float, degrees: int) -> float:
-    """Quantile of Student's distribution for a probability of at least one half.
-
-    With t = sqrt(degrees) tan(angle) the density is proportional to cos(angle)^(degrees - 1), which is summed up.
-    """
-    angle = np.linspace(0, np.pi / 2, 20_001)
-    density = np.cos(angle) ** (degrees - 1)
-    upper = np.append(np.cumsum((density[1:] + density[:-1])[::-1] / 2)[::-1], 0.0)
-    at = np.interp(-2 * (1 - probability), -upper / upper[0], angle)
-    return float(degrees**0.5 * np.tan(at))
 
 
 def correlation_times(series: np.ndarray) -> np.ndarray:

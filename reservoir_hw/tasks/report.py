@@ -11,7 +11,8 @@ from reservoir_hw.tasks.task import Row
 Models = Mapping[str, Sequence[Row]]
 """Runs by the name of the model."""
 
-_REPETITIONS = ("dataset", "seed", "first_step")
+REPETITIONS = ("dataset", "seed", "first_step")
+"""Keys that say which data or random numbers a run had: runs that differ in them alone are repetitions."""
 
 
 def by_label(rows: Iterable[Row]) -> dict[str, list[Row]]:
@@ -31,9 +32,19 @@ def by_model(rows: Iterable[Row]) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     for row in rows:
         varied = {key.removeprefix("task."): value for key, value in row.point.items() if key.startswith("task.")}
-        name = ", ".join([row.label, *(f"{k} {v}" for k, v in varied.items() if k not in _REPETITIONS)])
+        name = ", ".join([row.label, *(f"{k} {v}" for k, v in varied.items() if k not in REPETITIONS)])
         found.setdefault(name, []).append(row)
     return found
+
+
+def best(models: Models, metric: str, count: int, *, largest: bool = False) -> tuple[dict[str, Sequence[Row]], str]:
+    """The `count` best models by the mean of a metric, in their own order, and a remark where there are more."""
+    sign = -1 if largest else 1
+    means = {name: sign * found.mean() for name in models if len(found := metric_values(models[name], metric))}
+    order = sorted(models, key=lambda name: means.get(name, np.inf))
+    chosen = set(order[:count])
+    remark = f"; the best {count} of {len(models)} models" if len(models) > count else ""
+    return {name: runs for name, runs in models.items() if name in chosen}, remark
 
 
 def metric_values(rows: Iterable[Row], metric: str) -> np.ndarray:

@@ -118,6 +118,10 @@ class Task(ABC):
     train: Split
     test: Split
     closed_loop: bool = False
+    score: str = ""
+    """The metric that stands for all where a figure has room for one."""
+    larger_is_better: bool = False
+    """Of this metric."""
     report: Report | None = None
     """Makes the tables and figures: the module `report` beside the task. A task can also override the two methods."""
 

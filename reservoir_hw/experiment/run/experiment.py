@@ -109,7 +109,8 @@ class Experiment:
         points = self._checked_points()
         resolved = self.resolved()
         folder = self._folder(resolved)
-        record = {**provenance.collect(resolved), "rows": []}
+        given = self.config.model_dump(mode="json", serialize_as_any=True, exclude_defaults=True)
+        record = {**provenance.collect(resolved), "settings": given, "rows": []}
         run = self.config.run
         record |= {"sample": run.sample, "operator": run.operator, "notes": run.notes}
         title = self.config.title or self.name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -20,7 +21,7 @@ def have_report_extra() -> bool:
 
 
 def write_report(result: InFolder) -> None:
-    """Write figures/*.png and report.html; where the `report` extra is not installed, only a note that says so."""
+    """Write figures (PNG and PDF) and report.html; where the `report` extra is not installed, a note that says so."""
     if not have_report_extra():
         result.notes.append("figures and the report need matplotlib and jinja2: pip install 'reservoir-hw[report]'")
         return
@@ -33,8 +34,13 @@ def write_report(result: InFolder) -> None:
         png = buffer.getvalue()
         (result.folder / "figures").mkdir(exist_ok=True)
         replace_file(result.folder / "figures" / f"{name}.png", png)
+        vectors = io.BytesIO()
+        figure.savefig(vectors, format="pdf", bbox_inches="tight")
+        replace_file(result.folder / "figures" / f"{name}.pdf", vectors.getvalue())
         pictures.append({"name": name.replace("_", " "), "data": base64.b64encode(png).decode()})
     template = files("reservoir_hw.experiment.run").joinpath("report.html.j2").read_text(encoding="utf-8")
+    shown_elsewhere = ("configuration", "settings")
+    rest = {key: value for key, value in result.provenance.items() if key not in shown_elsewhere}
     page = Environment(autoescape=True).from_string(template)
     replace_file(
         result.folder / "report.html",
@@ -43,12 +49,37 @@ def write_report(result: InFolder) -> None:
             tables=result.tables(),
             pictures=pictures,
             devices=_devices(result.provenance),
+            took=_duration(result.seconds),
+            durations=_durations(result.provenance["rows"]),
+            settings=_yaml(result.provenance["settings"]) if "settings" in result.provenance else "",
             configuration=json.dumps(result.provenance["configuration"], indent=2),
-            provenance=json.dumps(
-                {k: v for k, v in result.provenance.items() if k != "configuration"}, indent=2, default=str
-            ),
+            provenance=json.dumps(rest, indent=2, default=str),
         ),
     )
+
+
+def _durations(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Of each row that says it: label, what varies, duration."""
+    return [
+        [row["label"], ", ".join(f"{key} {value}" for key, value in row["point"].items()), _duration(row["seconds"])]
+        for row in rows
+        if "seconds" in row
+    ]
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.2g} s"
+    minutes, hours = round(seconds / 60), seconds / 3600
+    return f"{minutes} min" if minutes < 120 else f"{hours:.1f} h"
+
+
+def _yaml(value: dict[str, Any]) -> str:
+    from ruamel.yaml import YAML
+
+    text = io.StringIO()
+    YAML().dump(value, text)
+    return text.getvalue()
 
 
 def _devices(provenance: dict[str, Any]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -35,6 +36,12 @@ class InFolder(ABC):
     problem: str = ""
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        """Since it was begun."""
+        return time.monotonic() - self.began
 
     def warn(self, warning: str) -> None:
         """Add a warning, once."""
@@ -72,7 +79,7 @@ class InFolder(ABC):
     def save(self) -> None:
         """Write metrics.json and provenance.json; done whenever something was finished."""
         write_json(self.folder / "metrics.json", self.metrics)
-        write_json(self.folder / "provenance.json", {**self.provenance, "status": self.status})
+        write_json(self.folder / "provenance.json", {**self.provenance, "status": self.status, "seconds": self.seconds})
 
 
 @dataclass(frozen=True)
@@ -173,8 +180,10 @@ class Result(InFolder):
         return self.task.tables(self.rows) or [_plain_table(self.rows)]
 
     def figures(self) -> dict[str, Figure]:
-        """The task's figures by file stem. Needs the `report` extra."""
-        return self.task.figures(self.rows)
+        """The task's figures by file stem, and what the keys of `vary` do to its score. Needs the `report` extra."""
+        from reservoir_hw.experiment.run.vary_figures import vary_figures
+
+        return {**self.task.figures(self.rows), **vary_figures(self.task, self.rows)}
 
     def save(self) -> None:
         """Write metrics.json and provenance.json; done after every row."""

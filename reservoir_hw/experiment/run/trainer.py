@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -72,6 +73,7 @@ class PointRun:
     """Points further on that share the drive of this one."""
     found: dict[int, Any] = field(default_factory=dict)
     """What earlier points have found for those that share their drive, by the id of the point."""
+    began: float = field(default_factory=time.monotonic)
 
     @property
     def finished(self) -> Any:
@@ -102,7 +104,7 @@ class PointRun:
         source = Source(self.task, outputs, lambda: find_states(self.point, self.task))
         self.result.sources[len(self.result.rows)] = source
         self.result.rows.append(Row(self.point.label, self.point.values, evaluation))
-        self.result.provenance["rows"].append({**self._name, **record})
+        self.result.provenance["rows"].append({**self._name, "seconds": time.monotonic() - self.began, **record})
         self.result.notes += notes
         self.result.save()
 

@@ -53,7 +53,7 @@ def _history(result: Trials) -> Figure:
     winner = result.best
     if winner is not None:
         axes.set_title(f"Best {result.metric} {winner.objective:.4g}, in trial {winner.number}", loc="left")
-    axes.legend(frameon=False, fontsize=9, loc="upper right" if result.direction == "minimize" else "lower right")
+    figure.legend(frameon=False, fontsize=9, loc="outside right center")
     return figure
 
 

@@ -101,6 +101,7 @@ class ChannelEqualisation(Task):
     settings out of range.
     """
 
+    score = "symbol_error_rate"
     report = report
 
     def __init__(self, config: ChannelEqualisationConfig | None = None, /, **settings: Any) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from reservoir_hw.core.figure_style import colours, one_panel, panels
 from reservoir_hw.tasks.elman_grammar.grammar import DISTANCES, VOCABULARY
 from reservoir_hw.tasks.elman_grammar.published import AGREEMENT_ERROR, AUC, VERB_SHARES
-from reservoir_hw.tasks.report import by_label, mean_and_spread, metric_values
+from reservoir_hw.tasks.report import best, by_label, mean_and_spread, metric_values
 from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _roc_figure(labels: dict[str, list[Row]]) -> Figure:
 
 
 def _probe_figure(labels: dict[str, list[Row]]) -> Figure:
-    shown = list(labels)[:_SHOWN]
+    shown, which = best(labels, "agreement", _SHOWN, largest=True)
     size = (2.2 + 2.6 * len(shown), 9.0)
     figure, grid = panels(*size, len(_PROBE), len(shown), sharex=True, sharey=True, squeeze=False)
     at = np.arange(len(VOCABULARY))
@@ -202,5 +202,5 @@ def _probe_figure(labels: dict[str, list[Row]]) -> Figure:
     for axes in grid[-1]:
         axes.set_xticks(at, [*VOCABULARY[:-1], "stop"], rotation=90, fontsize=7)
     grid[0, 0].set_ylim(0, 1.02)
-    figure.suptitle("Which word comes next in “boy who walks sees cats .”: outputs and true probabilities")
+    figure.suptitle("Which word comes next in “boy who walks sees cats .”: outputs and true probabilities" + which)
     return figure

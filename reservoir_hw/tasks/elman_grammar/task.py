@@ -81,6 +81,8 @@ class ElmanGrammar(Task):
     out of range and for a corpus that cannot be used.
     """
 
+    score = "agreement"
+    larger_is_better = True
     report = report
 
     def __init__(self, config: ElmanGrammarConfig | None = None, /, **settings: Any) -> None:

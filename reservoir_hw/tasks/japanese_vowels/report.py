@@ -11,7 +11,7 @@ import numpy as np
 from reservoir_hw.core.figure_style import new_figure
 from reservoir_hw.tasks import classification
 from reservoir_hw.tasks.japanese_vowels.published import ERRORS
-from reservoir_hw.tasks.report import Models, by_model
+from reservoir_hw.tasks.report import Models, best, by_model
 from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
 
 
 def _confusion_figure(models: Models) -> Figure:
-    shown = list(models.items())[-_SHOWN:]
+    shown, which = best(models, "error_rate", _SHOWN)
     figure = new_figure(1.2 + 3.6 * len(shown), 4.2)
     grid = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
-    for axes, (name, runs) in zip(grid, shown, strict=True):
+    for axes, (name, runs) in zip(grid, shown.items(), strict=True):
         confusion = np.sum([run.evaluation.arrays["confusion"] for run in runs], axis=0)
         axes.imshow(np.sqrt(confusion / confusion.sum(axis=1, keepdims=True)), cmap="Blues", vmin=0, vmax=1)
         for speaker, answer in np.argwhere(confusion):
@@ -53,5 +53,5 @@ def _confusion_figure(models: Models) -> Figure:
         axes.set_xlabel("answer: speaker")
         axes.set_title(name, fontsize=10)
     grid[0].set_ylabel("right answer: speaker")
-    figure.suptitle("Who was taken for whom (utterances of the test; red: wrong)")
+    figure.suptitle(f"Who was taken for whom (utterances of the test; red: wrong){which}")
     return figure

@@ -60,6 +60,7 @@ class JapaneseVowels(Task):
     Raises what `datasets.contents` raises where the data set is not at hand.
     """
 
+    score = "error_rate"
     report = report
 
     def __init__(self) -> None:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, one_panel, whole_numbers
-from reservoir_hw.tasks.report import by_model, mean_and_spread
+from reservoir_hw.tasks.report import best, by_model, mean_and_spread
 from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _COLUMNS = 8
+_CURVES = 12
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
@@ -39,7 +40,7 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
     """r² against delay: mean and range over the runs."""
     from matplotlib.ticker import MaxNLocator
 
-    models = by_model(rows)
+    models, which = best(by_model(rows), "recalled", _CURVES, largest=True)
     drawn, axes = one_panel(7.5, 3.8 + 0.13 * len(models))
     for (name, runs), colour in zip(models.items(), colours(len(models)), strict=True):
         delays = runs[0].evaluation.arrays["delays"]
@@ -53,7 +54,7 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
     axes.set_xlim(left=0)
     axes.set(xlabel="delay k in steps", ylabel="r² of output and u(t - k)")
     whole_numbers(axes.xaxis)
-    axes.set_title("How well the input of k steps ago is recalled (1: exactly, 0: not at all)", fontsize=11)
+    axes.set_title(f"How well the input of k steps ago is recalled (1: exactly, 0: not at all){which}", fontsize=11)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     drawn.legend(loc="outside lower center", ncols=2, frameon=False)
     axes.grid(axis="y", color="0.92")

@@ -52,6 +52,8 @@ class MemoryRecall(Task):
     out of range.
     """
 
+    score = "recalled"
+    larger_is_better = True
     report = report
 
     def __init__(self, config: MemoryRecallConfig | None = None, /, **settings: Any) -> None:

@@ -89,6 +89,7 @@ class Narma(Task):
     range, and if one sequence after the other diverges.
     """
 
+    score = "nrmse"
     report = report
 
     def __init__(self, config: NarmaConfig | None = None, /, **settings: Any) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from reservoir_hw.core.figure_style import colours, panels
 from reservoir_hw.tasks import classification
-from reservoir_hw.tasks.report import Models, by_model
+from reservoir_hw.tasks.report import Models, best, by_model, metric_values
 from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:
@@ -37,10 +37,12 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
 
 def _outputs_figure(models: Models) -> Figure:
     """Histograms of the arrays `outputs/0` and `outputs/1`, the outputs for an even and for an odd number."""
-    shown = list(models.items())[-_SHOWN:]
+    # Where nothing is mistaken there is little to see.
+    mistaken = {name: runs for name, runs in models.items() if metric_values(runs, "error_rate").any()}
+    shown, which = best(mistaken or models, "error_rate", _SHOWN)
     figure, grid = panels(7.5, 1.0 + 1.3 * len(shown), len(shown), 1, sharex=True, squeeze=False)
     low_colour, high_colour = colours(3)[::2]
-    for axes, (name, runs) in zip(grid[:, 0], shown, strict=True):
+    for axes, (name, runs) in zip(grid[:, 0], shown.items(), strict=True):
         groups = [np.concatenate([run.evaluation.arrays[f"outputs/{answer}"] for run in runs]) for answer in (0, 1)]
         # The middle 99.8 %: single outliers would squeeze the rest.
         low, high = np.percentile(np.concatenate(groups), [0.1, 99.9])
@@ -52,5 +54,6 @@ def _outputs_figure(models: Models) -> Figure:
         axes.set_yticks([])
     figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     grid[-1, 0].set_xlabel("output (line: where the answer changes)")
-    figure.suptitle("Outputs by the right answer: what overlaps is what is mistaken")
+    remark = f"\n({which[2:]} that make mistakes)" if which else ""
+    figure.suptitle(f"Outputs by the right answer: what overlaps is what is mistaken{remark}")
     return figure

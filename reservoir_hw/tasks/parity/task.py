@@ -48,6 +48,7 @@ class Parity(Task):
     range.
     """
 
+    score = "error_rate"
     report = report
 
     def __init__(self, config: ParityConfig | None = None, /, **settings: Any) -> None:

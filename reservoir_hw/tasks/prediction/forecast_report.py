@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, new_figure, one_panel, panels, plain
-from reservoir_hw.tasks.report import Models
+from reservoir_hw.tasks.report import Models, best
 from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Portrait = tuple[tuple[int, int], tuple[int, int]]
 
+_SCORE = "valid_steps"
 _SHOWN = 4
 _TRUTH = "0.65"
 
@@ -83,11 +84,11 @@ def _typical(runs: Sequence[Row]) -> tuple[Row, int]:
 
 
 def _forecast_figure(models: Models, channel_names: Sequence[str]) -> Figure:
-    shown = list(models.items())[-_SHOWN:]
+    shown, which = best(models, _SCORE, _SHOWN, largest=True)
     channels = len(channel_names)
     figure = new_figure(9.0, 1.0 + (0.45 + 1.15 * channels) * len(shown))
     parts = np.atleast_1d(np.asarray(figure.subfigures(len(shown), 1)))
-    for part, (name, runs), colour in zip(parts, shown, colours(len(shown)), strict=True):
+    for part, (name, runs), colour in zip(parts, shown.items(), colours(len(shown)), strict=True):
         run, start = _typical(runs)
         arrays = run.evaluation.arrays
         targets, outputs, valid = arrays["targets"][start], arrays["outputs"][start], int(arrays["valid_steps"][start])
@@ -111,7 +112,7 @@ def _forecast_figure(models: Models, channel_names: Sequence[str]) -> Figure:
     parts[0].legend(
         *parts[0].axes[0].get_legend_handles_labels(), loc="upper right", ncols=2, fontsize=8, frameon=False
     )
-    figure.suptitle("The start with the median valid time: nothing but its own answers is fed back")
+    figure.suptitle("The start with the median valid time: nothing but its own answers is fed back" + which)
     return figure
 
 
@@ -135,7 +136,7 @@ def _growth_figure(models: Models) -> Figure:
     axes.set(xlabel="steps after the last true input", ylabel="error / standard deviation of the series")
     _lyapunov_axis(axes, models)
     axes.set_title("How the error of the forecast grows (median and quartiles of the starts)", fontsize=11)
-    axes.legend(loc="lower right", frameon=False)
+    figure.legend(loc="outside right center", frameon=False)
     axes.grid(axis="y", color="0.92")
     return figure
 
@@ -157,13 +158,13 @@ def _valid_figure(models: Models) -> Figure:
 
 
 def _attractor_figure(models: Models, channel_names: Sequence[str], portrait: Portrait) -> Figure:
-    shown = list(models.items())[-(_SHOWN - 1) :]
+    shown, which = best(models, _SCORE, _SHOWN - 1, largest=True)
     figure, grid = panels(3.2 * (1 + len(shown)), 3.6, 1, 1 + len(shown), sharex=True, sharey=True)
-    run, start = _typical(shown[0][1])
+    run, start = _typical(next(iter(shown.values())))
     truth = run.evaluation.arrays["targets"][start]
     _draw_portrait(grid[0], truth, portrait, "0.35")
     grid[0].set_title("true series", fontsize=10)
-    for axes, (name, runs), colour in zip(grid[1:], shown, colours(len(shown)), strict=True):
+    for axes, (name, runs), colour in zip(grid[1:], shown.items(), colours(len(shown)), strict=True):
         run, start = _typical(runs)
         _draw_portrait(axes, run.evaluation.arrays["outputs"][start], portrait, colour)
         axes.set_title(f"{name}, forecast", fontsize=10)
@@ -177,7 +178,7 @@ def _attractor_figure(models: Models, channel_names: Sequence[str], portrait: Po
         else:
             grid[0].set_ylim(middle - half, middle + half)
             grid[0].set_ylabel(label)
-    figure.suptitle(f"The way of {len(truth)} steps: a good forecast keeps the shape even when it has lost the path")
+    figure.suptitle(f"The way of {len(truth)} steps: a good forecast keeps the shape when it has lost the path{which}")
     return figure
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, one_panel, panels
-from reservoir_hw.tasks.report import Models, mean_and_spread, metric_values
+from reservoir_hw.core.statistics import t_quantile
+from reservoir_hw.tasks.report import Models, best, mean_and_spread, metric_values
 from reservoir_hw.tasks.task import Table
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ PIECE = 200
 """Steps of the test that the figure shows: the arrays `piece/targets` and `piece/outputs` (steps,)."""
 
 _SHOWN = 4
+_MOST_LINES = 20
 # From this ratio of the largest to the smallest error on, a linear axis would hide the small ones.
 _LOGARITHMIC = 20
 
@@ -40,11 +42,16 @@ def figures(models: Models) -> dict[str, Figure]:
 
 
 def _series_figure(models: Models) -> Figure:
-    shown = list(models.items())[-_SHOWN:]
-    figure, grid = panels(9.0, 1.4 + 1.5 * len(shown), len(shown), 2, sharex=True, sharey="col", squeeze=False)
-    for (above, below), (name, runs), colour in zip(grid, shown, colours(len(shown)), strict=True):
+    shown, which = best(models, "nmse", _SHOWN)
+    size = (11.0, 1.4 + 1.5 * len(shown))
+    figure, grid = panels(*size, len(shown), 3, sharey="col", squeeze=False, width_ratios=[4, 4, 1.6])
+    for (above, below, against), (name, runs), colour in zip(grid, shown.items(), colours(len(shown)), strict=True):
         arrays = runs[0].evaluation.arrays
         steps = np.arange(len(arrays["piece/targets"]))
+        ends = [arrays["piece/targets"].min(), arrays["piece/targets"].max()]
+        against.plot(ends, ends, color="0.6", linewidth=1)
+        against.plot(arrays["piece/targets"], arrays["piece/outputs"], ".", color=colour, markersize=2)
+        against.set_ylabel("output")
         above.plot(steps, arrays["piece/targets"], color="0.6", linewidth=2.5)
         above.plot(steps, arrays["piece/outputs"], color=colour, linewidth=1)
         above.set_title(name, fontsize=10, loc="left")
@@ -52,19 +59,23 @@ def _series_figure(models: Models) -> Figure:
         below.plot(steps, arrays["piece/outputs"] - arrays["piece/targets"], color=colour, linewidth=1)
         above.set_ylabel("value")
         below.set_ylabel("output - target")
-    for axes in grid[-1]:
+    for axes in grid[-1, :2]:
         axes.set_xlabel("step of the test")
-    which = f"; the last {len(shown)} of {len(models)} models" if len(shown) < len(models) else ""
+    grid[-1, 2].set_xlabel("target")
     figure.suptitle(f"Outputs (in colour) and target (grey) at the beginning of the test, first run{which}")
     return figure
 
 
 def _error_figure(models: Models) -> Figure:
+    models, which = best(models, "nmse", _MOST_LINES)
     figure, axes = one_panel(7.5, 1.6 + 0.35 * len(models))
     found = [np.array([run.evaluation.metrics["nmse"] for run in runs]) for runs in models.values()]
     for height, (errors, colour) in enumerate(zip(found, colours(len(found)), strict=True)):
         axes.plot(errors, np.full(len(errors), height), "o", color=colour, markersize=4, alpha=0.6)
         axes.plot(errors.mean(), height, "|", color="black", markersize=14)
+        if len(errors) > 2:
+            reach = t_quantile(0.975, len(errors) - 1) * errors.std(ddof=1) / np.sqrt(len(errors))
+            axes.plot(errors.mean() + np.array([-reach, reach]), [height, height], color="black", linewidth=1)
     axes.set_yticks(range(len(models)), models)
     axes.set_ylim(len(models) - 0.5, -0.5)
     everything = np.concatenate(found)
@@ -73,5 +84,6 @@ def _error_figure(models: Models) -> Figure:
         axes.grid(axis="x", color="0.92")
     else:
         axes.set_xlim(left=0)
-    axes.set_xlabel("NMSE (dots: runs, bar: their mean)")
+    axes.set_xlabel("NMSE (dots: runs, bar: their mean with its 95 % interval)")
+    axes.set_title(which.removeprefix("; "), loc="left", fontsize=10)
     return figure

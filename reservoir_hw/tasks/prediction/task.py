@@ -120,7 +120,8 @@ class Prediction(Task):
         train_steps = config.train_steps
         inputs, targets = series[: -config.ahead_steps], series[config.ahead_steps :]
         self.train = one_sequence(inputs[:train_steps], targets[:train_steps])
-        self.closed_loop = loop is not None
+        self.closed_loop = self.larger_is_better = loop is not None
+        self.score = "valid_steps" if self.closed_loop else "nrmse"
         self._loop = loop
         if loop is None:
             self.test = one_sequence(inputs[train_steps:], targets[train_steps:])

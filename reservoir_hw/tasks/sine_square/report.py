@@ -9,7 +9,7 @@ import numpy as np
 
 from reservoir_hw.core.figure_style import colours, one_panel, panels
 from reservoir_hw.tasks import classification
-from reservoir_hw.tasks.report import Models, by_model
+from reservoir_hw.tasks.report import Models, best, by_model
 from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
 
 
 def _answers_figure(models: Models) -> Figure:
-    shown = list(models.items())[-_SHOWN:]
+    shown, which = best(models, "error_rate", _SHOWN)
     figure, (first, *grid) = panels(9.0, 1.8 + 1.4 * len(shown), 1 + len(shown), 1, sharex=True)
-    arrays = shown[0][1][0].evaluation.arrays
+    arrays = next(iter(shown.values()))[0].evaluation.arrays
     first.plot(arrays["piece/inputs"], color="0.3", linewidth=1, marker=".", markersize=4)
-    first.set_title("input", fontsize=10, loc="left")
-    for axes, (name, runs), colour in zip(grid, shown, colours(len(shown)), strict=True):
+    first.set_title(f"input{which}", fontsize=10, loc="left")
+    for axes, (name, runs), colour in zip(grid, shown.items(), colours(len(shown)), strict=True):
         arrays = runs[0].evaluation.arrays
         axes.plot(arrays["piece/targets"], color="0.6", linewidth=2.5, drawstyle="steps-mid", label="right answer")
         axes.plot(arrays["piece/outputs"], color=colour, linewidth=1, marker=".", markersize=4, label="output")

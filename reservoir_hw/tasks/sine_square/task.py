@@ -60,6 +60,7 @@ class SineSquare(Task):
     out of range.
     """
 
+    score = "error_rate"
     report = report
 
     def __init__(self, config: SineSquareConfig | None = None, /, **settings: Any) -> None:

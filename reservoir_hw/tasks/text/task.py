@@ -101,6 +101,8 @@ class Text(Task):
         A token is not in the vocabulary.
     """
 
+    score = "cross_entropy"
+
     def __init__(self, config: TextConfig | None = None, /, **settings: Any) -> None:
         config = TextConfig.of(config, settings)
         self.level = config.level

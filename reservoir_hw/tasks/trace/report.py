@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, one_panel, panels, whole_numbers
-from reservoir_hw.tasks.report import Models, by_model, mean_and_spread
+from reservoir_hw.tasks.report import Models, best, by_model, mean_and_spread
 from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ PIECE = 150
 """Steps of the test that the figure shows: the arrays `piece/targets` and `piece/outputs` (steps, delays)."""
 
 _PANELS = 4
+_MODELS = 4
+_CURVES = 12
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
@@ -41,13 +43,14 @@ def tables(rows: Sequence[Row]) -> list[Table]:
 def figures(rows: Sequence[Row]) -> dict[str, Figure]:
     """`outputs`: beside the truth, for some delays; `r2`: by delay, if there are several."""
     models = by_model(rows)
-    drawn = {"outputs": _outputs_figure(models)}
+    first = f"r2/{rows[0].evaluation.arrays['delays'][0]}"
+    drawn = {"outputs": _outputs_figure(*best(models, first, _MODELS, largest=True))}
     if any(len(runs[0].evaluation.arrays["delays"]) > 1 for runs in models.values()):
-        drawn["r2"] = _r2_figure(models)
+        drawn["r2"] = _r2_figure(*best(models, first, _CURVES, largest=True))
     return drawn
 
 
-def _r2_figure(models: Models) -> Figure:
+def _r2_figure(models: Models, which: str) -> Figure:
     figure, axes = one_panel(7.5, 4.2)
     for (name, runs), colour in zip(models.items(), colours(len(models)), strict=True):
         delays = runs[0].evaluation.arrays["delays"]
@@ -59,14 +62,14 @@ def _r2_figure(models: Models) -> Figure:
     axes.set_xlabel("delay k in steps" + (" (below 0: inputs that are still to come)" if coming else ""))
     axes.set_ylabel("r² of output and u(t - k)")
     whole_numbers(axes.xaxis)
-    axes.set_title("How well the input of k steps ago is told from the states (1: exactly, 0: not at all)", fontsize=11)
-    axes.legend(frameon=False)
+    axes.set_title(f"How well the input of k steps ago is told (1: exactly, 0: not at all){which}", fontsize=11)
+    figure.legend(frameon=False, loc="outside lower center", ncols=2)
     axes.grid(axis="y", color="0.92")
     axes.set_axisbelow(True)
     return figure
 
 
-def _outputs_figure(models: Models) -> Figure:
+def _outputs_figure(models: Models, which: str) -> Figure:
     """One panel for each of some delays; every model over the truth."""
     delays = list(dict.fromkeys(int(d) for runs in models.values() for d in runs[0].evaluation.arrays["delays"]))
     shown = [delays[i] for i in np.linspace(0, len(delays) - 1, min(_PANELS, len(delays))).round().astype(int)]
@@ -86,7 +89,7 @@ def _outputs_figure(models: Models) -> Figure:
         axes.set_title(_asked(delay), fontsize=10, loc="left")
         axes.legend(frameon=False, fontsize=8, ncols=4, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0)
     grid[-1, 0].set_xlabel("step of the test")
-    figure.suptitle("Outputs beside the truth, first steps of the test", fontsize=11)
+    figure.suptitle("Outputs beside the truth, first steps of the test" + which, fontsize=11)
     return figure
 
 

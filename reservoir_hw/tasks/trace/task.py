@@ -68,6 +68,7 @@ class Trace(Task):
     range, and for a part that was not recorded.
     """
 
+    larger_is_better = True
     report = report
 
     def __init__(self, config: TraceConfig | None = None, /, **settings: Any) -> None:
@@ -75,6 +76,7 @@ class Trace(Task):
         trace, train_steps, test_steps = config.trace, config.train_steps, config.test_steps
         sequence, channel = config.sequence, config.channel
         self.delays = tuple(config.delays)
+        self.score = f"r2/{self.delays[0]}"
         store = StateStore.open(trace)
         if config.dataset is None:
             found = next(iter(store.datasets.values()), None)

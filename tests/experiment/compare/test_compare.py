@@ -96,8 +96,8 @@ def test_the_command_with_its_report_and_its_twin(write: Any) -> None:
     for text in ("Task: nrmse", "judged on A", "Nodes that differ most", "Measures", "floor of B (median)"):
         assert text in done.stdout
     assert {path.name for path in Path("kept/figures").iterdir()} == {
-        "responses.png", "nodes.png", "measures.png", "task.png",
-    }  # fmt: skip
+        f"{name}.{kind}" for name in ("responses", "nodes", "measures", "task") for kind in ("png", "pdf")
+    }
     page = Path("kept/report.html").read_text()
     assert "data:image/png;base64," in page
     assert "Task: nrmse" in page

@@ -70,6 +70,34 @@ def test_a_result_is_short_in_words_and_gives_its_arrays(tmp_path: Path) -> None
         assert repr(reservoir) == "<Esn reservoir_hw esn (simulation): 1 inputs -> 20 nodes, open>"
 
 
+def test_keys_that_vary_have_a_figure_and_the_report_says_settings_and_durations(tmp_path: Path) -> None:
+    vary = {"reservoir.seed": [0, 1], "reservoir.leak_rate": [0.5, 1.0], "readout.alpha": [1e-6, 1e-3, 10.0]}
+    document = {
+        "task": {"kind": "narma", "train_steps": 300, "test_steps": 100},
+        "reservoir": {"kind": "esn", "nodes": 20},
+        "readout": {"kind": "ridge", "washout": 20},
+        "run": {"folder": str(tmp_path), "states": None},
+        "vary": vary,
+    }
+    result = Experiment(document).run()
+    (axes, _) = result.figures()["vary"].axes
+    scores = {(row.point["readout.alpha"], row.point["reservoir.leak_rate"]): [] for row in result.rows}
+    for row in result.rows:
+        scores[row.point["readout.alpha"], row.point["reservoir.leak_rate"]].append(row.evaluation.metrics["nrmse"])
+    drawn = np.asarray(axes.images[0].get_array()).ravel()
+    np.testing.assert_allclose(drawn, [np.mean(scores[key]) for key in sorted(scores)])
+    assert f"the best, {drawn.min():.3g}" in axes.get_title(loc="left")
+    assert {path.name for path in (result.folder / "figures").glob("vary.*")} == {"vary.png", "vary.pdf"}
+    page = (result.folder / "report.html").read_text()
+    assert "train_steps: 300" in page
+    assert "out_of_range" not in page.partition("How to repeat this")[0]
+    assert "Duration of each row" in page
+    del vary["reservoir.leak_rate"]
+    curve = Experiment({**document, "vary": vary}).run(report=False).figures()["vary"].axes[0]
+    assert curve.get_xscale() == "log"
+    assert curve.get_title(loc="left").startswith("nrmse by readout.alpha")
+
+
 @pytest.mark.parametrize("failure", [DeviceDisconnected("cable pulled at tcp://10.0.0.7"), KeyboardInterrupt()])
 def test_the_cause_survives_a_device_that_cannot_be_read_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException

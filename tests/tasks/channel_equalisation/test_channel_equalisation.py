@@ -174,7 +174,7 @@ def test_in_an_experiment(tmp_path: Any) -> None:
     assert [cells[:4] for cells in table.rows] == [
         [label, snr, "2", "10,000"] for label in ("fir(13)", "ESN(30)") for snr in ("12", "40")
     ]
-    assert set(result.figures()) == {"symbol_error_rate"}
+    assert set(result.figures()) == {"symbol_error_rate", "vary"}
     assert (result.folder / "figures" / "symbol_error_rate.png").stat().st_size > 10_000
 
 

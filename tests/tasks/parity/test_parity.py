@@ -58,7 +58,7 @@ def test_only_what_is_nonlinear_is_better_than_guessing(tmp_path: Any) -> None:
     for row in result.rows:
         rate = row.evaluation.metrics["error_rate"]
         assert 0.45 < rate < 0.55 if row.label == "fir(10)" else rate == 0
-    assert {path.stem for path in (result.folder / "figures").iterdir()} == {"error_rate", "outputs"}
+    assert {path.stem for path in (result.folder / "figures").iterdir()} == {"error_rate", "outputs", "vary"}
 
 
 def test_runs_on_the_same_test_count_once() -> None:

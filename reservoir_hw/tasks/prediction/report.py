@@ -84,6 +84,7 @@ def _error_figure(models: Models) -> Figure:
         axes.grid(axis="x", color="0.92")
     else:
         axes.set_xlim(left=0)
-    axes.set_xlabel("NMSE (dots: runs, bar: their mean with its 95 % interval)")
+    interval = " with its 95 % interval" if any(len(errors) > 2 for errors in found) else ""
+    axes.set_xlabel(f"NMSE (dots: runs, bar: their mean{interval})")
     axes.set_title(which.removeprefix("; "), loc="left", fontsize=10)
     return figure

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 import os
 
-# pytest-xdist sets it for its workers; tables that are not for a terminal are as wide as they need to be.
+# pytest-xdist sets it for its workers. Tables then have the same width with and without workers.
 os.environ.pop("COLUMNS", None)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,14 @@ from reservoir_hw.experiment.states.progress_bar import progress_bar as progress
 if TYPE_CHECKING:
     from reservoir_hw.experiment.run.result import InFolder
     from reservoir_hw.tasks.task import Table
+
+
+_LONGEST_NUMBER = 24
+"""Characters of a cell with a number and its interval; longer ones are sentences."""
+_INTERVAL = re.compile(r" (?=[(\[±])")
+"""Where an interval begins behind its number."""
+_LEAST_ROOM = 20
+"""Characters of a fact in a line, however narrow the terminal is."""
 
 
 @contextmanager
@@ -58,29 +68,76 @@ def print_result(result: InFolder, *, json: bool, now: str = "") -> None:
 
 
 def print_tables(tables: Iterable[Table]) -> None:
-    """Tables with their notes. Without a terminal they are as wide as they need to be, or as COLUMNS says."""
+    """Tables with their notes, as wide as the terminal or `COLUMNS` allows; a table that cannot fit becomes lines."""
     from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
 
     console = Console(highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(highlight=False, width=500)
     for table in tables:
-        shown = RichTable(title=Text(table.title), title_justify="left")
-        for index, name in enumerate(table.header):
-            sentences = any(len(row[index]) > 40 for row in table.rows)
-            shown.add_column(Text(name), justify="left" if index == 0 or sentences else "right")
-        for row in table.rows:
-            shown.add_row(*map(Text, row))
-        console.print(shown)
+        widths = _column_widths(table, console.width)
+        if widths is None:
+            console.print(Text(table.title, style="italic"))
+            for number, row in enumerate(table.rows):
+                if number:
+                    typer.echo()
+                print_facts([(name, text) for name, text in zip(table.header, row, strict=True) if text], indent="  ")
+        else:
+            shown = RichTable(title=Text(table.title), title_justify="left")
+            for index, (name, width) in enumerate(zip(table.header, widths, strict=True)):
+                left = index == 0 or _is_prose(table, index)
+                shown.add_column(Text(name), justify="left" if left else "right", width=width, overflow="fold")
+            for row in table.rows:
+                shown.add_row(*(Text(_broken(cell, width)) for cell, width in zip(row, widths, strict=True)))
+            console.print(shown)
         if table.note:
             console.print(Text(table.note, style="dim"))
 
 
+def _is_prose(table: Table, column: int) -> bool:
+    """Whether its cells may be wrapped between any words: they are names or sentences, not numbers and intervals."""
+    return any(len(row[column]) > _LONGEST_NUMBER for row in table.rows)
+
+
+def _broken(cell: str, width: int) -> str:
+    """A number that is too long for its column has its interval on a line of its own."""
+    return cell if len(cell) <= width or len(cell) > _LONGEST_NUMBER else _INTERVAL.sub("\n", cell)
+
+
+def _column_widths(table: Table, width: int) -> list[int] | None:
+    """Characters for each column in a table of at most `width` characters, or None if words would have to be cut."""
+    least, most = [], []
+    for column, name in enumerate(table.header):
+        cells = [row[column] for row in table.rows]
+        split = str.split if _is_prose(table, column) else _INTERVAL.split
+        parts = [part for cell in cells for part in split(cell)]
+        least.append(max(map(len, [*name.split(), *parts]), default=0))
+        most.append(max(map(len, [name, *cells])))
+    spare = width - (3 * len(least) + 1) - sum(least)
+    if spare < 0:
+        return None
+    for _ in range(min(spare, sum(most) - sum(least))):
+        # To the column that is wrapped into most lines.
+        least[max(range(len(least)), key=lambda column: most[column] / max(least[column], 1))] += 1
+    return least
+
+
 def print_facts(facts: Iterable[tuple[str, str]], *, indent: str = "") -> None:
-    """A line for each name and what there is to say about it."""
+    """Each name and what there is to say about it, wrapped between words at the width of the terminal."""
+    from rich.console import Console
+
     facts = list(facts)
-    width = max(len(name) for name, _ in facts)
+    start = len(indent) + max(len(name) for name, _ in facts) + 2
+    room = max(Console().width, start + _LEAST_ROOM)
     for name, text in facts:
-        typer.echo(f"{indent}{name:<{width}}  {text}")
+        for number, line in enumerate(text.splitlines() or [""]):
+            first = f"{indent}{'' if number else name}".ljust(start)
+            wrapped = textwrap.fill(
+                line,
+                room,
+                initial_indent=first,
+                subsequent_indent=" " * start,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            typer.echo(wrapped or first.rstrip())

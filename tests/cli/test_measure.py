@@ -68,7 +68,8 @@ def trace(path: Path, inputs: np.ndarray, states: np.ndarray, written: int | Non
     return path
 
 
-def test_a_reservoir_file(file: Path) -> None:
+def test_a_reservoir_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
     done = call(file, *FEW)
     assert done.exit_code == 0, done.output
     for title in MEASURES.values():

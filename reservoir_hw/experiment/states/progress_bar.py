@@ -12,6 +12,8 @@ from reservoir_hw.experiment.states.progress import Progress
 
 LINE_EVERY_S = 30.0
 _NOTEBOOK_EVERY_S = 0.5
+_BAR_WIDTH = 20
+"""Characters: beside it, days of a slow device fit into 80 columns."""
 
 
 @contextmanager
@@ -30,8 +32,8 @@ def shown_progress() -> Iterator[Progress]:
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
     """A bar on standard error: call what this yields with (what is being done, steps done, steps in all)."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+    from rich.console import Console, RenderableType
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TimeElapsedColumn
     from rich.text import Text
 
     class Rate(ProgressColumn):
@@ -40,17 +42,24 @@ def progress_bar() -> Iterator[Progress]:
         def render(self, task: Task) -> Text:
             """As far as it can be known."""
             rate, left = task.finished_speed or task.speed, task.time_remaining
-            text = "" if rate is None else f"{rate:,.3g} steps/s"
+            text = "" if rate is None else f"{rate:,.{0 if rate >= 100 else 1}f} steps/s"
             return Text(text + ("" if left is None else f", {timedelta(seconds=round(left))} left"))
+
+    class Bar(Progress):
+        """The bar on a line of its own, below what is being done: neither cuts the other, however long it is."""
+
+        def get_renderables(self) -> Iterator[RenderableType]:
+            """Two parts, of which the first wraps."""
+            for task in self.tasks:
+                yield Text(task.description, overflow="fold")
+            yield self.make_tasks_table(self.tasks)
 
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
         yield _Lines()
         return
-    columns = [BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(), Rate()]
-    with Progress(
-        *columns, TextColumn("{task.description}", markup=False), console=console, transient=True, redirect_stdout=False
-    ) as bar:
+    columns = ["{task.percentage:>3.0f}%", BarColumn(_BAR_WIDTH), TimeElapsedColumn(), Rate()]
+    with Bar(*columns, console=console, transient=True, redirect_stdout=False) as bar:
         work = bar.add_task("", total=None)
         yield lambda what, done, total: bar.update(work, description=what, completed=done, total=total)
 
@@ -60,13 +69,19 @@ class _Lines:
 
     def __init__(self) -> None:
         self._said = self._began = time.monotonic()
+        self._first: int | None = None
 
     def __call__(self, what: str, done: int, total: int) -> None:
+        # What an earlier run has done says nothing about the speed of this one.
+        if self._first is None:
+            self._first = done
         now = time.monotonic()
         if now - self._said < LINE_EVERY_S:
             return
         self._said = now
-        sys.stderr.write(f"{done:,} of {total:,} steps after {timedelta(seconds=round(now - self._began))}: {what}\n")
+        seconds, here = now - self._began, done - self._first
+        left = f", {timedelta(seconds=round(seconds / here * (total - done)))} left" if here else ""
+        sys.stderr.write(f"{done:,} of {total:,} steps after {timedelta(seconds=round(seconds))}{left}: {what}\n")
 
 
 class _Notebook:

@@ -39,13 +39,15 @@ class Progress:
     steps: int
     seconds_left: float
 
-    def __str__(self) -> str:
+    @property
+    def losses(self) -> str:
+        """Step and losses, for whoever shows the time that is left in another way."""
         row = self.row
         validation = "" if row.validation_loss is None else f", validation {row.validation_loss:.4f}"
-        return (
-            f"step {row.step:,} of {self.steps:,}: loss {row.loss:.4f}{validation}, {row.tokens_per_s:,.0f} tokens/s, "
-            f"{_duration(self.seconds_left)} left"
-        )
+        return f"step {row.step:,} of {self.steps:,}: loss {row.loss:.4f}{validation}"
+
+    def __str__(self) -> str:
+        return f"{self.losses}, {self.row.tokens_per_s:,.0f} tokens/s, {_duration(self.seconds_left)} left"
 
 
 class Log:

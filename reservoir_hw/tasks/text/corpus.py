@@ -13,19 +13,25 @@ from reservoir_hw.tasks.datasets import FOLDER_VARIABLE, unpacked
 _SPACE = re.compile(r"\s")
 
 
-def read_text(paths: Sequence[str], limit: int | None = None) -> str:
-    """The first `limit` characters of these files, one after the other.
+def read_text(paths: Sequence[str], offset: int = 0, limit: int | None = None) -> str:
+    """The `limit` characters behind the first `offset` of these files, one after the other.
 
     A path is looked for as it stands, then in the folder of `RESERVOIR_HW_DATA`; with .gz or .xz at its end it is
     unpacked. Line ends become newlines.
 
-    Raises `ConfigurationError` for files that are not there, damaged, empty, or not text in UTF-8.
+    Raises `ConfigurationError` for files that are not there, damaged, empty, or not text in UTF-8, and where `offset`
+    leaves nothing of them.
     """
+    end = None if limit is None else offset + limit
     text = ""
     for path in paths:
-        if limit is None or len(text) < limit:
+        if end is None or len(text) < end:
             text += _text_of(_found(path))
-    return text if limit is None else text[:limit]
+    if offset >= len(text):
+        raise ConfigurationError(
+            f"offset: {offset:,} characters are to be skipped, but there are only {len(text):,} in {', '.join(paths)}"
+        )
+    return text[offset:end]
 
 
 def cut(text: str, parts: Sequence[float], *, between_words: bool) -> list[str]:

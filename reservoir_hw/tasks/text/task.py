@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.core.tokenizer import BpeTokenizer, CharTokenizer, Tokenizer, WordTokenizer
@@ -50,7 +50,8 @@ class TextConfig(TaskConfig):
     )
     level: Level = Field(default="char", description="what a token is; bpe: GPT-2's")
     lower: bool = Field(default=False, description="turn the text to lower case")
-    limit: PositiveInt | None = Field(default=None, description="characters that are read, from the start")
+    offset: NonNegativeInt = Field(default=0, description="characters that are skipped at the beginning")
+    limit: PositiveInt | None = Field(default=None, description="characters that are read, from `offset` on")
     most: PositiveInt | None = Field(default=None, description="level word: how many of the most frequent words")
     unknown: Literal["error", "token"] = Field(
         default="error", description="what the training part does not have: refuse it, or give it a token of its own"
@@ -109,7 +110,7 @@ class Text(Task):
         self.lower = config.lower
         files = [config.corpus] if isinstance(config.corpus, str) else config.corpus
         self.corpus = ", ".join(files)
-        text = read_text(files, config.limit)
+        text = read_text(files, config.offset, config.limit)
         train, held_out, last = cut(text, (config.validation, config.test), between_words=config.level != "char")
         self.tokenizer = _tokenizer(train.lower() if config.lower else train, config)
         self.vocabulary = self.tokenizer.vocabulary

@@ -42,6 +42,15 @@ def test_files_packed_in_several_and_in_the_data_folder(tmp_path: Path, monkeypa
     monkeypatch.setenv("RESERVOIR_HW_DATA", str(tmp_path / "data"))
     np.testing.assert_array_equal(Text(corpus=["a.txt.xz", "b.gz"]).tokens_train, plain)
     np.testing.assert_array_equal(Text(corpus="a.txt.xz", limit=100).tokens_train, plain[:90])
+    # From the end of the first file into the second.
+    sentences = 11 * len(SENTENCE)
+    part = Text(corpus=["a.txt.xz", "b.gz"], offset=sentences, limit=100)
+    assert part.tokenizer.decode(part.tokens_train) == (3 * SENTENCE)[:90]
+    rest = Text(corpus=["a.txt.xz", "b.gz"], offset=sentences, validation=0.0)
+    assert len(rest.tokens_train) + len(rest.tokens_test) == 9 * len(SENTENCE)
+    length = 12 * len(SENTENCE)
+    with pytest.raises(ConfigurationError, match=f"offset: {length} characters .* only {length} in a.txt.xz$"):
+        Text(corpus="a.txt.xz", offset=length)
 
 
 def test_lower_case_and_words(tmp_path: Path) -> None:

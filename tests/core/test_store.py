@@ -300,15 +300,35 @@ def test_each_commit_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(seen) == 1
 
 
-def test_the_time_axis_grows(tmp_path: Path) -> None:
-    store = StateStore.create(tmp_path / "store", {})
+@pytest.mark.parametrize("harm", ["none", "damaged", "as in earlier versions"])
+def test_the_time_axis_grows_with_its_coordinate(tmp_path: Path, harm: str) -> None:
+    spec = {"step_period_s": 0.5, "node_names": ["x", "µ", "[V]"], "state_unit": "V"}
+    store = StateStore.create(tmp_path / "store", {"spec": spec})
     dataset = store.add("000", sequences=2, inputs=1, nodes=3, chunk_steps=10)
     states = block(2, 25, 3)
     for start in (0, 10, 20):
         stop = min(start + 10, 25)
         place = Region(slice(0, 2), start, stop)
         dataset.write(place, block(2, stop - start, 1), states[:, start:stop], timing=(0.0, 0.0))
-    np.testing.assert_array_equal(StateStore.open(tmp_path / "store").dataset("000").states[:], states)
+        axis = tmp_path / "store" / "000" / "step"
+        if start == 10 and harm == "damaged":
+            (axis / "c" / "0").write_bytes(b"garbage")
+        elif start == 10 and harm != "none":
+            shutil.rmtree(axis)
+            dataset = StateStore.open(tmp_path / "store", writable=True).dataset("000")
+    dataset = StateStore.open(tmp_path / "store").dataset("000")
+    np.testing.assert_array_equal(dataset.states[:], states)
+    plain: Any = zarr.open_group(tmp_path / "store", mode="r")["000"]
+    np.testing.assert_array_equal(plain["step"][:], 0.5 * np.arange(25))
+    assert plain["step"].attrs["units"] == "s"
+    assert plain["node"][:].tolist() == spec["node_names"]
+    assert plain["channel"][:].tolist() == [0]
+    assert plain["sequence"][:].tolist() == [0, 1]
+    assert (plain["inputs"].attrs["units"], plain["states"].attrs["units"]) == ("1", "V")
+    for name, coordinate in dataset.coordinates.items():
+        assert plain[name].metadata.dimension_names == (name,)
+        assert plain[name][:].tolist() == coordinate.values.tolist()
+    dataset = StateStore.open(tmp_path / "store", writable=True).dataset("000")
     with pytest.raises(ShapeError, match="not one chunk of 10 steps"):
         dataset.write(Region(slice(0, 2), 25, 30), block(2, 5, 1), block(2, 5, 3), timing=(0.0, 0.0))
 
@@ -399,7 +419,7 @@ def test_two_processes_do_not_make_the_same_store(tmp_path: Path, monkeypatch: p
     assert StateStore.open(tmp_path / "s").facts["made_by"] == "the first"
 
 
-@pytest.mark.parametrize("files", range(6))
+@pytest.mark.parametrize("files", range(8))
 def test_a_data_set_whose_growth_was_cut_is_read_and_grown(
     tmp_path: Path, files: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -427,6 +447,8 @@ def test_a_data_set_whose_growth_was_cut_is_read_and_grown(
     again.write(Region(slice(0, 1), 10, 20), inputs[:, 10:], states[:, 10:], timing=(2.0, 0.5))
     np.testing.assert_array_equal(again.states[:], states)
     assert again.timing[0, :, 0].tolist() == [1.0, 2.0]
+    plain: Any = zarr.open_group(tmp_path / "s", mode="r")
+    assert plain["000/step"][:].tolist() == list(range(20))
 
 
 def test_damaged_times_are_an_error_and_not_times(tmp_path: Path) -> None:

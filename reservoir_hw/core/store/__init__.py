@@ -5,13 +5,15 @@
       snapshots/a, b             the last two states of the device, safetensors in a row of bytes
       NAME/inputs                (sequences, time, inputs)
       NAME/states                (sequences, time, nodes), row t the response to row t of the inputs
+      NAME/sequence, step, channel, node    what stands along the axes: coordinates for xarray
       NAME/timing                (groups, chunks, 2): when a chunk was driven (seconds since 1970) and for how long
 
 Any Zarr reader understands the arrays. A step that was never written reads as NaN.
 """
 
+from reservoir_hw.core.store._coordinates import Coordinate
 from reservoir_hw.core.store._damage import is_damage
 from reservoir_hw.core.store.dataset import Dataset, Region
 from reservoir_hw.core.store.state_store import FORMAT, StateStore, plain_path
 
-__all__ = ["FORMAT", "Dataset", "Region", "StateStore", "is_damage", "plain_path"]
+__all__ = ["FORMAT", "Coordinate", "Dataset", "Region", "StateStore", "is_damage", "plain_path"]

@@ -13,6 +13,13 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.core.files import settle_folder
+from reservoir_hw.core.store._coordinates import (
+    Coordinate,
+    create_steps,
+    extend_steps,
+    row_coordinates,
+    step_coordinate,
+)
 from reservoir_hw.core.store._damage import BROKEN, brief, harmed, leave, origin, unreadable
 
 log = logging.getLogger(__name__)
@@ -31,6 +38,11 @@ class Home:
         self.journal: Any = root["journal"]
         self.folder = None if "://" in path else Path(path)
         """None at an address."""
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """What the device declared, or nothing."""
+        return self.root.attrs.get("spec", {})
 
     def remove(self, name: str) -> bool:
         """Remove a file of the store, if that is a folder and the file there; whether it was."""
@@ -82,6 +94,7 @@ class Dataset:
         self.states: Any = group["states"]
         self.inputs: Any = group["inputs"]
         self._times: Any = None
+        self._step_axis: Any = None
 
     @property
     def name(self) -> str:
@@ -112,6 +125,13 @@ class Dataset:
     def facts(self) -> dict[str, Any]:
         """What was noted about this data set when it was made."""
         return dict(self._group.attrs)
+
+    @property
+    def coordinates(self) -> dict[str, Coordinate]:
+        """What stands along the axes `sequence`, `step`, `channel` and `node`."""
+        sizes = {"sequences": self.sequences, "inputs": self.inputs.shape[2], "nodes": self.states.shape[2]}
+        rows = row_coordinates(self._home.spec, **sizes)
+        return {**rows, "step": step_coordinate(self._home.spec, 0, self.steps)}
 
     @property
     def timing(self) -> np.ndarray:
@@ -249,6 +269,7 @@ class Dataset:
             if region.stop > self.steps:
                 # States last. A reader then finds times and inputs for all states, even after a crash here.
                 self._timing_for(region.stop)
+                self._grow_steps(region.stop)
                 for array in (self.inputs, self.states):
                     if array.shape[1] < region.stop:
                         array.resize((array.shape[0], region.stop, array.shape[2]))
@@ -291,6 +312,17 @@ class Dataset:
         if times.shape[1] < chunks:
             times.resize((groups, chunks, 2))
         return times
+
+    def _grow_steps(self, stop: int) -> None:
+        try:
+            if self._step_axis is None:
+                self._step_axis = self._group["step"]
+            extend_steps(self._step_axis, self._home.spec, self.steps, stop)
+        except BROKEN as error:
+            # A store of an earlier version has none, and what is damaged can be made again.
+            if not harmed(error):
+                raise
+            self._step_axis = create_steps(self._group, self._home.spec, stop, overwrite=True)
 
     def _new_timing(self, error: Exception, groups: int, chunks: int) -> Any:
         self._times = create_timing(self._group, groups, chunks, attributes=self._given_up(error), overwrite=True)

@@ -20,6 +20,7 @@ from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, MissingExtr
 from reservoir_hw.core.files import settle_folder
 from reservoir_hw.core.hostlock import HostLock
 from reservoir_hw.core.provenance import plain
+from reservoir_hw.core.store._coordinates import create_coordinates, create_steps, row_coordinates
 from reservoir_hw.core.store._damage import BROKEN, NO_STORE, harmed, not_a_store, origin, unreadable
 from reservoir_hw.core.store.dataset import UNFINISHED, Dataset, Home, codecs, create_timing
 
@@ -178,12 +179,11 @@ class StateStore:
         steps: int = 0,
         group: int | None = None,
         dtype: Literal["float32", "float64"] = "float32",
-        units: tuple[str, str] = ("1", "1"),
         facts: Mapping[str, Any] | None = None,
     ) -> Dataset:
         """A new data set; its time axis has `steps` steps and grows when more is written.
 
-        `units` are those of inputs and states, for readers such as xarray.
+        Units and coordinates, for readers such as xarray, are those of the `spec` that the store was created with.
         `facts` are kept as its attributes; `from_rest: false` says that its sequences do not begin at rest.
         """
         self._home.refuse_if_reading()
@@ -202,8 +202,9 @@ class StateStore:
         with self._home.writing():
             try:
                 made = self._root.create_group(unfinished, overwrite=unfinished != name, attributes=plain(facts or {}))
+                spec = self._home.spec
                 for array, width, axis, unit in (
-                    ("inputs", inputs, "channel", units[0]), ("states", nodes, "node", units[1]),
+                    ("inputs", inputs, "channel", "input_unit"), ("states", nodes, "node", "state_unit"),
                 ):  # fmt: skip
                     made.create_array(
                         array,
@@ -213,8 +214,10 @@ class StateStore:
                         fill_value=float("nan"),
                         compressors=codecs(),
                         dimension_names=("sequence", "step", axis),
-                        attributes={"units": unit},
+                        attributes={"units": spec.get(unit, "1")},
                     )
+                create_coordinates(made, row_coordinates(spec, sequences=sequences, inputs=inputs, nodes=nodes))
+                create_steps(made, spec, steps)
                 create_timing(made, -(-sequences // group), -(-steps // chunk_steps))
                 if self._local is None:
                     return Dataset(made, self._home)

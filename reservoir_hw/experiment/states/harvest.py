@@ -150,7 +150,6 @@ def layout(bursts: Sequence[Burst], spec: ReservoirSpec, task: Task) -> dict[str
                     "chunk_steps": steps,
                     "group": rows,
                     "dtype": spec.dtype,
-                    "units": (spec.input_unit, spec.state_unit),
                     "facts": {"inputs_sha256": digests[chunk.split], "from_rest": True},
                 },
             )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
-from reservoir_hw.core.store import Dataset, Region, StateStore
+from reservoir_hw.core.store import Coordinate, Dataset, Region, StateStore
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
 
 
@@ -18,9 +19,10 @@ def export_trace(
     """Write inputs and states into a new file; steps that were never written are NaN.
 
     `.nc` is NetCDF 3 with 64-bit offsets, made in memory: for each data set variables such as `train_inputs` (sequence,
-    step, channel) and `train_states` (sequence, step, node). `.csv` is a table with the columns dataset, sequence,
-    step, u0 and so on, x0 and so on. `dataset` names the only one that is written. Raises `ConfigurationError` for
-    another ending, or a file that is there.
+    step, channel) and `train_states` (sequence, step, node), and `train_step` and so on with the coordinates of the
+    store. `.csv` is a table with the columns dataset, sequence, step, time_s if the device declares its period, u0 and
+    so on, x0 and so on; where channels or nodes have names, u_NAME, x_NAME. `dataset` names the only one that is
+    written. Raises `ConfigurationError` for another ending, or a file that is there.
     """
     path = Path(path)
     if path.suffix.lower() not in (".nc", ".csv"):
@@ -52,14 +54,8 @@ def _write_netcdf(path: Path, store: StateStore, datasets: dict[str, Dataset], c
         file.source = f"reservoir_hw, {store.path}"
         for name, one in datasets.items():
             prefix = name.replace(".", "_")
-            axes = {
-                "sequence": one.sequences,
-                "step": one.steps,
-                "channel": one.inputs.shape[2],
-                "node": one.states.shape[2],
-            }
-            for axis, size in axes.items():
-                file.createDimension(f"{prefix}_{axis}", size)
+            for axis, coordinate in one.coordinates.items():
+                _write_coordinate(file, f"{prefix}_{axis}", coordinate)
             for array, axis in (("inputs", "channel"), ("states", "node")):
                 kept = getattr(one, array)
                 of = tuple(f"{prefix}_{each}" for each in ("sequence", "step", axis))
@@ -74,26 +70,52 @@ def _write_netcdf(path: Path, store: StateStore, datasets: dict[str, Dataset], c
                 counter.add(inputs.shape[0] * inputs.shape[1])
 
 
+def _write_coordinate(file: Any, name: str, coordinate: Coordinate) -> None:
+    """A dimension and a variable of its name. The format has no text and no long integers: names are bytes in UTF-8."""
+    values = coordinate.values
+    file.createDimension(name, len(values))
+    if values.dtype == object:
+        packed = np.char.encode(values.astype(str), "utf-8")
+        file.createDimension(f"{name}_bytes", packed.dtype.itemsize)
+        variable = file.createVariable(name, "c", (name, f"{name}_bytes"))
+        variable._Encoding = "utf-8"
+        variable[:] = packed.view("S1").reshape(len(values), -1)
+    else:
+        kept = values.astype(np.int32) if values.dtype.kind == "i" else values
+        variable = file.createVariable(name, kept.dtype, (name,))
+        variable[:] = kept
+        variable.units = coordinate.units
+    variable.long_name = coordinate.about
+
+
 def _write_csv(path: Path, store: StateStore, datasets: dict[str, Dataset], counter: StepCounter) -> None:
     del store
     widths = {(one.inputs.shape[2], one.states.shape[2]) for one in datasets.values()}
     if len(widths) > 1:
         raise ConfigurationError("the data sets have other numbers of channels or nodes: name one (--dataset)")
-    ((channels, nodes),) = widths
+    # Names and period are those of the device, so they are the same in all data sets.
+    of = next(iter(datasets.values())).coordinates
+    timed = of["step"].units == "s"
     with path.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
-        table.writerow(
-            ["dataset", "sequence", "step", *(f"u{i}" for i in range(channels)), *(f"x{i}" for i in range(nodes))]
-        )
+        columns = [*_columns("u", of["channel"]), *_columns("x", of["node"])]
+        table.writerow(["dataset", "sequence", "step", *(["time_s"] if timed else []), *columns])
         for name, one in datasets.items():
+            times = one.coordinates["step"].values
             for region in one.regions():
                 inputs, states = _read(one, region)
                 for row in range(inputs.shape[0]):
                     for t in range(inputs.shape[1]):
                         # As short as the number allows: a reader gets the same bits.
                         numbers = map(str, (*inputs[row, t], *states[row, t]))
-                        table.writerow([name, region.rows.start + row, region.start + t, *numbers])
+                        time = [times[region.start + t]] if timed else []
+                        table.writerow([name, region.rows.start + row, region.start + t, *time, *numbers])
                 counter.add(inputs.shape[0] * inputs.shape[1])
+
+
+def _columns(letter: str, coordinate: Coordinate) -> list[str]:
+    named = "_" if coordinate.values.dtype == object else ""
+    return [f"{letter}{named}{value}" for value in coordinate.values]
 
 
 def _read(dataset: Dataset, region: Region) -> tuple[np.ndarray, np.ndarray]:

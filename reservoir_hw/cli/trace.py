@@ -63,6 +63,7 @@ def export(
     trace: TracePath,
     to: Annotated[Path, typer.Option("--to", metavar="FILE", help="states.nc (NetCDF) or states.csv.")],
     dataset: Annotated[str | None, typer.Option("--dataset", metavar="NAME", help="This data set alone.")] = None,
+    json: JsonOption = False,
 ) -> None:
     """Write inputs and states into one file for other programs, such as xarray and pandas."""
     from reservoir_hw.core.store import StateStore
@@ -70,7 +71,11 @@ def export(
 
     with progress_bar() as progress:
         path = export_trace(StateStore.open(trace), to, dataset=dataset, progress=progress)
-    typer.echo(f"{path} has {path.stat().st_size:,} bytes")
+    size = path.stat().st_size
+    if json:
+        print_json({"file": str(path), "bytes": size})
+    else:
+        typer.echo(f"{path} has {size:,} bytes")
 
 
 @app.command("diff")

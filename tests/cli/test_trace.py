@@ -61,6 +61,8 @@ def test_import_info_diff_plot(files: Path) -> None:
     call("diff", files / "a", files / "b", "--tolerance", "0.1")
     call("diff", files / "a", files / "b")
     assert json.loads(call("diff", files / "a", files / "b", "--json"))["nrmse"] < 0.1
+    written = json.loads(call("export", files / "a", "--to", files / "a.csv", "--json"))
+    assert written == {"file": str(files / "a.csv"), "bytes": (files / "a.csv").stat().st_size}
     call("plot", files / "a", "-o", files / "a.png", "--steps", "20")
     assert (files / "a.png").stat().st_size > 10_000
 

@@ -7,7 +7,8 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -19,6 +20,8 @@ from reservoir_hw.core.files import replace_file
 FORMAT = "reservoir_hw.tokenizer"
 VERSION = 1
 
+# That are encoded side by side.
+_PIECES = 16
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -38,6 +41,10 @@ class Tokenizer(ABC):
 
         Raises `InputRangeError` for what has no token.
         """
+
+    def encode_pieces(self, pieces: Iterable[str]) -> np.ndarray:
+        """Tokens (time,) of a text that comes in pieces. As `encode`."""
+        return np.concatenate([self.encode(piece) for piece in pieces])
 
     def decode(self, tokens: Any) -> str:
         """The text of tokens (time,). Raises `InputRangeError` for one outside the vocabulary."""
@@ -182,7 +189,7 @@ class WordTokenizer(Tokenizer):
 
 
 class BpeTokenizer(Tokenizer):
-    """GPT-2's byte-level byte pairs (Radford et al. 2019): every text has tokens, 50257 different ones.
+    """Byte-level byte pairs (Radford et al. 2019), of which every text has tokens: GPT-2's 50257, or trained ones.
 
     Needs the package tokenizers (the `train` extra).
     """
@@ -213,11 +220,30 @@ class BpeTokenizer(Tokenizer):
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"{folder}: GPT-2's encoder.json and vocab.bpe cannot be read: {error}") from error
         merges = [tuple(line.split()) for line in lines[1:] if line]
-        made = library.Tokenizer(library.models.BPE(vocab=numbers, merges=merges))
+        return cls(cls._with_bytes(library, library.models.BPE(vocab=numbers, merges=merges)))
+
+    @classmethod
+    def trained(cls, pieces: Iterable[str], vocabulary: int) -> Self:
+        """The `vocabulary` most useful tokens for a text that comes in pieces; fewer where it has not so many pairs.
+
+        The 256 bytes and `END` are among them.
+        """
+        library = _tokenizers()
+        made = cls._with_bytes(library, library.models.BPE())
+        alphabet = library.pre_tokenizers.ByteLevel.alphabet()
+        trainer = library.trainers.BpeTrainer(
+            vocab_size=vocabulary, special_tokens=[cls.END], initial_alphabet=alphabet, show_progress=False
+        )
+        made.train_from_iterator(pieces, trainer)
+        return cls(made)
+
+    @classmethod
+    def _with_bytes(cls, library: Any, model: Any) -> Any:
+        made = library.Tokenizer(model)
         made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
         made.decoder = library.decoders.ByteLevel()
         made.add_special_tokens([cls.END])
-        return cls(made)
+        return made
 
     @property
     def vocabulary(self) -> int:
@@ -227,6 +253,13 @@ class BpeTokenizer(Tokenizer):
     def encode(self, text: str) -> np.ndarray:
         """See `Tokenizer`; nothing is without a token."""
         return np.array(self._tokenizer.encode(text).ids, dtype=self.dtype)
+
+    def encode_pieces(self, pieces: Iterable[str]) -> np.ndarray:
+        """See `Tokenizer`; several pieces at a time, on all cores."""
+        found, left = [], iter(pieces)
+        while some := list(islice(left, _PIECES)):
+            found += [np.array(one.ids, dtype=self.dtype) for one in self._tokenizer.encode_batch_fast(some)]
+        return np.concatenate(found)
 
     def _text(self, tokens: np.ndarray) -> str:
         return self._tokenizer.decode(tokens.tolist(), skip_special_tokens=False)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import lzma
 import os
 import re
-from collections.abc import Sequence
+import tarfile
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
 from reservoir_hw.core.errors import ConfigurationError
@@ -13,20 +17,25 @@ from reservoir_hw.tasks.datasets import FOLDER_VARIABLE, unpacked
 _SPACE = re.compile(r"\s")
 
 
-def read_text(paths: Sequence[str], offset: int = 0, limit: int | None = None) -> str:
+def read_text(paths: Sequence[str], offset: int = 0, limit: int | None = None, members: str = "*.txt") -> str:
     """The `limit` characters behind the first `offset` of these files, one after the other.
 
     A path is looked for as it stands, then in the folder of `RESERVOIR_HW_DATA`; with .gz or .xz at its end it is
-    unpacked. Line ends become newlines.
+    unpacked. Of an archive (.tar, also packed) the files count whose names fit the pattern `members`, in the order of
+    their names, each from a new line on. Line ends become newlines.
 
     Raises `ConfigurationError` for files that are not there, damaged, empty, or not text in UTF-8, and where `offset`
     leaves nothing of them.
     """
     end = None if limit is None else offset + limit
-    text = ""
-    for path in paths:
-        if end is None or len(text) < end:
-            text += _text_of(_found(path))
+    pieces: list[str] = []
+    length = 0
+    for piece in (piece for path in paths for piece in _texts_of(_found(path), members)):
+        pieces.append(piece)
+        length += len(piece)
+        if end is not None and length >= end:
+            break
+    text = "".join(pieces)
     if offset >= len(text):
         raise ConfigurationError(
             f"offset: {offset:,} characters are to be skipped, but there are only {len(text):,} in {', '.join(paths)}"
@@ -60,17 +69,36 @@ def _found(path: str) -> Path:
     raise ConfigurationError(f"corpus: there is no file {path} here ({Path.cwd()}), {where}")
 
 
-def _text_of(path: Path) -> str:
-    if ".tar" in path.suffixes:
-        raise ConfigurationError(f"corpus: {path} is an archive: unpack it and name the files that are in it")
-    content = unpacked(path)
+def _texts_of(path: Path, members: str) -> Iterator[str]:
+    """The text of a file, or those of an archive."""
+    if ".tar" not in path.suffixes:
+        text = _decoded(unpacked(path), str(path))
+        if not text.strip():
+            raise ConfigurationError(f"corpus: {path} is empty: there is nothing to learn from")
+        yield text
+        return
+    try:
+        with tarfile.open(path) as archive:
+            files = sorted((one for one in archive if one.isfile()), key=lambda one: one.name)
+            chosen = [one for one in files if fnmatch(one.name, members)]
+            if not chosen:
+                known = ", ".join(one.name for one in files[:3]) or "nothing"
+                raise ConfigurationError(f"corpus: no file in {path} fits members: {members!r}; it has {known}, ...")
+            for one in chosen:
+                file = archive.extractfile(one) or io.BytesIO()
+                text = _decoded(file.read(), f"{path}/{one.name}")
+                yield text if text.endswith("\n") else f"{text}\n"
+    except (tarfile.TarError, EOFError, OSError, lzma.LZMAError) as error:
+        why = str(error).splitlines()[0]
+        raise ConfigurationError(f"corpus: {path} cannot be unpacked ({why}): it is damaged, copy it again") from error
+
+
+def _decoded(content: bytes, name: str) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigurationError(
-            f"corpus: {path} is not text in UTF-8: byte {content[error.start]:#04x} at position {error.start} of it; "
+            f"corpus: {name} is not text in UTF-8: byte {content[error.start]:#04x} at position {error.start} of it; "
             "save it as UTF-8"
         ) from None
-    if not text.strip():
-        raise ConfigurationError(f"corpus: {path} is empty: there is nothing to learn from")
     return text.replace("\r\n", "\n").replace("\r", "\n")

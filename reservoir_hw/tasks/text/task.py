@@ -25,6 +25,7 @@ from reservoir_hw.tasks.task import (
 )
 from reservoir_hw.tasks.text import report
 from reservoir_hw.tasks.text.corpus import cut, read_text
+from reservoir_hw.tasks.text.encoding import encoded, trained_byte_pairs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,9 +47,17 @@ class TextConfig(TaskConfig):
 
     kind: Literal["text"]
     corpus: str | Annotated[list[str], Field(min_length=1)] = Field(
-        description="path of a text (also .gz, .xz), or several; looked for in the folder of RESERVOIR_HW_DATA too"
+        description="path of a text (also .gz, .xz, or an archive .tar), or several; looked for in the folder of "
+        "RESERVOIR_HW_DATA too"
     )
-    level: Level = Field(default="char", description="what a token is; bpe: GPT-2's")
+    members: str = Field(default="*.txt", description="of archives: which files in them, by a pattern")
+    level: Level = Field(default="char", description="what a token is; bpe: byte pairs, GPT-2's or trained ones")
+    characters: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None, description="level char: the vocabulary; null: the characters of the training part"
+    )
+    vocabulary: Annotated[int, Field(ge=257, le=1 << 20)] | None = Field(
+        default=None, description="level bpe: train so many byte pairs on the training part; null: GPT-2's"
+    )
     lower: bool = Field(default=False, description="turn the text to lower case")
     offset: NonNegativeInt = Field(default=0, description="characters that are skipped at the beginning")
     limit: PositiveInt | None = Field(default=None, description="characters that are read, from `offset` on")
@@ -63,8 +72,9 @@ class TextConfig(TaskConfig):
     def _fits_together(self) -> Self:
         if self.validation + self.test >= 1:
             raise ValueError(f"validation {self.validation:g} and test {self.test:g} leave nothing for training")
-        if self.most is not None and self.level != "word":
-            raise ValueError(f"most belongs to level word, not to {self.level}")
+        for name, level in (("most", "word"), ("characters", "char"), ("vocabulary", "bpe")):
+            if getattr(self, name) is not None and self.level != level:
+                raise ValueError(f"{name} belongs to level {level}, not to {self.level}")
         if self.most is not None and self.unknown == "error":
             raise ValueError("most leaves words without a token: it needs unknown: token")
         return self
@@ -79,7 +89,7 @@ class Text(Task):
 
     The text is cut into three contiguous parts, for training, validation and, last, the test. `tokens_train`,
     `tokens_validation` and `tokens_test` hold the numbers of their tokens (time,); the vocabulary is that of the
-    training part (`level` bpe: GPT-2's). A language model learns from them.
+    training part, or is given (`characters`, GPT-2's byte pairs). A language model learns from them.
 
     For every other readout, and for the n-gram baselines, `train` and `test` are made when they are asked for: one
     sequence each of one-hot inputs and, as targets, the one-hot tokens that follow, (1, time, vocabulary).
@@ -110,10 +120,11 @@ class Text(Task):
         self.lower = config.lower
         files = [config.corpus] if isinstance(config.corpus, str) else config.corpus
         self.corpus = ", ".join(files)
-        text = read_text(files, config.offset, config.limit)
+        text = read_text(files, config.offset, config.limit, config.members)
         train, held_out, last = cut(text, (config.validation, config.test), between_words=config.level != "char")
         self.tokenizer = _tokenizer(train.lower() if config.lower else train, config)
         self.vocabulary = self.tokenizer.vocabulary
+        self._whose = "of the training part" if config.characters is None else "of task.characters"
         self.tokens_train = self._encoded("training", train)
         self.tokens_validation = self._encoded("validation", held_out)
         self.tokens_test = self._encoded("test", last)
@@ -181,10 +192,10 @@ class Text(Task):
 
     def _encoded(self, part: str, text: str) -> np.ndarray:
         try:
-            return self.encode(text)
+            return encoded(self.tokenizer, text.lower() if self.lower else text)
         except InputRangeError as error:
             raise InputRangeError(
-                f"corpus: the vocabulary is that of the training part, and in the {part} part {error}. In a file: "
+                f"corpus: the vocabulary is that {self._whose}, and in the {part} part {error}. In a file: "
                 "task.unknown: token"
             ) from error
 
@@ -208,11 +219,15 @@ class Text(Task):
 
 
 def _tokenizer(text: str, config: TextConfig) -> Tokenizer:
-    if config.level == "bpe":
+    if config.level == "bpe" and config.vocabulary is None:
         return BpeTokenizer.gpt2()
     if not text:
         raise ConfigurationError("corpus: nothing is left for training; make the shares of validation and test smaller")
+    if config.vocabulary is not None:
+        return trained_byte_pairs(text, config.vocabulary)
     stand_in = UNKNOWN[config.level] if config.unknown == "token" else None
     if config.level == "word":
         return WordTokenizer.from_text(text, most=config.most, lowercase=config.lower, unknown=stand_in)
+    if config.characters is not None:
+        return CharTokenizer(config.characters, lowercase=config.lower, unknown=stand_in)
     return CharTokenizer.from_text(text, lowercase=config.lower, unknown=stand_in)

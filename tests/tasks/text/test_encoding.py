@@ -23,8 +23,9 @@ from reservoir_hw.tasks.text.task import Text
 PARTS = [
     "it's", "I'LL we've", "don't ' s", "  two", "tab\tand\n\nlines \n  ", " nbsp", "３ １２", "½ ²", "naïve café",
     "e\u0301 o\u0308", "Ελληνικά Σ", "русский", "中文字符", "日本語テスト", "한국어", "עברית", "العربية",
-    "हिन्दी", "ไทย",    "👩\u200d👩\u200d👧", "🇩🇪🇫🇷", "\u200bzero\u200d", "\ufeffbom", "\x00\x01", "\x7f", "a\u2028b\u2029c", "\r\n\r",
-    "___", "$%&",    "0x1F 1e-5 12,345.6",
+    "हिन्दी", "ไทย", "👩\u200d👩\u200d👧", "🇩🇪🇫🇷", "\u200bzero\u200d", "\ufeffbom", "\x00\x01",
+    "\x7f", "a\u2028b\u2029c", "\r\n\r",
+    "___", "$%&", "0x1F 1e-5 12,345.6",
     "<|endoftext|>", "<|endoftext|> again<|endoftext|>", "x" * 300, " " * 40 + "end",
 ]  # fmt: skip
 HARD = [

@@ -272,11 +272,9 @@ def _costs(points: Sequence[tuple[Point, Task]], *, harvest: bool = False) -> li
 
 
 def _run_baseline(config: BaselineConfig, task: Task, point: Point) -> Row:
-    baseline = config.build()
     try:
-        baseline.fit(task.train.inputs, task.train.targets, task.train.symbols)
-        outputs = baseline.predict(task.test.inputs, task.test.symbols)
+        evaluation = config.evaluate(task)
     except ReservoirError as error:
         raise type(error)(f"baseline {config.kind}: {error}") from error
     values = {key: value for key, value in point.values.items() if key.startswith("task.")}
-    return Row(config.label, values, task.evaluate(outputs, baseline.scale))
+    return Row(config.label, values, evaluation)

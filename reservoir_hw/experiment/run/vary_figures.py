@@ -24,7 +24,8 @@ def vary_figures(task: Task, rows: Sequence[Row]) -> dict[str, Figure]:
     """`vary`: the task's score over one or two keys, means over everything that is a repetition; else nothing."""
     keys = _keys(rows)
     rows = [row for row in rows if task.score in row.evaluation.metrics and all(key in row.point for key in keys)]
-    if not rows or not 1 <= len(keys) <= 2:
+    sections = any(isinstance(row.point[key], dict) for row in rows for key in keys)
+    if not rows or sections or not 1 <= len(keys) <= 2:
         return {}
     return {"vary": _curve(task, rows, keys[0]) if len(keys) == 1 else _map(task, rows, keys[0], keys[1])}
 

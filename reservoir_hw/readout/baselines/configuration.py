@@ -9,7 +9,7 @@ import numpy as np
 
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.tasks.task import Task
+from reservoir_hw.tasks.task import Evaluation, Task
 
 
 class Baseline(Protocol):
@@ -39,12 +39,16 @@ class BaselineConfig(Config):
 
     def check_task(self, task: Task) -> None:
         """Raise `ConfigurationError` where this baseline cannot be run on this task."""
-        for what, there in (
-            ("in a closed loop", task.closed_loop),
-            ("with sequences of different lengths", not task.closed_loop and task.train.lengths is not None),
-        ):
-            if there:
-                raise ConfigurationError(f"baselines cannot be run {what}; remove them")
+        if task.closed_loop:
+            raise ConfigurationError("baselines cannot be run in a closed loop; remove them")
+        if task.train.lengths is not None:
+            raise ConfigurationError("baselines cannot be run with sequences of different lengths; remove them")
+
+    def evaluate(self, task: Task) -> Evaluation:
+        """Train a baseline on a task, and judge it."""
+        baseline = self.build()
+        baseline.fit(task.train.inputs, task.train.targets, task.train.symbols)
+        return task.evaluate(baseline.predict(task.test.inputs, task.test.symbols), baseline.scale)
 
     @property
     def label(self) -> str:

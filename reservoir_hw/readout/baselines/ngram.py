@@ -10,6 +10,7 @@ from pydantic import Field, PositiveFloat
 from reservoir_hw.core.configuration import Document, validate
 from reservoir_hw.core.errors import ConfigurationError, NotOpen, ShapeError
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
+from reservoir_hw.tasks.task import Evaluation, Task
 
 
 class NGramConfig(BaselineConfig):
@@ -24,6 +25,20 @@ class NGramConfig(BaselineConfig):
     def build(self) -> NGramBaseline:
         """An `NGramBaseline` of this order."""
         return NGramBaseline(self.order, self.smoothing)
+
+    def check_task(self, task: Task) -> None:
+        """As `BaselineConfig`; every text can be counted."""
+        if task.tokens is None:
+            super().check_task(task)
+
+    def evaluate(self, task: Task) -> Evaluation:
+        """Of a text the tokens are counted, whatever the size of the vocabulary; one-hot vectors are not made."""
+        text = task.tokens
+        if text is None:
+            return super().evaluate(task)
+        model = TokenCounts(text.tokens_train, text.vocabulary, self.order, self.smoothing)
+        chosen, right = model.judged(text.tokens_test)
+        return text.evaluation_of(float(-np.log(chosen).mean()), float(right.mean()))
 
 
 class BigramConfig(NGramConfig):
@@ -91,6 +106,55 @@ class NGram:
         counts = np.bincount(codes.ravel(), minlength=int(np.prod(shape))).reshape(shape)
         smoothed = counts + self.smoothing
         return smoothed / smoothed.sum(axis=-1, keepdims=True)
+
+
+class TokenCounts:
+    """The counts of an `NGram` for a vocabulary of any size: of those pairs or triplets alone that a text has.
+
+    Memory and time are those of sorting its tokens.
+    """
+
+    def __init__(self, tokens: np.ndarray, vocabulary: int, order: Literal[2, 3], smoothing: float = 1.0) -> None:
+        self._vocabulary, self._order, self._smoothing = vocabulary, order, smoothing
+        codes = self._codes(tokens, order)
+        self._known, self._counts = np.unique(codes, return_counts=True)
+        contexts = self._known // vocabulary
+        self._contexts, first = np.unique(contexts, return_index=True)
+        self._totals = np.add.reduceat(self._counts, first) if len(first) else first
+        # Of each context the token that followed most often, the first of several.
+        order_of = np.lexsort((self._known, -self._counts, contexts))
+        self._likely = self._known[order_of[first]] % vocabulary
+        self._shorter = TokenCounts(tokens, vocabulary, 2, smoothing) if order == 3 else None
+
+    def judged(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of each token after the first: its probability, and whether no other one is more probable (tokens - 1,)."""
+        codes = self._codes(tokens, self._order)
+        counts = _looked_up(codes, self._known, self._counts)
+        contexts = codes // self._vocabulary
+        totals = _looked_up(contexts, self._contexts, self._totals)
+        chosen = (self._smoothing + counts) / (self._smoothing * self._vocabulary + totals)
+        right = _looked_up(contexts, self._contexts, self._likely) == codes % self._vocabulary
+        if self._shorter is None:
+            return chosen, right
+        first = self._shorter.judged(tokens[:2])
+        return np.append(first[0], chosen), np.append(first[1], right)
+
+    def _codes(self, tokens: np.ndarray, order: int) -> np.ndarray:
+        """A number for each run of `order` tokens."""
+        numbers = tokens.astype(np.int64)
+        length = len(numbers) - order + 1
+        codes = np.zeros(max(0, length), np.int64)
+        for place in range(order):
+            codes = codes * self._vocabulary + numbers[place : place + len(codes)]
+        return codes
+
+
+def _looked_up(wanted: np.ndarray, known: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The value of each, 0 for what is not known; `known` is sorted."""
+    if not len(known):
+        return np.zeros(len(wanted), np.int64)
+    at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    return np.where(known[at] == wanted, values[at], 0)
 
 
 class NGramBaseline:

@@ -6,12 +6,13 @@ import gzip
 import lzma
 import math
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
-from reservoir_hw.readout.baselines.ngram import NGramBaseline
+from reservoir_hw.readout.baselines.ngram import BigramConfig, NGramBaseline, NGramConfig, TokenCounts, TrigramConfig
 from reservoir_hw.tasks.task import Row
 from reservoir_hw.tasks.text import task as module
 from reservoir_hw.tasks.text.task import Text
@@ -101,7 +102,7 @@ def test_files_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for name, content, message in (
         ("latin.txt", "naïve".encode("latin-1"), r"not text in UTF-8: byte 0xef at position 2"),
         ("cut.xz", lzma.compress(b"abc" * 100)[:-20], "cannot be unpacked"),
-        ("books.tar.gz", gzip.compress(b"abc"), "is an archive"),
+        ("books.tar.gz", gzip.compress(b"abc"), "cannot be unpacked"),
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ConfigurationError, match=message):
@@ -158,6 +159,26 @@ def test_a_bigram_is_the_entropy_of_a_chain(tmp_path: Path) -> None:
     stationary = np.array([0.4, 0.6])
     rate = -float((stationary[:, None] * chain * np.log(chain)).sum())
     assert found["cross_entropy"] == pytest.approx(rate, abs=0.01)
+
+
+@pytest.mark.parametrize(("order", "config"), [(2, BigramConfig), (3, TrigramConfig)])
+def test_counts_of_tokens_are_those_of_one_hot_vectors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Literal[2, 3], config: type[NGramConfig]
+) -> None:
+    random = np.random.default_rng(2)
+    content = "".join(chr(97 + min(int(x), 12)) for x in random.exponential(3, 3000))
+    task = Text(corpus=written(tmp_path, content), validation=0, test=0.3, characters="abcdefghijklmnop")
+    dense = NGramBaseline(order, 0.5).fit(task.train.inputs, task.train.targets, task.train.symbols)
+    outputs = dense.predict(task.test.inputs, task.test.symbols)[0]
+    following = task.tokens_test[1:]
+    # The one-hot training has no target for its last token.
+    chosen, right = TokenCounts(task.tokens_train[:-1], task.vocabulary, order, 0.5).judged(task.tokens_test)
+    np.testing.assert_allclose(chosen, outputs[np.arange(len(following)), following], rtol=1e-12)
+    np.testing.assert_array_equal(right, outputs.argmax(axis=1) == following)
+    monkeypatch.setattr(module, "_LARGEST", 10)
+    large = Text(corpus=written(tmp_path, content), validation=0, test=0.3)
+    baseline = config(kind={2: "bigram", 3: "trigram"}[order], smoothing=0.5)  # type: ignore[arg-type]
+    assert 1 < baseline.evaluate(large).metrics["cross_entropy"] < 3
 
 
 def test_tables_and_figures(tmp_path: Path) -> None:

@@ -50,7 +50,9 @@ class TextConfig(TaskConfig):
         description="path of a text (also .gz, .xz, or an archive .tar), or several; looked for in the folder of "
         "RESERVOIR_HW_DATA too"
     )
-    members: str = Field(default="*.txt", description="of archives: which files in them, by a pattern")
+    members: str | None = Field(
+        default=None, description="of archives: which files in them, by a pattern (default: *.txt)"
+    )
     level: Level = Field(default="char", description="what a token is; bpe: byte pairs, GPT-2's or trained ones")
     characters: Annotated[str, Field(min_length=1)] | None = Field(
         default=None, description="level char: the vocabulary; null: the characters of the training part"
@@ -59,7 +61,10 @@ class TextConfig(TaskConfig):
         default=None, description="level bpe: train so many byte pairs on the training part; null: GPT-2's"
     )
     lower: bool = Field(default=False, description="turn the text to lower case")
-    offset: NonNegativeInt = Field(default=0, description="characters that are skipped at the beginning")
+    # None and not 0: a run that was begun before this field existed can then be gone on with (core/differences.py).
+    offset: NonNegativeInt | None = Field(
+        default=None, description="characters that are skipped at the beginning (default: 0)"
+    )
     limit: PositiveInt | None = Field(default=None, description="characters that are read, from `offset` on")
     most: PositiveInt | None = Field(default=None, description="level word: how many of the most frequent words")
     unknown: Literal["error", "token"] = Field(
@@ -120,7 +125,7 @@ class Text(Task):
         self.lower = config.lower
         files = [config.corpus] if isinstance(config.corpus, str) else config.corpus
         self.corpus = ", ".join(files)
-        text = read_text(files, config.offset, config.limit, config.members)
+        text = read_text(files, config.offset or 0, config.limit, config.members or "*.txt")
         train, held_out, last = cut(text, (config.validation, config.test), between_words=config.level != "char")
         self.tokenizer = _tokenizer(train.lower() if config.lower else train, config)
         self.vocabulary = self.tokenizer.vocabulary

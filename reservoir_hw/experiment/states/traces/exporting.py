@@ -12,6 +12,9 @@ from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 from reservoir_hw.core.store import Coordinate, Dataset, Region, StateStore
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
 
+_ENCODING = "_Encoding"
+"""The attribute by which programs know that bytes are text."""
+
 
 def export_trace(
     store: StateStore, path: str | Path, *, dataset: str | None = None, progress: Progress | None = None
@@ -78,7 +81,7 @@ def _write_coordinate(file: Any, name: str, coordinate: Coordinate) -> None:
         packed = np.char.encode(values.astype(str), "utf-8")
         file.createDimension(f"{name}_bytes", packed.dtype.itemsize)
         variable = file.createVariable(name, "c", (name, f"{name}_bytes"))
-        variable._Encoding = "utf-8"
+        setattr(variable, _ENCODING, "utf-8")
         variable[:] = packed.view("S1").reshape(len(values), -1)
     else:
         kept = values.astype(np.int32) if values.dtype.kind == "i" else values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,9 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks.elman_grammar.grammar import CLASS_SIZE, CLASS_START, LONGEST, VOCABULARY, Language
+
+Words = tuple[str, ...]
+"""A sentence, the final "." included."""
 
 TEST_SHARE = 10
 """One of this many sentences goes to the test."""
@@ -106,11 +109,15 @@ def _splitmix64(x: np.ndarray) -> np.ndarray:
 def _parse(spoken: Language, sentence: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """The schema (1,) of a sentence and the places (1, 11) of its words within their classes."""
     symbols = np.array([VOCABULARY.index(word) for word in sentence])
-    classes = np.searchsorted(CLASS_START, symbols, side="right") - 1
+    classes = _classes(symbols)
     padding = LONGEST - len(classes)
     row = np.pad(classes, (0, padding), constant_values=-1)
     schema = np.flatnonzero((spoken.classes == row).all(axis=1))
     return schema, np.pad(symbols - CLASS_START[classes], (0, padding))[np.newaxis]
+
+
+def _classes(symbols: np.ndarray) -> np.ndarray:
+    return np.searchsorted(CLASS_START, symbols, side="right") - 1
 
 
 def _sentences_of(spoken: Language, schema: np.ndarray, words: np.ndarray) -> Sentences:
@@ -123,18 +130,15 @@ def _sentences_of(spoken: Language, schema: np.ndarray, words: np.ndarray) -> Se
     )
 
 
-def read(path: Path, seed: int, dataset: int) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Training symbols, test symbols and the vocabulary of a file with one sentence per line.
+def divide(path: Path, seed: int, dataset: int) -> tuple[list[Words], list[Words]]:
+    """Training sentences and test sentences of a file, as `sentences_of` reads it.
 
-    Words are separated by white space; a final "." is added where it is missing; the vocabulary is every
-    word of the file in alphabetical order. One tenth of the *distinct* sentences, chosen by the seed and
-    the data set, go to the test side with all their copies, so no test sentence occurs in training.
-    Within a side the sentences keep the file's order.
+    One tenth of the *distinct* sentences, chosen by the seed and the data set, go to the test side with all
+    their copies, so no test sentence occurs in training. Within a side the sentences keep the file's order.
 
-    Raises `ConfigurationError`, with file and line, for a file that cannot be read, is not UTF-8, or
-    holds something else than one sentence per line.
+    Raises `ConfigurationError` as `sentences_of`, and for a file with less than two distinct sentences.
     """
-    sentences = _sentences(path)
+    sentences = sentences_of(path)
     distinct = list(dict.fromkeys(sentences))
     if len(distinct) < 2:
         raise ConfigurationError(
@@ -145,16 +149,43 @@ def read(path: Path, seed: int, dataset: int) -> tuple[np.ndarray, np.ndarray, t
     order = np.argsort(random.random(len(distinct)), kind="stable")
     test_size = math.ceil(len(distinct) / TEST_SHARE)
     for_test = {distinct[number] for number in order[:test_size]}
-    vocabulary = tuple(sorted({word for sentence in distinct for word in sentence}))
+    train, test = ([one for one in sentences if (one in for_test) == side] for side in (False, True))
+    return train, test
+
+
+def numbered(sentences: Iterable[Words], vocabulary: Sequence[str]) -> np.ndarray:
+    """The sentences one after the other (words,), each word as its place in the vocabulary."""
     number_of = {word: number for number, word in enumerate(vocabulary)}
-    train, test = (
-        np.array([number_of[word] for one in sentences if (one in for_test) == side for word in one])
-        for side in (False, True)
-    )
-    return train, test, vocabulary
+    return np.array([number_of[word] for sentence in sentences for word in sentence])
 
 
-def _sentences(path: Path) -> list[tuple[str, ...]]:
+def recognised(spoken: Language, sentences: Sequence[Words]) -> tuple[Sentences, list[Words]]:
+    """Sentences of words of the grammar one after the other, and those of them that are none of `spoken`.
+
+    Within these, `following` is -1 and `distances` is 0.
+    """
+    number_of = {row[row >= 0].tobytes(): number for number, row in enumerate(spoken.classes)}
+    following, distances, unknown = [], [], []
+    for sentence in sentences:
+        schema = number_of.get(_classes(numbered([sentence], VOCABULARY)).tobytes())
+        if schema is None:
+            unknown.append(sentence)
+            following.append([-1] * (len(sentence) - 1) + [0])
+            distances.append([0] * len(sentence))
+        else:
+            following.append(spoken.state[schema][: len(sentence)])
+            distances.append(spoken.distances[schema][: len(sentence)])
+    return Sentences(numbered(sentences, VOCABULARY), np.concatenate(distances), np.concatenate(following)), unknown
+
+
+def sentences_of(path: Path) -> list[Words]:
+    """The sentences of a file, one on each line.
+
+    Words are separated by white space; a final "." is added where it is missing.
+
+    Raises `ConfigurationError`, with file and line, for a file that cannot be read, is not UTF-8, or
+    holds something else than one sentence per line.
+    """
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -164,7 +195,7 @@ def _sentences(path: Path) -> list[tuple[str, ...]]:
         ) from error
     if not content.strip():
         raise ConfigurationError(f"corpus {path} is empty. Put one sentence on each line.")
-    sentences: list[tuple[str, ...]] = []
+    sentences: list[Words] = []
     for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").splitlines(), start=1):
         try:
             words = line.decode("utf-8").split()

@@ -28,31 +28,46 @@ _OVERALL = {
     "auc": "AUC",
     "agreement": "verb agreement",
 }
+_WORDS = {"cross_entropy_bits": "bits per word", "perplexity": "perplexity", "accuracy": "accuracy"}
 _PROBE = ("boy", "who", "walks", "sees", "cats")
 _SHOWN = 6
 
 
-def tables(rows: Sequence[Row]) -> list[Table]:
+def tables(rows: Sequence[Row], *, generated: bool = True) -> list[Table]:
     """Table 4, Table 2's first four classes and the overall metrics, rows of one label averaged.
 
-    Empty for rows without verb agreement, as those of a corpus from a file are.
+    Beside the paper's figures if the sentences were `generated`. Empty for rows without verb agreement.
     """
-    labels = by_label(row for row in rows if "agreement" in row.evaluation.metrics)
+    labels = _judged(rows)
     if not labels:
         return []
-    return [_distance_table(labels), _class_table(labels), _overall_table(labels)]
+    return [_distance_table(labels, generated), _class_table(labels, generated), _overall_table(labels, generated)]
 
 
-def figures(rows: Sequence[Row]) -> dict[str, Figure]:
+def corpus_tables(rows: Sequence[Row], remark: str) -> list[Table]:
+    """How well the words of a corpus were predicted, with `remark`, and the tables above where there is agreement."""
+    labels = by_label(rows)
+    body = [
+        [label, str(len(runs)), *(mean_and_spread(metric_values(runs, metric)) for metric in _WORDS)]
+        for label, runs in labels.items()
+    ]
+    return [
+        Table("The next word of the test's sentences", ["model", "runs", *_WORDS.values()], body, remark),
+        *tables(rows, generated=False),
+    ]
+
+
+def figures(rows: Sequence[Row], *, generated: bool = True) -> dict[str, Figure]:
     """Figures by file stem, over the same rows as `tables`."""
-    labels = by_label(row for row in rows if "agreement" in row.evaluation.metrics)
+    labels = _judged(rows)
     if not labels:
         return {}
-    return {
-        "agreement_error": _distance_figure(labels),
-        "roc": _roc_figure(labels),
-        "probe": _probe_figure(labels),
-    }
+    found = {"agreement_error": _distance_figure(labels, generated), "roc": _roc_figure(labels)}
+    return {**found, "probe": _probe_figure(labels)} if generated else found
+
+
+def _judged(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    return by_label(row for row in rows if "agreement" in row.evaluation.metrics)
 
 
 def _mean(rows: Sequence[Row], metric: str) -> float:
@@ -71,7 +86,7 @@ def _beside(ours: float, paper: float | None) -> str:
     return f"{ours:.2f}" if paper is None else f"{ours:.2f} ({paper:.2f}, {ours - paper:+.2f})"
 
 
-def _distance_table(labels: dict[str, list[Row]]) -> Table:
+def _distance_table(labels: dict[str, list[Row]], generated: bool) -> Table:
     # Every label has seen the same sets, unless a run is missing.
     shares = _verbs(max(labels.values(), key=len))
     shares = 100 * shares / shares.sum()
@@ -80,48 +95,52 @@ def _distance_table(labels: dict[str, list[Row]]) -> Table:
         cells = [
             _beside(
                 _mean(rows, f"agreement_error/{distance}"),
-                AGREEMENT_ERROR[label][place] if label in AGREEMENT_ERROR else None,
+                AGREEMENT_ERROR[label][place] if generated and label in AGREEMENT_ERROR else None,
             )
             for label, rows in labels.items()
         ]
-        verbs = f"{shares[place]:.1f} ({VERB_SHARES[place]:.1f})"
+        verbs = f"{shares[place]:.1f} ({VERB_SHARES[place]:.1f})" if generated else f"{shares[place]:.1f}"
         body.append([str(distance), verbs, *cells])
     return Table(
         "Verb agreement error by distance from the noun",
         ["distance", "% of verbs", *labels],
         body,
-        "In brackets: Tong et al. 2007, Table 4, and the difference. Guessing gives 0.50.",
+        ("In brackets: Tong et al. 2007, Table 4, and the difference. " if generated else "") + "Guessing gives 0.50.",
     )
 
 
-def _class_table(labels: dict[str, list[Row]]) -> Table:
+def _class_table(labels: dict[str, list[Row]], generated: bool) -> Table:
     body = []
     for label, rows in labels.items():
-        paper = AUC.get(label, (None,) * len(_AUC_CLASSES))
+        paper = AUC[label] if generated and label in AUC else (None,) * len(_AUC_CLASSES)
         ours = [_mean(rows, f"auc/{name}") for name in _AUC_CLASSES]
         body.append([label, *map(_beside, ours, paper)])
     return Table(
         "Area under the ROC curve by word class",
         ["model", *_AUC_CLASSES.values()],
         body,
-        "In brackets: Tong et al. 2007, Table 2 (whose row SRN(1000) is ESN(1000)), and the difference.",
+        "In brackets: Tong et al. 2007, Table 2 (whose row SRN(1000) is ESN(1000)), and the difference."
+        if generated
+        else "Guessing gives 0.50.",
     )
 
 
-def _overall_table(labels: dict[str, list[Row]]) -> Table:
+def _overall_table(labels: dict[str, list[Row]], generated: bool) -> Table:
+    shown = {metric: title for metric, title in _OVERALL.items() if generated or metric != "cosine"}
     body = [
-        [label, str(len(rows)), *(mean_and_spread(metric_values(rows, metric)) for metric in _OVERALL)]
+        [label, str(len(rows)), *(mean_and_spread(metric_values(rows, metric)) for metric in shown)]
         for label, rows in labels.items()
     ]
     return Table(
         "Overall",
-        ["model", "runs", *_OVERALL.values()],
+        ["model", "runs", *shown.values()],
         body,
-        "Mean ± standard deviation over the runs. The paper shows these in its Fig. 3 without numbers.",
+        "Mean ± standard deviation over the runs."
+        + (" The paper shows these in its Fig. 3 without numbers." if generated else ""),
     )
 
 
-def _distance_figure(labels: dict[str, list[Row]]) -> Figure:
+def _distance_figure(labels: dict[str, list[Row]], generated: bool) -> Figure:
     figure, axes = one_panel(8.5, 4.6)
     at = np.arange(len(DISTANCES))
     width = 0.84 / len(labels)
@@ -134,7 +153,7 @@ def _distance_figure(labels: dict[str, list[Row]]) -> Figure:
         axes.bar(x, error, 0.9 * width, color=colour, label=label)
         bars = np.sqrt(error * (1 - error) / verbs)
         axes.errorbar(x, error, bars, fmt="none", ecolor="0.35", elinewidth=1)
-        if label in AGREEMENT_ERROR:
+        if generated and label in AGREEMENT_ERROR:
             axes.plot(
                 x,
                 AGREEMENT_ERROR[label],

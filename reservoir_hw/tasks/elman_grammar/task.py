@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, NonNegativeInt
 
+from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.tasks.elman_grammar import report
-from reservoir_hw.tasks.elman_grammar.corpus import draw, read
-from reservoir_hw.tasks.elman_grammar.grammar import VOCABULARY, language
+from reservoir_hw.tasks.elman_grammar.corpus import Sentences, Words, divide, draw, numbered, recognised, sentences_of
+from reservoir_hw.tasks.elman_grammar.grammar import LONGEST, VOCABULARY, language
 from reservoir_hw.tasks.elman_grammar.metrics import SHIFT, as_activation, corpus_evaluation, grammar_evaluation
-from reservoir_hw.tasks.task import Evaluation, OutputScale, Split, Task, TaskConfig, checked_outputs
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, TaskConfig, checked_outputs
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PROBE = ("boy", "who", "walks", "sees", "cats", ".")
 """The sentence of Fig. 2. It follows the test sentences, is in no training set, and enters no metric."""
 
 _LARGEST = 2**28
+
+
+class CorpusConfig(Config):
+    """Sentences of your own, divided by you."""
+
+    train: str = Field(description="a text file with one sentence per line")
+    test: str = Field(description="another one, for the test")
 
 
 class ElmanGrammarConfig(TaskConfig):
@@ -31,8 +43,9 @@ class ElmanGrammarConfig(TaskConfig):
     complex_share: Annotated[float, Field(gt=0, le=1)] = Field(
         default=0.75, description="share of sentences with a relative clause"
     )
-    corpus: str | None = Field(
-        default=None, description="a text file with one sentence per line instead of generated sentences"
+    corpus: str | CorpusConfig | None = Field(
+        default=None,
+        description="a text file with one sentence per line instead of generated sentences, or `train` and `test`",
     )
 
     def build(self) -> ElmanGrammar:
@@ -73,9 +86,12 @@ class ElmanGrammar(Task):
     with z-scores (0.03 and 0.07); larger ones do not tell the two apart. Where both means are equal, as
     with equal counts of an n-gram model, half an error is counted.
 
-    With `corpus`, a file with one sentence per line, the words come from there (`corpus.read`
-    says how it is divided; `sentences` and `complex_share` do not apply) and the metrics are
-    `cross_entropy_bits` per word, `perplexity` and `accuracy`.
+    With `corpus`, a file with one sentence per line, the words come from there (`corpus.divide` says how it is
+    divided), or from the files `train` and `test`; `sentences` and `complex_share` do not apply. The vocabulary is
+    every word of the files in alphabetical order. The metrics are `cross_entropy_bits` per word, `perplexity` and
+    `accuracy`. If all words are the grammar's, those above follow, without `cosine`: the true probabilities are not
+    known. They are over the test sentences that the grammar has; a word that the files do not have counts as one
+    that is never expected. `remark` says what keeps sentences from being judged so.
 
     Takes a configuration, or the fields of `ElmanGrammarConfig` as keywords. Raises `ConfigurationError` for settings
     out of range and for a corpus that cannot be used.
@@ -83,13 +99,20 @@ class ElmanGrammar(Task):
 
     score = "agreement"
     larger_is_better = True
-    report = report
 
     def __init__(self, config: ElmanGrammarConfig | None = None, /, **settings: Any) -> None:
         config = ElmanGrammarConfig.of(config, settings)
-        if config.corpus is not None:
-            train, test, self.vocabulary = read(Path(config.corpus), config.seed, config.dataset)
-            self.probabilities: np.ndarray | None = None
+        self.corpus = config.corpus
+        self.remark = ""
+        self.probabilities: np.ndarray | None = None
+        if self.corpus is not None:
+            if isinstance(self.corpus, str):
+                training, testing = divide(Path(self.corpus), config.seed, config.dataset)
+            else:
+                training, testing = sentences_of(Path(self.corpus.train)), sentences_of(Path(self.corpus.test))
+            self.vocabulary = tuple(sorted({word for one in training + testing for word in one}))
+            train, test = numbered(training, self.vocabulary), numbered(testing, self.vocabulary)
+            self._recognise(testing)
         else:
             spoken = language(config.complex_share)
             training, testing, probe = draw(spoken, config.sentences, config.seed, config.dataset, PROBE)
@@ -102,6 +125,25 @@ class ElmanGrammar(Task):
         self._check_size(len(train))
         self.train = self._split(train)
         self.test = self._split(test)
+
+    def _recognise(self, testing: list[Words]) -> None:
+        """What of the test the grammar has, and a remark on what it has not."""
+        self._recognised: Sentences | None = None
+        strange = [word for word in self.vocabulary if word not in VOCABULARY]
+        if strange:
+            self.remark = (
+                f"Agreement is not judged, because Elman's grammar does not have {len(strange)} of the "
+                f"{len(self.vocabulary)} words; the first is {strange[0]!r}."
+            )
+            return
+        found, unknown = recognised(language(), testing)
+        if unknown:
+            self.remark = (
+                f"Agreement is not judged in {len(unknown)} of {len(testing)} test sentences, because Elman's grammar with "
+                f"at most {LONGEST} words does not have them; the first is {' '.join(unknown[0])!r}."
+            )
+        if len(unknown) < len(testing):
+            self._recognised = found
 
     def _check_size(self, words: int) -> None:
         if words * len(self.vocabulary) > _LARGEST:
@@ -129,7 +171,11 @@ class ElmanGrammar(Task):
         """
         values = checked_outputs(outputs, self.test)[0]
         if self.probabilities is None:
-            return corpus_evaluation(values, self._following, scale)
+            evaluation = corpus_evaluation(values, self._following, scale)
+            if self._recognised is None:
+                return evaluation
+            by_grammar = self._judged_by_grammar(values, self._recognised, scale)
+            return Evaluation(evaluation.metrics | by_grammar.metrics, by_grammar.arrays)
         judged = slice(self._judged)
         evaluation = grammar_evaluation(
             values[judged],
@@ -143,3 +189,28 @@ class ElmanGrammar(Task):
         evaluation.arrays["probe/outputs"] = as_activation(values[probe], scale)
         evaluation.arrays["probe/probabilities"] = self.probabilities[probe]
         return evaluation
+
+    def _judged_by_grammar(self, values: np.ndarray, test: Sentences, scale: OutputScale) -> Evaluation:
+        outputs = np.full((len(values), len(VOCABULARY)), -SHIFT if scale == "scores" else 0.0)
+        outputs[:, [VOCABULARY.index(word) for word in self.vocabulary]] = values
+        judged = test.following[:-1] >= 0
+        evaluation = grammar_evaluation(
+            outputs[judged],
+            language().next_word[test.following[:-1][judged]],
+            test.symbols[1:][judged],
+            test.distances[1:][judged],
+            scale,
+        )
+        # How often each rule is used in these sentences is not known.
+        del evaluation.metrics["cosine"]
+        return evaluation
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """Beside the paper's; for a corpus without those, and with what keeps it from being judged by the grammar."""
+        if self.corpus is None:
+            return report.tables(rows)
+        return report.corpus_tables(rows, self.remark)
+
+    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+        """Agreement and ROC curves, and of generated sentences Fig. 2 of the paper."""
+        return report.figures(rows, generated=self.corpus is None)

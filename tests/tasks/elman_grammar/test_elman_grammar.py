@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -477,6 +478,72 @@ def test_corpus_scores(tmp_path: Path) -> None:
     assert flat["cross_entropy_bits"] == pytest.approx(np.log2(len(one.vocabulary)))
     never = one.evaluate(-one.test.targets).metrics
     assert np.isfinite(never["perplexity"])
+
+
+def files_of(folder: Path, train: Sequence[Sequence[str]], test: Sequence[Sequence[str]]) -> dict[str, str]:
+    paths = {"train": folder / "train.txt", "test": folder / "test.txt"}
+    for path, part in zip(paths.values(), (train, test), strict=True):
+        path.write_text("".join(" ".join(words) + "\n" for words in part))
+    return {name: str(path) for name, path in paths.items()}
+
+
+@pytest.mark.parametrize("scale", ["scores", "probabilities"])
+def test_files_with_words_of_the_grammar_are_judged_like_generated_sentences(
+    tmp_path: Path, scale: Literal["scores", "probabilities"]
+) -> None:
+    generated = ElmanGrammar(sentences=400)
+    train, test = split_sentences(generated)
+    one = ElmanGrammar(corpus=files_of(tmp_path, train, test))
+    assert one.remark == ""
+    assert one.vocabulary == tuple(sorted(VOCABULARY))
+    order = [VOCABULARY.index(word) for word in one.vocabulary]
+    np.testing.assert_array_equal(one.train.inputs, generated.train.inputs[..., order])
+    steps = one.test.inputs.shape[1]
+    np.testing.assert_array_equal(one.test.inputs, generated.test.inputs[:, :steps, order])
+    outputs = np.random.default_rng(0).random(generated.test.targets.shape)
+    theirs = generated.evaluate(outputs, scale)
+    ours = one.evaluate(outputs[:, :steps, order], scale)
+    words = {"cross_entropy_bits", "perplexity", "accuracy"}
+    assert set(ours.metrics) == {*theirs.metrics, *words} - {"cosine"}
+    for name in set(ours.metrics) - words:
+        assert ours.metrics[name] == pytest.approx(theirs.metrics[name], abs=1e-12), name
+    np.testing.assert_array_equal(ours.arrays["verbs/errors"], theirs.arrays["verbs/errors"])
+    # Paper's figures belong to the paper's sentences.
+    rows = [Row("ESN(300)", {}, ours)]
+    first, distance, *_ = tables = one.tables(rows)
+    assert (len(tables), first.note) == (4, "")
+    assert "cosine" not in tables[-1].header
+    assert not any("(" in cell for table in (distance, *tables[2:]) for row in table.rows for cell in row[1:])
+    figures = one.figures(rows)
+    assert set(figures) == {"agreement_error", "roc"}
+    for figure in figures.values():
+        figure.canvas.draw()
+
+
+def test_what_the_grammar_does_not_have_is_left_out_and_named(tmp_path: Path) -> None:
+    train, test = split_sentences(ElmanGrammar(sentences=400))
+    wrong = ["boys", "chases", "cats", "."]
+    whole = ElmanGrammar(corpus=files_of(tmp_path, train, test))
+    mixed = ElmanGrammar(corpus=files_of(tmp_path, train, [*test, wrong]))
+    assert "is not judged in 1 of 41 test sentences" in mixed.remark
+    assert "the first is 'boys chases cats .'" in mixed.remark
+    outputs = np.random.default_rng(0).random(mixed.test.targets.shape)
+    before = outputs.shape[1] - len(wrong)
+    errors, expected = [
+        one.evaluate(some, "probabilities").arrays["verbs/errors"]
+        for one, some in ((mixed, outputs), (whole, outputs[:, :before]))
+    ]
+    np.testing.assert_array_equal(errors, expected)
+    nothing = ElmanGrammar(corpus=files_of(tmp_path, train, [wrong]))
+    strange = ElmanGrammar(corpus=files_of(tmp_path, train, [*test, ["a", "boy", "walks"]]))
+    assert "does not have 1 of the 25 words; the first is 'a'" in strange.remark
+    for one in (nothing, strange):
+        evaluation = one.evaluate(one.test.targets)
+        assert set(evaluation.metrics) == {"cross_entropy_bits", "perplexity", "accuracy"}
+        rows = [Row("ESN(300)", {}, evaluation)]
+        (table,) = one.tables(rows)
+        assert table.note == one.remark
+        assert one.figures(rows) == {}
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,12 @@ import pty
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 
 from reservoir_hw.cli.show import print_facts, print_tables
+from reservoir_hw.experiment.states import progress_bar as bars
 from reservoir_hw.tasks.task import Table
 
 REMARK = "Seen from 16 initial states: one that more than 17 % of all lead to would have been found."
@@ -48,6 +50,20 @@ def test_tables_are_whole_at_any_width(capsys: pytest.CaptureFixture[str], monke
     assert len(names) <= 80
     assert all(line.startswith("       ") for line in others[:-1])
     assert "       /a/path/" + "long/" * 20 in others
+
+
+def test_lines_in_a_file_have_the_time_that_is_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bars, "LINE_EVERY_S", 0.0)
+    with bars.progress_bar() as bar:
+        # An earlier run has done the first half.
+        bar("driving", 500, 1000)
+        time.sleep(1.0)
+        bar("driving", 600, 1000)
+    first, last = capsys.readouterr().err.splitlines()
+    assert first == "500 of 1,000 steps after 0:00:00: driving"
+    assert last == "600 of 1,000 steps after 0:00:01, 0:00:04 left: driving"
 
 
 def test_a_bar_at_80_columns_shows_everything() -> None:

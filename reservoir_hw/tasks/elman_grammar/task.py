@@ -139,8 +139,8 @@ class ElmanGrammar(Task):
         found, unknown = recognised(language(), testing)
         if unknown:
             self.remark = (
-                f"Agreement is not judged in {len(unknown)} of {len(testing)} test sentences, because Elman's grammar with "
-                f"at most {LONGEST} words does not have them; the first is {' '.join(unknown[0])!r}."
+                f"Agreement is not judged in {len(unknown)} of {len(testing)} test sentences, because Elman's grammar "
+                f"with at most {LONGEST} words does not have them; the first is {' '.join(unknown[0])!r}."
             )
         if len(unknown) < len(testing):
             self._recognised = found

@@ -116,7 +116,7 @@ def _told(run: PointRun) -> Callable[[Progress], None]:
 
     def told(now: Progress) -> None:
         nonlocal seen
-        run.say(now.losses)
+        run.say(now.standing)
         run.add(now.row.tokens - seen)
         seen = now.row.tokens
 

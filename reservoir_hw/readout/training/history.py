@@ -40,14 +40,15 @@ class Progress:
     seconds_left: float
 
     @property
-    def losses(self) -> str:
-        """Step and losses, for whoever shows the time that is left in another way."""
+    def standing(self) -> str:
+        """Step, losses and speed, for whoever shows the time that is left in another way."""
         row = self.row
         validation = "" if row.validation_loss is None else f", validation {row.validation_loss:.4f}"
-        return f"step {row.step:,} of {self.steps:,}: loss {row.loss:.4f}{validation}"
+        losses = f"loss {row.loss:.4f}{validation}"
+        return f"step {row.step:,} of {self.steps:,}: {losses}, {row.tokens_per_s:,.0f} tokens/s"
 
     def __str__(self) -> str:
-        return f"{self.losses}, {self.row.tokens_per_s:,.0f} tokens/s, {_duration(self.seconds_left)} left"
+        return f"{self.standing}, {_duration(self.seconds_left)} left"
 
 
 class Log:

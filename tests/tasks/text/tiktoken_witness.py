@@ -1,5 +1,6 @@
 """Compares tokens (*.npy) of texts (*.txt) in this folder with those of tiktoken. Needs nothing of this package."""
 
+# pyright: basic, reportMissingImports=false, reportMissingModuleSource=false
 import sys
 from pathlib import Path
 

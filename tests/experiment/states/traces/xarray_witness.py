@@ -1,7 +1,9 @@
 """Opens a store and what was exported of it by xarray and pandas. Needs neither this package nor its tests."""
 
+# pyright: basic, reportMissingImports=false, reportMissingModuleSource=false
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas
@@ -9,10 +11,10 @@ import xarray
 import zarr
 
 folder = Path(sys.argv[1])
-plain = zarr.open_group(folder / "trace", mode="r")
+plain: Any = zarr.open_group(folder / "trace", mode="r")
 tree = xarray.open_datatree(folder / "trace", engine="zarr", consolidated=False)
 one_file = xarray.open_dataset(folder / "all.nc")
-table = pandas.read_csv(folder / "all.csv", dtype={"dataset": str})
+table: Any = pandas.read_csv(folder / "all.csv", dtype={"dataset": str})
 for name in ("000", "001"):
     alone = xarray.open_zarr(folder / "trace", group=name, consolidated=False)
     rows = table[table.dataset == name].sort_values(["sequence", "step"])

@@ -44,8 +44,12 @@ def check(
         print_json({"valid": True, "points": len(experiment.points), "estimate": cost.as_dict()})
         return
     if not estimate:
-        grid = " × ".join(f"{len(values)} {key}" for key, values in experiment.config.vary.items())
-        typer.echo(f"{file} is a valid experiment" + (f" over {grid}" if grid else ""))
+        vary = experiment.config.vary
+        if isinstance(vary, list):
+            over = f"{len(vary)} rows"
+        else:
+            over = " × ".join(f"{len(values)} {key}" for key, values in vary.items())
+        typer.echo(f"{file} is a valid experiment" + (f" over {over}" if over else ""))
         if sweep is not None:
             typer.echo(f"with {describe(sweep.config)}; each trial is")
     typer.echo(str(cost))

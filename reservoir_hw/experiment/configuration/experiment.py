@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import Annotated, Any
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, create_model
+from pydantic import Discriminator, Field, NonNegativeFloat, NonNegativeInt, PositiveInt, Tag, create_model
 
 from reservoir_hw.core import registry
-from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config, Document, validate
+from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config, Document, Location, validate
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.hil import place_hil
 from reservoir_hw.core.renamed_keys import translate
@@ -83,6 +83,14 @@ class RunConfig(Config):
     notes: str = ""
 
 
+Grid = dict[str, Annotated[list[Any], Field(min_length=1)]]
+Rows = list[Annotated[dict[str, Any], Field(min_length=1)]]
+Vary = Annotated[
+    Annotated[Grid, Tag("grid")] | Annotated[Rows, Tag("rows")],
+    Discriminator(lambda given: "rows" if isinstance(given, list) else "grid"),
+]
+
+
 class ExperimentConfig(Config):
     """A whole experiment. `task`, `reservoir`, `readout` and `baselines` are of the kinds that the file names."""
 
@@ -93,8 +101,10 @@ class ExperimentConfig(Config):
     training: TrainingConfig = TrainingConfig()
     run: RunConfig = RunConfig()
     baselines: list[BaselineConfig] = Field(default=[])
-    vary: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
-        default={}, description="dotted key -> values; one result row for each point of the grid"
+    vary: Vary = Field(
+        default={},
+        description="dotted key -> values, one result row for each point of the grid; or a list of rows, each with its "
+        "keys and values",
     )
     sweep: SweepConfig | None = Field(default=None, description="what `reservoir-hw sweep` searches")
 
@@ -146,25 +156,33 @@ def parse_experiment(document: Document) -> ExperimentConfig:
 
 
 def grid(document: Document) -> list[Point]:
-    """All points of `vary`, each validated, in the order of the file (the last key turns fastest)."""
+    """All points of `vary`, each validated, in the order of the file (of a grid, the last key turns fastest)."""
     config = parse_experiment(document)
-    keys = list(config.vary)
-    if not keys:
+    if not config.vary:
         return [Point({}, config)]
-    for key in keys:
-        check_key(document, ("vary", key))
     points = []
-    for values in itertools.product(*config.vary.values()):
+    for values, places in _rows(config.vary):
         here = Document.copy_of(document)
-        for key, value in zip(keys, values, strict=True):
-            here.set(key, value, document.origin(("vary", key)))
-        points.append(Point(dict(zip(keys, values, strict=True)), parse_experiment(here)))
+        for key, value in values.items():
+            check_key(document, places[key])
+            here.set(key, value, document.origin(places[key]))
+        points.append(Point(values, parse_experiment(here)))
     return points
 
 
-def check_key(document: Document, place: tuple[str, ...]) -> None:
+def _rows(vary: Grid | Rows) -> Iterator[tuple[dict[str, Any], dict[str, Location]]]:
+    """The values of each point by key, and where they stand in the document."""
+    if isinstance(vary, dict):
+        for values in itertools.product(*vary.values()):
+            yield dict(zip(vary, values, strict=True)), {key: ("vary", key) for key in vary}
+    else:
+        for number, row in enumerate(vary):
+            yield dict(row), {key: ("vary", number, key) for key in row}
+
+
+def check_key(document: Document, place: Location) -> None:
     """Raise `ConfigurationError` unless the last part of `place` is a key of which values may be tried."""
-    *sections, key = place
+    *sections, key = map(str, place)
     if key not in SECTIONS and (key.partition(".")[0] not in {*SECTIONS, "training"} or "." not in key):
         raise ConfigurationError(
             f"{document.origin(place)}: {'.'.join(sections)}: {key!r} must lie in task, reservoir, readout or "

@@ -22,9 +22,11 @@ def search_space(document: Document, config: SweepConfig) -> dict[str, Dimension
     some values of the other keys. Raises `ConfigurationError` for an unknown key, for one that `vary` has too, and for
     a value that no experiment could have.
     """
+    vary = document.data.get("vary", {})
+    varied = {key for row in vary for key in row} if isinstance(vary, list) else set(vary)
     for key in config.search:
         check_key(document, ("sweep", "search", key))
-        if key in document.data.get("vary", {}):
+        if key in varied:
             raise ConfigurationError(
                 f"{document.origin(('sweep', 'search', key))}: {key!r} is searched and varied; remove one"
             )

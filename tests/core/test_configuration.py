@@ -191,7 +191,7 @@ def test_vary_makes_a_grid_whose_points_are_all_checked(file: Path) -> None:
     assert [p.label for p in points] == ["ESN(10) alpha=0.1", "ESN(20)"]
     assert [dict(p.values) for p in points] == [{"reservoir.nodes": 10, "readout.alpha": 0.1}, {"reservoir.nodes": 20}]
     file.write_text(EXPERIMENT + "vary:\n  - {reservoir.nodes: 10}\n  - {reservoir.nodes: -20}\n")
-    with pytest.raises(ConfigurationError, match=r"experiment\.yaml:15: reservoir\.nodes = -20"):
+    with pytest.raises(ConfigurationError, match=r"experiment\.yaml:16: reservoir\.nodes = -20"):
         grid(load_document(file, environment={}))
     file.write_text(EXPERIMENT + "vary:\n  title: [a, b]\n")
     with pytest.raises(ConfigurationError, match=r"must lie in task, reservoir"):

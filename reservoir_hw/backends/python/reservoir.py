@@ -156,6 +156,13 @@ class PythonReservoir(Reservoir):
         self._setup_result: dict[str, Any] = {}
 
     @property
+    def name(self) -> str:
+        """For messages: what its configuration calls it, or else its function."""
+        config = self._config
+        named = config.label or {"vendor", "model"} <= config.model_fields_set
+        return config.name if named else without_digest(config.main_function)
+
+    @property
     def _lab(self) -> LabFunctions:
         assert self._functions is not None
         return self._functions

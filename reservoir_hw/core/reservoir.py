@@ -96,6 +96,10 @@ class Reservoir(ABC):
         what = "simulation" if spec.identity.simulated else "hardware"
         return f"<{type(self).__name__} {self.name} ({what}): {spec.inputs} inputs -> {spec.nodes} nodes, open>"
 
+    def __deepcopy__(self, memo: object) -> Self:
+        """The same reservoir: a device exists once, whatever is copied around it."""
+        return self
+
     # ---- for the caller -------------------------------------------------------------------------
 
     @property

@@ -32,6 +32,10 @@ class Share:
         self._recent: Any = None
         self._counted = 0
 
+    def __deepcopy__(self, memo: object) -> Share:
+        """Another user of the same reservoir, who has begun no sequences."""
+        return Share(self.reservoir)
+
     def begin(self, batch: int) -> None:
         """Begin this many new sequences. Nothing is sent: the first `run` resets the device."""
         self.batch, self.steps = batch, 0

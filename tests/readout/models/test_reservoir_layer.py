@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -220,7 +221,11 @@ def test_chunks_and_steps_equal_the_whole() -> None:
 def test_layers_that_share_a_device_do_not_disturb_each_other() -> None:
     inputs = [drive(seed=seed).detach() for seed in range(3)]
     with open_reservoir(ESN) as device:
-        layers = [ReservoirLayer(device) for _ in inputs]
+        first = ReservoirLayer(device)
+        first(inputs[0])
+        # A copy of a layer is another user of the same device.
+        layers = [first, copy.deepcopy(first), ReservoirLayer(device)]
+        assert all(layer.reservoir is device for layer in layers)
         whole = [layer(u) for layer, u in zip(layers, inputs, strict=True)]
         for layer in layers:
             layer.begin(2)

@@ -7,9 +7,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Discriminator, Field, NonNegativeFloat, NonNegativeInt, PositiveInt, Tag, create_model
+from pydantic import (
+    Discriminator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    Tag,
+    create_model,
+    model_validator,
+)
 
 from reservoir_hw.core import registry
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config, Document, Location, validate
@@ -60,6 +69,15 @@ class SampleConfig(Config):
     top_k: PositiveInt | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     seed: NonNegativeInt = 0
+    overlap: list[PositiveInt] = Field(
+        default=[], description="n-grams: metrics overlap/n, the share of them that stands in the training text, too"
+    )
+
+    @model_validator(mode="after")
+    def _long_enough(self) -> Self:
+        if self.overlap and max(self.overlap) > self.tokens:
+            raise ValueError(f"overlap: a text of {self.tokens} tokens has no {max(self.overlap)}-grams")
+        return self
 
 
 class RunConfig(Config):

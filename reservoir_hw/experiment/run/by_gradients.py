@@ -171,10 +171,11 @@ def _trained(
     if config.run.generate is not None:
         run.say("writing a sample")
         try:
-            text = sample_of(model, config.run.generate, task)
+            text, overlap = sample_of(model, config.run.generate, task)
         except (StateLost, NotSupported) as error:
             notes.append(f"{run.point.label} writes no sample: {error}")
         else:
             replace_file(files.path_of(files.sample), text + "\n")
             evaluation.arrays["sample"] = np.array(text)
+            evaluation.metrics.update(overlap)
     return evaluation, {**device_records(devices), **record}, notes

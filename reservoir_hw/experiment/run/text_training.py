@@ -16,6 +16,7 @@ from reservoir_hw.experiment.run.text_plan import held_out_of, prompt_of, shards
 from reservoir_hw.experiment.run.trainer import PointRun
 from reservoir_hw.readout.training.options import TrainingOptions
 from reservoir_hw.tasks.task import Tokens
+from reservoir_hw.tasks.text.overlap import ngram_overlap
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -180,12 +181,13 @@ def curves(result: TrainingResult, options: TrainingOptions) -> dict[str, np.nda
     }
 
 
-def sample_of(model: TokenModel, sample: SampleConfig, task: Tokens) -> str:
-    """A text that the model writes, behind its prompt in ⟦⟧.
+def sample_of(model: TokenModel, sample: SampleConfig, task: Tokens) -> tuple[str, dict[str, float]]:
+    """A text that the model writes, behind its prompt in ⟦⟧, and the metrics of `sample.overlap`.
 
     Raises `StateLost` or `NotSupported` where the device cannot be stepped.
     """
     prompt = prompt_of(sample, task)
     choices = sample.model_dump(include={"temperature", "top_k", "top_p", "seed"})
     written = list(model.generate(prompt, sample.tokens, **choices))
-    return f"⟦{task.tokenizer.decode(prompt)}⟧{task.tokenizer.decode(written)}"
+    overlap = {f"overlap/{n}": ngram_overlap(np.array(written), task.tokens_train, n) for n in sample.overlap}
+    return f"⟦{task.tokenizer.decode(prompt)}⟧{task.tokenizer.decode(written)}", overlap

@@ -29,7 +29,10 @@ _VALIDATION: dict[str, Any] = {
 def tables(rows: Sequence[Row], level: str) -> list[Table]:
     """Metrics on the test part, rows of one label averaged, and the first sample of each."""
     labels = by_label(rows)
-    shown = {name: title for name, title in _COLUMNS.items() if any(name in row.evaluation.metrics for row in rows)}
+    known = {name for row in rows for name in row.evaluation.metrics}
+    overlaps = sorted((name for name in known if name.startswith("overlap/")), key=lambda name: int(name[8:]))
+    columns = {**_COLUMNS, **{name: f"{name[8:]}-gram overlap" for name in overlaps}}
+    shown = {name: title for name, title in columns.items() if name in known}
     repeated = any(len(same) > 1 for same in labels.values())
     body = [
         [label, *([str(len(same))] if repeated else []), *(_cell(same, name) for name in shown)]

@@ -74,7 +74,7 @@ LAERC = {"kind": "laerc", "width": 4, "layers": 2}
 
 
 def test_a_model_is_trained_judged_and_kept(file: Path) -> None:
-    result = run(file, run__generate={"tokens": 20}, baselines=["bigram"])
+    result = run(file, run__generate={"tokens": 20, "overlap": [2, 4]}, baselines=["bigram"])
     assert [row.label for row in result.rows] == ["bigram", "ESN(12) linear"]
     bigram, model = (row.evaluation.metrics for row in result.rows)
     assert model["parameters"] == 12 * 5 + 5
@@ -91,6 +91,13 @@ def test_a_model_is_trained_judged_and_kept(file: Path) -> None:
     sample = (folder / "samples/000.txt").read_text(encoding="utf-8")
     assert len(sample.strip()) == 32 + 20 + 2
     assert sample.strip() in result.tables()[1].rows[0][0].replace("\n", "")
+    written, tokens = sample[:-1].partition("⟧")[2], result.task.tokens
+    assert tokens is not None
+    training = tokens.tokenizer.decode(tokens.tokens_train)
+    for n in (2, 4):
+        grams = {written[i : i + n] for i in range(21 - n)}
+        assert model[f"overlap/{n}"] == sum(gram in training for gram in grams) / len(grams)
+    assert "4-gram overlap" in result.tables()[0].header
     assert set(result.figures()) == {"training"}
     record = json.loads((folder / "provenance.json").read_text())["rows"][0]
     assert record["reservoir"]["identity"]["simulated"] is True
@@ -212,6 +219,7 @@ def test_a_ridge_readout_reads_the_same_text(file: Path) -> None:
          r"training: gradient\.shards is for states that are computed beforehand, and readout laerc drives"),
         ({"readout": LAERC, "reservoir": {"kind": "laerc_layers", "nodes": 4}, "training__gradient__keep_states": True},
          r"training: gradient\.keep_states is for states that are computed beforehand"),
+        ({"run__generate": {"tokens": 3, "overlap": [4]}}, r"overlap: a text of 3 tokens has no 4-grams"),
         ({"run__generate": {"prompt": "xyz"}}, r"run: generate\.prompt: the character 'x'"),
         ({"run__resume": "nowhere"}, r"run\.resume: nowhere is not the folder of a run"),
         ({"task__corpus": "nowhere.txt"}, r"there is no file nowhere\.txt"),

@@ -181,6 +181,11 @@ class ReservoirModelConfig(ModelConfig):
         default=RandomEmbeddingConfig(kind="random"), description="what each token drives the reservoir with"
     )
 
+    # None where there is no norm: a run that was begun before this field existed can be gone on with.
+    state_norm: Literal["layer"] | None = Field(
+        default=None, description="layer: the states of each step get mean 0 and variance 1, scaled and shifted"
+    )
+
     reads_states_alone = True
 
     @property
@@ -197,9 +202,13 @@ class ReservoirModelConfig(ModelConfig):
 
     def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer]) -> TokenModel:
         from reservoir_hw.readout.models.language_model import ReservoirLM
+        from reservoir_hw.readout.models.normalised import NormalisedReadout
 
         (layer,) = layers
-        return ReservoirLM(self.embedding.build(vocabulary), layer, self._readout(layer.nodes, vocabulary))
+        readout = self._readout(layer.nodes, vocabulary)
+        if self.state_norm is not None:
+            readout = NormalisedReadout(layer.nodes, vocabulary, readout)
+        return ReservoirLM(self.embedding.build(vocabulary), layer, readout)
 
     @model_validator(mode="after")
     def _gradient_reaches_the_embedding(self) -> Self:

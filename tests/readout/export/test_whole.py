@@ -44,6 +44,7 @@ from reservoir_hw.readout.models.gated import (
     SettableCandidate,
     TrainedCandidate,
 )
+from reservoir_hw.readout.models.normalised import NormalisedReadout
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -96,7 +97,7 @@ def case(kind: str, stack: ExitStack) -> tuple[Any, list[SimulatedNetwork]]:
     readout = {
         "linear": lambda: LinearReadout(NODES, VOCABULARY),
         "attention": lambda: AttentionReadout(NODES, 7, VOCABULARY),
-        "one-hot low-rank": lambda: LowRankReadout(NODES, VOCABULARY, 5),
+        "one-hot low-rank": lambda: moving(NormalisedReadout(NODES, VOCABULARY, LowRankReadout(NODES, VOCABULARY, 5))),
     }[kind]()
     return ReservoirLM(embedding, ReservoirLayer(esn, scale=1.5, limit=1.0), readout), [network_of(esn)]
 

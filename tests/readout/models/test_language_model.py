@@ -35,6 +35,7 @@ from reservoir_hw.readout import (
     sparse_esn_lm,
     sparse_esn_weights,
 )
+from reservoir_hw.readout.models.configuration import LinearModelConfig
 from reservoir_hw.readout.models.embeddings import SparseEmbedding
 
 VOCABULARY, NODES = 13, 20
@@ -554,3 +555,17 @@ def test_what_does_not_fit_together() -> None:
     model = EsnLM(weights, readout)
     with pytest.raises(ShapeError, match="tokens hold 2 texts, but 1 were begun"):
         model.advance(tokens(2, 3))
+
+
+def test_states_are_normalised_where_that_is_asked_for() -> None:
+    config = LinearModelConfig(kind="linear", state_norm="layer")
+    tokens = torch.tensor([[0, 3, 1, 4, 2, 0]])
+    with open_reservoir({"kind": "esn", "nodes": 12, "inputs": 16}) as esn:
+        model = config.build(5, [esn])
+        plain = LinearModelConfig(kind="linear").build(5, [esn])
+        states = model.features(tokens)
+        logits, without = model(tokens), plain.readout
+        spread = states.var(-1, correction=0, keepdim=True)
+        expected = without((states - states.mean(-1, keepdim=True)) / (spread + 1e-5).sqrt())
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+    assert sum(p.numel() for p in model.parameters() if p.requires_grad) == 12 * 5 + 5 + 2 * 12

@@ -54,6 +54,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "baselines": {
         "bigram": "reservoir_hw.readout.baselines.ngram:BigramConfig",
         "fir": "reservoir_hw.readout.baselines.fir:FirConfig",
+        "gpt": "reservoir_hw.readout.baselines.models:GptConfig",
+        "gru": "reservoir_hw.readout.baselines.models:GruConfig",
+        "lstm": "reservoir_hw.readout.baselines.models:LstmConfig",
+        "transformer": "reservoir_hw.readout.baselines.models:TransformerConfig",
         "trigram": "reservoir_hw.readout.baselines.ngram:TrigramConfig",
     },
     "instruments": {

@@ -30,6 +30,7 @@ from reservoir_hw.experiment.configuration.gradient import GradientConfig
 from reservoir_hw.experiment.configuration.search import Dimension, SweepConfig
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.readout.configuration import ReadoutConfig
+from reservoir_hw.readout.models.configuration import TokenModelConfig
 from reservoir_hw.tasks.task import TaskConfig
 
 # Which plug-in group stands behind a section with `kind:`.
@@ -118,7 +119,7 @@ class ExperimentConfig(Config):
     readout: ReadoutConfig
     training: TrainingConfig = TrainingConfig()
     run: RunConfig = RunConfig()
-    baselines: list[BaselineConfig] = Field(default=[])
+    baselines: list[BaselineConfig | TokenModelConfig] = Field(default=[])
     vary: Vary = Field(
         default={},
         description="dotted key -> values, one result row for each point of the grid; or a list of rows, each with its "
@@ -144,7 +145,16 @@ class Point:
         ]
         label = self.config.readout.label
         model = [label] if label and "readout" not in self.values else []
-        return " ".join([self.config.reservoir.name, *model, *shown])
+        return " ".join([*self._reservoir, *model, *shown])
+
+    @property
+    def name(self) -> str:
+        """What is at work, for people: the reservoir, or the model where there is none."""
+        return " ".join(self._reservoir) or self.config.readout.label
+
+    @property
+    def _reservoir(self) -> list[str]:
+        return [self.config.reservoir.name] if self.config.readout.layers_of_reservoirs else []
 
     @property
     def place(self) -> str:

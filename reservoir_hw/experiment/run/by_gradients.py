@@ -14,7 +14,7 @@ from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
-from reservoir_hw.experiment.run.text_plan import check_gradient, check_training, cost, gradient_of, prompt_of
+from reservoir_hw.experiment.run.text_plan import check_training, cost, gradient_of, prompt_of
 from reservoir_hw.experiment.run.text_training import (
     curves,
     evaluated,
@@ -25,7 +25,7 @@ from reservoir_hw.experiment.run.text_training import (
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer, device_records
 from reservoir_hw.experiment.states.record import Recorder
 from reservoir_hw.experiment.states.watch import about_counters
-from reservoir_hw.readout.models.configuration import ModelConfig
+from reservoir_hw.readout.models.configuration import TokenModelConfig
 from reservoir_hw.tasks.task import Evaluation, Task, Tokens
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class ByGradients(Trainer):
         if section == "reservoir":
             model.reservoirs(config.reservoir, tokens.vocabulary)
         elif section == "readout":
-            check_gradient(model, config.reservoir, tokens)
+            model.check_gradient(config.reservoir, tokens.vocabulary)
         elif section == "training":
             check_training(config.training, model, tokens, getattr(config.reservoir, "nodes", None))
         elif section == "run" and config.run.generate is not None:
@@ -91,9 +91,9 @@ class ByGradients(Trainer):
             run.keep(evaluation, record, notes)
 
 
-def model_of(config: ExperimentConfig) -> ModelConfig:
+def model_of(config: ExperimentConfig) -> TokenModelConfig:
     """The readout of an experiment that is trained by gradients."""
-    return cast(ModelConfig, config.readout)
+    return cast(TokenModelConfig, config.readout)
 
 
 @contextlib.contextmanager
@@ -116,7 +116,8 @@ def opened_model(point: Point, task: Tokens, record: str | None = None) -> Itera
                 stack.enter_context(Recorder(device, path, chunk_steps=point.config.run.chunk_steps))
             devices.append(device)
         twins = [stack.enter_context(build_reservoir(twin)) for twin in model.twins(task.vocabulary)]
-        yield model.build(task.vocabulary, devices, twins), devices
+        context = gradient_of(point.config).options.context
+        yield model.build(task.vocabulary, devices, twins, context=context), devices
 
 
 def _trained(

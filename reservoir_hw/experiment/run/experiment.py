@@ -26,6 +26,7 @@ from reservoir_hw.experiment.states.plan import plan_of, steps_of
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
 from reservoir_hw.experiment.states.progress_bar import shown_progress
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
+from reservoir_hw.readout.models.configuration import TokenModelConfig
 from reservoir_hw.tasks.task import Row, Task
 
 _TRAINERS: dict[str, Trainer] = {"in one pass": InOnePass(), "by gradients": ByGradients()}
@@ -84,8 +85,10 @@ class Experiment:
 
     def estimate(self, *, harvest: bool = False) -> Estimate:
         """What a run, or a harvest, will cost. Makes the task's data; opens no device."""
-        points = self._points_to_harvest() if harvest else self._checked_points()
-        return estimate(_costs(points, harvest=harvest), kept=harvest)
+        if harvest:
+            return estimate(_costs(self._points_to_harvest(), harvest=True), kept=True)
+        points = self._checked_points()
+        return estimate(_costs([*self._trained_baselines(points), *points]))
 
     def run(
         self,
@@ -120,7 +123,8 @@ class Experiment:
             result.earlier_rows = rows_in(folder)
         write_yaml(folder / "experiment.yaml", resolved)
         result.save()
-        counter = StepCounter(progress, sum(cost.progress_steps for _, cost in _costs(points)))
+        trained = self._trained_baselines(points)
+        counter = StepCounter(progress, sum(cost.progress_steps for _, cost in _costs([*trained, *points])))
         together, found = _together(points), {}
         try:
             baselines_done: set[int] = set()
@@ -128,7 +132,12 @@ class Experiment:
                 if id(task) not in baselines_done:
                     baselines_done.add(id(task))
                     for baseline in self.config.baselines:
-                        result.rows.append(_run_baseline(baseline, task, point))
+                        if isinstance(baseline, BaselineConfig):
+                            result.rows.append(_run_baseline(baseline, task, point))
+                    for number, (other, its_task) in enumerate(trained):
+                        if its_task is task:
+                            files = RowFiles(folder, f"baseline-{number:03d}")
+                            _trainer(other).run(PointRun(other, task, files, result, counter, records="baselines"))
                 files = RowFiles(folder, len(record["rows"]), self._recording(point, len(record["rows"])))
                 _trainer(point).run(
                     PointRun(point, task, files, result, counter, accept_change, together[id(point)], found)
@@ -156,6 +165,16 @@ class Experiment:
             raise
         return result
 
+    def _trained_baselines(self, points: Sequence[tuple[Point, Task]]) -> list[tuple[Point, Task]]:
+        """A point for each baseline that is trained by gradients, and each task."""
+        wanted = [one for one in self.config.baselines if isinstance(one, TokenModelConfig)]
+        firsts = {id(task): (point, task) for point, task in reversed(points)}
+        return [
+            (Point(_of_task(point), point.config.model_copy(update={"readout": one})), task)
+            for point, task in reversed(firsts.values())
+            for one in wanted
+        ]
+
     def metrics_on(self, task: Task) -> list[str]:
         """Names of the metrics that all rows on this task have."""
         one_of_each = {point.config.readout.trained: point for point in self.points}.values()
@@ -173,8 +192,13 @@ class Experiment:
             with self._naming("task"):
                 self._check_scores(point, task)
             for baseline in self.config.baselines:
-                with self._naming("baselines"):
-                    baseline.check_task(task)
+                if isinstance(baseline, BaselineConfig):
+                    with self._naming("baselines"):
+                        baseline.check_task(task)
+        for point, task in self._trained_baselines(points):
+            with self._naming("baselines"):
+                for section in ("readout", "training"):
+                    _trainer(point).check(section, point.config, task)
         return points
 
     def _check_scores(self, point: Point, task: Task) -> None:
@@ -276,5 +300,9 @@ def _run_baseline(config: BaselineConfig, task: Task, point: Point) -> Row:
         evaluation = config.evaluate(task)
     except ReservoirError as error:
         raise type(error)(f"baseline {config.kind}: {error}") from error
-    values = {key: value for key, value in point.values.items() if key.startswith("task.")}
-    return Row(config.label, values, evaluation)
+    return Row(config.label, _of_task(point), evaluation)
+
+
+def _of_task(point: Point) -> dict[str, Any]:
+    """What of a point varies the task."""
+    return {key: value for key, value in point.values.items() if key.startswith("task.")}

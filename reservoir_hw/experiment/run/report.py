@@ -86,7 +86,7 @@ def _devices(provenance: dict[str, Any]) -> list[str]:
     """One line for each distinct device: whether it was hardware is said first."""
     lines = []
     for row in [*provenance["rows"], *([provenance["unfinished"]] if "unfinished" in provenance else [])]:
-        for device in (row["reservoir"], *row.get("further_reservoirs", ())):
+        for device in filter(None, (row.get("reservoir"), *row.get("further_reservoirs", ()))):
             identity = device["identity"]
             what = "simulation" if identity["simulated"] else "hardware"
             name = " ".join(filter(None, (identity["vendor"], identity["model"], identity["serial"])))

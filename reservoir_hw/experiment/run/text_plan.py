@@ -8,11 +8,10 @@ from typing import cast
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
-from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, SampleConfig, TrainingConfig
 from reservoir_hw.experiment.configuration.gradient import GradientConfig
 from reservoir_hw.experiment.run.trainer import Cost
-from reservoir_hw.readout.models.configuration import ModelConfig
+from reservoir_hw.readout.models.configuration import TokenModelConfig
 from reservoir_hw.readout.training.options import TrainingOptions
 from reservoir_hw.tasks.task import Tokens
 
@@ -23,7 +22,7 @@ _SHARD_BYTES = 1 << 30
 _PROMPT = 32
 
 
-def cost(config: ExperimentConfig, model: ModelConfig, task: Tokens) -> Cost:
+def cost(config: ExperimentConfig, model: TokenModelConfig, task: Tokens) -> Cost:
     """What training, validation, test and sample will take."""
     gradient = gradient_of(config)
     options = gradient.options
@@ -55,21 +54,7 @@ def cost(config: ExperimentConfig, model: ModelConfig, task: Tokens) -> Cost:
     return Cost(device_steps, tokens, kept, training_steps=steps)
 
 
-def check_gradient(model: ModelConfig, reservoir: ReservoirConfig, task: Tokens) -> None:
-    """Raise `ConfigurationError` where no gradient can pass, as far as the configuration tells."""
-    twins = model.twins(task.vocabulary)
-    through = model.reservoirs(reservoir, task.vocabulary) if model.reservoir_gradient == "through" else []
-    for what, configs in (("the twin", twins), ("the reservoir", through)):
-        for config in configs:
-            # What has no such key is a device, or knows when it is opened; on a GPU torch computes anyway.
-            if not getattr(config, "gradients", True) and getattr(config, "device", "cpu") == "cpu":
-                raise ConfigurationError(
-                    f"reservoir_gradient is {model.reservoir_gradient}, but no gradient passes {what} of kind "
-                    f"{config.kind}: give it gradients: true, or take another policy"
-                )
-
-
-def _check_shards(gradient: GradientConfig, model: ModelConfig, task: Tokens, nodes: int | None) -> None:
+def _check_shards(gradient: GradientConfig, model: TokenModelConfig, task: Tokens, nodes: int | None) -> None:
     """Raise `ConfigurationError` where the shards do not get the epochs that are asked for."""
     options = gradient.options
     if not model.harvests or options.epochs is None or len(task.tokens_train) <= options.context:
@@ -85,7 +70,7 @@ def _check_shards(gradient: GradientConfig, model: ModelConfig, task: Tokens, no
         )
 
 
-def check_training(training: TrainingConfig, model: ModelConfig, task: Tokens, nodes: int | None) -> None:
+def check_training(training: TrainingConfig, model: TokenModelConfig, task: Tokens, nodes: int | None) -> None:
     """Raise `ConfigurationError` where section `training` does not fit the model or the text."""
     if training.gradient is None:
         raise ConfigurationError(

@@ -23,33 +23,37 @@ class RowFiles:
     """Where the files of a row lie in the run folder, and the recording of its drives, if there is one."""
 
     folder: Path
-    number: int
+    number: int | str
     record: str | None = None
+
+    @property
+    def _stem(self) -> str:
+        return f"{self.number:03d}" if isinstance(self.number, int) else self.number
 
     @property
     def training(self) -> Path:
         """The folder of the training."""
-        return self.folder / "training" / f"{self.number:03d}"
+        return self.folder / "training" / f"{self._stem}"
 
     @property
     def weights(self) -> str:
         """The file of the weights, in the run folder."""
-        return f"readout/{self.number:03d}.safetensors"
+        return f"readout/{self._stem}.safetensors"
 
     @property
     def outputs(self) -> str:
         """The file of the outputs for the test, in the run folder."""
-        return f"outputs/{self.number:03d}.npy"
+        return f"outputs/{self._stem}.npy"
 
     @property
     def tokenizer(self) -> str:
         """The file of the tokenizer, in the run folder."""
-        return f"readout/{self.number:03d}.tokenizer.json"
+        return f"readout/{self._stem}.tokenizer.json"
 
     @property
     def sample(self) -> str:
         """The file of a text that the model wrote, in the run folder."""
-        return f"samples/{self.number:03d}.txt"
+        return f"samples/{self._stem}.txt"
 
     def path_of(self, file: str) -> Path:
         """Where a file of the row is written; its folder is made."""
@@ -73,6 +77,8 @@ class PointRun:
     """Points further on that share the drive of this one."""
     found: dict[int, Any] = field(default_factory=dict)
     """What earlier points have found for those that share their drive, by the id of the point."""
+    records: str = "rows"
+    """Where the provenance keeps the record."""
     began: float = field(default_factory=time.monotonic)
 
     @property
@@ -83,7 +89,7 @@ class PointRun:
     def say(self, what: str) -> None:
         """What is being done from now on."""
         place = f" [{self.point.place}]" if self.point.place else ""
-        self.counter.say(f"{self.point.config.reservoir.name}{place}: {what}")
+        self.counter.say(f"{self.point.name}{place}: {what}")
 
     def add(self, steps: int) -> None:
         """So many steps were done."""
@@ -102,9 +108,12 @@ class PointRun:
         """
         outputs = self.files.folder / self.files.outputs
         source = Source(self.task, outputs, lambda: find_states(self.point, self.task))
-        self.result.sources[len(self.result.rows)] = source
+        if self.records == "rows":
+            self.result.sources[len(self.result.rows)] = source
         self.result.rows.append(Row(self.point.label, self.point.values, evaluation))
-        self.result.provenance["rows"].append({**self._name, "seconds": time.monotonic() - self.began, **record})
+        self.result.provenance.setdefault(self.records, []).append(
+            {**self._name, "seconds": time.monotonic() - self.began, **record}
+        )
         self.result.notes += notes
         self.result.save()
 
@@ -128,8 +137,8 @@ class PointRun:
 
 def device_records(devices: Sequence[Reservoir]) -> dict[str, Any]:
     """What the provenance of a row says about its devices; `reservoir` is that of the first layer."""
-    first, *others = (device.provenance() for device in devices)
-    return {"reservoir": first, **({"further_reservoirs": others} if others else {})}
+    found = [device.provenance() for device in devices]
+    return {**({"reservoir": found[0]} if found else {}), **({"further_reservoirs": found[1:]} if found[1:] else {})}
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from reservoir_hw.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.baselines.fir import FirBaseline as FirBaseline
+    from reservoir_hw.readout.baselines.gpt import Gpt as Gpt
     from reservoir_hw.readout.baselines.ngram import NGram as NGram
     from reservoir_hw.readout.baselines.ngram import NGramBaseline as NGramBaseline
     from reservoir_hw.readout.baselines.recurrent import RecurrentLM as RecurrentLM

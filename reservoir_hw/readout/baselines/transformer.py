@@ -12,14 +12,12 @@ from torch import Tensor, nn
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.validation import number_in, whole_number
+from reservoir_hw.readout.baselines.window_model import WindowModel
 from reservoir_hw.readout.models.softmax import IGNORED, LinearReadout, cross_entropy
-from reservoir_hw.readout.models.token_model import TokenModel, check_tokens
-
-# Windows that are encoded at once where every position has one of its own.
-_WINDOWS = 512
+from reservoir_hw.readout.models.token_model import check_tokens
 
 
-class CharTransformer(TokenModel):
+class CharTransformer(WindowModel):
     """Embedding + sinusoidal positions -> `layers` encoder layers -> linear readout.
 
     A layer normalises behind its two residual sums (post-norm, Vaswani et al. 2017): x = LN(x + attention(x)),
@@ -71,12 +69,11 @@ class CharTransformer(TokenModel):
         dropout: float = 0.1,
         causal: bool = True,
     ) -> None:
-        super().__init__(vocabulary)
+        super().__init__(vocabulary, context, causal=causal)
         width, heads = whole_number("embedding", embedding), whole_number("heads", heads)
         if width % heads:
             raise ConfigurationError(f"embedding {width} cannot be divided among {heads} heads: it must be a multiple")
-        self.context = whole_number("context", context)
-        self.causal, self.heads = bool(causal), heads
+        self.heads = heads
         rate = number_in("dropout", dropout, 0.0, 1.0, excluding=(1.0,))
         self.embedding = nn.Embedding(self.vocabulary, width)
         self.register_buffer("positions", _sinusoids(self.context, width), persistent=False)
@@ -85,32 +82,10 @@ class CharTransformer(TokenModel):
             for _ in range(whole_number("layers", layers))
         )
         self.readout = LinearReadout(width, self.vocabulary)
-        self._past: Tensor | None = None
 
     def constants(self) -> dict[str, Any]:
         """What the weights do not tell; see `training.identity`."""
         return {"heads": self.heads, "causal": self.causal}
-
-    def begin(self, batch: int = 1) -> None:
-        """No tokens yet."""
-        del batch
-        self._past = None
-
-    def advance(self, tokens: Tensor) -> Tensor:
-        """Features (batch, time, embedding)."""
-        text = tokens if self._past is None else torch.cat([self._past, tokens], 1)
-        done, steps = text.shape[1] - tokens.shape[1], tokens.shape[1]
-        # Positions up to here are seen from the start of what is kept.
-        short = min(self.context, text.shape[1]) - done
-        if self.causal:
-            parts = [self.encode(text[:, : done + short])[:, done:]]
-        else:
-            parts = [self.encode(text[:, : done + step + 1])[:, -1:] for step in range(short)]
-        if steps > short:
-            parts.append(self._encode_each(text[:, 1:].unfold(1, self.context, 1)))
-        # What is left of a text that is longer still gives one window: the kept tokens and the next.
-        self._past = text[:, -(self.context - 1) :] if self.context > 1 else text[:, :0]
-        return torch.cat(parts, 1) if parts else self.embedding(tokens)
 
     def encode(self, windows: Tensor) -> Tensor:
         """One pass over windows (batch, time) of at most `context` tokens: (batch, time, embedding)."""
@@ -133,13 +108,6 @@ class CharTransformer(TokenModel):
         tokens = check_tokens(tokens, self.vocabulary)
         targets = check_tokens(targets, self.vocabulary, "targets", ignored=True)
         return cross_entropy(self.readout, self.encode(tokens)[:, -1:], targets[:, -1:])
-
-    def _encode_each(self, windows: Tensor) -> Tensor:
-        """The last position of each of windows (batch, windows, context): (batch, windows, embedding)."""
-        batch, number = windows.shape[:2]
-        flat = windows.reshape(-1, self.context)
-        parts = [self.encode(part)[:, -1] for part in flat.split(_WINDOWS)]
-        return torch.cat(parts).reshape(batch, number, -1)
 
 
 def _sinusoids(steps: int, width: int) -> Tensor:

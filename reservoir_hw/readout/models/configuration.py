@@ -38,26 +38,17 @@ class InputMap(Config):
         return self
 
 
-class ModelConfig(ReadoutConfig):
-    """A language model around reservoirs, trained by gradients on the tokens of a text (`training.gradient`).
+class TokenModelConfig(ReadoutConfig):
+    """A language model, trained by gradients on the tokens of a text (`training.gradient`). Here without reservoirs.
 
     A kind adds `kind: Literal["..."]` and its own fields.
     """
 
     trained = "by gradients"
-
-    seed: NonNegativeInt = Field(default=0, description="of the weights before the training")
-    reservoir_gradient: Literal["stop", "through", "twin"] = Field(
-        default="stop", description="whether gradients pass the reservoir: not, as it is a differentiable simulation, "
-        "or through its `twin`"
-    )  # fmt: skip
-    twin: AnyReservoirConfig | None = Field(
-        default=None, description="a differentiable simulation of the device, for reservoir_gradient: twin"
-    )
-    input_map: InputMap = Field(default=InputMap(), description="into the range of the device")
-
     reads_states_alone: ClassVar[bool] = False
     """Whether `readout` of the model reads the states of one reservoir, and nothing else."""
+
+    seed: NonNegativeInt = Field(default=0, description="of the weights before the training")
 
     @property
     def label(self) -> str:
@@ -65,13 +56,19 @@ class ModelConfig(ReadoutConfig):
         return self.kind
 
     @property
-    @abstractmethod
     def harvests(self) -> bool:
         """Whether nothing before the readout is trained, so that the states can be computed beforehand."""
+        return False
 
-    @abstractmethod
+    @property
+    def layers_of_reservoirs(self) -> int:
+        """None."""
+        return 0
+
     def inputs(self, vocabulary: int) -> int:
         """Channels that a reservoir is driven with."""
+        del vocabulary
+        return 0
 
     def tokens_of(self, task: Task) -> Tokens:
         """What of a task the model learns from. Raises `ConfigurationError` for a task without tokens."""
@@ -82,6 +79,57 @@ class ModelConfig(ReadoutConfig):
     def input_channels(self, task: Task) -> int:
         """`inputs` for the vocabulary of the task."""
         return self.inputs(self.tokens_of(task).vocabulary)
+
+    def reservoirs(self, reservoir: ReservoirConfig, vocabulary: int) -> list[ReservoirConfig]:
+        """The reservoirs to open."""
+        del reservoir, vocabulary
+        return []
+
+    def twins(self, vocabulary: int) -> list[ReservoirConfig]:
+        """The twin to open, or nothing."""
+        del vocabulary
+        return []
+
+    def check_gradient(self, reservoir: ReservoirConfig, vocabulary: int) -> None:
+        """Raise `ConfigurationError` where no gradient can pass, as far as the configuration tells."""
+
+    @abstractmethod
+    def build(
+        self,
+        vocabulary: int,
+        reservoirs: Sequence[Reservoir] = (),
+        twins: Sequence[Reservoir] = (),
+        *,
+        context: int = 0,
+    ) -> TokenModel:
+        """The model, untrained, around these open reservoirs. `context` are the tokens of a window."""
+
+
+class ModelConfig(TokenModelConfig):
+    """A language model around reservoirs."""
+
+    reservoir_gradient: Literal["stop", "through", "twin"] = Field(
+        default="stop", description="whether gradients pass the reservoir: not, as it is a differentiable simulation, "
+        "or through its `twin`"
+    )  # fmt: skip
+    twin: AnyReservoirConfig | None = Field(
+        default=None, description="a differentiable simulation of the device, for reservoir_gradient: twin"
+    )
+    input_map: InputMap = Field(default=InputMap(), description="into the range of the device")
+
+    @property
+    @abstractmethod
+    def harvests(self) -> bool:
+        """Whether nothing before the readout is trained, so that the states can be computed beforehand."""
+
+    @property
+    def layers_of_reservoirs(self) -> int:
+        """How many layers drive a reservoir: the same one, or each its own."""
+        return 1
+
+    @abstractmethod
+    def inputs(self, vocabulary: int) -> int:
+        """Channels that a reservoir is driven with."""
 
     @abstractmethod
     def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer]) -> TokenModel:
@@ -102,11 +150,32 @@ class ModelConfig(ReadoutConfig):
         """The twin to open, or nothing."""
         return [] if self.twin is None else [_with_inputs(self.twin, self.inputs(vocabulary))]
 
-    def build(self, vocabulary: int, reservoirs: Sequence[Reservoir], twins: Sequence[Reservoir] = ()) -> TokenModel:
+    def check_gradient(self, reservoir: ReservoirConfig, vocabulary: int) -> None:
+        """Raise `ConfigurationError` where no gradient can pass, as far as the configuration tells."""
+        through = self.reservoirs(reservoir, vocabulary) if self.reservoir_gradient == "through" else []
+        for what, configs in (("the twin", self.twins(vocabulary)), ("the reservoir", through)):
+            for config in configs:
+                # What has no such key is a device, or knows when it is opened; on a GPU torch computes anyway.
+                if not getattr(config, "gradients", True) and getattr(config, "device", "cpu") == "cpu":
+                    raise ConfigurationError(
+                        f"reservoir_gradient is {self.reservoir_gradient}, but no gradient passes {what} of kind "
+                        f"{config.kind}: give it gradients: true, or take another policy"
+                    )
+
+    def build(
+        self,
+        vocabulary: int,
+        reservoirs: Sequence[Reservoir] = (),
+        twins: Sequence[Reservoir] = (),
+        *,
+        context: int = 0,
+    ) -> TokenModel:
         """The model, untrained, around these open reservoirs: one for all layers, or one for each.
 
-        Weights depend on `seed` alone. Raises `MissingExtra` without torch.
+        It sees all that came before: `context` means nothing to it. Weights depend on `seed` alone. Raises
+        `MissingExtra` without torch.
         """
+        del context
         try:
             import torch
         except ImportError as error:

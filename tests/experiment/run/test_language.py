@@ -27,6 +27,7 @@ from reservoir_hw.core.seeds import generator
 from reservoir_hw.experiment.devices.reservoir_file import reservoir_from_file
 from reservoir_hw.experiment.run.by_gradients import opened_model
 from reservoir_hw.experiment.sweeps.sweep import sweep
+from reservoir_hw.readout.baselines.models import GptConfig
 from reservoir_hw.readout.training import NotFinite, load_tokenizer, load_weights
 
 FILE = """\
@@ -102,6 +103,39 @@ def test_a_model_is_trained_judged_and_kept(file: Path) -> None:
     record = json.loads((folder / "provenance.json").read_text())["rows"][0]
     assert record["reservoir"]["identity"]["simulated"] is True
     assert record["training"]["steps"] == 2 * math.ceil((2400 - 9) // 8 + 1) // 16 + 1
+
+
+def test_baselines_are_trained_on_the_same_windows(file: Path) -> None:
+    models = [
+        {"kind": "gpt", "width": 8, "layers": 1, "heads": 2},
+        {"kind": "transformer", "embedding": 8, "hidden": 8, "heads": 2, "layers": 1},
+        {"kind": "lstm", "hidden": 6},
+        {"kind": "gru", "hidden": 6},
+    ]
+    result = run(file, baselines=["bigram", *models], run__generate={"tokens": 5}, training__gradient__epochs=1)
+    labels = ["bigram", "gpt(1×8)", "transformer(1×8)", "lstm(6)", "gru(6)", "ESN(12) linear"]
+    assert [row.label for row in result.rows] == labels
+    record = json.loads((result.folder / "provenance.json").read_text())
+    (model,) = record["rows"]
+    assert [one["label"] for one in record["baselines"]] == labels[1:5]
+    assert {one["training"]["steps"] for one in record["baselines"]} == {model["training"]["steps"]}
+    assert "reservoir" not in record["baselines"][0]
+    assert (result.folder / "readout/baseline-003.safetensors").is_file()
+    gpt = GptConfig(**models[0]).build(5, context=8)
+    assert result.rows[1].evaluation.metrics["parameters"] == sum(p.numel() for p in gpt.parameters())
+    again = run(file, baselines=["bigram", *models], run__generate={"tokens": 5}, training__gradient__epochs=1)
+    assert [row.evaluation.metrics for row in again.rows] == [row.evaluation.metrics for row in result.rows]
+    with pytest.raises(
+        ConfigurationError, match="baselines: kind gpt learns from the tokens of a text, and the task narma"
+    ):
+        Experiment(
+            {
+                "task": {"kind": "narma"},
+                "reservoir": {"kind": "esn", "nodes": 5},
+                "readout": {"kind": "ridge"},
+                "baselines": models[:1],
+            }
+        ).run()
 
 
 def test_the_kept_weights_and_tokenizer_make_the_same_model(file: Path) -> None:

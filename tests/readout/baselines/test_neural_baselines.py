@@ -11,6 +11,7 @@ from torch import Tensor
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.readout import TokenModel
+from reservoir_hw.readout.baselines.gpt import Gpt
 from reservoir_hw.readout.baselines.recurrent import RecurrentLM
 from reservoir_hw.readout.baselines.srn import SRN, STAGES, LogisticReadout, train_in_stages
 from reservoir_hw.readout.baselines.transformer import CharTransformer
@@ -46,6 +47,7 @@ MODELS: dict[str, Any] = {
     "gru": lambda: RecurrentLM(VOCABULARY, 7, cell="gru"),
     "srn": lambda: SRN(VOCABULARY, 16),
     "srn softmax": lambda: SRN(VOCABULARY, 6, outputs="softmax", gradient="through"),
+    "gpt": lambda: Gpt(VOCABULARY, width=16, layers=2, context=8),
     "transformer": lambda: CharTransformer(VOCABULARY, hidden=24, layers=2, context=8),
     "transformer without a mask": lambda: CharTransformer(VOCABULARY, hidden=24, layers=2, context=8, causal=False),
 }
@@ -62,6 +64,33 @@ def test_transformers_have_the_parameters_of_the_paper(hidden: int, heads: int, 
     assert trained(model) == sum(parameter.numel() for parameter in model.parameters()) == count
     V, d = 59, 16
     assert count == V * d + V * d + V + layers * (4 * (d * d + d) + 2 * d * hidden + hidden + d + 4 * d)
+
+
+def test_gpt_has_the_parameters_of_gpt2_and_its_equations() -> None:
+    with torch.device("meta"):
+        assert trained(Gpt(50257, width=768, layers=12, heads=12, context=1024)) == 124_439_808
+    model = Gpt(VOCABULARY, width=12, layers=2, heads=3, context=9).double()
+    assert trained(model) == 12 * VOCABULARY + 12 * 9 + 2 * (12 * 144 + 13 * 12) + 24
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    # Torch's own layer, in its other order, with a GELU that has no tanh in it.
+    layers = [torch.nn.TransformerEncoderLayer(12, 3, 48, 0.0, "gelu", batch_first=True, norm_first=True) for _ in "ab"]
+    tokens = text(2, 9)
+    x = model.embedding(tokens) + model.positions
+    mask = torch.ones(9, 9, dtype=torch.bool).triu(1)
+    for layer, block in zip(layers, model.blocks, strict=True):
+        block.gelu = torch.nn.GELU()
+        names = {
+            "self_attn.in_proj_": "projected.", "self_attn.out_proj.": "attended.", "linear1.": "grow.",
+            "linear2.": "shrink.", "norm1.": "norm_attention.", "norm2.": "norm_hidden.",
+        }  # fmt: skip
+        ours = block.state_dict()
+        layer.double().load_state_dict(
+            {f"{a}{k}": ours[f"{b}{k}"] for a, b in names.items() for k in ("weight", "bias")}
+        )
+        x = layer(x, src_mask=mask)
+    expected = torch.nn.functional.layer_norm(x, (12,), model.norm.weight, model.norm.bias) @ model.embedding.weight.T
+    assert (model(tokens) - expected).abs().max() < 1e-12
 
 
 def test_counts_of_the_recurrent_models() -> None:

@@ -19,6 +19,7 @@ Portrait = tuple[tuple[int, int], tuple[int, int]]
 
 _SCORE = "valid_steps"
 _SHOWN = 4
+_CHANNELS = 4
 _TRUTH = "0.65"
 
 
@@ -85,7 +86,9 @@ def _typical(runs: Sequence[Row]) -> tuple[Row, int]:
 
 def _forecast_figure(models: Models, channel_names: Sequence[str]) -> Figure:
     shown, which = best(models, _SCORE, _SHOWN, largest=True)
-    channels = len(channel_names)
+    channels = min(len(channel_names), _CHANNELS)
+    if channels < len(channel_names):
+        which += f"; the first {channels} of {len(channel_names)} channels"
     figure = new_figure(9.0, 1.0 + (0.45 + 1.15 * channels) * len(shown))
     parts = np.atleast_1d(np.asarray(figure.subfigures(len(shown), 1)))
     for part, (name, runs), colour in zip(parts, shown.items(), colours(len(shown)), strict=True):

@@ -35,7 +35,7 @@ def test_make_demo_runs(clone: Path) -> None:
     done = make(clone, "demo")
     assert done.returncode == 0, done.stderr
     folder = next((clone / "runs").iterdir())
-    assert {path.stem for path in (folder / "figures").iterdir()} == {"agreement_error", "probe", "roc"}
+    assert {path.stem for path in (folder / "figures").iterdir()} == {"agreement_error", "probe", "roc", "vary"}
     assert (folder / "report.html").stat().st_size > 100_000
     rows = json.loads((folder / "metrics.json").read_text())["rows"]
     assert len(rows) == 45 + 2 * 5

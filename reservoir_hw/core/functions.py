@@ -58,8 +58,8 @@ def name_of(function: Callable[..., Any]) -> str:
     return name
 
 
-def import_function(target: str, key: str) -> Callable[..., Any]:
-    """The function `target`, looked for in the current folder first.
+def import_function(target: str, key: str, what: str = "function") -> Callable[..., Any]:
+    """The function `target`, or another thing that can be called (`what`), looked for in the current folder first.
 
     Raises `ConfigurationError` that names `key`, the place of `target` in the configuration.
     """
@@ -86,9 +86,9 @@ def import_function(target: str, key: str) -> Callable[..., Any]:
             raise _no_longer_given(target, key, "this process does not have it") from error
         close = difflib.get_close_matches(name, dir(found), 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ConfigurationError(f"{key}: {module} has no function {name!r}{hint}") from error
+        raise ConfigurationError(f"{key}: {module} has no {what} {name!r}{hint}") from error
     if not callable(found):
-        raise ConfigurationError(f"{key}: {target!r} is not a function")
+        raise ConfigurationError(f"{key}: {target!r} is not a {what}")
     if digest and digest != _digest(found):
         raise _no_longer_given(target, key, "its source is another one now")
     return found

@@ -22,6 +22,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "gated_esn": "reservoir_hw.backends.simulated.gated.gated_esn:GatedEsnConfig",
         "laerc_layers": "reservoir_hw.backends.layered:LaercReservoirsConfig",
         "layers": "reservoir_hw.backends.layered:LayersConfig",
+        "none": "reservoir_hw.backends.none:NoReservoirConfig",
         "parallel": "reservoir_hw.backends.parallel:ParallelConfig",
         "python": "reservoir_hw.backends.python.reservoir:PythonConfig",
         "replay": "reservoir_hw.backends.replay:ReplayConfig",
@@ -30,6 +31,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "readouts": {
         "attention": "reservoir_hw.readout.models.configuration:AttentionModelConfig",
+        "esn_lm": "reservoir_hw.readout.models.configuration:EsnLmConfig",
         "laerc": "reservoir_hw.readout.models.configuration:LaercConfig",
         "linear": "reservoir_hw.readout.models.configuration:LinearModelConfig",
         "lms": "reservoir_hw.readout.linear.online:LmsConfig",

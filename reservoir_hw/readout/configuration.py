@@ -23,6 +23,8 @@ class ReadoutConfig(Config):
     kind: Any
     trained: ClassVar[Literal["in one pass", "by gradients"]]
     """How an experiment trains it: in one pass over the states of the task's series, or by gradients on its tokens."""
+    needs_reservoir: ClassVar[bool] = True
+    """Whether an experiment has to name one."""
 
     @property
     def label(self) -> str:

@@ -173,6 +173,7 @@ def parse_experiment(document: Document) -> ExperimentConfig:
     place_hil(document)
     _expand_baselines(document)
     _expand_choices(document)
+    _without_reservoir(document)
     fields: dict[str, Any] = {}
     for section, group in SECTIONS.items():
         if section in document.data:
@@ -250,6 +251,14 @@ def _kind_of(document: Document, place: tuple[str | int, ...], group: str) -> ty
 def _one_of(models: list[type[Config]]) -> Any:
     distinct: Any = reduce(or_, dict.fromkeys(models))
     return distinct if isinstance(distinct, type) else Annotated[distinct, Field(discriminator="kind")]
+
+
+def _without_reservoir(document: Document) -> None:
+    """A readout that brings its own recurrence needs no section `reservoir`."""
+    if "reservoir" not in document.data and "readout" in document.data:
+        readout: Any = _kind_of(document, ("readout",), "readouts")
+        if not readout.needs_reservoir:
+            document.set("reservoir", {"kind": "none"}, document.origin(("readout",)))
 
 
 def _expand_baselines(document: Document) -> None:

@@ -46,7 +46,9 @@ class TrainedRow:
     @property
     def reservoirs(self) -> list[ReservoirSpec]:
         """What the devices declared that it was trained on, the first for the first layer."""
-        found = [self.record["reservoir"], *self.record.get("further_reservoirs", [])]
+        found = (
+            [self.record["reservoir"], *self.record.get("further_reservoirs", [])] if "reservoir" in self.record else []
+        )
         return [ReservoirSpec(**one["spec"], identity=one["identity"]) for one in found]
 
     def _file(self, key: str) -> Path:
@@ -84,7 +86,7 @@ def trained_row(run: str | Path, row: int | None = None, *, reservoir: str | Pat
     if not 0 <= row < len(rows):
         raise ConfigurationError(f"{folder} has no row {row}; it has{known}")
     point = points[row] if reservoir is None else _with_reservoir(points[row], reservoir)
-    if "identity" not in rows[row].get("reservoir", {}):
+    if point.config.readout.layers_of_reservoirs and "identity" not in rows[row].get("reservoir", {}):
         raise ConfigurationError(f"{folder}: row {row} ({points[row].label}) was not finished")
     return TrainedRow(folder, row, points[row].label, point, rows[row], provenance)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
     from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
     from reservoir_hw.readout.models.token_model import TokenModel
+
+
+# Of a one-hot embedding.
+_MOST_CHANNELS = 1 << 14
 
 
 class InputMap(Config):
@@ -105,6 +109,61 @@ class TokenModelConfig(ReadoutConfig):
         """The model, untrained, around these open reservoirs. `context` are the tokens of a window."""
 
 
+class EsnLmConfig(TokenModelConfig):
+    """An echo state language model of Ueda et al. 2025, whose frozen recurrence is part of it: W_in is looked up."""
+
+    kind: Literal["esn_lm"]
+    needs_reservoir = False
+
+    nodes: PositiveInt
+    weights: Literal["sparse", "dense"] = Field(
+        default="sparse", description="of Syntactic Learnability (tanh, low rank), or of the frozen recurrence (ReLU)"
+    )
+    connections: PositiveInt | None = Field(default=None, description="sparse: links of a column (32)")
+    sparsity: Annotated[float, Field(ge=0, lt=1)] | None = Field(
+        default=None, description="dense: share of zeros in W (0.5)"
+    )
+    spectral_radius: PositiveFloat | None = Field(default=None, description="sparse 0.99, dense 0.993")
+    input_scaling: PositiveFloat = 1.0
+    leak: float | tuple[float, float] | None = Field(default=None, description="sparse (0, 1), dense 0.8")
+    rank: PositiveInt | None = Field(default=None, description="sparse: of the readout (512)")
+    train_input: bool = Field(default=False, description="dense: train W_in, too (ESN+i)")
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = Field(default=None, description="dense: in training (0.1)")
+
+    @model_validator(mode="after")
+    def _of_its_weights(self) -> Self:
+        foreign = {"sparse": ("sparsity", "dropout"), "dense": ("connections", "rank")}[self.weights]
+        given = [name for name in foreign if getattr(self, name) is not None]
+        given += ["train_input"] if self.train_input and self.weights == "sparse" else []
+        if given:
+            raise ValueError(f"{', '.join(given)}: not for {self.weights} weights")
+        return self
+
+    @property
+    def label(self) -> str:
+        """ESN(nodes), or ESN+i(nodes) where W_in is trained."""
+        return f"ESN{'+i' if self.train_input else ''}({self.nodes})"
+
+    def build(
+        self,
+        vocabulary: int,
+        reservoirs: Sequence[Reservoir] = (),
+        twins: Sequence[Reservoir] = (),
+        *,
+        context: int = 0,
+    ) -> TokenModel:
+        """The model, untrained; the frozen weights and those before the training depend on `seed`."""
+        del reservoirs, twins, context
+        _require_torch()
+        from reservoir_hw.readout.models.esn_language_model import dense_esn_lm, sparse_esn_lm
+
+        own = ("connections", "sparsity", "spectral_radius", "input_scaling", "leak", "rank", "dropout")
+        given: dict[str, Any] = {name: value for name in own if (value := getattr(self, name)) is not None}
+        if self.weights == "sparse":
+            return sparse_esn_lm(self.nodes, vocabulary, seed=self.seed, **given)
+        return dense_esn_lm(self.nodes, vocabulary, train_input=self.train_input, seed=self.seed, **given)
+
+
 class ModelConfig(TokenModelConfig):
     """A language model around reservoirs."""
 
@@ -176,10 +235,7 @@ class ModelConfig(TokenModelConfig):
         `MissingExtra` without torch.
         """
         del context
-        try:
-            import torch
-        except ImportError as error:
-            raise MissingExtra(f"a language model needs torch: pip install 'reservoir-hw[train]' ({error})") from error
+        torch = _require_torch()
         from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
 
         count = self.layers_of_reservoirs
@@ -212,7 +268,12 @@ class OneHotConfig(Config):
     trainable: Literal[False] = False
 
     def width_for(self, vocabulary: int) -> int:
-        """As many channels as there are tokens."""
+        """As many channels as there are tokens. Raises `ConfigurationError` where they are too many."""
+        if vocabulary > _MOST_CHANNELS:
+            raise ConfigurationError(
+                f"embedding one_hot would drive the reservoir with {vocabulary:,} channels, of which "
+                f"{_MOST_CHANNELS:,} are allowed: take embedding random, or readout kind esn_lm, which looks W_in up"
+            )
         return vocabulary
 
     def build(self, vocabulary: int) -> nn.Module:
@@ -381,3 +442,11 @@ def _with_inputs(reservoir: ReservoirConfig, width: int) -> ReservoirConfig:
             "of the model, or let `input_mask:` spread its channels"
         )
     return reservoir.for_inputs(width)
+
+
+def _require_torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtra(f"a language model needs torch: pip install 'reservoir-hw[train]' ({error})") from error
+    return torch

@@ -110,7 +110,7 @@ def test_what_goes_wrong(tmp_path: Path) -> None:
             (changed(good, "generator", upload=[{"set": {"ch_1.amplitud": 1}}]),
              r"ConfigurationError: ch_1.amplitud: Agilent33500Channel has no 'amplitud'; did you mean 'amplitude'"),
             (changed(good, "generator", instrument="pymeasure.instruments.agilent:Agilent33501"),
-             "ConfigurationError: instrument: .*Agilent33501' cannot be imported"),
+             "instrument: pymeasure.instruments.agilent has no class 'Agilent33501'; did you mean 'Agilent33500'"),
             (changed(good, "generator", instrument="json:JSONDecoder"), "is no class of PyMeasure's instruments"),
             (changed(good, "generator", connection={"speed": 1}), "(ConfigurationError|DeviceFault): .*speed"),
             (changed(good, "digitizer", address=good["generator"]["address"]),

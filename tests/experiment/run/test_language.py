@@ -24,6 +24,7 @@ from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, InputRangeError
 from reservoir_hw.core.reservoir_config import open_reservoir
 from reservoir_hw.core.seeds import generator
+from reservoir_hw.experiment.deploy.export import export_run
 from reservoir_hw.experiment.devices.reservoir_file import reservoir_from_file
 from reservoir_hw.experiment.run.by_gradients import opened_model
 from reservoir_hw.experiment.sweeps.sweep import sweep
@@ -103,6 +104,35 @@ def test_a_model_is_trained_judged_and_kept(file: Path) -> None:
     record = json.loads((folder / "provenance.json").read_text())["rows"][0]
     assert record["reservoir"]["identity"]["simulated"] is True
     assert record["training"]["steps"] == 2 * math.ceil((2400 - 9) // 8 + 1) // 16 + 1
+
+
+def test_models_with_a_recurrence_of_their_own_need_no_reservoir(file: Path, tmp_path: Path) -> None:
+    document = Document.from_file(file)
+    document.remove(("reservoir",))
+    sparse = {"kind": "esn_lm", "nodes": 12, "connections": 3, "rank": 4}
+    dense = {"kind": "esn_lm", "nodes": 12, "weights": "dense", "train_input": True}
+    document.set("readout", sparse, "test")
+    document.set("vary", {"readout": [sparse, dense]}, "test")
+    bare = Document.copy_of(document)
+    result = Experiment(document).run()
+    trained = [row.evaluation.metrics["parameters"] for row in result.rows]
+    assert trained == [(12 + 5) * 4 + 5, 2 * 12 * 5 + 5]
+    assert all("reservoir" not in row for row in result.provenance["rows"])
+    bundle = export_run(result.folder, tmp_path / "esn.rhw", row=1)
+    assert bundle.path.is_file()
+    again = Experiment.from_file(result.folder / "experiment.yaml").run()
+    assert [row.evaluation.metrics for row in again.rows] == [row.evaluation.metrics for row in result.rows]
+    for changes, message in (
+        ({"readout": {"kind": "linear"}}, "reservoir is missing"),
+        ({"readout": {"kind": "linear"}, "reservoir": {"kind": "none"}}, "kind none is no reservoir"),
+        ({"readout": {**dense, "rank": 3}}, "rank: not for dense weights"),
+    ):
+        wrong = Document.copy_of(bare)
+        wrong.set("vary", {}, "test")
+        for key, value in changes.items():
+            wrong.set(key, value, "test")
+        with pytest.raises(ConfigurationError, match=message):
+            Experiment(wrong).run()
 
 
 def test_baselines_are_trained_on_the_same_windows(file: Path) -> None:

@@ -197,7 +197,7 @@ def _class_of(target: str) -> Any:
             warnings.simplefilter("ignore")
             from pymeasure.instruments import Instrument  # pyright: ignore[reportMissingImports]
 
-            found: Any = import_function(target, "instrument")
+            found: Any = import_function(target, "instrument", "class")
     except ImportError as error:
         raise MissingExtra("kind pymeasure needs PyMeasure: pip install pymeasure") from error
     if not (isinstance(found, type) and issubclass(found, Instrument)):

@@ -1,0 +1,22 @@
+"""No reservoir: for models that bring their own recurrence (`readout: {kind: esn_lm}`)."""
+
+from __future__ import annotations
+
+from typing import Literal, NoReturn
+
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir_config import ReservoirConfig
+
+
+class NoReservoirConfig(ReservoirConfig):
+    """No reservoir: for readouts that have their own."""
+
+    kind: Literal["none"]
+
+    def for_inputs(self, inputs: int) -> NoReturn:
+        """Raises `ConfigurationError`: who asks needs a reservoir."""
+        raise ConfigurationError(f"kind none is no reservoir, and {inputs} inputs have nowhere to go: name one")
+
+    def build(self) -> NoReturn:
+        """Raises `ConfigurationError`."""
+        raise ConfigurationError("kind none is no reservoir: there is nothing to open")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError
@@ -77,10 +77,16 @@ class LayersConfig(LayeredReservoirConfig):
 
 
 class LaercReservoirsConfig(LayeredReservoirConfig):
-    """An echo state network for each layer of a LAERC (Köster & Uchida 2026, eq. A3-A5): radii from 0.95 to 0.99."""
+    """An echo state network for each layer of a LAERC (Köster & Uchida 2026, eq. A3-A5): radii from 0.95 to 0.99.
+
+    With `spectral_norm` as the authors' published code scales them.
+    """
 
     kind: Literal["laerc_layers"]
     nodes: PositiveInt | None = Field(default=None, description="of each; null: four times the width of the model")
+    spectral_norm: PositiveFloat | None = Field(
+        default=None, description="of every W, in the place of the radii; 0.9 in the authors' code"
+    )
     bias_scaling: NonNegativeFloat = 0.0
     seed: NonNegativeInt = Field(default=0, description="of the first; each further one is drawn with the next")
     dtype: DType = "float32"
@@ -98,6 +104,6 @@ class LaercReservoirsConfig(LayeredReservoirConfig):
                 f"a reservoir of kind {self.kind!r} has as many networks as its model has layers: give the experiment "
                 "file, which says how many"
             )
-        own = {"nodes", "bias_scaling", "seed", "dtype", "gradients", "out_of_range"}
+        own = {"nodes", "spectral_norm", "bias_scaling", "seed", "dtype", "gradients", "out_of_range"}
         drawn = reservoir_configurations(width, layers, **self.model_dump(include=own))
         return [parse_reservoir(Document.from_mapping(one, "reservoir")) for one in drawn]

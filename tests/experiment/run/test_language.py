@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,9 +20,10 @@ from safetensors.torch import load_file
 from served import ipc_address, served
 
 from reservoir_hw import Experiment
+from reservoir_hw.backends.simulated.esn.esn import Esn
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, InputRangeError
-from reservoir_hw.core.reservoir_config import open_reservoir
+from reservoir_hw.core.reservoir_config import open_reservoir, parse_reservoir
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.experiment.deploy.export import export_run
 from reservoir_hw.experiment.devices.reservoir_file import reservoir_from_file
@@ -227,6 +228,11 @@ def test_layers_with_reservoirs_of_their_own(file: Path) -> None:
         "ESN(12) laerc(2×4)", "LAERC(12) laerc(2×4)", "ESN(12) + ESN(9) laerc(2×4)",
     ]  # fmt: skip
     assert "ESN" not in drawn.rows[0].label
+    scaled = parse_reservoir(Document.from_mapping({"kind": "laerc_layers", "nodes": 12, "spectral_norm": 0.9}, ""))
+    for config in scaled.for_layers(4, 2):
+        with open_reservoir(config) as reservoir:
+            W = cast(Esn, reservoir).weights.recurrent()
+            assert np.linalg.norm(np.asarray(W), 2) == pytest.approx(0.9, rel=1e-6)
     page = (drawn.folder / "report.html").read_text()
     assert page.count("<li>simulation") == 2
 

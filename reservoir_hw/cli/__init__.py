@@ -53,6 +53,7 @@ def _common(
 
 
 from reservoir_hw.cli import (  # noqa: E402
+    blimp,
     bundle,
     check,
     compare,
@@ -82,6 +83,7 @@ app.command("measure")(measure.measure)
 app.command("compare")(compare.compare)
 app.command("conform")(conform.conform)
 app.command("evaluate")(evaluate.evaluate)
+app.command("blimp")(blimp.blimp)
 app.command("export")(export.export)
 app.command("infer")(infer.infer)
 app.command("schema")(schema.schema)

@@ -12,6 +12,9 @@ from torch import Tensor, nn
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError, StateLost
 from reservoir_hw.readout import EsnLM, LinearReadout, TokenModel, dense_esn_lm
+from reservoir_hw.readout.baselines.recurrent import RecurrentLM
+from reservoir_hw.readout.models import sentences as module
+from reservoir_hw.readout.models.sentences import log_probabilities
 from reservoir_hw.readout.sampling import Sampler
 
 VOCABULARY = 7
@@ -267,3 +270,20 @@ def test_another_use_of_the_model_ends_a_text() -> None:
 def test_bad_arguments_are_refused_at_once(changes: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         esn().generate(**{"prompt": [1, 2], "max_tokens": 3, **changes})
+
+
+def test_sentences_side_by_side_have_the_probabilities_of_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model = RecurrentLM(9, 5, embedding=4).double()
+    draw = np.random.default_rng(0)
+    sentences = [draw.integers(9, size=length) for length in (2, 7, 3, 7, 1, 12)]
+    alone = []
+    for sentence in sentences:
+        tokens = torch.from_numpy(sentence)[None]
+        levels = model(tokens[:, :-1]).log_softmax(-1)[0].detach()
+        alone.append(sum(float(levels[t, token]) for t, token in enumerate(sentence[1:])))
+    read: list[int] = []
+    for most in (1 << 24, 60):
+        monkeypatch.setattr(module, "_LOGITS", most)
+        np.testing.assert_allclose(log_probabilities(model, sentences, read.append), alone, atol=1e-12)
+    assert sum(read) == 2 * sum(map(len, sentences))

@@ -58,11 +58,15 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a result: which model (`label`), at which point of `vary`, judged how."""
+    """One line of a result: which model (`label`), at which point of `vary`, judged how.
+
+    `details` are further facts for `metrics.json`: the settings of the readout, and what it took.
+    """
 
     label: str
     point: Mapping[str, Any]
     evaluation: Evaluation
+    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

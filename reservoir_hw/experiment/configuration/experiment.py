@@ -71,7 +71,7 @@ class SampleConfig(Config):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     seed: NonNegativeInt = 0
     overlap: list[PositiveInt] = Field(
-        default=[], description="n-grams: metrics overlap/n, the share of them that stands in the training text, too"
+        default=[], description="n-grams: metrics overlap/n, the share of them that stands in the test, too"
     )
 
     @model_validator(mode="after")

@@ -16,6 +16,7 @@ from reservoir_hw.core.reservoir_config import build_reservoir
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
 from reservoir_hw.experiment.run.text_plan import check_training, cost, gradient_of, prompt_of
 from reservoir_hw.experiment.run.text_training import (
+    course,
     curves,
     evaluated,
     sample_of,
@@ -85,10 +86,10 @@ class ByGradients(Trainer):
         tokens = model_of(run.point.config).tokens_of(run.task)
         with opened_model(run.point, tokens, run.files.record) as (model, devices):
             with run.on(devices):
-                evaluation, record, notes = _trained(model, devices, tokens, run)
+                evaluation, record, notes, details = _trained(model, devices, tokens, run)
                 for device in devices:
                     run.warn(about_counters(device.counters, device.spec))
-            run.keep(evaluation, record, notes)
+            run.keep(evaluation, record, notes, details)
 
 
 def model_of(config: ExperimentConfig) -> TokenModelConfig:
@@ -122,15 +123,18 @@ def opened_model(point: Point, task: Tokens, record: str | None = None) -> Itera
 
 def _trained(
     model: TokenModel, devices: Sequence[Reservoir], task: Tokens, run: PointRun
-) -> tuple[Evaluation, dict[str, Any], list[str]]:
-    """Train, judge and save a model: its evaluation, its record for the provenance, and remarks for the user."""
+) -> tuple[Evaluation, dict[str, Any], list[str], dict[str, Any]]:
+    """Train, judge and save a model.
+
+    Its evaluation, its record for the provenance, remarks for the user, and details of its row.
+    """
     from reservoir_hw.readout.training.weights_file import save_weights
 
     config, files = run.point.config, run.files
     settings, gradient = model_of(config), gradient_of(config)
     files.training.mkdir(parents=True, exist_ok=True)
     train = train_on_harvested_states if settings.harvests else train_on_tokens
-    result, drive = train(model, gradient, task, run)
+    result, drive, driving_seconds = train(model, gradient, task, run)
     # Where only the readout was trained, it alone is on the accelerator.
     model.to(next(model.readout.parameters()).device)
     run.say("testing")
@@ -162,6 +166,7 @@ def _trained(
         },
         "saturations": [layer.saturations for layer in model.reservoir_layers],
     }
+    details: dict[str, Any] = {"training": course(result, driving_seconds)}
     notes = []
     if any(record["saturations"]):
         layers = ", ".join(f"{count:,}" for count in record["saturations"])
@@ -172,11 +177,12 @@ def _trained(
     if config.run.generate is not None:
         run.say("writing a sample")
         try:
-            text, overlap = sample_of(model, config.run.generate, task)
+            sample = sample_of(model, config.run.generate, task)
         except (StateLost, NotSupported) as error:
             notes.append(f"{run.point.label} writes no sample: {error}")
         else:
-            replace_file(files.path_of(files.sample), text + "\n")
-            evaluation.arrays["sample"] = np.array(text)
-            evaluation.metrics.update(overlap)
-    return evaluation, {**device_records(devices), **record}, notes
+            replace_file(files.path_of(files.sample), sample.text + "\n")
+            evaluation.arrays["sample"] = np.array(sample.text)
+            evaluation.metrics.update(sample.overlap)
+            details["sample"] = sample.took
+    return evaluation, {**device_records(devices), **record}, notes, details

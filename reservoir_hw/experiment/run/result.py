@@ -166,7 +166,8 @@ class Result(InFolder):
         return {
             **super().metrics,
             "rows": [
-                {"label": row.label, "point": dict(row.point), "metrics": row.evaluation.metrics} for row in self.rows
+                {"label": row.label, "point": dict(row.point), "metrics": row.evaluation.metrics, **row.details}
+                for row in self.rows
             ],
         }
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,8 +35,11 @@ log = logging.getLogger(__name__)
 
 def train_on_harvested_states(
     model: TokenModel, gradient: GradientConfig, task: Tokens, run: PointRun
-) -> tuple[TrainingResult, str]:
-    """Train the readout on states that are computed beforehand; what happened, and what was driven, in words."""
+) -> tuple[TrainingResult, str, float | None]:
+    """Train the readout on states that are computed beforehand.
+
+    What happened, what was driven, in words, and how long that took: seconds; None if an earlier process began it.
+    """
     from reservoir_hw.readout.training.on_states import train_on_states
     from reservoir_hw.readout.training.shards import HarvestedShards
 
@@ -61,15 +66,16 @@ def train_on_harvested_states(
     shards = harvested(task.tokens_train, "training", count)
     drive = shards.estimate()
     run.say(f"{drive}; driving")
-    begun = (run.files.training / "checkpoint.safetensors").exists()
     spec = layer.reservoir.spec
+    begun = _begun(run)
     if begun and not gradient.keep_states and not (spec.deterministic or spec.identity.simulated):
         log.warning(
             "the states are driven again, and have other noise than before the training was interrupted "
             "(training.gradient.keep_states keeps them)"
         )
     held_out = held_out_of(task, options)
-    with layer.reservoir.observed_by(_Steps(run.add)):
+    driving = _Driving(run.add)
+    with layer.reservoir.observed_by(driving):
         result = train_on_states(
             model.readout,
             shards,
@@ -80,13 +86,13 @@ def train_on_harvested_states(
         )
         # The test sees the noise that follows, also if all states were there already.
         shards.take_up_noise()
-    return result, str(drive)
+    return result, str(drive), None if begun else driving.seconds
 
 
 def train_on_tokens(
     model: TokenModel, gradient: GradientConfig, task: Tokens, run: PointRun
-) -> tuple[TrainingResult, str]:
-    """Train the model, whose reservoirs are driven in every step; what happened, and what was driven, in words."""
+) -> tuple[TrainingResult, str, float | None]:
+    """Train the model, whose reservoirs are driven in every step; returns what `train_on_harvested_states` does."""
     from reservoir_hw.readout.training.estimate import estimate_training
     from reservoir_hw.readout.training.on_corpus import train
 
@@ -94,15 +100,24 @@ def train_on_tokens(
     held_out = held_out_of(task, options)
     drive = estimate_training(model, task.tokens_train, held_out, options=options)
     run.say(str(drive))
-    result = train(model, task.tokens_train, held_out, options=options, folder=run.files.training, progress=_told(run))
-    return result, str(drive)
+    driving, begun = _Driving(), _begun(run)
+    with _observed(model, driving):
+        result = train(
+            model, task.tokens_train, held_out, options=options, folder=run.files.training, progress=_told(run)
+        )
+    return result, str(drive), None if begun else driving.seconds
 
 
-@dataclass(frozen=True)
-class _Steps:
-    """Sees what a reservoir is driven with, and counts it."""
+def _begun(run: PointRun) -> bool:
+    return (run.files.training / "checkpoint.safetensors").exists()
 
-    add: Callable[[int], None]
+
+@dataclass
+class _Driving:
+    """Sees what reservoirs are driven with: counts the steps, and the seconds that they take."""
+
+    add: Callable[[int], None] = lambda steps: None
+    seconds: float = 0.0
 
     def was_reset(self, *, from_rest: bool) -> None:
         """Nothing to count."""
@@ -110,6 +125,16 @@ class _Steps:
     def was_driven(self, inputs: np.ndarray, states: np.ndarray | None, seconds: float) -> None:
         """Time steps of all sequences."""
         self.add(inputs.shape[0] * inputs.shape[1])
+        self.seconds += seconds
+
+
+@contextmanager
+def _observed(model: TokenModel, driving: _Driving) -> Iterator[None]:
+    """While all devices of the model, which layers may share, are watched."""
+    with ExitStack() as stack:
+        for reservoir in {id(layer.reservoir): layer.reservoir for layer in model.reservoir_layers}.values():
+            stack.enter_context(reservoir.observed_by(driving))
+        yield
 
 
 def _told(run: PointRun) -> Callable[[Progress], None]:
@@ -169,6 +194,17 @@ def _scored(model: TokenModel, features: Tensor, targets: Tensor) -> tuple[float
     return loss, hits
 
 
+def course(result: TrainingResult, driving_seconds: float | None) -> dict[str, Any]:
+    """How the training went, for `metrics.json`: the losses at its evaluations, and what it took up to there."""
+    names = ("step", "tokens", "validation_loss", "processor_seconds")
+    evaluated = [row for row in result.history if row.validation_loss is not None]
+    return {
+        "steps": result.steps,
+        "driving_seconds": driving_seconds,
+        "evaluations": [{name: getattr(row, name) for name in names} for row in evaluated],
+    }
+
+
 def curves(result: TrainingResult, options: TrainingOptions) -> dict[str, np.ndarray]:
     """What the figures of the task show of the training."""
     validation = result.validation_losses
@@ -181,13 +217,26 @@ def curves(result: TrainingResult, options: TrainingOptions) -> dict[str, np.nda
     }
 
 
-def sample_of(model: TokenModel, sample: SampleConfig, task: Tokens) -> tuple[str, dict[str, float]]:
-    """A text that the model writes, behind its prompt in ⟦⟧, and the metrics of `sample.overlap`.
+@dataclass(frozen=True)
+class Sample:
+    """A text that a model wrote, behind its prompt in ⟦⟧, the metrics of `SampleConfig.overlap`, and what it took."""
+
+    text: str
+    overlap: dict[str, float]
+    took: dict[str, float]
+
+
+def sample_of(model: TokenModel, sample: SampleConfig, task: Tokens) -> Sample:
+    """Let the model write.
 
     Raises `StateLost` or `NotSupported` where the device cannot be stepped.
     """
     prompt = prompt_of(sample, task)
     choices = sample.model_dump(include={"temperature", "top_k", "top_p", "seed"})
-    written = list(model.generate(prompt, sample.tokens, **choices))
-    overlap = {f"overlap/{n}": ngram_overlap(np.array(written), task.tokens_train, n) for n in sample.overlap}
-    return f"⟦{task.tokenizer.decode(prompt)}⟧{task.tokenizer.decode(written)}", overlap
+    driving, begun = _Driving(), time.perf_counter()
+    with _observed(model, driving):
+        written = list(model.generate(prompt, sample.tokens, **choices))
+    took = {"tokens": sample.tokens, "seconds": time.perf_counter() - begun, "driving_seconds": driving.seconds}
+    overlap = {f"overlap/{n}": ngram_overlap(np.array(written), task.tokens_test, n) for n in sample.overlap}
+    text = f"⟦{task.tokenizer.decode(prompt)}⟧{task.tokenizer.decode(written)}"
+    return Sample(text, overlap, took)

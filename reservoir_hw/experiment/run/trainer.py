@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from reservoir_hw.core.reservoir import Reservoir
@@ -80,6 +81,7 @@ class PointRun:
     records: str = "rows"
     """Where the provenance keeps the record."""
     began: float = field(default_factory=time.monotonic)
+    processor_began: float = field(default_factory=time.process_time)
 
     @property
     def finished(self) -> Any:
@@ -101,18 +103,29 @@ class PointRun:
         for warning in warnings:
             self.result.warn(f"{self.point.label}{more}: {warning}")
 
-    def keep(self, evaluation: Evaluation, record: dict[str, Any], notes: Sequence[str] = ()) -> None:
+    def keep(
+        self,
+        evaluation: Evaluation,
+        record: dict[str, Any],
+        notes: Sequence[str] = (),
+        details: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         """Put the finished row into the result and its folder, before anything else can go wrong.
 
-        `record` is for the provenance; its `reservoir` is the device, or that of the first layer.
+        `record` is for the provenance; its `reservoir` is the device, or that of the first layer. `details` are those
+        of the row.
         """
+        took = {"seconds": time.monotonic() - self.began}
+        took["processor_seconds"] = time.process_time() - self.processor_began
         outputs = self.files.folder / self.files.outputs
         source = Source(self.task, outputs, lambda: find_states(self.point, self.task))
         if self.records == "rows":
             self.result.sources[len(self.result.rows)] = source
-        self.result.rows.append(Row(self.point.label, self.point.values, evaluation))
+        settings = self.point.config.readout.model_dump(mode="json", serialize_as_any=True)
+        facts = {"readout": settings, **took, **details}
+        self.result.rows.append(Row(self.point.label, self.point.values, evaluation, facts))
         self.result.provenance.setdefault(self.records, []).append(
-            {**self._name, "seconds": time.monotonic() - self.began, **record}
+            {**self._name, **took, **record}
         )
         self.result.notes += notes
         self.result.save()

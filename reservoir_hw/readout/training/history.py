@@ -19,6 +19,8 @@ class Row:
     `loss` is the mean over the steps since the row before (nats per target), `validation_loss` that over the
     validation corpus after this step, None where it was not evaluated. `tokens` were read in all, `seconds` is wall
     time of this process and `tokens_per_s` its speed since the row before, evaluations and checkpoints left out.
+    `processor_seconds` is processor time of all threads of this process for the steps so far, with what they drove,
+    and with those before an interruption; None in logs of earlier versions.
     """
 
     step: int
@@ -29,6 +31,7 @@ class Row:
     gradient_norm: float
     tokens_per_s: float
     seconds: float
+    processor_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -99,12 +102,13 @@ def _cells(row: Row) -> list[str]:
 
 
 def _row(cells: Sequence[str]) -> Row:
-    if len(cells) != len(fields(Row)):
+    # Earlier versions did not count processor time.
+    if len(cells) not in (len(fields(Row)) - 1, len(fields(Row))):
         raise ValueError(f"a line has {len(cells)} cells instead of {len(fields(Row))}")
     whole = {"step", "tokens"}
     values = [
         None if cell == "" else int(cell) if field.name in whole else float(cell)
-        for field, cell in zip(fields(Row), cells, strict=True)
+        for field, cell in zip(fields(Row), cells, strict=False)
     ]
     return Row(*values)  # type: ignore[arg-type]
 

@@ -149,6 +149,7 @@ class _State:
     best_step: int | None = None
     worse: int = 0
     stopped_early: bool = False
+    processor_seconds: float = 0.0
 
 
 @dataclass
@@ -260,7 +261,7 @@ class _Training:
     def _step(self, stop: StopRequests) -> tuple[float, int]:
         """One update of the weights; returns the norm of its gradient and the signal that asks to stop, or 0."""
         options, number = self._options, self._state.step
-        begin = time.perf_counter()
+        begin, processor_begin = time.perf_counter(), time.process_time()
         rate = options.learning_rate * options.rate_factor(number, self._work.steps)
         set_learning_rate(self._plain_optimizer, rate)
         total = torch.zeros((), dtype=torch.float64, device=self._fabric.device)
@@ -286,6 +287,7 @@ class _Training:
         self._state.loss_sum += mean
         self._state.loss_steps += 1
         self._clock.stepping += time.perf_counter() - begin
+        self._state.processor_seconds += time.process_time() - processor_begin
         return norm, stopping
 
     def _after_step(self, norm: float) -> None:
@@ -443,6 +445,7 @@ class _Training:
             gradient_norm=norm,
             tokens_per_s=(tokens - clock.tokens_at_row) / seconds,
             seconds=time.perf_counter() - clock.begin,
+            processor_seconds=state.processor_seconds,
         )
         clock.stepping_at_row, clock.tokens_at_row = clock.stepping, tokens
         state.loss_sum, state.loss_steps = 0.0, 0

@@ -21,6 +21,7 @@ _COLUMNS = {
     "accuracy": "accuracy",
 }
 _SAMPLE_WIDTH = 90
+_SAMPLE_SHOWN = 600
 _VALIDATION: dict[str, Any] = {
     "marker": "o", "linestyle": "--", "markersize": 4, "linewidth": 1, "markerfacecolor": "white",
 }  # fmt: skip
@@ -48,7 +49,7 @@ def tables(rows: Sequence[Row], level: str) -> list[Table]:
         )
     ]
     samples = [
-        [_wrapped(str(same[0].evaluation.arrays["sample"])), label]
+        [_wrapped(_beginning(str(same[0].evaluation.arrays["sample"]))), label]
         for label, same in labels.items()
         if "sample" in same[0].evaluation.arrays
     ]
@@ -84,6 +85,11 @@ def _note(rows: Sequence[Row]) -> str:
         f"Language models begin at rest with every {' or '.join(map(str, lengths))} tokens, as in training; other "
         "models and baselines read the test as one sequence."
     )
+
+
+def _beginning(sample: str) -> str:
+    left = len(sample) - _SAMPLE_SHOWN
+    return sample if left <= 0 else f"{sample[:_SAMPLE_SHOWN]}… (and {left:,} characters more in its file)"
 
 
 def _wrapped(sample: str) -> str:

@@ -141,7 +141,9 @@ class Point:
         shown = [
             _short(value) if key in SECTIONS else f"{key.rpartition('.')[2]}={_short(value)}"
             for key, value in self.values.items()
-            if key.partition(".")[0] != "task" and key != "reservoir.nodes" and not key.endswith("seed")
+            if key.partition(".")[0] != "task"
+            and key not in ("reservoir.nodes", "readout.kind")
+            and not key.endswith("seed")
         ]
         label = self.config.readout.label
         model = [label] if label and "readout" not in self.values else []

@@ -170,7 +170,7 @@ class Experiment:
         wanted = [one for one in self.config.baselines if isinstance(one, TokenModelConfig)]
         firsts = {id(task): (point, task) for point, task in reversed(points)}
         return [
-            (Point(_of_task(point), point.config.model_copy(update={"readout": one})), task)
+            (Point(_of_task(point), _with_baseline(point.config, one)), task)
             for point, task in reversed(firsts.values())
             for one in wanted
         ]
@@ -301,6 +301,15 @@ def _run_baseline(config: BaselineConfig, task: Task, point: Point) -> Row:
     except ReservoirError as error:
         raise type(error)(f"baseline {config.kind}: {error}") from error
     return Row(config.label, _of_task(point), evaluation)
+
+
+def _with_baseline(config: ExperimentConfig, baseline: TokenModelConfig) -> ExperimentConfig:
+    """The experiment of this model. How the states of the readout are kept is none of its business."""
+    gradient = config.training.gradient
+    if gradient is not None:
+        gradient = gradient.model_copy(update={"shards": None, "keep_states": False})
+    training = config.training.model_copy(update={"gradient": gradient})
+    return config.model_copy(update={"readout": baseline, "training": training})
 
 
 def _of_task(point: Point) -> dict[str, Any]:

@@ -36,10 +36,9 @@ def cost(config: ExperimentConfig, model: TokenModelConfig, task: Tokens) -> Cos
     if model.harvests:
         per_window = 1 if options.predict == "last" else options.context
         shards = shards_for(gradient, training, per_window, nodes)
-        visits = 1
-        if shards > 1 and not gradient.keep_states:
-            visits = math.ceil((options.epochs or seen / training) / options.shard_epochs)
-        driven = training * visits + validation + test
+        visits = math.ceil(steps / math.ceil(training / shards * options.shard_epochs / options.windows_per_step))
+        visited = visits if not gradient.keep_states else min(visits, shards)
+        driven = (training if shards == 1 else round(training / shards * visited)) + validation + test
         tokens = driven * options.context + seen * per_window
         kept = None if nodes is None else (training + validation) * per_window * nodes * 4
     else:

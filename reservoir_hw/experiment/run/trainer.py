@@ -124,9 +124,7 @@ class PointRun:
         settings = self.point.config.readout.model_dump(mode="json", serialize_as_any=True)
         facts = {"readout": settings, **took, **details}
         self.result.rows.append(Row(self.point.label, self.point.values, evaluation, facts))
-        self.result.provenance.setdefault(self.records, []).append(
-            {**self._name, **took, **record}
-        )
+        self.result.provenance.setdefault(self.records, []).append({**self._name, **took, **record})
         self.result.notes += notes
         self.result.save()
 

@@ -1,0 +1,223 @@
+"""Make the tables of the README and the figures from the rows of finished runs.
+
+    python examples/shakespeare_char/tables.py
+
+`rows/NAME.json` is the `metrics.json` of a run of `NAME.yaml`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.core.figure_style import colours, new_figure
+from reservoir_hw.core.statistics import t_quantile
+from reservoir_hw.readout.baselines.transformer import CharTransformer
+from reservoir_hw.readout.models.attention import AttentionReadout
+from reservoir_hw.readout.models.softmax import LinearReadout
+
+HERE = Path(__file__).resolve().parent
+MODELS = {"linear": "RC", "attention": "AERC", "transformer": "transformer"}
+Rows = dict[str, list[dict[str, Any]]]
+
+# Köster & Uchida 2026, Table I: hidden, heads and layers; nodes; nodes and hidden.
+TRANSFORMERS = {(64, 4, 4): 15067, (72, 8, 8): 30299, (128, 8, 8): 45083, (356, 8, 8): 105275, (256, 16, 16): 155803}
+RCS = {250: 14809, 500: 29559, 750: 44309, 1750: 103309, 2600: 153459}
+AERCS = {(75, 13): 15464, (75, 19): 31124, (100, 20): 45259, (150, 25): 102809, (160, 30): 155459}
+
+
+def rows_of(name: str) -> Rows:
+    """The rows of a run by model, in the order of their seeds."""
+    found: Rows = {model: [] for model in MODELS.values()}
+    for row in json.loads((HERE / "rows" / f"{name}.json").read_text())["rows"]:
+        found[MODELS[row["readout"]["kind"]]].append(row)
+    return {model: sorted(rows, key=lambda row: row["readout"]["seed"]) for model, rows in found.items()}
+
+
+def interval(differences: Sequence[float]) -> str:
+    """Mean and 95 % interval (Student) of paired differences."""
+    values = np.array(differences)
+    half = t_quantile(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
+    return f"{values.mean():+.3f} [{values.mean() - half:+.3f}, {values.mean() + half:+.3f}]"
+
+
+def spread(values: Sequence[float], form: str) -> str:
+    """Mean ± standard deviation, or the value."""
+    deviation = f" ± {np.std(values, ddof=1):{form}}" if len(values) > 1 else ""
+    return f"{np.mean(values):{form}}{deviation}"
+
+
+def table(header: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    """Markdown."""
+    return ["| " + " | ".join(line) + " |" for line in (header, ["---"] * len(header), *body)]
+
+
+def counts() -> list[str]:
+    """Trained weights of all sizes, with our 54 letters and with the paper's 59."""
+
+    def weights(module: Any) -> int:
+        return sum(parameter.numel() for parameter in module.parameters())
+
+    def line(model: str, size: str, make: Callable[[int], Any], printed: int) -> list[str]:
+        return [model, size, *(f"{weights(make(letters)):,}" for letters in (54, 59)), f"{printed:,}"]
+
+    body = []
+    for (hidden, heads, layers), printed in TRANSFORMERS.items():
+        body.append(
+            line(
+                "transformer",
+                f"d_h = {hidden}, {heads} heads, {layers} layers",
+                lambda v, h=hidden, n=heads, m=layers: CharTransformer(v, hidden=h, heads=n, layers=m),
+                printed,
+            )
+        )
+    for nodes, printed in RCS.items():
+        body.append(line("RC", f"N = {nodes}", lambda v, n=nodes: LinearReadout(n, v), printed))
+    for (nodes, hidden), printed in AERCS.items():
+        body.append(
+            line(
+                "AERC", f"N = {nodes}, H = {hidden}", lambda v, n=nodes, h=hidden: AttentionReadout(n, h, v), printed
+            )
+        )
+    return table(["model", "size", "V = 54", "V = 59", "Table I"], body)
+
+
+def results(sizes: dict[str, Rows]) -> list[str]:
+    """Loss, overlaps and times of each model."""
+    body = []
+    for size, found in sizes.items():
+        for model, rows in found.items():
+            metrics = [row["metrics"] for row in rows]
+            trained = [row["training"]["evaluations"][-1]["processor_seconds"] for row in rows]
+            driven = [row["training"]["driving_seconds"] for row in rows]
+            written = [row["sample"]["seconds"] for row in rows]
+            without = [row["sample"]["seconds"] - row["sample"]["driving_seconds"] for row in rows]
+            body.append(
+                [
+                    size,
+                    model,
+                    f"{metrics[0]['parameters']:,.0f}",
+                    spread([one["cross_entropy"] for one in metrics], ".3f"),
+                    *(spread([one[f"overlap/{n}"] for one in metrics], ".3f") for n in (7, 8)),
+                    f"{np.mean(trained):.0f} s",
+                    f"{np.mean(trained) - np.mean(driven):.0f} s" if model != "transformer" else "–",
+                    f"{np.mean(written):.0f} s",
+                    f"{np.mean(without):.0f} s" if model != "transformer" else "–",
+                ]
+            )
+    header = ["file", "model", "weights", "test, nats per letter", "7-grams", "8-grams"]
+    return table([*header, "training", "without reservoir", "writing", "without reservoir"], body)
+
+
+def differences(sizes: dict[str, Rows]) -> list[str]:
+    """RC - AERC and transformer - AERC over the budget, paired by seed."""
+    body = []
+    for size, found in sizes.items():
+        evaluations = {m: [row["training"]["evaluations"] for row in rows] for m, rows in found.items()}
+        count = len(evaluations["AERC"][0])
+        for at in range(count // 5 - 1, count, count // 5):
+            losses = {m: np.array([run[at]["validation_loss"] for run in runs]) for m, runs in evaluations.items()}
+            seen = f"{evaluations['AERC'][0][at]['tokens'] / 1e6:.1f} M"
+            body.append([size, seen, *(interval(losses[m] - losses["AERC"]) for m in ("RC", "transformer"))])
+        test = {m: np.array([row["metrics"]["cross_entropy"] for row in rows]) for m, rows in found.items()}
+        body.append([size, "test, in the end", *(interval(test[m] - test["AERC"]) for m in ("RC", "transformer"))])
+    return table(["file", "predictions", "RC - AERC", "transformer - AERC"], body)
+
+
+def published() -> list[str]:
+    """The paper's protocol, one seed."""
+    body = []
+    for name in ("paper_transformer", "paper"):
+        for model, rows in rows_of(name).items():
+            for row in rows:
+                last = row["training"]["evaluations"][-1]
+                # The log counts one token for each window of precomputed states, and all 32 of the transformer's.
+                windows = last["step"] * 1024
+                metrics = row["metrics"]
+                body.append(
+                    [
+                        f"{windows / 1e6:.2f} M",
+                        model,
+                        f"{metrics['cross_entropy']:.3f}",
+                        f"{metrics['overlap/7']:.3f}",
+                        f"{metrics['overlap/8']:.3f}",
+                        f"{last['processor_seconds']:.0f} s",
+                    ]
+                )
+    return table(["windows", "model", "test, nats per letter", "7-grams", "8-grams", "training"], body)
+
+
+def draw_losses(sizes: dict[str, Rows]) -> Any:
+    """Validation loss against predictions, and against processor time."""
+    figure = new_figure(9.5, 6.8)
+    grid = figure.subplots(len(sizes), 2, sharey="row")
+    for (size, found), line in zip(sizes.items(), grid, strict=True):
+        for (model, rows), colour in zip(found.items(), colours(len(found)), strict=True):
+            for number, row in enumerate(rows):
+                at = row["training"]["evaluations"]
+                loss = [one["validation_loss"] for one in at]
+                label = model if number == 0 else None
+                line[0].plot([one["tokens"] / 1e6 for one in at], loss, color=colour, lw=1.2, label=label)
+                line[1].plot([one["processor_seconds"] for one in at], loss, color=colour, lw=1.2)
+        line[1].set_xscale("log")
+        line[0].set(title=f"{size[:-1]},000 weights", xlabel="predictions (millions)", ylabel="validation loss (nats)")
+        line[1].set(title=f"{size[:-1]},000 weights", xlabel="processor time, reservoir included (s)")
+        for axes in line:
+            axes.grid(color="0.92")
+            axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle("Shakespeare's letters: three seeds of each model")
+    grid[0, 0].legend(frameon=False)
+    return figure
+
+
+def draw_times(sizes: dict[str, Rows]) -> Any:
+    """Seconds for a million predictions and for writing 1000 letters, by the number of weights (the paper's Fig. 4)."""
+    figure = new_figure(9.5, 4.2)
+    left, right = figure.subplots(1, 2)
+    for (model, colour), number in zip(zip(MODELS.values(), colours(3), strict=True), range(3), strict=True):
+        del number
+        weights, training, driving, writing, stepping = [], [], [], [], []
+        for found in sizes.values():
+            rows = found[model]
+            last = [row["training"]["evaluations"][-1] for row in rows]
+            millions = last[0]["tokens"] / 1e6
+            weights.append(rows[0]["metrics"]["parameters"])
+            training.append(np.mean([one["processor_seconds"] for one in last]) / millions)
+            driving.append(np.mean([row["training"]["driving_seconds"] for row in rows]) / millions)
+            letters = rows[0]["sample"]["tokens"] / 1000
+            writing.append(np.mean([row["sample"]["seconds"] for row in rows]) / letters)
+            stepping.append(np.mean([row["sample"]["driving_seconds"] for row in rows]) / letters)
+        for axes, whole, part in ((left, training, driving), (right, writing, stepping)):
+            axes.plot(weights, whole, "o-", color=colour, label=model)
+            if model != "transformer":
+                rest = np.subtract(whole, part)
+                axes.plot(weights, rest, "o--", color=colour, markerfacecolor="white", label=f"{model}, no reservoir")
+    for axes, what in ((left, "training: s per million predictions"), (right, "writing: s per 1000 letters")):
+        axes.set(xlabel="trained weights", ylabel=what, yscale="log")
+        axes.grid(color="0.92")
+        axes.spines[["top", "right"]].set_visible(False)
+    left.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def main() -> None:
+    """Write README.md and the figures."""
+    sizes = {name: rows_of(name) for name in ("15k", "45k")}
+    parts = {"counts": counts(), "results": results(sizes), "differences": differences(sizes), "paper": published()}
+    text = (HERE / "README.md").read_text()
+    for name, lines in parts.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+        head, _, rest = text.partition(begin)
+        _, _, tail = rest.partition(end)
+        text = head + begin + "\n".join(lines) + "\n" + end + tail
+    (HERE / "README.md").write_text(text)
+    for name, figure in (("losses", draw_losses(sizes)), ("times", draw_times(sizes))):
+        figure.savefig(HERE / f"{name}.png", dpi=110)
+
+
+if __name__ == "__main__":
+    main()

@@ -172,7 +172,11 @@ def evaluated(
         for first in range(0, len(windows), options.batch):
             read, following = windows.consecutive(np.arange(first, min(first + options.batch, len(windows))))
             targets = torch.from_numpy(following).to(device)
-            features = model.features(torch.from_numpy(read).to(device))
+            tokens_read = torch.from_numpy(read).to(device)
+            if options.predict == "last":
+                features, targets = model.last_features(tokens_read), targets[:, -1]
+            else:
+                features = model.features(tokens_read)
             counted = targets >= 0
             part = _scored(model, features[counted], targets[counted])
             loss, hits, count = loss + part[0], hits + part[1], count + int(counted.sum())

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from reservoir_hw.core.validation import whole_number
-from reservoir_hw.readout.models.token_model import TokenModel
+from reservoir_hw.readout.models.token_model import TokenModel, check_tokens
 
 # Windows that are encoded at once where every position has one of its own.
 _WINDOWS = 512
@@ -54,6 +54,12 @@ class WindowModel(TokenModel):
         # What is left of a text that is longer still gives one window: the kept tokens and the next.
         self._past = text[:, -(self.context - 1) :] if self.context > 1 else text[:, :0]
         return torch.cat(parts, 1) if parts else self.embedding(tokens)
+
+    def last_features(self, tokens: Tensor) -> Tensor:
+        """As `TokenModel.last_features`; one pass over texts that are no longer than the context."""
+        if not 0 < tokens.shape[-1] <= self.context:
+            return super().last_features(tokens)
+        return self.encode(check_tokens(tokens, self.vocabulary))[:, -1]
 
     def _encode_each(self, windows: Tensor) -> Tensor:
         """The last position of each of windows (batch, windows, context): (batch, windows, width)."""

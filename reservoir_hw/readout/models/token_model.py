@@ -81,6 +81,10 @@ class TokenModel(nn.Module, ABC):
         self.begin(tokens.shape[0])
         return self.advance(tokens)
 
+    def last_features(self, tokens: Tensor) -> Tensor:
+        """Features (batch, F) of the last position of whole texts (batch, time), from rest."""
+        return self.features(tokens)[:, -1]
+
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits (batch, time, vocabulary) of whole texts (batch, time), from rest; row t predicts token t + 1."""
         return self.readout(self.features(tokens))

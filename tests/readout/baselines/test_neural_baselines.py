@@ -397,5 +397,5 @@ def test_an_srn_of_70_units_learns_the_grammar() -> None:
 @pytest.mark.parametrize("steps", [3, 8, 11])
 def test_the_last_position_alone_is_that_of_all(name: str, steps: int) -> None:
     model = MODELS[name]().double().eval()
-    tokens = torch.from_numpy(generator(0, "tokens").integers(0, VOCABULARY, (2, steps)))
+    tokens = text(2, steps)
     torch.testing.assert_close(model.last_features(tokens), model.features(tokens)[:, -1], rtol=1e-12, atol=1e-12)

@@ -38,7 +38,7 @@ def rows_of(name: str) -> Rows:
     return {model: sorted(rows, key=lambda row: row["readout"]["seed"]) for model, rows in found.items()}
 
 
-def interval(differences: Sequence[float]) -> str:
+def interval(differences: Any) -> str:
     """Mean and 95 % interval (Student) of paired differences."""
     values = np.array(differences)
     half = t_quantile(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
@@ -79,9 +79,7 @@ def counts() -> list[str]:
         body.append(line("RC", f"N = {nodes}", lambda v, n=nodes: LinearReadout(n, v), printed))
     for (nodes, hidden), printed in AERCS.items():
         body.append(
-            line(
-                "AERC", f"N = {nodes}, H = {hidden}", lambda v, n=nodes, h=hidden: AttentionReadout(n, h, v), printed
-            )
+            line("AERC", f"N = {nodes}, H = {hidden}", lambda v, n=nodes, h=hidden: AttentionReadout(n, h, v), printed)
         )
     return table(["model", "size", "V = 54", "V = 59", "Table I"], body)
 
@@ -178,8 +176,7 @@ def draw_times(sizes: dict[str, Rows]) -> Any:
     """Seconds for a million predictions and for writing 1000 letters, by the number of weights (the paper's Fig. 4)."""
     figure = new_figure(9.5, 4.2)
     left, right = figure.subplots(1, 2)
-    for (model, colour), number in zip(zip(MODELS.values(), colours(3), strict=True), range(3), strict=True):
-        del number
+    for model, colour in zip(MODELS.values(), colours(3), strict=True):
         weights, training, driving, writing, stepping = [], [], [], [], []
         for found in sizes.values():
             rows = found[model]

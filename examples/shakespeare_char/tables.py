@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.ticker import LogLocator, NullLocator
 
 from reservoir_hw.core.figure_style import colours, new_figure
 from reservoir_hw.core.statistics import t_quantile
@@ -197,7 +198,11 @@ def draw_times(sizes: dict[str, Rows]) -> Any:
         axes.set(xlabel="trained weights", ylabel=what, yscale="log")
         axes.grid(color="0.92")
         axes.spines[["top", "right"]].set_visible(False)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_locator(NullLocator())
     left.legend(frameon=False, fontsize=8)
+    figure.suptitle("Time of one thread, with and without the simulated reservoir")
     return figure
 
 

@@ -53,9 +53,9 @@ run: {{chunk_steps: {CHUNK}, states: states, folder: runs}}
 """
 
 
-def judged(result: Any) -> list[tuple[str, dict[str, float]]]:
+def judged(result: Any) -> list[Any]:
     """What was found, without what it took."""
-    return [(row.label, row.evaluation.metrics) for row in result.rows]
+    return [(row.label, dict(row.point), row.evaluation.metrics) for row in result.rows]
 
 
 def quiet(_: int) -> None:

@@ -22,6 +22,11 @@ _MAIN, _BEST = "#26547c", "#d1495b"
 
 def vary_figures(task: Task, rows: Sequence[Row]) -> dict[str, Figure]:
     """`vary`: the task's score over one or two keys, means over everything that is a repetition; else nothing."""
+    # A baseline knows what varies its task, and nothing else.
+    named = {frozenset(_varied(row)) for row in rows if any(not key.startswith("task.") for key in row.point)}
+    if len(named) > 1:
+        # Rows that name different keys differ in more than what an axis would show.
+        return {}
     keys = _keys(rows)
     rows = [row for row in rows if task.score in row.evaluation.metrics and all(key in row.point for key in keys)]
     sections = any(isinstance(row.point[key], dict) for row in rows for key in keys)
@@ -30,9 +35,13 @@ def vary_figures(task: Task, rows: Sequence[Row]) -> dict[str, Figure]:
     return {"vary": _curve(task, rows, keys[0]) if len(keys) == 1 else _map(task, rows, keys[0], keys[1])}
 
 
+def _varied(row: Row) -> list[str]:
+    return [key for key in row.point if key.rpartition(".")[2] not in REPETITIONS]
+
+
 def _keys(rows: Sequence[Row]) -> list[str]:
     """Keys with several values that are no repetitions."""
-    found = dict.fromkeys(key for row in rows for key in row.point if key.rpartition(".")[2] not in REPETITIONS)
+    found = dict.fromkeys(key for row in rows for key in _varied(row))
     return [key for key in found if len({_name(row.point[key]) for row in rows if key in row.point}) > 1]
 
 

@@ -96,6 +96,9 @@ def test_keys_that_vary_have_a_figure_and_the_report_says_settings_and_durations
     curve = Experiment({**document, "vary": vary}).run(report=False).figures()["vary"].axes[0]
     assert curve.get_xscale() == "log"
     assert curve.get_title(loc="left").startswith("nrmse by readout.alpha")
+    pairs = [{"reservoir.nodes": 10}, {"reservoir.nodes": 20, "readout.kind": "rls"}]
+    readout = {"kind": "ridge"}
+    assert "vary" not in Experiment({**document, "readout": readout, "vary": pairs}).run(report=False).figures()
 
 
 @pytest.mark.parametrize("failure", [DeviceDisconnected("cable pulled at tcp://10.0.0.7"), KeyboardInterrupt()])

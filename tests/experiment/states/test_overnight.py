@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from reservoir_hw import Experiment
+from reservoir_hw.core.errors import ReservoirError
 from reservoir_hw.core.store import StateStore
 
 BENCH = '''\
@@ -70,14 +72,16 @@ def harvest(*options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def committed(seconds: float) -> StateStore:
-    """The store, once there is one and so much time has passed."""
-    until = time.monotonic() + 60
-    while not (found := list(Path("states").glob("python-*"))):
-        assert time.monotonic() < until
+def committed(chunks: int, process: subprocess.Popen[str]) -> StateStore:
+    """The store, once it has so many chunks."""
+    while True:
+        for found in Path("states").glob("python-*"):
+            # While it is being made it has no header.
+            with suppress(ReservoirError):
+                if (store := StateStore.open(found)).committed >= chunks:
+                    return store
+        assert process.poll() is None, process.communicate()
         time.sleep(0.02)
-    time.sleep(seconds)
-    return StateStore.open(found[0])
 
 
 @pytest.mark.slow
@@ -87,11 +91,12 @@ def test_no_step_counts_twice_or_under_another_setting(tmp_path: Path, monkeypat
     Path("lab.yaml").write_text(FILE)
     power(0.2)
     random = np.random.default_rng(8)
-    said, path = [], ""
+    said, path, safe = [], "", 0
     for number, how in enumerate(("Ctrl-C", "kill -9", "power cycle", "Ctrl-C", "kill -9")):
         process = harvest()
-        store = committed(float(random.uniform(1.0, 2.0)))
+        store = committed(safe + int(random.integers(1, 3)), process)
         path = store.path
+        time.sleep(float(random.uniform(0.0, 0.2)))
         process.send_signal(signal.SIGINT if how == "Ctrl-C" else signal.SIGKILL)
         _, errors = process.communicate(timeout=30)
         safe = StateStore.open(store.path).committed

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import call_here
+from harvests import committed
 from served import free_address, ipc_address
 
 from reservoir_hw import open_reservoir
@@ -199,11 +200,6 @@ def chunks_of(folder: Path) -> dict[str, bytes]:
         for path in sorted(store.glob(f"*/{name}/c/**/*"))
         if path.is_file()
     }
-
-
-def committed(folder: Path) -> int:
-    journals = list((folder / "states").glob("*/journal/zarr.json"))
-    return json.loads(journals[0].read_text())["attributes"]["places"] if journals else -1
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harvests import committed
 from toys import Toy
 from zarr.storage import LocalStore
 
@@ -97,11 +98,6 @@ def undisturbed(folder: Path) -> dict[str, str]:
     with contextlib.chdir(folder):
         Experiment.from_file("experiment.yaml").harvest()
     return states_of(next((folder / "states").iterdir()))
-
-
-def committed(folder: Path) -> int:
-    journals = list((folder / "states").glob("*/journal/zarr.json"))
-    return json.loads(journals[0].read_text())["attributes"]["places"] if journals else -1
 
 
 def kill_and_resume(folder: Path, kills: int, seed: int) -> int:

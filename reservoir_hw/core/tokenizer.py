@@ -22,6 +22,7 @@ VERSION = 1
 
 # That are encoded side by side.
 _PIECES = 16
+_DOCUMENTS = 4096
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -259,6 +260,19 @@ class BpeTokenizer(Tokenizer):
         found, left = [], iter(pieces)
         while some := list(islice(left, _PIECES)):
             found += [np.array(one.ids, dtype=self.dtype) for one in self._tokenizer.encode_batch_fast(some)]
+        return np.concatenate(found)
+
+    def encode_documents(self, documents: Sequence[str]) -> np.ndarray:
+        """Tokens (time,) of documents one after the other, with `END` before and behind each.
+
+        Where a document itself holds `END`, it is left out.
+        """
+        end = self._tokenizer.token_to_id(self.END)
+        found = [np.empty(0, self.dtype)]
+        for first in range(0, len(documents), _DOCUMENTS):
+            some = self._tokenizer.encode_batch_fast(list(documents[first : first + _DOCUMENTS]))
+            numbers = (number for one in some for number in (end, *(i for i in one.ids if i != end), end))
+            found.append(np.fromiter(numbers, self.dtype))
         return np.concatenate(found)
 
     def _text(self, tokens: np.ndarray) -> str:

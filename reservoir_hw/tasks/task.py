@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
 import numpy as np
 
 from reservoir_hw.core.configuration import Config, Document, validate
+from reservoir_hw.core.documents import Corpus
 from reservoir_hw.core.errors import InputRangeError, ShapeError
 
 if TYPE_CHECKING:
@@ -80,13 +81,13 @@ class Table:
 
 
 class Tokens(Protocol):
-    """A text in numbers, which language models learn from: three parts, each (time,), below `vocabulary`."""
+    """A text in numbers, which language models learn from: three parts, each (time,) or documents."""
 
     tokenizer: Tokenizer
     vocabulary: int
-    tokens_train: np.ndarray
-    tokens_validation: np.ndarray
-    tokens_test: np.ndarray
+    tokens_train: Corpus
+    tokens_validation: Corpus
+    tokens_test: Corpus
 
     def encode(self, text: str) -> np.ndarray:
         """Tokens (time,) of a text, such as a prompt. Raises `InputRangeError` for what has no token."""

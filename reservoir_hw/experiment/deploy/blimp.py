@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reservoir_hw.core import provenance
+from reservoir_hw.core.documents import Documents, joined
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.tokenizer import BpeTokenizer
@@ -167,7 +168,7 @@ def blimp(
         own = log_probabilities(model, sentences, counter.add)
         records = [{"label": trained.label, "reservoir": device.provenance()} for device in devices]
     lengths = np.array([len(one) - 1 for one in sentences])
-    counts = np.bincount(text.tokens_train, minlength=text.vocabulary) + 1
+    counts = np.bincount(joined(text.tokens_train), minlength=text.vocabulary) + 1
     unigram, bigram = np.log(counts / counts.sum()), TokenCounts(text.tokens_train, text.vocabulary, 2)
     found = {
         trained.label: own,
@@ -192,12 +193,16 @@ def blimp(
 
 
 def _encoded(text: Tokens, paradigms: Sequence[Paradigm]) -> list[np.ndarray]:
-    """Good and bad sentence of each pair in turn, each behind the token that begins a text."""
+    """Good and bad sentence of each pair in turn, each behind the token that begins a text.
+
+    Where a model has learned from sentences, the token that ends one is judged, too (Ueda et al. 2025, eq. 5).
+    """
     begin = BpeTokenizer.END if isinstance(text.tokenizer, BpeTokenizer) else "\n"
+    end = BpeTokenizer.END if isinstance(text.tokens_train, Documents) else ""
     encode: Callable[[str], np.ndarray] = text.encode
     try:
         return [
-            encode(f"{begin}{sentence}").astype(np.int64)
+            encode(f"{begin}{sentence}{end}").astype(np.int64)
             for one in paradigms
             for pair in one.pairs
             for sentence in pair

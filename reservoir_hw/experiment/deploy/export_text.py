@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from reservoir_hw.core.documents import joined
 from reservoir_hw.core.errors import ConfigurationError, NotSupported
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
@@ -78,7 +79,7 @@ def _write_model(
         plan = plan_of(model, (), work.precision)
     exported = work.write_bundle(plan, devices or [], recorded, metrics, tokenizer=tokenizer)
     if task is not None:
-        exported.prompt = tokenizer.decode(task.tokens_test[:_PROMPT]).split("\n")[0] or exported.prompt
+        exported.prompt = tokenizer.decode(joined(task.tokens_test)[:_PROMPT]).split("\n")[0] or exported.prompt
     return exported
 
 
@@ -112,14 +113,14 @@ def _write_model_header(
 def _text_metrics(work: ExportJob, model: TokenModel, task: Tokens, quantised: Sequence[Any]) -> Metrics:
     from reservoir_hw.readout.export.segments import plan_of
 
-    add = work.say("judging int8 on the test", len(task.tokens_test))
+    add = work.say("judging int8 on the test", len(joined(task.tokens_test)))
     return text_metrics(model, plan_of(model), quantised, task, gradient_of(work.row.point.config).options, add)
 
 
 def _recorded_text(work: ExportJob, model: TokenModel, task: Tokens) -> Values:
     from reservoir_hw.readout.export.recording import record_text
 
-    tokens = task.tokens_test[None, :RECORDED_STEPS]
+    tokens = joined(task.tokens_test)[None, :RECORDED_STEPS]
     work.say(f"recording {tokens.shape[1]} tokens")
     return record_text(model, tokens)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from reservoir_hw.core.documents import joined
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.experiment.configuration.experiment import Point
 from reservoir_hw.experiment.states.closed_loop import forecast
@@ -94,7 +95,7 @@ def text_metrics(
     from reservoir_hw.readout.export.recording import record_text
     from reservoir_hw.readout.training.windows import Windows
 
-    tokens = task.tokens_test[: max(TOKENS, options.context + 1)]
+    tokens = joined(task.tokens_test)[: max(TOKENS, options.context + 1)]
     windows = Windows(
         tokens, options.context, stride=options.stride, vocabulary=model.vocabulary, predict=options.predict,
         name="the test part of the text",

@@ -14,7 +14,7 @@ from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
-from reservoir_hw.experiment.run.text_plan import check_training, cost, gradient_of, prompt_of
+from reservoir_hw.experiment.run.text_plan import check_training, cost, gradient_of, harvests, prompt_of
 from reservoir_hw.experiment.run.text_training import (
     course,
     curves,
@@ -133,7 +133,7 @@ def _trained(
     config, files = run.point.config, run.files
     settings, gradient = model_of(config), gradient_of(config)
     files.training.mkdir(parents=True, exist_ok=True)
-    train = train_on_harvested_states if settings.harvests else train_on_tokens
+    train = train_on_harvested_states if harvests(settings, task) else train_on_tokens
     result, drive, driving_seconds = train(model, gradient, task, run)
     # Where only the readout was trained, it alone is on the accelerator.
     model.to(next(model.readout.parameters()).device)

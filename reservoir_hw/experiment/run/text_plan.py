@@ -7,7 +7,9 @@ from typing import cast
 
 import numpy as np
 
+from reservoir_hw.core.documents import Corpus, Documents
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
+from reservoir_hw.core.tokenizer import BpeTokenizer
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, SampleConfig, TrainingConfig
 from reservoir_hw.experiment.configuration.gradient import GradientConfig
 from reservoir_hw.experiment.run.trainer import Cost
@@ -33,30 +35,33 @@ def cost(config: ExperimentConfig, model: TokenModelConfig, task: Tokens) -> Cos
     seen = steps * options.windows_per_step
     nodes = getattr(config.reservoir, "nodes", None)
     kept = None
-    if model.harvests:
+    context = options.context
+    if isinstance(task.tokens_train, Documents):
+        context = round(float(task.tokens_train.lengths.mean())) - 1
+    if harvests(model, task):
         per_window = 1 if options.predict == "last" else options.context
         shards = shards_for(gradient, training, per_window, nodes)
         visits = math.ceil(steps / math.ceil(training / shards * options.shard_epochs / options.windows_per_step))
         visited = visits if not gradient.keep_states else min(visits, shards)
         driven = (training if shards == 1 else round(training / shards * visited)) + validation + test
-        tokens = driven * options.context + seen * per_window
+        tokens = driven * context + seen * per_window
         kept = None if nodes is None else (training + validation) * per_window * nodes * 4
     else:
         evaluations = math.ceil(steps / (options.evaluation_steps or steps))
         driven = seen + evaluations * validation + test
-        tokens = (seen + test) * options.context
+        tokens = (seen + test) * context
         kept = 0
     written = 0
     if config.run.generate is not None:
         written = len(prompt_of(config.run.generate, task)) + config.run.generate.tokens
-    device_steps = (driven * options.context + written) * model.layers_of_reservoirs
+    device_steps = (driven * context + written) * model.layers_of_reservoirs
     return Cost(device_steps, tokens, kept, training_steps=steps)
 
 
 def _check_shards(gradient: GradientConfig, model: TokenModelConfig, task: Tokens, nodes: int | None) -> None:
     """Raise `ConfigurationError` where the shards do not get the epochs that are asked for."""
     options = gradient.options
-    if not model.harvests or options.epochs is None or len(task.tokens_train) <= options.context:
+    if not harvests(model, task) or options.epochs is None or len(task.tokens_train) <= options.context:
         return
     windows = windows_in(task.tokens_train, options)
     count = shards_for(gradient, windows, 1 if options.predict == "last" else options.context, nodes)
@@ -84,12 +89,13 @@ def check_training(training: TrainingConfig, model: TokenModelConfig, task: Toke
     if ignored:
         raise ConfigurationError(f"{', '.join(ignored)}: not for readout {model.kind}, which needs `gradient` alone")
     options = training.gradient.options
-    if not model.harvests:
+    if not harvests(model, task):
         for name in ("shards", "keep_states"):
             if getattr(training.gradient, name):
+                why = "as what it trains lies before them" if not model.harvests else "as the text comes in sentences"
                 raise ConfigurationError(
                     f"gradient.{name} is for states that are computed beforehand, and readout {model.kind} drives its "
-                    "reservoirs in every step, as what it trains lies before them: leave it out"
+                    f"reservoirs in every step, {why}: leave it out"
                 )
     _check_shards(training.gradient, model, task, nodes)
     for part, tokens in (
@@ -97,11 +103,18 @@ def check_training(training: TrainingConfig, model: TokenModelConfig, task: Toke
         ("validation", held_out_of(task, options)),
         ("test", task.tokens_test),
     ):
-        if tokens is not None and len(tokens) <= options.context:
+        if isinstance(tokens, Documents):
+            options.check_documents(tokens.lengths, f"the {part} part of the text")
+        elif tokens is not None and len(tokens) <= options.context:
             raise ConfigurationError(
                 f"gradient.context: a window takes {options.context + 1} tokens, and the {part} part of the text has "
                 f"{len(tokens)}; give more text, another share (task.{part}), or a smaller context"
             )
+
+
+def harvests(model: TokenModelConfig, task: Tokens) -> bool:
+    """Whether the states are computed beforehand: for one readout that alone is trained, on windows of equal length."""
+    return model.harvests and not isinstance(task.tokens_train, Documents)
 
 
 def gradient_of(config: ExperimentConfig) -> GradientConfig:
@@ -109,18 +122,22 @@ def gradient_of(config: ExperimentConfig) -> GradientConfig:
     return cast(GradientConfig, config.training.gradient)
 
 
-def windows_in(tokens: np.ndarray, options: TrainingOptions) -> int:
-    """How many windows of the context these tokens make."""
+def windows_in(tokens: Corpus, options: TrainingOptions) -> int:
+    """How many windows of the context these tokens make; documents are each a window of its own length."""
+    if isinstance(tokens, Documents):
+        return len(tokens)
     return (len(tokens) - options.context - 1) // (options.stride or options.context) + 1
 
 
-def held_out_of(task: Tokens, options: TrainingOptions) -> np.ndarray | None:
+def held_out_of(task: Tokens, options: TrainingOptions) -> Corpus | None:
     """The part of the validation text that is evaluated, or None if there is none."""
     tokens = task.tokens_validation
     if not len(tokens):
         return None
     if options.evaluation_windows is None:
         return tokens
+    if isinstance(tokens, Documents):
+        return tokens.chosen(slice(options.evaluation_windows))
     return tokens[: (options.evaluation_windows - 1) * (options.stride or options.context) + options.context + 1]
 
 
@@ -132,7 +149,12 @@ def shards_for(gradient: GradientConfig, windows: int, per_window: int, nodes: i
 
 
 def prompt_of(sample: SampleConfig, task: Tokens) -> np.ndarray:
-    """The tokens that a sample continues. Raises `ConfigurationError` where there are none, or unknown ones."""
+    """The tokens that a sample continues. Raises `ConfigurationError` where there are none, or unknown ones.
+
+    Of a task with sentences, it is a sentence that begins.
+    """
+    if isinstance(task.tokens_test, Documents):
+        return np.append(task.encode(BpeTokenizer.END), task.encode(sample.prompt or ""))
     if sample.prompt is None:
         return task.tokens_test[:_PROMPT]
     try:

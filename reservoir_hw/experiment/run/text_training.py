@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from reservoir_hw.core.documents import Corpus, Documents, joined
 from reservoir_hw.experiment.configuration.experiment import SampleConfig
 from reservoir_hw.experiment.configuration.gradient import GradientConfig
 from reservoir_hw.experiment.run.text_plan import held_out_of, prompt_of, shards_for, windows_in
@@ -21,6 +22,7 @@ from reservoir_hw.tasks.task import Tokens
 from reservoir_hw.tasks.text.overlap import ngram_overlap
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from reservoir_hw.readout.models.token_model import TokenModel
@@ -36,7 +38,7 @@ log = logging.getLogger(__name__)
 def train_on_harvested_states(
     model: TokenModel, gradient: GradientConfig, task: Tokens, run: PointRun
 ) -> tuple[TrainingResult, str, float | None]:
-    """Train the readout on states that are computed beforehand.
+    """Train the readout on states that are computed beforehand, those of windows of a text.
 
     What happened, what was driven, in words, and how long that took: seconds; None if an earlier process began it.
     """
@@ -52,10 +54,10 @@ def train_on_harvested_states(
         epochs = options.epochs or math.ceil(options.steps_for(windows) * options.windows_per_step / windows)
         options = options.model_copy(update={"shard_epochs": epochs})
 
-    def harvested(tokens: np.ndarray, name: str, shards: int) -> HarvestedShards:
+    def harvested(tokens: Corpus, name: str, shards: int) -> HarvestedShards:
         return HarvestedShards(
             model,
-            tokens,
+            cast(np.ndarray, tokens),
             options=options,
             shards=shards,
             at_once=max(options.batch, _AT_ONCE),
@@ -150,38 +152,44 @@ def _told(run: PointRun) -> Callable[[Progress], None]:
 
 
 def evaluated(
-    model: TokenModel, tokens: np.ndarray, options: TrainingOptions, on_tokens: Callable[[int], None]
+    model: TokenModel, corpus: Corpus, options: TrainingOptions, on_tokens: Callable[[int], None]
 ) -> tuple[float, float]:
-    """Mean cross-entropy in nats and accuracy over the windows of these tokens, each from rest."""
-    import torch
-
+    """Mean cross-entropy in nats and accuracy over the windows of a text, or over documents, each from rest."""
     from reservoir_hw.readout.models.evaluating import evaluating
-    from reservoir_hw.readout.training.windows import Windows
 
-    windows = Windows(
-        tokens,
-        options.context,
-        stride=options.stride,
-        vocabulary=model.vocabulary,
-        predict=options.predict,
-        name="the test part of the text",
-    )
     device = next(model.readout.parameters()).device
     loss, hits, count = 0.0, 0, 0
     with evaluating(model):
-        for first in range(0, len(windows), options.batch):
-            read, following = windows.consecutive(np.arange(first, min(first + options.batch, len(windows))))
-            targets = torch.from_numpy(following).to(device)
-            tokens_read = torch.from_numpy(read).to(device)
+        for read, targets in _batches(model, corpus, options, device):
             if options.predict == "last":
-                features, targets = model.last_features(tokens_read), targets[:, -1]
+                features, targets = model.last_features(read), targets[:, -1]
             else:
-                features = model.features(tokens_read)
+                features = model.features(read)
             counted = targets >= 0
             part = _scored(model, features[counted], targets[counted])
             loss, hits, count = loss + part[0], hits + part[1], count + int(counted.sum())
-            on_tokens(read.size)
+            on_tokens(read.numel())
     return loss / count, hits / count
+
+
+def _batches(
+    model: TokenModel, corpus: Corpus, options: TrainingOptions, device: torch.device
+) -> Iterator[Sequence[Tensor]]:
+    """Tokens and targets of all windows or documents."""
+    from reservoir_hw.readout.training.documents import evaluation_rows_of
+    from reservoir_hw.readout.training.windows import Windows, evaluation_rows
+
+    name = "the test part of the text"
+    if isinstance(corpus, Documents):
+        rows, count = evaluation_rows_of(corpus, model.vocabulary, name), len(corpus)
+    else:
+        windows = Windows(
+            corpus, options.context, stride=options.stride, vocabulary=model.vocabulary, predict=options.predict,
+            name=name,
+        )  # fmt: skip
+        rows, count = evaluation_rows(windows), len(windows)
+    for first in range(0, count, options.batch):
+        yield rows.get(first, min(first + options.batch, count), device)
 
 
 def _scored(model: TokenModel, features: Tensor, targets: Tensor) -> tuple[float, int]:
@@ -241,6 +249,6 @@ def sample_of(model: TokenModel, sample: SampleConfig, task: Tokens) -> Sample:
     with _observed(model, driving):
         written = list(model.generate(prompt, sample.tokens, **choices))
     took = {"tokens": sample.tokens, "seconds": time.perf_counter() - begun, "driving_seconds": driving.seconds}
-    overlap = {f"overlap/{n}": ngram_overlap(np.array(written), task.tokens_test, n) for n in sample.overlap}
+    overlap = {f"overlap/{n}": ngram_overlap(np.array(written), joined(task.tokens_test), n) for n in sample.overlap}
     text = f"⟦{task.tokenizer.decode(prompt)}⟧{task.tokenizer.decode(written)}"
     return Sample(text, overlap, took)

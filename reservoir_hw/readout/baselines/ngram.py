@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field, PositiveFloat
 
 from reservoir_hw.core.configuration import Document, validate
+from reservoir_hw.core.documents import Corpus, Documents
 from reservoir_hw.core.errors import ConfigurationError, NotOpen, ShapeError
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.tasks.task import Evaluation, Task
@@ -111,10 +112,10 @@ class NGram:
 class TokenCounts:
     """The counts of an `NGram` for a vocabulary of any size: of those pairs or triplets alone that a text has.
 
-    Memory and time are those of sorting its tokens.
+    Nothing is counted from one document to the next. Memory and time are those of sorting the tokens.
     """
 
-    def __init__(self, tokens: np.ndarray, vocabulary: int, order: Literal[2, 3], smoothing: float = 1.0) -> None:
+    def __init__(self, tokens: Corpus, vocabulary: int, order: Literal[2, 3], smoothing: float = 1.0) -> None:
         self._vocabulary, self._order, self._smoothing = vocabulary, order, smoothing
         codes = self._codes(tokens, order)
         self._known, self._counts = np.unique(codes, return_counts=True)
@@ -126,8 +127,11 @@ class TokenCounts:
         self._likely = self._known[order_of[first]] % vocabulary
         self._shorter = TokenCounts(tokens, vocabulary, 2, smoothing) if order == 3 else None
 
-    def judged(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of each token after the first: its probability, and whether no other one is more probable (tokens - 1,)."""
+    def judged(self, tokens: Corpus) -> tuple[np.ndarray, np.ndarray]:
+        """Of each token after the first of a text: its probability, and whether no other one is more probable.
+
+        Those of a trigram begin with the second tokens, which a bigram judges.
+        """
         codes = self._codes(tokens, self._order)
         counts = _looked_up(codes, self._known, self._counts)
         contexts = codes // self._vocabulary
@@ -136,17 +140,26 @@ class TokenCounts:
         right = _looked_up(contexts, self._contexts, self._likely) == codes % self._vocabulary
         if self._shorter is None:
             return chosen, right
-        first = self._shorter.judged(tokens[:2])
+        first = self._shorter.judged(_beginnings(tokens, 2))
         return np.append(first[0], chosen), np.append(first[1], right)
 
-    def _codes(self, tokens: np.ndarray, order: int) -> np.ndarray:
+    def _codes(self, tokens: Corpus, order: int) -> np.ndarray:
         """A number for each run of `order` tokens."""
-        numbers = tokens.astype(np.int64)
-        length = len(numbers) - order + 1
-        codes = np.zeros(max(0, length), np.int64)
+        if isinstance(tokens, Documents):
+            numbers, places = tokens.tokens, tokens.places(order)
+        else:
+            numbers, places = tokens, np.arange(max(0, len(tokens) - order + 1))
+        codes = np.zeros(len(places), np.int64)
         for place in range(order):
-            codes = codes * self._vocabulary + numbers[place : place + len(codes)]
+            codes = codes * self._vocabulary + numbers[places + place].astype(np.int64)
         return codes
+
+
+def _beginnings(tokens: Corpus, size: int) -> Corpus:
+    """The first tokens of each text."""
+    if isinstance(tokens, Documents):
+        return Documents(tokens.tokens, tokens.starts, np.minimum(tokens.starts + size, tokens.stops))
+    return tokens[:size]
 
 
 def _looked_up(wanted: np.ndarray, known: np.ndarray, values: np.ndarray) -> np.ndarray:

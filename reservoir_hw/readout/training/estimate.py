@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from reservoir_hw.core.documents import Documents
 from reservoir_hw.readout.training.options import TrainingOptions
 from reservoir_hw.readout.training.windows import Windows
 
@@ -44,18 +45,30 @@ class DriveEstimate:
 def estimate_training(
     model: Any, corpus_train: Any, corpus_valid: Any = None, *, options: TrainingOptions
 ) -> DriveEstimate:
-    """What `train` will ask of the model's reservoirs, which are driven in every step and evaluation."""
-    training = Windows(corpus_train, options.context, stride=options.stride)
-    steps = options.steps_for(len(training))
+    """What `train` will ask of the model's reservoirs, which are driven in every step and evaluation.
+
+    Documents count with their mean length.
+    """
+    steps = options.steps_for(_sequences(corpus_train, options))
+    length = options.context
+    if isinstance(corpus_train, Documents):
+        length = round(float(corpus_train.lengths.mean())) - 1
     calls = [options.batch] * (steps * options.accumulate)
     if corpus_valid is not None:
-        held_out = len(Windows(corpus_valid, options.context, stride=options.stride))
+        held_out = _sequences(corpus_valid, options)
         held_out = min(held_out, options.evaluation_windows or held_out)
         every = options.evaluation_steps or steps
         evaluations = steps // every + (steps % every > 0)
         full, rest = divmod(held_out, options.batch)
         calls += ([options.batch] * full + [rest] * (rest > 0)) * evaluations
-    return _estimate(model, calls, options.context, steps)
+    return _estimate(model, calls, length, steps)
+
+
+def _sequences(corpus: Any, options: TrainingOptions) -> int:
+    """Documents, or windows of a text."""
+    if isinstance(corpus, Documents):
+        return len(corpus)
+    return len(Windows(corpus, options.context, stride=options.stride))
 
 
 def estimate_harvest(model: Any, groups: Sequence[int], length: int) -> DriveEstimate:

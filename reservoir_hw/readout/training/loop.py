@@ -53,9 +53,8 @@ class NotFinite(ReservoirError, FloatingPointError):
 class Rows(Protocol):
     """Rows of an endless sequence, each what the loss takes, the last tensor targets."""
 
-    @property
-    def tokens_per_row(self) -> int:
-        """Tokens that a row stands for."""
+    def tokens(self, first: int, stop: int) -> int:
+        """Tokens that rows first..stop - 1 stand for; a row counts in the mean loss as it has tokens."""
         ...
 
     def get(self, first: int, stop: int, device: torch.device) -> Sequence[Tensor]:
@@ -265,18 +264,23 @@ class _Training:
         rate = options.learning_rate * options.rate_factor(number, self._work.steps)
         set_learning_rate(self._plain_optimizer, rate)
         total = torch.zeros((), dtype=torch.float64, device=self._fabric.device)
+        rows = self._work.rows
+        tokens = rows.tokens(number * options.windows_per_step, (number + 1) * options.windows_per_step)
         for part in range(options.accumulate):
             micro = number * options.accumulate + part
             self._seed(micro)
-            batch = self._batch(self._work.rows, micro * options.batch, (micro + 1) * options.batch)
+            share = self._share(micro * options.batch, (micro + 1) * options.batch)
+            batch = Batch(*rows.get(*share, self._fabric.device))
+            # The mean over processes follows.
+            parts = tokens / (rows.tokens(*share) * self._world)
             waits = self._world > 1 and part < options.accumulate - 1
             with self._fabric.no_backward_sync(self._module) if waits else nullcontext():
                 try:
                     loss = self._module(batch)
                 except InputRangeError as error:
                     raise InputRangeError(f"step {number}: {error}") from error
-                self._fabric.backward(loss / options.accumulate)
-            total += loss.detach() / options.accumulate
+                self._fabric.backward(loss / parts)
+            total += loss.detach() / parts
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, options.clip or math.inf)
         mean, norm, stopping = self._agreed(total, norm, stop.requested)
         if not (math.isfinite(mean) and math.isfinite(norm)):
@@ -359,10 +363,10 @@ class _Training:
 
     # ---- data and losses
 
-    def _batch(self, rows: Rows, first: int, stop: int) -> Batch:
-        """This process's share of rows first..stop - 1, on its device."""
+    def _share(self, first: int, stop: int) -> tuple[int, int]:
+        """This process's share of rows first..stop - 1."""
         begin, end = (first + (stop - first) * rank // self._world for rank in (self._rank, self._rank + 1))
-        return Batch(*rows.get(begin, end, self._fabric.device))
+        return begin, end
 
     def _agreed(self, loss: Tensor, norm: Tensor, requested: int) -> tuple[float, float, int]:
         """Loss and norm over all processes, and whether one of them was asked to stop."""
@@ -389,7 +393,8 @@ class _Training:
         total = torch.zeros(2, dtype=torch.float64, device=self._fabric.device)
         with evaluating(objective):
             for first in range(0, evaluation.count, self._options.batch):
-                batch = self._batch(evaluation.rows, first, min(first + self._options.batch, evaluation.count))
+                share = self._share(first, min(first + self._options.batch, evaluation.count))
+                batch = Batch(*evaluation.rows.get(*share, self._fabric.device))
                 counted = int((batch.tensors[-1] >= 0).sum())
                 if counted:
                     # Not through the wrapper: processes may have different numbers of batches.
@@ -430,7 +435,7 @@ class _Training:
     # ---- what is said
 
     def _tokens(self, steps: int) -> int:
-        return steps * self._options.windows_per_step * self._work.rows.tokens_per_row
+        return self._work.rows.tokens(0, steps * self._options.windows_per_step)
 
     def _add_row(self, validation: float | None, norm: float) -> None:
         state, clock, options = self._state, self._clock, self._options

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import numpy as np
+
+from reservoir_hw.core.documents import Corpus, Documents
+from reservoir_hw.readout.training.documents import evaluation_rows_of, training_rows_of
 from reservoir_hw.readout.training.identity import former_fingerprints, layers_of, reservoirs_of
-from reservoir_hw.readout.training.loop import Evaluation, OnProgress, TrainingResult, Work, run
+from reservoir_hw.readout.training.loop import Evaluation, OnProgress, Rows, TrainingResult, Work, run
 from reservoir_hw.readout.training.noise import NoiseOf
 from reservoir_hw.readout.training.objective import Objective
 from reservoir_hw.readout.training.options import TrainingOptions
-from reservoir_hw.readout.training.windows import Windows, digest_of, evaluation_rows, training_rows
+from reservoir_hw.readout.training.windows import Windows, checked_tokens, digest_of, evaluation_rows, training_rows
 
 
 def train(
@@ -37,7 +41,9 @@ def train(
         after tokens (batch, time), int64, from rest; targets of -1 are not counted. If it has a `vocabulary`,
         tokens are checked against it.
     corpus_train, corpus_valid
-        Tokens (time,), whole numbers of any width; memory-mapped arrays are read as they are needed.
+        Tokens (time,), whole numbers of any width; memory-mapped arrays are read as they are needed. Or documents of
+        unequal length: a list of such arrays, or `Documents`. Each document is read from rest; a row of a batch is a
+        document, of at most `options.context` + 1 tokens, and every prediction counts alike in the loss of a step.
     folder
         See `reservoir_hw.readout.training.folder`. Without one nothing is kept but the model.
     progress
@@ -58,37 +64,58 @@ def train(
         After Ctrl-C, at the end of the step, with a checkpoint written; a second Ctrl-C does not wait.
     """
     vocabulary = getattr(model, "vocabulary", None)
-    identity: dict[str, Any] = {}
-
-    def windows(corpus: Any, name: str) -> Windows:
-        made = Windows(
-            corpus,
-            options.context,
-            stride=options.stride,
-            vocabulary=vocabulary,
-            predict=options.predict,
-            name=name,
-        )
-        if folder is not None:
-            identity[name] = digest_of(made.corpus)
-        return made
-
-    training = windows(corpus_train, "corpus_train")
-    evaluation = None
-    if corpus_valid is not None:
-        held_out = windows(corpus_valid, "corpus_valid")
-        count = min(len(held_out), options.evaluation_windows or len(held_out))
-        evaluation = Evaluation(evaluation_rows(held_out), count)
+    training = as_corpus(corpus_train, "corpus_train")
+    held_out = None if corpus_valid is None else as_corpus(corpus_valid, "corpus_valid")
     reservoirs = reservoirs_of(model)
-    identity["reservoirs"] = [reservoir.spec.identity.fingerprint for reservoir in reservoirs]
-    identity["layers"] = layers_of(model)
+    identity: dict[str, Any] = {
+        "reservoirs": [reservoir.spec.identity.fingerprint for reservoir in reservoirs],
+        "layers": layers_of(model),
+    }
+    if folder is not None:
+        identity["corpus_train"] = digest_of(training)
+        identity |= {} if held_out is None else {"corpus_valid": digest_of(held_out)}
+    rows, items = _training_rows(training, options, vocabulary)
     work = Work(
         objective=Objective(model, model.loss),
-        rows=training_rows(training, options),
-        evaluation=evaluation,
-        steps=options.steps_for(len(training)),
+        rows=rows,
+        evaluation=None if held_out is None else _evaluation(held_out, options, vocabulary),
+        steps=options.steps_for(items),
         identity=identity,
         noise=NoiseOf(reservoirs),
         names=former_fingerprints(reservoirs),
     )
     return run(work, options, folder, progress, resume)
+
+
+def as_corpus(given: Any, name: str) -> Corpus:
+    """One text, or documents from a list of texts. Raises `ShapeError` for anything else."""
+    if isinstance(given, Documents):
+        return given
+    if isinstance(given, list) and given and np.ndim(given[0]) == 1:
+        return Documents.of([checked_tokens(one, f"document {number} of {name}") for number, one in enumerate(given)])
+    return checked_tokens(given, name)
+
+
+def _training_rows(corpus: Corpus, options: TrainingOptions, vocabulary: int | None) -> tuple[Rows, int]:
+    """The rows, and how many an epoch has."""
+    if isinstance(corpus, Documents):
+        options.check_documents(corpus.lengths, "corpus_train")
+        return training_rows_of(corpus, options, vocabulary), len(corpus)
+    windows = _windows(corpus, options, vocabulary, "corpus_train")
+    return training_rows(windows, options), len(windows)
+
+
+def _evaluation(corpus: Corpus, options: TrainingOptions, vocabulary: int | None) -> Evaluation:
+    most = options.evaluation_windows
+    if isinstance(corpus, Documents):
+        some = corpus.chosen(slice(most))
+        options.check_documents(some.lengths, "corpus_valid")
+        return Evaluation(evaluation_rows_of(some, vocabulary, "corpus_valid"), len(some))
+    windows = _windows(corpus, options, vocabulary, "corpus_valid")
+    return Evaluation(evaluation_rows(windows), min(len(windows), most or len(windows)))
+
+
+def _windows(corpus: np.ndarray, options: TrainingOptions, vocabulary: int | None, name: str) -> Windows:
+    return Windows(
+        corpus, options.context, stride=options.stride, vocabulary=vocabulary, predict=options.predict, name=name
+    )

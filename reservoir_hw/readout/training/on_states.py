@@ -106,10 +106,9 @@ class _ShardRows:
         self._loaded: tuple[int, tuple[Tensor, Tensor]] | None = None
         self._ordered: tuple[int, Order] | None = None
 
-    @property
-    def tokens_per_row(self) -> int:
-        """Time steps in a row."""
-        return self._context
+    def tokens(self, first: int, stop: int) -> int:
+        """Time steps in these rows."""
+        return (stop - first) * self._context
 
     def get(self, first: int, stop: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """States (rows, context, features) and targets (rows, context). Rows of one step are of one visit."""
@@ -192,10 +191,9 @@ class _AllRows:
     def __len__(self) -> int:
         return sum(len(targets) for _, targets in self._parts)
 
-    @property
-    def tokens_per_row(self) -> int:
-        """Time steps in a row of the first shard."""
-        return self._parts[0][1].shape[1]
+    def tokens(self, first: int, stop: int) -> int:
+        """Time steps in these rows, as the first shard has them."""
+        return (stop - first) * self._parts[0][1].shape[1]
 
     def get(self, first: int, stop: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """States and targets of rows first..stop - 1."""

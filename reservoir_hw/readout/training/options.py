@@ -6,6 +6,7 @@ import math
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 from pydantic import (
     Field,
     NonNegativeFloat,
@@ -130,6 +131,25 @@ class TrainingOptions(Config):
             return self.steps
         assert self.epochs is not None
         return math.ceil(self.epochs * windows / self.windows_per_step)
+
+    def check_documents(self, lengths: np.ndarray, name: str) -> None:
+        """Raise `ConfigurationError` where documents with so many tokens, or options for windows, do not fit."""
+        if not len(lengths):
+            raise ConfigurationError(f"{name} has no documents")
+        shortest, longest = int(lengths.min()), int(lengths.max())
+        if shortest < 2:
+            raise ConfigurationError(f"{name} has a document of {shortest} tokens: a prediction needs two")
+        if longest > self.context + 1:
+            raise ConfigurationError(
+                f"{name} has a document of {longest} tokens; with context {self.context} they have at most "
+                f"{self.context + 1}: leave longer ones out, or set context to {longest - 1}"
+            )
+        for option, plain in (("windows", "consecutive"), ("stride", None), ("predict", "every")):
+            if getattr(self, option) != plain:
+                value = getattr(self, option)
+                raise ConfigurationError(
+                    f"{option} is {value}, which is for windows of a text: documents are read whole"
+                )
 
     def rate_factor(self, step: int, steps: int) -> float:
         """The learning rate in `step` (from 0) of `steps`, as a factor on `learning_rate`."""

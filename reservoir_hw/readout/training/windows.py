@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reservoir_hw.core.documents import Corpus, Documents, joined
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.core.seeds import generator, step_uniform
 from reservoir_hw.readout.training.options import TrainingOptions
@@ -94,7 +95,7 @@ class Windows:
         predict: str = "every",
         name: str = "the corpus",
     ) -> None:
-        self.corpus = _checked(corpus, name)
+        self.corpus = checked_tokens(corpus, name)
         if len(self.corpus) <= context:
             raise ConfigurationError(
                 f"{name} has {len(self.corpus):,} tokens; a window of context {context} takes {context + 1}: give more "
@@ -141,10 +142,9 @@ class WindowRows:
         self._windows, self._order = windows, order
         self._get = windows.at if anywhere else windows.consecutive
 
-    @property
-    def tokens_per_row(self) -> int:
-        """Tokens that the model reads in a row."""
-        return self._windows.context
+    def tokens(self, first: int, stop: int) -> int:
+        """Tokens that the model reads in these rows."""
+        return (stop - first) * self._windows.context
 
     def get(self, first: int, stop: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Tokens and targets (rows, context) of rows first..stop - 1, int64."""
@@ -164,8 +164,10 @@ def evaluation_rows(windows: Windows) -> WindowRows:
     return WindowRows(windows, in_turn(len(windows)), anywhere=False)
 
 
-def digest_of(corpus: np.ndarray) -> str:
+def digest_of(corpus: Corpus) -> str:
     """What tells one corpus from another: its length, and a hash of all tokens, whatever their width."""
+    if isinstance(corpus, Documents):
+        return f"{digest_of(corpus.lengths)}:{digest_of(joined(corpus))}"
     digest = hashlib.sha256()
     for first in range(0, len(corpus), _HASHED_AT_ONCE):
         tokens = np.asarray(corpus[first : first + _HASHED_AT_ONCE])
@@ -174,7 +176,8 @@ def digest_of(corpus: np.ndarray) -> str:
     return f"{len(corpus)}:{digest.hexdigest()[:16]}"
 
 
-def _checked(corpus: Any, name: str) -> np.ndarray:
+def checked_tokens(corpus: Any, name: str) -> np.ndarray:
+    """Tokens (time,). Raises `ConfigurationError` where there are none, `ShapeError` for anything else."""
     array = corpus if isinstance(corpus, np.ndarray) else np.asarray(corpus)
     if array.size == 0:
         raise ConfigurationError(f"{name} is empty: there is nothing to learn from")

@@ -14,7 +14,8 @@ from pathlib import Path
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.tasks.datasets import FOLDER_VARIABLE, unpacked
 
-_SPACE = re.compile(r"\s")
+SPACE = re.compile(r"\s")
+LINE = re.compile(r"\n")
 
 
 def read_text(paths: Sequence[str], offset: int = 0, limit: int | None = None, members: str = "*.txt") -> str:
@@ -43,17 +44,17 @@ def read_text(paths: Sequence[str], offset: int = 0, limit: int | None = None, m
     return text[offset:end]
 
 
-def cut(text: str, parts: Sequence[float], *, between_words: bool) -> list[str]:
+def cut(text: str, parts: Sequence[float], at: re.Pattern[str] | None = None) -> list[str]:
     """`text` in contiguous parts with these shares of the characters; the rest of the text comes first.
 
-    `between_words` moves each cut to the next white space, so that no word is divided.
+    `at` moves each cut to the next place that fits, so that no word (`SPACE`) or line (`LINE`) is divided.
     """
     pieces: list[str] = []
     end = len(text)
     for share in reversed(parts):
         begin = end - round(share * len(text))
-        if between_words and begin < end and (space := _SPACE.search(text, begin)) is not None:
-            begin = min(space.start(), end)
+        if at is not None and begin < end and (found := at.search(text, begin)) is not None:
+            begin = min(found.start(), end)
         pieces.append(text[begin:end])
         end = begin
     return [text[:end], *reversed(pieces)]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from reservoir_hw.core.documents import Corpus, Documents
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.core.tokenizer import BpeTokenizer, CharTokenizer, Tokenizer, WordTokenizer
 from reservoir_hw.tasks.task import (
@@ -24,8 +25,9 @@ from reservoir_hw.tasks.task import (
     checked_outputs,
 )
 from reservoir_hw.tasks.text import report
-from reservoir_hw.tasks.text.corpus import cut, read_text
-from reservoir_hw.tasks.text.encoding import encoded, trained_byte_pairs
+from reservoir_hw.tasks.text.corpus import LINE, SPACE, cut, read_text
+from reservoir_hw.tasks.text.encoding import encoded, encoded_lines, trained_byte_pairs
+from reservoir_hw.tasks.text.sentences import one_a_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,6 +62,16 @@ class TextConfig(TaskConfig):
     vocabulary: Annotated[int, Field(ge=257, le=1 << 20)] | None = Field(
         default=None, description="level bpe: train so many byte pairs on the training part; null: GPT-2's"
     )
+    unit: Literal["sentence"] | None = Field(
+        default=None,
+        description="sentence: those of English prose, each from rest (level bpe); null: one text",
+    )
+    shortest: Annotated[int, Field(ge=3)] | None = Field(
+        default=None, description="tokens of a sentence, <|endoftext|> before and behind it counted (default: 3)"
+    )
+    longest: Annotated[int, Field(ge=3)] | None = Field(
+        default=None, description="the same; sentences with fewer or more tokens are left out (default: no limit)"
+    )
     lower: bool = Field(default=False, description="turn the text to lower case")
     # None and not 0: a run that was begun before this field existed can then be gone on with (core/differences.py).
     offset: NonNegativeInt | None = Field(
@@ -80,6 +92,11 @@ class TextConfig(TaskConfig):
         for name, level in (("most", "word"), ("characters", "char"), ("vocabulary", "bpe")):
             if getattr(self, name) is not None and self.level != level:
                 raise ValueError(f"{name} belongs to level {level}, not to {self.level}")
+        if self.unit == "sentence" and self.level != "bpe":
+            raise ValueError("unit: sentence needs level: bpe, whose <|endoftext|> stands before and behind a sentence")
+        for name in ("shortest", "longest"):
+            if getattr(self, name) is not None and self.unit is None:
+                raise ValueError(f"{name} belongs to unit: sentence")
         if self.most is not None and self.unknown == "error":
             raise ValueError("most leaves words without a token: it needs unknown: token")
         return self
@@ -93,8 +110,9 @@ class Text(Task):
     """Say which token of a text comes next.
 
     The text is cut into three contiguous parts, for training, validation and, last, the test. `tokens_train`,
-    `tokens_validation` and `tokens_test` hold the numbers of their tokens (time,); the vocabulary is that of the
-    training part, or is given (`characters`, GPT-2's byte pairs). A language model learns from them.
+    `tokens_validation` and `tokens_test` hold the numbers of their tokens (time,), with `unit: sentence` those of each
+    sentence (`Documents`); the vocabulary is that of the training part, or is given (`characters`, GPT-2's byte
+    pairs). A language model learns from them.
 
     For every other readout, and for the n-gram baselines, `train` and `test` are made when they are asked for: one
     sequence each of one-hot inputs and, as targets, the one-hot tokens that follow, (1, time, vocabulary).
@@ -126,17 +144,22 @@ class Text(Task):
         files = [config.corpus] if isinstance(config.corpus, str) else config.corpus
         self.corpus = ", ".join(files)
         text = read_text(files, config.offset or 0, config.limit, config.members or "*.txt")
-        train, held_out, last = cut(text, (config.validation, config.test), between_words=config.level != "char")
+        at = None if config.level == "char" else SPACE
+        if config.unit == "sentence":
+            text, at = one_a_line(text), LINE
+        train, held_out, last = cut(text, (config.validation, config.test), at)
         self.tokenizer = _tokenizer(train.lower() if config.lower else train, config)
         self.vocabulary = self.tokenizer.vocabulary
         self._whose = "of the training part" if config.characters is None else "of task.characters"
+        self._lengths = (config.shortest or 3, config.longest or math.inf) if config.unit == "sentence" else None
         self.tokens_train = self._encoded("training", train)
         self.tokens_validation = self._encoded("validation", held_out)
         self.tokens_test = self._encoded("test", last)
         for part, tokens in (("training", self.tokens_train), ("test", self.tokens_test)):
             if len(tokens) < 2:
+                what = "tokens" if config.unit is None else "sentences of the length that is asked for"
                 raise ConfigurationError(
-                    f"corpus: the {part} part of {self.corpus} has {len(tokens)} tokens; give more text, or another "
+                    f"corpus: the {part} part of {self.corpus} has {len(tokens)} {what}; give more text, or another "
                     f"share for the test than {config.test:g}"
                 )
 
@@ -171,7 +194,7 @@ class Text(Task):
 
     def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
         """Judge `outputs` (1, time, vocabulary) for the test split; the class describes the metrics."""
-        following = self.tokens_test[1:].astype(np.int64)
+        following = cast(np.ndarray, self.tokens_test)[1:].astype(np.int64)
         level = np.maximum(checked_outputs(outputs, self.test)[0], _FLOOR[scale])
         chosen = level[np.arange(len(following)), following] / level.sum(axis=1)
         return self.evaluation_of(float(-np.log(chosen).mean()), float((level.argmax(axis=1) == following).mean()))
@@ -195,16 +218,26 @@ class Text(Task):
         """Losses over the training, and of the test over the number of trained weights."""
         return report.figures(rows)
 
-    def _encoded(self, part: str, text: str) -> np.ndarray:
+    def _encoded(self, part: str, text: str) -> Corpus:
+        text = text.lower() if self.lower else text
+        if self._lengths is not None:
+            sentences = encoded_lines(cast(BpeTokenizer, self.tokenizer), text)
+            shortest, longest = self._lengths
+            return sentences.chosen((sentences.lengths >= shortest) & (sentences.lengths <= longest))
         try:
-            return encoded(self.tokenizer, text.lower() if self.lower else text)
+            return encoded(self.tokenizer, text)
         except InputRangeError as error:
             raise InputRangeError(
                 f"corpus: the vocabulary is that {self._whose}, and in the {part} part {error}. In a file: "
                 "task.unknown: token"
             ) from error
 
-    def _split(self, tokens: np.ndarray, part: str) -> Split:
+    def _split(self, tokens: Corpus, part: str) -> Split:
+        if isinstance(tokens, Documents):
+            raise ConfigurationError(
+                "unit: sentence is for models that learn from tokens (esn_lm, linear, low_rank, attention, laerc; gpt, "
+                "lstm, ... as baselines): take one of these, or leave unit out"
+            )
         size = (len(tokens) - 1) * self.vocabulary
         if size > _LARGEST:
             raise ConfigurationError(

@@ -15,7 +15,7 @@ from emulators.foreign import run_witness
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.core.tokenizer import BpeTokenizer, CharTokenizer, WordTokenizer
-from reservoir_hw.tasks.text import encoding
+from reservoir_hw.tasks.text import cache as kept
 from reservoir_hw.tasks.text.encoding import encoded, pieces
 from reservoir_hw.tasks.text.task import Text
 
@@ -38,7 +38,7 @@ HARD = [
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(encoding.CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(kept.CACHE_VARIABLE, str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
@@ -63,7 +63,7 @@ def test_tokens_of_pieces_are_those_of_the_whole(gpt2: BpeTokenizer, size: int) 
 def test_long_texts_are_encoded_once(
     cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(encoding, "LONG", 1000)
+    monkeypatch.setattr(kept, "LONG", 1000)
     text = 50 * "The cat saw the dog. "
     words = WordTokenizer.from_text(text)
     first = encoded(words, text)
@@ -80,10 +80,10 @@ def test_long_texts_are_encoded_once(
     with pytest.raises(InputRangeError, match=r"'bird' \(number 300"):
         encoded(words, f"{text}bird")
     (tmp_path / "file").touch()
-    monkeypatch.setenv(encoding.CACHE_VARIABLE, str(tmp_path / "file"))
+    monkeypatch.setenv(kept.CACHE_VARIABLE, str(tmp_path / "file"))
     with caplog.at_level(logging.WARNING):
         np.testing.assert_array_equal(encoded(words, text), words.encode(text))
-    assert "every run will encode them anew" in caplog.text
+    assert "every run will make them anew" in caplog.text
 
 
 def archive(path: Path, **files: bytes) -> str:
@@ -96,7 +96,7 @@ def archive(path: Path, **files: bytes) -> str:
 
 
 def test_archives_and_given_vocabularies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "LONG", 500)
+    monkeypatch.setattr(kept, "LONG", 500)
     books = archive(tmp_path / "books.tar.xz", b_txt=60 * b"second\r\n", a_txt=80 * b"first ", INDEX_tsv=b"x\ty")
     text = 80 * "first " + "\n" + 60 * "second\n"
     task = Text(corpus=books, level="bpe", vocabulary=260)

@@ -145,11 +145,9 @@ class TrainingOptions(Config):
                 f"{self.context + 1}: leave longer ones out, or set context to {longest - 1}"
             )
         for option, plain in (("windows", "consecutive"), ("stride", None), ("predict", "every")):
-            if getattr(self, option) != plain:
-                value = getattr(self, option)
-                raise ConfigurationError(
-                    f"{option} is {value}, which is for windows of a text: documents are read whole"
-                )
+            value = getattr(self, option)
+            if value != plain:
+                raise ConfigurationError(f"{option} is {value}, but documents are read whole: it is for windows")
 
     def rate_factor(self, step: int, steps: int) -> float:
         """The learning rate in `step` (from 0) of `steps`, as a factor on `learning_rate`."""

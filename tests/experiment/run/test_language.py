@@ -22,6 +22,7 @@ from served import ipc_address, served
 from reservoir_hw import Experiment
 from reservoir_hw.backends.simulated.esn.esn import Esn
 from reservoir_hw.core.configuration import Document
+from reservoir_hw.core.documents import Documents
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, InputRangeError
 from reservoir_hw.core.reservoir_config import open_reservoir, parse_reservoir
 from reservoir_hw.core.seeds import generator
@@ -30,6 +31,8 @@ from reservoir_hw.experiment.devices.reservoir_file import reservoir_from_file
 from reservoir_hw.experiment.run.by_gradients import opened_model
 from reservoir_hw.experiment.sweeps.sweep import sweep
 from reservoir_hw.readout.baselines.models import GptConfig
+from reservoir_hw.readout.models.configuration import EsnLmConfig
+from reservoir_hw.readout.models.sentences import log_probabilities
 from reservoir_hw.readout.training import NotFinite, load_tokenizer, load_weights
 
 FILE = """\
@@ -183,6 +186,40 @@ def test_baselines_are_trained_on_the_same_windows(file: Path) -> None:
                 "baselines": models[:1],
             }
         ).run()
+
+
+def test_sentences_are_learned_and_judged_each_from_rest(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    lines = ["The cat saw it.", "The dog saw the old cat.", "It saw the dog."]
+    (tmp_path / "text.txt").write_text(" ".join(lines[number] for number in random.integers(3, size=400)))
+    document: dict[str, Any] = {
+        "task": {
+            "kind": "text", "corpus": str(tmp_path / "text.txt"), "level": "bpe", "vocabulary": 290,
+            "unit": "sentence", "longest": 20,
+        },
+        "reservoir": {"kind": "esn", "nodes": 12},
+        "readout": {"kind": "linear"},
+        "training": {"gradient": {"steps": 8, "context": 19, "batch": 16, "learning_rate": 0.03}},
+        "baselines": ["bigram", {"kind": "gpt", "width": 8, "layers": 1, "heads": 2}],
+        "vary": {"readout": [{"kind": "linear"}, {"kind": "esn_lm", "nodes": 12, "rank": 4, "connections": 3}]},
+        "run": {"folder": str(tmp_path / "runs"), "generate": {"tokens": 10, "overlap": [3]}},
+    }  # fmt: skip
+    result = Experiment(document).run()
+    losses = [row.evaluation.metrics["cross_entropy"] for row in result.rows]
+    assert len(losses) == 4
+    assert max(losses) < np.log(290)
+    task = result.task.tokens
+    assert task is not None
+    (weights,) = (result.folder / "readout").glob("001.safetensors")
+    model = EsnLmConfig(kind="esn_lm", nodes=12, rank=4, connections=3).build(task.vocabulary)
+    load_weights(model, weights)
+    sentences = [np.array(one) for one in cast(Documents, task.tokens_test)]
+    nats = -log_probabilities(model, [one.astype(np.int64) for one in sentences]).sum()
+    assert nats / sum(len(one) - 1 for one in sentences) == pytest.approx(losses[-1], rel=1e-5)
+    assert (result.folder / "samples/000.txt").read_text().startswith("⟦<|endoftext|>⟧")
+    document["training"]["gradient"]["keep_states"] = True
+    with pytest.raises(ConfigurationError, match="keep_states is for states that are computed beforehand"):
+        Experiment(document).run()
 
 
 def test_the_kept_weights_and_tokenizer_make_the_same_model(file: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from emulators.foreign import run_witness
 
+from reservoir_hw.core.documents import joined
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.core.tokenizer import BpeTokenizer, CharTokenizer, WordTokenizer
 from reservoir_hw.tasks.text import cache as kept
@@ -100,7 +101,7 @@ def test_archives_and_given_vocabularies(tmp_path: Path, monkeypatch: pytest.Mon
     books = archive(tmp_path / "books.tar.xz", b_txt=60 * b"second\r\n", a_txt=80 * b"first ", INDEX_tsv=b"x\ty")
     text = 80 * "first " + "\n" + 60 * "second\n"
     task = Text(corpus=books, level="bpe", vocabulary=260)
-    parts = [task.tokens_train, task.tokens_validation, task.tokens_test]
+    parts = [joined(task.tokens_train), joined(task.tokens_validation), joined(task.tokens_test)]
     assert task.tokenizer.decode(np.concatenate(parts)) == text
     assert task.vocabulary == 260
     again = Text(corpus=books, level="bpe", vocabulary=260)
@@ -119,7 +120,7 @@ def test_archives_and_given_vocabularies(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.slow
 def test_byte_pairs_are_those_of_tiktoken(gpt2: BpeTokenizer, tmp_path: Path) -> None:
     books = Text(corpus="childscale_text/ChiLit_71_books.tar.xz", level="bpe", limit=1 << 20, validation=0.0)
-    long = books.tokenizer.decode(np.concatenate([books.tokens_train, books.tokens_test]))
+    long = books.tokenizer.decode(np.concatenate([joined(books.tokens_train), joined(books.tokens_test)]))
     assert len(HARD) >= 100
     for number, text in enumerate([long, *HARD]):
         (tmp_path / f"{number:03d}.txt").write_bytes(text.encode())

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from reservoir_hw.core.documents import joined
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.readout.baselines.ngram import BigramConfig, NGramBaseline, NGramConfig, TokenCounts, TrigramConfig
 from reservoir_hw.tasks.task import Row
@@ -29,10 +30,10 @@ def written(folder: Path, content: str, name: str = "text.txt") -> str:
 def test_parts_are_contiguous_and_the_test_is_the_end(tmp_path: Path) -> None:
     content = "".join(chr(ord("a") + (7 * i * i) % 26) for i in range(1000))
     task = Text(corpus=written(tmp_path, content), validation=0.1, test=0.2)
-    parts = [task.tokens_train, task.tokens_validation, task.tokens_test]
+    parts = [joined(task.tokens_train), joined(task.tokens_validation), joined(task.tokens_test)]
     assert [len(part) for part in parts] == [700, 100, 200]
     assert task.tokenizer.decode(np.concatenate(parts)) == content
-    assert Text(corpus=written(tmp_path, content), validation=0, test=0.2).tokens_validation.shape == (0,)
+    assert len(Text(corpus=written(tmp_path, content), validation=0, test=0.2).tokens_validation) == 0
 
 
 def test_files_packed_in_several_and_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +43,7 @@ def test_files_packed_in_several_and_in_the_data_folder(tmp_path: Path, monkeypa
     (tmp_path / "data" / "b.gz").write_bytes(gzip.compress((8 * SENTENCE).replace("\n", "\r\n").encode("utf-8-sig")))
     monkeypatch.setenv("RESERVOIR_HW_DATA", str(tmp_path / "data"))
     np.testing.assert_array_equal(Text(corpus=["a.txt.xz", "b.gz"]).tokens_train, plain)
-    np.testing.assert_array_equal(Text(corpus="a.txt.xz", limit=100).tokens_train, plain[:90])
+    np.testing.assert_array_equal(joined(Text(corpus="a.txt.xz", limit=100).tokens_train), plain[:90])
     # From the end of the first file into the second.
     sentences = 11 * len(SENTENCE)
     part = Text(corpus=["a.txt.xz", "b.gz"], offset=sentences, limit=100)
@@ -62,7 +63,7 @@ def test_lower_case_and_words(tmp_path: Path) -> None:
     words = Text(corpus=path, level="word", lower=True)
     assert set(words.tokenizer.decode(range(words.vocabulary)).split()) == {"the", "cat", "saw", "dog", "it", "."}
     # No word is cut in two: all are known, in every part.
-    pieces = [words.tokens_train, words.tokens_validation, words.tokens_test]
+    pieces = [joined(words.tokens_train), joined(words.tokens_validation), joined(words.tokens_test)]
     assert sum(map(len, pieces)) == 20 * 11
 
 
@@ -72,10 +73,10 @@ def test_what_the_training_part_does_not_have(tmp_path: Path) -> None:
         Text(corpus=path)
     task = Text(corpus=path, unknown="token")
     assert task.vocabulary == 3
-    assert task.tokenizer.decode(task.tokens_test[-2:]) == "a" + module.UNKNOWN["char"]
+    assert task.tokenizer.decode(joined(task.tokens_test)[-2:]) == "a" + module.UNKNOWN["char"]
     rare = Text(corpus=written(tmp_path, 20 * SENTENCE), level="word", most=3, unknown="token")
     assert rare.vocabulary == 4
-    assert int((rare.tokens_train == 0).sum()) > 0
+    assert int((joined(rare.tokens_train) == 0).sum()) > 0
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ def test_files_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_splits_are_one_hot_and_lazy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = Text(corpus=written(tmp_path, 30 * "abcab"), test=0.2)
-    for split, tokens in ((task.train, task.tokens_train), (task.test, task.tokens_test)):
+    for split, tokens in ((task.train, joined(task.tokens_train)), (task.test, joined(task.tokens_test))):
         assert split.symbols is not None
         np.testing.assert_array_equal(split.symbols[0], tokens[:-1])
         np.testing.assert_array_equal(split.inputs[0].argmax(-1), tokens[:-1])
@@ -127,7 +128,7 @@ def test_splits_are_one_hot_and_lazy(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_metrics_against_their_formulas(tmp_path: Path) -> None:
     task = Text(corpus=written(tmp_path, 40 * "abcab"), test=0.1)
-    following = task.tokens_test[1:]
+    following = joined(task.tokens_test)[1:]
     outputs = np.random.default_rng(0).dirichlet([1, 1, 1], size=(1, len(following)))
     metrics = task.evaluate(outputs, "probabilities").metrics
     chosen = [outputs[0, t, token] for t, token in enumerate(following)]
@@ -170,9 +171,9 @@ def test_counts_of_tokens_are_those_of_one_hot_vectors(
     task = Text(corpus=written(tmp_path, content), validation=0, test=0.3, characters="abcdefghijklmnop")
     dense = NGramBaseline(order, 0.5).fit(task.train.inputs, task.train.targets, task.train.symbols)
     outputs = dense.predict(task.test.inputs, task.test.symbols)[0]
-    following = task.tokens_test[1:]
+    following = joined(task.tokens_test)[1:]
     # The one-hot training has no target for its last token.
-    chosen, right = TokenCounts(task.tokens_train[:-1], task.vocabulary, order, 0.5).judged(task.tokens_test)
+    chosen, right = TokenCounts(joined(task.tokens_train)[:-1], task.vocabulary, order, 0.5).judged(task.tokens_test)
     np.testing.assert_allclose(chosen, outputs[np.arange(len(following)), following], rtol=1e-12)
     np.testing.assert_array_equal(right, outputs.argmax(axis=1) == following)
     monkeypatch.setattr(module, "_LARGEST", 10)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from reservoir_hw.core.documents import Corpus
-from reservoir_hw.core.tokenizer import WordTokenizer
+from reservoir_hw.core.tokenizer import Tokenizer, WordTokenizer
 from reservoir_hw.tasks.task import Evaluation
 
 
@@ -18,7 +18,7 @@ class WordsInNumbers:
     judged_by_outputs = True
 
     def __init__(self, tokenizer: WordTokenizer, train: np.ndarray, test: np.ndarray) -> None:
-        self.tokenizer = tokenizer
+        self.tokenizer: Tokenizer = tokenizer
         self.vocabulary = tokenizer.vocabulary
         self.tokens_train: Corpus = train
         self.tokens_validation: Corpus = train[:0]

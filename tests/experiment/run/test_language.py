@@ -211,7 +211,7 @@ def test_an_srn_learns_sentences_in_stages_beside_a_ridge_readout(file: Path, tm
     model = SRN(24, 12)
     load_weights(model, result.folder / "readout/baseline-000.safetensors")
     with torch.no_grad():
-        features = model.features(torch.from_numpy(task.tokens.tokens_test[None, :-1]))
+        features = model.features(torch.as_tensor(task.test.symbols))
         units = model.readout.activations(features).sigmoid().numpy()  # type: ignore[operator]
     again = task.evaluate(units - 0.5, "scores").metrics
     for name in ("cosine", "auc", "agreement"):

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -583,7 +583,7 @@ def test_corpus_too_large_for_one_hot(tmp_path: Path) -> None:
 def test_training_words_of_another_share_hold_no_test_sentence() -> None:
     task = ElmanGrammar(sentences=3000)
 
-    def sentences(words: np.ndarray) -> list[tuple[int, ...]]:
+    def sentences(words: Any) -> list[tuple[int, ...]]:
         return [tuple(one) for one in np.split(words, np.flatnonzero(words == VOCABULARY.index(".")) + 1)[:-1]]
 
     test = set(sentences(task.tokens.tokens_test))

@@ -79,9 +79,7 @@ def test_a_published_reservoir_computer(
         load_published(model, state)
         torch.testing.assert_close(model(tokens)[:, -1], published(state, tokens), rtol=0, atol=1e-12)
         bare = ReservoirLM(embedding, ReservoirLayer(reservoir), readout)
-        with pytest.raises(
-            ConfigurationError, match=r"without a place here .*extractor\.norm.*NormalisedReadout"
-        ):
+        with pytest.raises(ConfigurationError, match=r"without a place here .*extractor\.norm.*NormalisedReadout"):
             load_published(bare, state)
 
 

@@ -59,6 +59,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "gpt": "reservoir_hw.readout.baselines.models:GptConfig",
         "gru": "reservoir_hw.readout.baselines.models:GruConfig",
         "lstm": "reservoir_hw.readout.baselines.models:LstmConfig",
+        "srn": "reservoir_hw.readout.baselines.models:SrnConfig",
         "transformer": "reservoir_hw.readout.baselines.models:TransformerConfig",
         "trigram": "reservoir_hw.readout.baselines.ngram:TrigramConfig",
     },

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from reservoir_hw.readout.models.gated import SettableCandidate as SettableCandidate
     from reservoir_hw.readout.models.gated import TrainedCandidate as TrainedCandidate
     from reservoir_hw.readout.models.laerc import LAERC as LAERC
-    from reservoir_hw.readout.models.laerc_published import load_published as load_published
-    from reservoir_hw.readout.models.laerc_published import published_reservoirs as published_reservoirs
     from reservoir_hw.readout.models.language_model import ReservoirLM as ReservoirLM
+    from reservoir_hw.readout.models.published import load_published as load_published
+    from reservoir_hw.readout.models.published import published_reservoirs as published_reservoirs
     from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer as ReservoirLayer
     from reservoir_hw.readout.models.softmax import LinearReadout as LinearReadout
     from reservoir_hw.readout.models.softmax import LowRankReadout as LowRankReadout

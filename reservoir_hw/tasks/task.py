@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
     from reservoir_hw.core.tokenizer import Tokenizer
 
-OutputScale = Literal["scores", "probabilities"]
+OutputScale = Literal["scores", "probabilities", "activations"]
+"""Scores are on the scale of the targets, as a regression gives them. Probabilities sum to 1. Activations lie between 0
+and 1, each for itself, as logistic outputs do."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +83,22 @@ class Table:
 
 
 class Tokens(Protocol):
-    """A text in numbers, which language models learn from: three parts, each (time,) or documents."""
+    """A text in numbers, which language models learn from: three parts, each (time,) or documents.
+
+    A model is judged by its cross-entropy over windows or documents of the test (`evaluation_of`), or with
+    `judged_by_outputs` by its outputs for the whole test as one sequence (`Task.evaluate`).
+    """
 
     tokenizer: Tokenizer
     vocabulary: int
     tokens_train: Corpus
     tokens_validation: Corpus
     tokens_test: Corpus
+
+    @property
+    def judged_by_outputs(self) -> bool:
+        """Which of the two."""
+        ...
 
     def encode(self, text: str) -> np.ndarray:
         """Tokens (time,) of a text, such as a prompt. Raises `InputRangeError` for what has no token."""
@@ -149,7 +160,7 @@ class Task(ABC):
     def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
         """Judge `outputs` (batch, time, outputs) for the test split.
 
-        `scale` says whether they are a readout's scores or already probabilities (the n-gram baselines).
+        `scale` says what they are: scores of a readout, or probabilities (the n-gram baselines), ...
         """
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:

@@ -19,6 +19,7 @@ from reservoir_hw.experiment.run.text_training import (
     course,
     curves,
     evaluated,
+    outputs_of,
     sample_of,
     train_on_harvested_states,
     train_on_tokens,
@@ -56,6 +57,7 @@ class ByGradients(Trainer):
             model.reservoirs(config.reservoir, tokens.vocabulary)
         elif section == "readout":
             model.check_gradient(config.reservoir, tokens.vocabulary)
+            model.lessons(task)
         elif section == "training":
             check_training(config.training, model, tokens, getattr(config.reservoir, "nodes", None))
         elif section == "run" and config.run.generate is not None:
@@ -73,12 +75,13 @@ class ByGradients(Trainer):
         """Those of the text, of its validation part, and the number of trained weights."""
         tokens = model_of(config).tokens_of(task)
         validated = [VALIDATION] if len(tokens.tokens_validation) else []
-        return [*tokens.evaluation_of(0.0, 0.0).metrics, *validated, "parameters"]
+        judged = task.evaluate(task.test.targets) if tokens.judged_by_outputs else tokens.evaluation_of(0.0, 0.0)
+        return [*judged.metrics, *validated, "parameters"]
 
     def cost(self, point: Point, task: Task, *, harvest: bool = False) -> Cost:
         """From the windows of the text."""
         model = model_of(point.config)
-        return cost(point.config, model, model.tokens_of(task))
+        return cost(point.config, model, model.tokens_of(task), model.lessons(task).values())
 
     def run(self, run: PointRun) -> None:
         """Open all reservoirs of the model, train, and keep weights, tokenizer and sample."""
@@ -138,8 +141,12 @@ def _trained(
     # Where only the readout was trained, it alone is on the accelerator.
     model.to(next(model.readout.parameters()).device)
     run.say("testing")
-    cross_entropy, accuracy = evaluated(model, task.tokens_test, gradient.options, run.add)
-    evaluation = task.evaluation_of(cross_entropy, accuracy, curves(result, gradient.options))
+    if task.judged_by_outputs:
+        evaluation = run.task.evaluate(outputs_of(model, run.task), model.output_scale)
+        evaluation.arrays.update(curves(result, gradient.options))
+    else:
+        cross_entropy, accuracy = evaluated(model, task.tokens_test, gradient.options, run.add)
+        evaluation = task.evaluation_of(cross_entropy, accuracy, curves(result, gradient.options))
     if len(result.validation_losses):
         best = result.best_loss if gradient.keep == "best" else None
         evaluation.metrics[VALIDATION] = float(result.validation_losses[-1, 1] if best is None else best)

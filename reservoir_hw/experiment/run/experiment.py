@@ -13,7 +13,13 @@ from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, ReservoirError
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.document import load_document
-from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point, grid, parse_experiment
+from reservoir_hw.experiment.configuration.experiment import (
+    ExperimentConfig,
+    Point,
+    TrainingConfig,
+    grid,
+    parse_experiment,
+)
 from reservoir_hw.experiment.run.by_gradients import ByGradients
 from reservoir_hw.experiment.run.estimate import Estimate, estimate
 from reservoir_hw.experiment.run.folder import begun_run_folder, new_run_folder, rows_in, write_yaml
@@ -152,7 +158,7 @@ class Experiment:
         except BaseException as error:
             result.status, result.problem = how_it_ended(error)
             refused = isinstance(error, ConfigurationError)
-            if not refused and any(folder.glob("training/*/checkpoint.safetensors")):
+            if not refused and any(folder.glob("training/**/checkpoint.safetensors")):
                 error.add_note(f"the same command goes on with the training if it is given --set run.resume={folder}")
             if result.rows:
                 rows = "row is" if len(result.rows) == 1 else "rows are"
@@ -213,7 +219,8 @@ class Experiment:
         resume = self.config.run.resume
         if resume is None:
             return new_run_folder(self.config.run.folder, self.name)
-        if not any(_trainer(point).resumes for point in self.points):
+        trained = any(isinstance(one, TokenModelConfig) for one in self.config.baselines)
+        if not trained and not any(_trainer(point).resumes for point in self.points):
             raise ConfigurationError(
                 f"{self._document.origin(('run', 'resume'))}: run.resume goes on with the training of language models, "
                 "and there is none; states of a device are kept by `reservoir-hw harvest`"
@@ -304,12 +311,11 @@ def _run_baseline(config: BaselineConfig, task: Task, point: Point) -> Row:
 
 
 def _with_baseline(config: ExperimentConfig, baseline: TokenModelConfig) -> ExperimentConfig:
-    """The experiment of this model. How the states of the readout are kept is none of its business."""
+    """The experiment of this model. How the readout gets its states is none of its business."""
     gradient = config.training.gradient
     if gradient is not None:
         gradient = gradient.model_copy(update={"shards": None, "keep_states": False})
-    training = config.training.model_copy(update={"gradient": gradient})
-    return config.model_copy(update={"readout": baseline, "training": training})
+    return config.model_copy(update={"readout": baseline, "training": TrainingConfig(gradient=gradient)})
 
 
 def _of_task(point: Point) -> dict[str, Any]:

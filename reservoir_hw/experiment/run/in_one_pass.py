@@ -41,6 +41,7 @@ from reservoir_hw.experiment.states.record import Recorder
 from reservoir_hw.experiment.states.resuming import about_interruptions, changes_since
 from reservoir_hw.experiment.states.watch import StateWatch, about_counters, counted
 from reservoir_hw.readout.configuration import Readout
+from reservoir_hw.readout.models.configuration import TokenModelConfig
 from reservoir_hw.tasks.task import Task
 
 log = logging.getLogger(__name__)
@@ -58,10 +59,10 @@ class InOnePass(Trainer):
             config.reservoir.for_inputs(readout.input_channels(task))
         elif section == "readout":
             readout.check_task(task)
-        elif section == "training" and config.training.gradient is not None:
+        elif section == "training" and config.training.gradient is not None and not _trains_baselines(config):
             raise ConfigurationError(
                 f"gradient: readout {readout.kind} is not trained by gradients; remove it, or take one of the "
-                "readouts linear, low_rank, attention and laerc"
+                "readouts linear, low_rank, attention and laerc, or a baseline that is"
             )
 
     def drive_of(self, point: Point, task: Task) -> str | None:
@@ -199,6 +200,10 @@ def _harvested(run: PointRun) -> StateStore | None:
     for about in about_changes(store):
         run.result.warn(about)
     return store
+
+
+def _trains_baselines(config: ExperimentConfig) -> bool:
+    return any(isinstance(one, TokenModelConfig) for one in config.baselines)
 
 
 def _harvest_of(point: Point, task: Task) -> StateStore | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import cast
 
 import numpy as np
@@ -24,14 +25,14 @@ _SHARD_BYTES = 1 << 30
 _PROMPT = 32
 
 
-def cost(config: ExperimentConfig, model: TokenModelConfig, task: Tokens) -> Cost:
-    """What training, validation, test and sample will take."""
+def cost(config: ExperimentConfig, model: TokenModelConfig, task: Tokens, lessons: Iterable[Corpus]) -> Cost:
+    """What training on these lessons, validation, test and sample will take."""
     gradient = gradient_of(config)
     options = gradient.options
     training, test = windows_in(task.tokens_train, options), windows_in(task.tokens_test, options)
     held_out = held_out_of(task, options)
     validation = 0 if held_out is None else windows_in(held_out, options)
-    steps = options.steps_for(training)
+    steps = sum(options.steps_for(windows_in(tokens, options)) for tokens in lessons)
     seen = steps * options.windows_per_step
     nodes = getattr(config.reservoir, "nodes", None)
     kept = None

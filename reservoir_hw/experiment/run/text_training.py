@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -17,8 +17,9 @@ from reservoir_hw.experiment.configuration.experiment import SampleConfig
 from reservoir_hw.experiment.configuration.gradient import GradientConfig
 from reservoir_hw.experiment.run.text_plan import held_out_of, prompt_of, shards_for, windows_in
 from reservoir_hw.experiment.run.trainer import PointRun
+from reservoir_hw.readout.models.configuration import TokenModelConfig
 from reservoir_hw.readout.training.options import TrainingOptions
-from reservoir_hw.tasks.task import Tokens
+from reservoir_hw.tasks.task import Task, Tokens
 from reservoir_hw.tasks.text.overlap import ngram_overlap
 
 if TYPE_CHECKING:
@@ -100,18 +101,20 @@ def train_on_tokens(
 
     options = gradient.options
     held_out = held_out_of(task, options)
-    drive = estimate_training(model, task.tokens_train, held_out, options=options)
-    run.say(str(drive))
     driving, begun = _Driving(), _begun(run)
+    drives, results = [], []
     with _observed(model, driving):
-        result = train(
-            model, task.tokens_train, held_out, options=options, folder=run.files.training, progress=_told(run)
-        )
-    return result, str(drive), None if begun else driving.seconds
+        for name, tokens in cast(TokenModelConfig, run.point.config.readout).lessons(run.task).items():
+            drives.append(str(estimate_training(model, tokens, held_out, options=options)))
+            run.say(drives[-1])
+            folder = run.files.training / name
+            results.append(train(model, tokens, held_out, options=options, folder=folder, progress=_told(run)))
+    result = replace(results[-1], steps=sum(one.steps for one in results))
+    return result, "; then ".join(drives), None if begun else driving.seconds
 
 
 def _begun(run: PointRun) -> bool:
-    return (run.files.training / "checkpoint.safetensors").exists()
+    return any(run.files.training.rglob("checkpoint.safetensors"))
 
 
 @dataclass
@@ -149,6 +152,17 @@ def _told(run: PointRun) -> Callable[[Progress], None]:
         seen = now.row.tokens
 
     return told
+
+
+def outputs_of(model: TokenModel, task: Task) -> np.ndarray:
+    """Outputs (batch, time, vocabulary) for the symbols of the test, from rest."""
+    import torch
+
+    from reservoir_hw.readout.models.evaluating import evaluating
+
+    device = next(model.readout.parameters()).device
+    with evaluating(model):
+        return model.outputs(torch.as_tensor(task.test.symbols).to(device)).float().cpu().numpy()
 
 
 def evaluated(

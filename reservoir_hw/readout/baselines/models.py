@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
-from reservoir_hw.core.errors import MissingExtra
+from reservoir_hw.core.documents import Corpus
+from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.readout.models.configuration import TokenModelConfig
+from reservoir_hw.tasks.elman_grammar.task import ElmanGrammar
+from reservoir_hw.tasks.task import Task
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.models.token_model import TokenModel
@@ -115,3 +118,42 @@ class GruConfig(RecurrentConfig):
     """A GRU (Cho et al. 2014)."""
 
     kind: Literal["gru"]
+
+
+class SrnConfig(TrainedBaselineConfig):
+    """The simple recurrent network of Elman, as Tong et al. 2007 trained it (section 3.1)."""
+
+    kind: Literal["srn"]
+    hidden: PositiveInt = 70
+    outputs: Literal["logistic", "softmax"] = Field(
+        default="logistic", description="logistic: as published, each for itself; softmax: as the other models"
+    )
+    gradient: Literal["previous_step", "through"] = Field(
+        default="previous_step", description="previous_step: as published; through: to the start of a window"
+    )
+    stages: bool = Field(
+        default=False,
+        description="elman_grammar: learn 0, 1/3, 2/3 and all of its complex sentences, each as training.gradient says",
+    )
+
+    @property
+    def label(self) -> str:
+        """SRN(hidden), and what of it is not as published."""
+        softmax = " softmax" if self.outputs == "softmax" else ""
+        return f"SRN({self.hidden}){softmax}{' through' if self.gradient == 'through' else ''}"
+
+    def lessons(self, task: Task) -> dict[str, Corpus]:
+        """With `stages` the sentences of each, with the names that `train_in_stages` gives their folders."""
+        if not self.stages:
+            return super().lessons(task)
+        if not isinstance(task, ElmanGrammar):
+            raise ConfigurationError("stages: only the task elman_grammar has simpler sentences; leave it out")
+        whole = task.complex_share
+        simpler = {f"stage-{share:g}": task.training_words(share) for share in (0, whole / 3, 2 * whole / 3)}
+        return {**simpler, f"stage-{whole:g}": task.tokens.tokens_train}
+
+    def _made(self, vocabulary: int, context: int) -> TokenModel:
+        from reservoir_hw.readout.baselines.srn import SRN
+
+        del context
+        return SRN(vocabulary, **self.model_dump(exclude={"kind", "seed", "stages"}))

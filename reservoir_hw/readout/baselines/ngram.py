@@ -29,13 +29,13 @@ class NGramConfig(BaselineConfig):
 
     def check_task(self, task: Task) -> None:
         """As `BaselineConfig`; every text can be counted."""
-        if task.tokens is None:
+        if task.tokens is None or task.tokens.judged_by_outputs:
             super().check_task(task)
 
     def evaluate(self, task: Task) -> Evaluation:
         """Of a text the tokens are counted, whatever the size of the vocabulary; one-hot vectors are not made."""
         text = task.tokens
-        if text is None:
+        if text is None or text.judged_by_outputs:
             return super().evaluate(task)
         model = TokenCounts(text.tokens_train, text.vocabulary, self.order, self.smoothing)
         chosen, right = model.judged(text.tokens_test)

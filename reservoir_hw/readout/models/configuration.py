@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from reservoir_hw.core.configuration import Config
+from reservoir_hw.core.documents import Corpus
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import AnyReservoirConfig, ReservoirConfig
@@ -79,6 +80,13 @@ class TokenModelConfig(ReadoutConfig):
         if task.tokens is None:
             raise ConfigurationError(f"readout {self.kind} learns from the tokens of a text, and this task has none")
         return task.tokens
+
+    def lessons(self, task: Task) -> dict[str, Corpus]:
+        """What is learned, one after the other, by a name for each; by default the training part alone.
+
+        Raises `ConfigurationError` for a task that does not have them.
+        """
+        return {"": self.tokens_of(task).tokens_train}
 
     def input_channels(self, task: Task) -> int:
         """`inputs` for the vocabulary of the task."""

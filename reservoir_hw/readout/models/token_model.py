@@ -16,6 +16,7 @@ from reservoir_hw.readout.models.evaluating import evaluating
 from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer, layers_in
 from reservoir_hw.readout.models.softmax import IGNORED, cross_entropy
 from reservoir_hw.readout.sampling import Sampler
+from reservoir_hw.tasks.task import OutputScale
 
 
 class TokenModel(nn.Module, ABC):
@@ -88,6 +89,13 @@ class TokenModel(nn.Module, ABC):
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits (batch, time, vocabulary) of whole texts (batch, time), from rest; row t predicts token t + 1."""
         return self.readout(self.features(tokens))
+
+    output_scale: OutputScale = "probabilities"
+    """What `outputs` are."""
+
+    def outputs(self, tokens: Tensor) -> Tensor:
+        """What a model says of each token of the vocabulary, (batch, time, vocabulary); otherwise as `forward`."""
+        return self(tokens).softmax(-1)
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy in nats of targets (batch, time) after whole texts (batch, time).

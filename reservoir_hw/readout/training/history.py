@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from reservoir_hw.core.errors import ConfigurationError
@@ -20,7 +21,8 @@ class Row:
     validation corpus after this step, None where it was not evaluated. `tokens` were read in all, `seconds` is wall
     time of this process and `tokens_per_s` its speed since the row before, evaluations and checkpoints left out.
     `processor_seconds` is processor time of all threads of this process for the steps so far, with what they drove,
-    and with those before an interruption; None in logs of earlier versions.
+    and with those before an interruption; None in logs of earlier versions. `metrics` are those of the caller's
+    `evaluate`, empty where it was not asked.
     """
 
     step: int
@@ -32,6 +34,13 @@ class Row:
     tokens_per_s: float
     seconds: float
     processor_seconds: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """All of it but the step, by name, for a logger; what is not known is left out."""
+        own = {name: value for name, value in asdict(self).items() if name not in ("step", "metrics")}
+        return {**{name: value for name, value in own.items() if value is not None}, **self.metrics}
 
 
 @dataclass(frozen=True)
@@ -65,7 +74,7 @@ class Log:
         rows = [row for row in self.read() if row.step <= step]
         with replacing(self._path) as partial, open(partial, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(field.name for field in fields(Row))
+            writer.writerow(one.name for one in fields(Row))
             writer.writerows(_cells(row) for row in rows)
         return rows
 
@@ -98,19 +107,22 @@ class Log:
 
 def _cells(row: Row) -> list[str]:
     # repr gives the same float back.
-    return ["" if value is None else repr(value) for value in asdict(row).values()]
+    *numbers, metrics = asdict(row).values()
+    return [*("" if value is None else repr(value) for value in numbers), json.dumps(metrics) if metrics else ""]
 
 
 def _row(cells: Sequence[str]) -> Row:
-    # Earlier versions did not count processor time.
-    if len(cells) not in (len(fields(Row)) - 1, len(fields(Row))):
-        raise ValueError(f"a line has {len(cells)} cells instead of {len(fields(Row))}")
+    # Earlier versions had neither metrics nor, before, processor time.
+    *names, _ = (one.name for one in fields(Row))
+    if not len(names) - 1 <= len(cells) <= len(names) + 1:
+        raise ValueError(f"a line has {len(cells)} cells instead of {len(names) + 1}")
     whole = {"step", "tokens"}
     values = [
-        None if cell == "" else int(cell) if field.name in whole else float(cell)
-        for field, cell in zip(fields(Row), cells, strict=False)
+        None if cell == "" else int(cell) if name in whole else float(cell)
+        for name, cell in zip(names, cells, strict=False)
     ]
-    return Row(*values)  # type: ignore[arg-type]
+    metrics = json.loads(cells[-1]) if len(cells) > len(names) and cells[-1] else {}
+    return Row(*values, metrics=metrics)  # type: ignore[arg-type]
 
 
 def _duration(seconds: float) -> str:

@@ -25,6 +25,7 @@ from reservoir_hw.core.interrupts import StopRequests, stop_by
 from reservoir_hw.readout.models.evaluating import evaluating
 from reservoir_hw.readout.training.folder import TrainingFolder
 from reservoir_hw.readout.training.history import Progress, Row
+from reservoir_hw.readout.training.hooks import Hooks
 from reservoir_hw.readout.training.identity import (
     FrozenTensors,
     change_of_constants,
@@ -33,7 +34,7 @@ from reservoir_hw.readout.training.identity import (
     with_new_names,
 )
 from reservoir_hw.readout.training.objective import Batch, Objective, first_difference, put_weights
-from reservoir_hw.readout.training.optimizer import make_optimizer, set_learning_rate
+from reservoir_hw.readout.training.optimizer import make_optimizer, put_state, set_learning_rate, split_state
 from reservoir_hw.readout.training.options import DECIDE_ORDER, TrainingOptions
 from reservoir_hw.readout.training.weights_file import WEIGHTS, read_tensors, save_weights
 
@@ -168,8 +169,11 @@ def run(
     folder: str | os.PathLike[str] | None,
     progress: OnProgress | None,
     resume: bool,
+    hooks: Hooks | None = None,
 ) -> TrainingResult:
     """Train; see `train`."""
+    hooks = hooks or Hooks(work.objective.trained)
+    hooks.check(options)
     fabric = _fabric(options)
     with ExitStack() as stack:
         place = None if folder is None else TrainingFolder(folder)
@@ -178,7 +182,7 @@ def run(
         # Reproducible by step, and nobody else's random numbers are touched.
         devices = [fabric.device.index] if fabric.device.type == "cuda" else []
         stack.enter_context(torch.random.fork_rng(devices=devices))
-        return _Training(work, options, place, progress, resume, fabric).run()
+        return _Training(work, options, place, progress, resume, fabric, hooks).run()
 
 
 class _Training:
@@ -190,9 +194,10 @@ class _Training:
         progress: OnProgress | None,
         resume: bool,
         fabric: Any,
+        hooks: Hooks,
     ) -> None:
         self._work, self._options, self._folder, self._fabric = work, options, folder, fabric
-        self._progress = progress
+        self._progress, self._hooks = progress, hooks
         self._rank, self._world = fabric.global_rank, fabric.world_size
         # Each of several processes has devices of its own, and one checkpoint.
         self._noise = work.noise if self._world == 1 else None
@@ -207,12 +212,13 @@ class _Training:
             )
         # What cannot be written is to be known before the first step.
         self._constants = {} if folder is None else constants_of(work.objective.trained)
-        optimizer = make_optimizer(work.objective, options)
+        optimizer = make_optimizer(work.objective, options, hooks.optimizer)
         with _without_deprecations():
             self._module, self._optimizer = fabric.setup(work.objective, optimizer)
         self._plain_optimizer = optimizer
         self._parameters = [p for p in work.objective.parameters() if p.requires_grad]
         self._state = _State()
+        self._factor = 1.0
         self._history: list[Row] = []
         self._best_weights: dict[str, Tensor] | None = None
         self._moving: set[str] = set()
@@ -261,8 +267,8 @@ class _Training:
         """One update of the weights; returns the norm of its gradient and the signal that asks to stop, or 0."""
         options, number = self._options, self._state.step
         begin, processor_begin = time.perf_counter(), time.process_time()
-        rate = options.learning_rate * options.rate_factor(number, self._work.steps)
-        set_learning_rate(self._plain_optimizer, rate)
+        self._factor = self._hooks.factor(options, number, self._work.steps)
+        set_learning_rate(self._plain_optimizer, self._factor)
         total = torch.zeros((), dtype=torch.float64, device=self._fabric.device)
         rows = self._work.rows
         tokens = rows.tokens(number * options.windows_per_step, (number + 1) * options.windows_per_step)
@@ -301,8 +307,9 @@ class _Training:
         validation = self._evaluate(self._work.evaluation) if due and self._work.evaluation is not None else None
         if validation is not None:
             self._compare_with_best(validation)
-        if validation is not None or last or state.step % options.log_steps == 0:
-            self._add_row(validation, norm)
+        evaluated = due and (self._work.evaluation is not None or self._hooks.evaluate is not None)
+        if evaluated or last or state.step % options.log_steps == 0:
+            self._add_row(validation, norm, self._metrics() if due else {})
 
     def _compare_with_best(self, loss: float) -> None:
         """Whether the weights are the best so far; stop if better ones have not come for long."""
@@ -408,6 +415,13 @@ class _Training:
             raise self._not_finite(self._state.step - 1, mean, None)
         return mean
 
+    def _metrics(self) -> dict[str, float]:
+        """What the caller's evaluation finds; in the first process."""
+        if not self._fabric.is_global_zero:
+            return {}
+        with evaluating(self._work.objective):
+            return self._hooks.metrics(self._state.step)
+
     def _seed(self, micro: int) -> None:
         """Random numbers of the model (dropout) belong to a batch and a process, so that no position is kept."""
         words = np.random.SeedSequence([self._options.seed, micro, self._rank]).generate_state(2)
@@ -437,8 +451,10 @@ class _Training:
     def _tokens(self, steps: int) -> int:
         return self._work.rows.tokens(0, steps * self._options.windows_per_step)
 
-    def _add_row(self, validation: float | None, norm: float) -> None:
-        state, clock, options = self._state, self._clock, self._options
+    def _add_row(self, validation: float | None, norm: float, metrics: Mapping[str, float]) -> None:
+        state, clock = self._state, self._clock
+        own = self._hooks.optimizer is not None
+        base = self._plain_optimizer.param_groups[0]["initial_lr"] if own else self._options.learning_rate
         seconds = clock.stepping - clock.stepping_at_row
         tokens = self._tokens(state.step)
         row = Row(
@@ -446,11 +462,12 @@ class _Training:
             tokens=tokens,
             loss=state.loss_sum / state.loss_steps,
             validation_loss=validation,
-            learning_rate=options.learning_rate * options.rate_factor(state.step - 1, self._work.steps),
+            learning_rate=base * self._factor,
             gradient_norm=norm,
             tokens_per_s=(tokens - clock.tokens_at_row) / seconds,
             seconds=time.perf_counter() - clock.begin,
             processor_seconds=state.processor_seconds,
+            metrics=metrics,
         )
         clock.stepping_at_row, clock.tokens_at_row = clock.stepping, tokens
         state.loss_sum, state.loss_steps = 0.0, 0
@@ -462,6 +479,8 @@ class _Training:
         if self._progress is not None:
             left = self._work.steps - state.step
             self._progress(Progress(row, self._work.steps, row.seconds / (state.step - clock.first_step) * left))
+        if self._hooks.on_row is not None:
+            self._hooks.on_row(row.step, self._hooks.model, row.numbers)
 
     # ---- going on after an interruption
 
@@ -470,9 +489,8 @@ class _Training:
             return
         names = self._work.objective.parameter_names()
         tensors = {f"weights/{name}": tensor for name, tensor in self._work.objective.weights().items()}
-        for parameter, values in self._plain_optimizer.state.items():
-            for key, value in values.items():
-                tensors[f"optimizer/{names[id(parameter)]}/{key}"] = value
+        kept, plain = split_state(self._plain_optimizer, names)
+        tensors |= {f"optimizer/{place}": tensor for place, tensor in kept.items()}
         if self._noise is not None:
             for name, array in self._noise.kept().items():
                 tensors[f"reservoir/{name}"] = torch.from_numpy(np.ascontiguousarray(array))
@@ -484,6 +502,7 @@ class _Training:
                 "trained": trained_names(trained),
                 "frozen": self._frozen.names(),
             },
+            "optimizer": {"kind": type(self._plain_optimizer).__name__, "state": plain},
             "steps": self._work.steps,
             "options": self._options.model_dump(mode="json"),
             "identity": dict(self._work.identity),
@@ -538,8 +557,16 @@ class _Training:
             part, _, rest = name.partition("/")
             parts[part][rest] = tensor
         self._check_model(facts["model"], parts["weights"], where)
+        # Earlier versions had this one alone.
+        told = facts.get("optimizer", {"kind": "AdamW", "state": {}})
+        if told["kind"] != type(self._plain_optimizer).__name__:
+            raise ConfigurationError(
+                f"{where} was written with the optimizer {told['kind']}, now it is "
+                f"{type(self._plain_optimizer).__name__}; name another folder, or begin anew with resume=False"
+            )
         put_weights(self._work.objective.trained, parts["weights"], where)
-        self._put_optimizer(parts["optimizer"])
+        optimizer = self._plain_optimizer
+        put_state(optimizer, self._work.objective.parameter_names(), {**parts["optimizer"], **told["state"]})
         self._state = _State(**facts["state"])
         if self._noise is not None and parts["reservoir"]:
             self._noise.take_up({name: tensor.numpy() for name, tensor in parts["reservoir"].items()})
@@ -617,22 +644,6 @@ class _Training:
                 f"{where} is of another model: {difference}; name another folder, or begin anew with resume=False"
             )
         self._moving = {name for name in own if name not in told["frozen"]}
-
-    def _put_optimizer(self, tensors: dict[str, Tensor]) -> None:
-        names = self._work.objective.parameter_names()
-        found: dict[str, dict[str, Tensor]] = {}
-        for name, tensor in tensors.items():
-            parameter, _, key = name.rpartition("/")
-            found.setdefault(parameter, {})[key] = tensor
-        state = self._plain_optimizer.state_dict()
-        parameters = [p for group in self._plain_optimizer.param_groups for p in group["params"]]
-        indices = [index for group in state["param_groups"] for index in group["params"]]
-        state["state"] = {
-            index: found[names[id(parameter)]]
-            for index, parameter in zip(indices, parameters, strict=True)
-            if names[id(parameter)] in found
-        }
-        self._plain_optimizer.load_state_dict(state)
 
 
 def _fabric(options: TrainingOptions) -> Any:

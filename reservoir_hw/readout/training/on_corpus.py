@@ -9,6 +9,7 @@ import numpy as np
 
 from reservoir_hw.core.documents import Corpus, Documents
 from reservoir_hw.readout.training.documents import evaluation_rows_of, training_rows_of
+from reservoir_hw.readout.training.hooks import Evaluate, Hooks, MakeOptimizer, OnRow, Schedule
 from reservoir_hw.readout.training.identity import former_fingerprints, layers_of, reservoirs_of
 from reservoir_hw.readout.training.loop import Evaluation, OnProgress, Rows, TrainingResult, Work, run
 from reservoir_hw.readout.training.noise import NoiseOf
@@ -24,6 +25,10 @@ def train(
     *,
     options: TrainingOptions,
     folder: str | os.PathLike[str] | None = None,
+    optimizer: MakeOptimizer | None = None,
+    schedule: Schedule | None = None,
+    evaluate: Evaluate | None = None,
+    on_row: OnRow | None = None,
     progress: OnProgress | None = None,
     resume: bool = True,
 ) -> TrainingResult:
@@ -46,6 +51,16 @@ def train(
         document, of at most `options.context` + 1 tokens, and every prediction counts alike in the loss of a step.
     folder
         See `reservoir_hw.readout.training.folder`. Without one nothing is kept but the model.
+    optimizer
+        Given the trainable parameters, returns a `torch.optim.Optimizer`, instead of the AdamW of the options.
+    schedule
+        Given the step (from 0) and the steps of the whole training, returns the factor on the optimizer's learning
+        rate, instead of the `warmup`, `hold` and `final_rate` of the options.
+    evaluate
+        Given the model, in evaluation mode and without gradients, and the steps done, returns metrics by name. Called
+        in the first process every `evaluation_steps` and after the last step; `Row.metrics` has what it finds.
+    on_row
+        Given the steps done, the model and `Row.numbers`, for every row of the history; in the first process.
     progress
         Called with a `Progress` for every row of the log, in the first process.
     resume
@@ -84,7 +99,8 @@ def train(
         noise=NoiseOf(reservoirs),
         names=former_fingerprints(reservoirs),
     )
-    return run(work, options, folder, progress, resume)
+    hooks = Hooks(model, optimizer, schedule, evaluate, on_row)
+    return run(work, options, folder, progress, resume, hooks)
 
 
 def as_corpus(given: Any, name: str) -> Corpus:

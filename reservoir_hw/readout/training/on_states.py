@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.readout.models.softmax import cross_entropy
+from reservoir_hw.readout.training.hooks import Evaluate, Hooks, MakeOptimizer, OnRow, Schedule
 from reservoir_hw.readout.training.loop import Evaluation, OnProgress, TrainingResult, Work, run
 from reservoir_hw.readout.training.noise import inside
 from reservoir_hw.readout.training.objective import Objective
@@ -28,6 +29,10 @@ def train_on_states(
     *,
     options: TrainingOptions,
     folder: str | os.PathLike[str] | None = None,
+    optimizer: MakeOptimizer | None = None,
+    schedule: Schedule | None = None,
+    evaluate: Evaluate | None = None,
+    on_row: OnRow | None = None,
     progress: OnProgress | None = None,
     resume: bool = True,
 ) -> TrainingResult:
@@ -77,7 +82,8 @@ def train_on_states(
         noise=rows,
         names=names,
     )
-    return run(work, options, folder, progress, resume)
+    hooks = Hooks(readout, optimizer, schedule, evaluate, on_row)
+    return run(work, options, folder, progress, resume, hooks)
 
 
 def _loss(readout: nn.Module, states: Tensor, targets: Tensor) -> Tensor:

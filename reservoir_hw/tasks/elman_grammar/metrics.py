@@ -13,7 +13,7 @@ SHIFT = 0.5
 ROC_POINTS = 500
 
 # A probability below this is taken for it, so that one impossible guess does not make the score infinite.
-_FLOOR = {"scores": 1e-4, "probabilities": 1e-12}
+_FLOOR = {"scores": 1e-4, "probabilities": 1e-12, "activations": 1e-12}
 
 # Means of outputs closer than this differ by rounding only.
 _TIE = 1e-12
@@ -56,7 +56,7 @@ def grammar_evaluation(
     it is a verb, else 0. `ElmanGrammar` describes the results.
     """
     level = as_activation(outputs, scale)
-    normalised = z_scores(outputs) if scale == "scores" else outputs
+    normalised = outputs if scale == "probabilities" else z_scores(outputs)
     possible = probabilities > 0
     metrics = {
         "cosine": float(_cosine(level, probabilities).mean()),

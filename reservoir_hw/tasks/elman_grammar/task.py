@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,10 +12,12 @@ from pydantic import Field, NonNegativeInt
 
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.tokenizer import WordTokenizer
 from reservoir_hw.tasks.elman_grammar import report
 from reservoir_hw.tasks.elman_grammar.corpus import Sentences, Words, divide, draw, numbered, recognised, sentences_of
-from reservoir_hw.tasks.elman_grammar.grammar import LONGEST, VOCABULARY, language
+from reservoir_hw.tasks.elman_grammar.grammar import LONGEST, VOCABULARY, conditioned, language
 from reservoir_hw.tasks.elman_grammar.metrics import SHIFT, as_activation, corpus_evaluation, grammar_evaluation
+from reservoir_hw.tasks.elman_grammar.words import WordsInNumbers
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, TaskConfig, checked_outputs
 
 if TYPE_CHECKING:
@@ -79,7 +82,7 @@ class ElmanGrammar(Task):
 
     A small test may hold no verb at a distance, or a class that is never possible; what cannot be judged
     is left out. Scores are z-scored per unit over the test for `max_prediction` and `auc`; probabilities
-    are not.
+    are not (section 4.1; the paper's logistic outputs are).
 
     Agreement takes the outputs as they are. The paper does not say, but the errors of an ESN of 50 nodes
     at distances 2 and 3 (0.02 and 0.05 over ten sets) come closer to its Table 4 (0.00 and 0.02) than
@@ -103,6 +106,8 @@ class ElmanGrammar(Task):
     def __init__(self, config: ElmanGrammarConfig | None = None, /, **settings: Any) -> None:
         config = ElmanGrammarConfig.of(config, settings)
         self.corpus = config.corpus
+        self.complex_share = config.complex_share
+        self._config = config
         self.remark = ""
         self.probabilities: np.ndarray | None = None
         if self.corpus is not None:
@@ -123,6 +128,7 @@ class ElmanGrammar(Task):
             self._distances = testing.distances[1:]
         self._following = test[1:]
         self._check_size(len(train))
+        self._words = WordsInNumbers(WordTokenizer(self.vocabulary), train, test)
         self.train = self._split(train)
         self.test = self._split(test)
 
@@ -159,6 +165,27 @@ class ElmanGrammar(Task):
             targets=onehot[symbols[np.newaxis, 1:]],
             symbols=symbols[np.newaxis, :-1],
         )
+
+    @property
+    def tokens(self) -> WordsInNumbers:
+        """The same sentences for models that learn from tokens; without a validation part."""
+        return self._words
+
+    def training_words(self, complex_share: float) -> np.ndarray:
+        """Tokens (time,) of other training sentences, of which this share has a relative clause.
+
+        As many as `train` has, drawn with the same seed; none is a test sentence. Raises `ConfigurationError` where
+        there can be none: for a corpus, and where `complex_share` of the task is 1.
+        """
+        config = self._config
+        if config.corpus is not None or config.complex_share == 1:
+            raise ConfigurationError(
+                "sentences with another share of relative clauses can only be drawn from the grammar, with task.corpus "
+                "null and task.complex_share below 1"
+            )
+        spoken = language(config.complex_share)
+        spoken = replace(spoken, probability=conditioned(spoken.probability, spoken.is_complex, complex_share))
+        return draw(spoken, config.sentences, config.seed, config.dataset, PROBE)[0].symbols
 
     def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
         """Judge `outputs` (1, time, vocabulary) for the test split; the class describes the metrics.

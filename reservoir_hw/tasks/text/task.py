@@ -41,7 +41,7 @@ UNKNOWN: dict[Level, str] = {"char": "\ufffd", "word": "<unk>"}
 _LARGEST = 1 << 27
 
 # A probability below this is taken for it, so that one impossible guess does not make the loss infinite.
-_FLOOR = {"scores": 1e-4, "probabilities": 1e-12}
+_FLOOR = {"scores": 1e-4, "probabilities": 1e-12, "activations": 1e-12}
 
 
 class TextConfig(TaskConfig):
@@ -136,6 +136,7 @@ class Text(Task):
     """
 
     score = "cross_entropy"
+    judged_by_outputs = False
 
     def __init__(self, config: TextConfig | None = None, /, **settings: Any) -> None:
         config = TextConfig.of(config, settings)

@@ -31,9 +31,11 @@ from reservoir_hw.experiment.devices.reservoir_file import reservoir_from_file
 from reservoir_hw.experiment.run.by_gradients import opened_model
 from reservoir_hw.experiment.sweeps.sweep import sweep
 from reservoir_hw.readout.baselines.models import GptConfig
+from reservoir_hw.readout.baselines.srn import SRN
 from reservoir_hw.readout.models.configuration import EsnLmConfig
 from reservoir_hw.readout.models.sentences import log_probabilities
 from reservoir_hw.readout.training import NotFinite, load_tokenizer, load_weights
+from reservoir_hw.tasks.elman_grammar.task import ElmanGrammar
 
 FILE = """\
 task: {kind: text, corpus: TEXT, validation: 0.1, test: 0.1}
@@ -220,6 +222,43 @@ def test_sentences_are_learned_and_judged_each_from_rest(tmp_path: Path) -> None
     document["training"]["gradient"]["keep_states"] = True
     with pytest.raises(ConfigurationError, match="keep_states is for states that are computed beforehand"):
         Experiment(document).run()
+
+
+def test_an_srn_learns_sentences_in_stages_beside_a_ridge_readout(file: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "task": {"kind": "elman_grammar", "sentences": 300},
+        "reservoir": {"kind": "esn", "nodes": 20},
+        "readout": {"kind": "ridge"},
+        "training": {"priming_passes": 1, "gradient": {"epochs": 4, "context": 32, "batch": 8, "learning_rate": 0.01}},
+        "baselines": [
+            "bigram",
+            {"kind": "srn", "hidden": 12, "stages": True},
+            {"kind": "srn", "hidden": 12, "outputs": "softmax"},
+        ],
+        "run": {"folder": str(tmp_path)},
+    }
+    result = Experiment(settings).run(report=False)
+    found = {row.label: row.evaluation.metrics for row in result.rows}
+    assert list(found) == ["bigram", "SRN(12)", "SRN(12) softmax", "ESN(20)"]
+    assert set(found["ESN(20)"]) | {"parameters"} == set(found["SRN(12)"])
+    stages = sorted(path.name for path in (result.folder / "training/baseline-000").iterdir())
+    assert stages == ["stage-0", "stage-0.25", "stage-0.5", "stage-0.75"]
+    # The kept weights answer for the test as published: the activations of the output units, z-scored.
+    task = ElmanGrammar(sentences=300)
+    model = SRN(24, 12)
+    load_weights(model, result.folder / "readout/baseline-000.safetensors")
+    with torch.no_grad():
+        features = model.features(torch.as_tensor(task.test.symbols))
+        units = model.readout.activations(features).sigmoid().numpy()  # type: ignore[operator]
+    again = task.evaluate(units - 0.5, "scores").metrics
+    for name in ("cosine", "auc", "agreement"):
+        assert found["SRN(12)"][name] == pytest.approx(again[name], abs=1e-6)
+    # An interrupted run goes on: what is trained is not trained again.
+    settings["run"]["resume"] = str(result.folder)
+    resumed = Experiment(settings).run(report=False)
+    assert [row.evaluation.metrics for row in resumed.rows] == [row.evaluation.metrics for row in result.rows]
+    with pytest.raises(ConfigurationError, match="baselines: stages: only the task elman_grammar has simpler sent"):
+        run(file, baselines=[{"kind": "srn", "stages": True}])
 
 
 def test_the_kept_weights_and_tokenizer_make_the_same_model(file: Path) -> None:

@@ -115,7 +115,7 @@ def test_decay_groups() -> None:
     assert {g["weight_decay"] for g in everything} == {0.1}
     optimizer = make_optimizer(model, options)
     set_learning_rate(optimizer, 0.5)
-    assert {g["rate"]: g["lr"] for g in optimizer.param_groups} == {0.2: 0.1, 1.0: 0.5}
+    assert {g["rate"]: g["lr"] for g in optimizer.param_groups} == {0.2: 0.05, 1.0: 0.25}
 
 
 def test_nothing_to_train() -> None:

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -578,3 +578,21 @@ def test_corpus_too_large_for_one_hot(tmp_path: Path) -> None:
     lines = "\n".join(" ".join(f"w{line}_{place}" for place in range(100)) for line in range(200))
     with pytest.raises(ConfigurationError, match="too many to hold one-hot"):
         ElmanGrammar(corpus=corpus(tmp_path, lines.encode()))
+
+
+def test_training_words_of_another_share_hold_no_test_sentence() -> None:
+    task = ElmanGrammar(sentences=3000)
+
+    def sentences(words: Any) -> list[tuple[int, ...]]:
+        return [tuple(one) for one in np.split(words, np.flatnonzero(words == VOCABULARY.index(".")) + 1)[:-1]]
+
+    test = set(sentences(task.tokens.tokens_test))
+    who = VOCABULARY.index("who")
+    for share in (0, 0.25, 0.75):
+        drawn = sentences(task.training_words(share))
+        assert len(drawn) == 2700
+        assert np.mean([who in one for one in drawn]) == pytest.approx(share, abs=0.03)
+        assert not test & set(drawn)
+    np.testing.assert_array_equal(task.training_words(0.75), task.tokens.tokens_train)
+    with pytest.raises(ConfigurationError, match=r"task\.complex_share below 1"):
+        ElmanGrammar(sentences=100, complex_share=1).training_words(0.5)

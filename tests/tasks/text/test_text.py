@@ -37,7 +37,7 @@ def test_parts_are_contiguous_and_the_test_is_the_end(tmp_path: Path) -> None:
 
 
 def test_files_packed_in_several_and_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = Text(corpus=written(tmp_path, 20 * SENTENCE)).tokens_train
+    plain = joined(Text(corpus=written(tmp_path, 20 * SENTENCE)).tokens_train)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.txt.xz").write_bytes(lzma.compress((12 * SENTENCE).encode()))
     (tmp_path / "data" / "b.gz").write_bytes(gzip.compress((8 * SENTENCE).replace("\n", "\r\n").encode("utf-8-sig")))

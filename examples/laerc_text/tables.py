@@ -80,8 +80,10 @@ def results(sizes: dict[str, dict[str, list[Row]]]) -> list[str]:
     body = []
     for found in sizes.values():
         for model, rows in found.items():
-            took = [row["training"]["evaluations"][-1]["processor_seconds"] for row in rows]
-            drove = np.mean([row["training"]["driving_seconds"] for row in rows])
+            # Not those that a second process went on with.
+            courses = [row["training"] for row in rows if row["training"]["driving_seconds"] is not None]
+            took = [course["evaluations"][-1]["processor_seconds"] for course in courses]
+            drove = np.mean([course["driving_seconds"] for course in courses])
             body.append(
                 [
                     str(rows[0]["readout"]["width"]),

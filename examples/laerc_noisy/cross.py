@@ -12,9 +12,10 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from reservoir_hw.backends.simulated.nonidealities.configuration import Nonidealities
+from reservoir_hw.backends.simulated.reservoir import SimulatedConfig
 from reservoir_hw.experiment.deploy.trained import TrainedRow, trained_row
 from reservoir_hw.experiment.run.by_gradients import model_of, opened_model
 from reservoir_hw.experiment.run.text_plan import gradient_of
@@ -28,7 +29,7 @@ NOISE_SEED = 1
 
 def departures(row: TrainedRow) -> dict[str, float]:
     """How the reservoir of a row departs from the ideal one."""
-    given, ideal = row.point.config.reservoir.nonidealities, Nonidealities()
+    given, ideal = cast(SimulatedConfig, row.point.config.reservoir).nonidealities, Nonidealities()
     pairs = [(section, key) for section in ("loop", "readout") for key in ("noise", "bits")]
     values = {f"{section}.{key}": getattr(getattr(given, section), key) for section, key in pairs}
     usual = {f"{section}.{key}": getattr(getattr(ideal, section), key) for section, key in pairs}
@@ -60,7 +61,7 @@ def main(run: str) -> None:
         {
             "trained": departures(row),
             "run": reservoir,
-            "seed": row.point.config.readout.seed,
+            "seed": model_of(row.point.config).seed,
             "cross_entropy": loss_on(row, reservoir, text),
         }
         for row in rows

@@ -94,7 +94,7 @@ def draw_map(found: dict[tuple[str, str], np.ndarray]) -> Any:
     axes = figure.subplots()
     image = axes.imshow(values, cmap="viridis_r", vmax=min(values.max(), values.min() + 1))
     for (row, column), value in np.ndenumerate(values):
-        dark = image.norm(value) > 0.6
+        dark = value > values.min() + 0.6
         axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color="white" if dark else "black")
     axes.set_xticks(range(len(names)), names, rotation=40, ha="right")
     axes.set_yticks(range(len(names)), names)

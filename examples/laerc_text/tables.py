@@ -162,10 +162,10 @@ def draw_scaling(sizes: dict[str, dict[str, list[Row]]]) -> Any:
         grid, (weights, without_embedding), ("all trained weights", "trained weights without embedding"), strict=True
     ):
         for (model, fit), colour in zip(fits(sizes, count).items(), colours(len(PRINTED)), strict=True):
-            for number, found in enumerate(sizes.values()):
+            low, high = fit.slope_interval
+            label = f"{model}: a = {fit.slope:.2f} [{low:.2f}, {high:.2f}]"
+            for found in sizes.values():
                 for row in found[model]:
-                    low, high = fit.slope_interval
-                    label = f"{model}: a = {fit.slope:.2f} [{low:.2f}, {high:.2f}]" if number == 0 else None
                     axes.plot(count(row), row["metrics"]["cross_entropy"], "o", color=colour, alpha=0.6)
             ends = np.array([count(found[model][0]) for found in sizes.values()])
             axes.plot(ends, fit.at(ends), color=colour, label=label)

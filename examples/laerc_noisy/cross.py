@@ -1,9 +1,9 @@
-"""Run every model of a finished run on the reservoir of every other: the same weights, other noise and converters.
+"""Run the models of a finished run on other reservoirs: the same reservoir weights, other noise and converters.
 
     python examples/laerc_noisy/cross.py runs/laerc_noisy-experiment-...
 
-Writes `rows/cross.json`: for each model and reservoir the loss on the test. The noise is drawn with another seed than
-in the training.
+Writes `rows/cross.json`: the loss of each model on the test, on the reservoirs that depart from the ideal one in the
+same way as that of its training. The noise is drawn with another seed than in the training.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ def main(run: str) -> None:
         }
         for row in rows
         for reservoir in reservoirs
+        if not reservoir or departures(row).keys() <= reservoir.keys()
     ]
     lines = ",\n".join(json.dumps(one) for one in found)
     (HERE / "rows" / "cross.json").write_text(f"[\n{lines}\n]\n")

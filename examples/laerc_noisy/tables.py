@@ -86,20 +86,24 @@ def draw_curves(found: dict[tuple[str, str], np.ndarray]) -> Any:
     return figure
 
 
-def draw_map(found: dict[tuple[str, str], np.ndarray]) -> Any:
-    """Mean loss of every model on every reservoir."""
-    names = list(dict.fromkeys(pair[0] for pair in found))
-    values = np.array([[found[trained, run].mean() for run in names] for trained in names])
-    figure = new_figure(8.6, 7.0)
-    axes = figure.subplots()
-    image = axes.imshow(values, cmap="viridis_r", vmax=min(values.max(), values.min() + 1))
-    for (row, column), value in np.ndenumerate(values):
-        dark = value > values.min() + 0.6
-        axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color="white" if dark else "black")
-    axes.set_xticks(range(len(names)), names, rotation=40, ha="right")
-    axes.set_yticks(range(len(names)), names)
-    axes.set(xlabel="run on", ylabel="trained on", title="Test loss (nats per letter), mean of three seeds")
-    figure.colorbar(image, ax=axes, shrink=0.8, extend="max" if values.max() > values.min() + 1 else "neither")
+def draw_maps(found: dict[tuple[str, str], np.ndarray]) -> Any:
+    """Mean loss of every model on every reservoir of its axis."""
+    low = min(values.mean() for values in found.values())
+    figure = new_figure(12.5, 4.6)
+    grid = figure.subplots(1, len(AXES))
+    for axes, (key, (what, levels)) in zip(grid, AXES.items(), strict=True):
+        names = axis(key)
+        values = np.array([[found[trained, run].mean() for run in names] for trained in names])
+        image = axes.imshow(values, cmap="viridis_r", vmin=low, vmax=low + 1)
+        for (row, column), value in np.ndenumerate(values):
+            colour = "white" if value > low + 0.5 else "black"
+            axes.text(column, row, f"{value:.3f}", ha="center", va="center", fontsize=9, color=colour)
+        ticks = ["ideal" if level is None else f"{level:g}" for level in levels]
+        axes.set_xticks(range(len(names)), ticks)
+        axes.set_yticks(range(len(names)), ticks)
+        axes.set(xlabel="run on", ylabel="trained on", title=what)
+    figure.colorbar(image, ax=grid, shrink=0.8, extend="max", label="test loss (nats per letter)")
+    figure.suptitle("Every model on every reservoir of its kind: means of three seeds")
     return figure
 
 
@@ -111,7 +115,7 @@ def main() -> None:
     head, _, rest = text.partition(begin)
     _, _, tail = rest.partition(end)
     (HERE / "README.md").write_text(head + begin + "\n".join(results(found)) + "\n" + end + tail)
-    for figure, stem in ((draw_curves(found), "curves"), (draw_map(found), "map")):
+    for figure, stem in ((draw_curves(found), "curves"), (draw_maps(found), "maps")):
         figure.savefig(HERE / f"{stem}.png", dpi=110)
 
 

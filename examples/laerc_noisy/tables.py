@@ -90,11 +90,11 @@ def draw_maps(found: dict[tuple[str, str], np.ndarray]) -> Any:
     """Mean loss of every model on every reservoir of its axis."""
     low = min(values.mean() for values in found.values())
     figure = new_figure(12.5, 4.6)
-    grid = figure.subplots(1, len(AXES))
+    grid, images = figure.subplots(1, len(AXES)), []
     for axes, (key, (what, levels)) in zip(grid, AXES.items(), strict=True):
         names = axis(key)
         values = np.array([[found[trained, run].mean() for run in names] for trained in names])
-        image = axes.imshow(values, cmap="viridis_r", vmin=low, vmax=low + 1)
+        images.append(axes.imshow(values, cmap="viridis_r", vmin=low, vmax=low + 1))
         for (row, column), value in np.ndenumerate(values):
             colour = "white" if value > low + 0.5 else "black"
             axes.text(column, row, f"{value:.3f}", ha="center", va="center", fontsize=9, color=colour)
@@ -102,7 +102,7 @@ def draw_maps(found: dict[tuple[str, str], np.ndarray]) -> Any:
         axes.set_xticks(range(len(names)), ticks)
         axes.set_yticks(range(len(names)), ticks)
         axes.set(xlabel="run on", ylabel="trained on", title=what)
-    figure.colorbar(image, ax=grid, shrink=0.8, extend="max", label="test loss (nats per letter)")
+    figure.colorbar(images[0], ax=grid, shrink=0.8, extend="max", label="test loss (nats per letter)")
     figure.suptitle("Every model on every reservoir of its kind: means of three seeds")
     return figure
 

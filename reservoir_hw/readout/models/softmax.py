@@ -16,9 +16,10 @@ from reservoir_hw.core.validation import whole_number
 IGNORED = -1
 """The target of a position that does not count."""
 
-# Logits that exist at once, and how many positions a chunk has at least and at most.
-_LOGITS = 1 << 24
-_FEWEST, _MOST = 256, 4096
+# Logits that exist at once, and how many positions a chunk has at least and at most. glibc takes what has 32 MiB from
+# the system and gives it back each time, which doubles the time of the softmax on a CPU.
+_LOGITS = 1 << 22
+_FEWEST, _MOST = 128, 4096
 
 
 class LinearReadout(nn.Linear):
@@ -81,7 +82,7 @@ def cross_entropy(readout: nn.Module, features: Tensor, targets: Tensor, *, chun
     `features` (..., features) and `targets` (...) of class numbers; targets of -1 are not counted, and if none
     counts the loss is 0. The logits exist for `chunk` positions at a time: with more positions than that the
     gradients are computed chunk by chunk already in the forward pass, and the backward pass scales them. By default
-    a chunk is what fits 64 MiB of float32 logits, but 256 to 4096 positions.
+    a chunk is what fits 16 MiB of float32 logits, but 128 to 4096 positions.
 
     `readout` is any module that treats positions independently. Its trainable tensors must be among its
     `parameters()`: a weight tied to another module's is registered in both. Gradients of gradients are not

@@ -61,7 +61,7 @@ class InOnePass(Trainer):
         elif section == "training" and config.training.gradient is not None:
             raise ConfigurationError(
                 f"gradient: readout {readout.kind} is not trained by gradients; remove it, or take one of the "
-                "readouts linear, low_rank, attention and laerc"
+                "readouts linear, low_rank, attention and laerc for texts, gates and gru for sequences with labels"
             )
 
     def drive_of(self, point: Point, task: Task) -> str | None:

@@ -84,7 +84,7 @@ def train_on_harvested_states(
             None if held_out is None else harvested(held_out, "validation", 1),
             options=options,
             folder=run.files.training,
-            progress=_told(run),
+            progress=told(run),
         )
         # The test sees the noise that follows, also if all states were there already.
         shards.take_up_noise()
@@ -105,7 +105,7 @@ def train_on_tokens(
     driving, begun = _Driving(), _begun(run)
     with _observed(model, driving):
         result = train(
-            model, task.tokens_train, held_out, options=options, folder=run.files.training, progress=_told(run)
+            model, task.tokens_train, held_out, options=options, folder=run.files.training, progress=told(run)
         )
     return result, str(drive), None if begun else driving.seconds
 
@@ -139,16 +139,17 @@ def _observed(model: TokenModel, driving: _Driving) -> Iterator[None]:
         yield
 
 
-def _told(run: PointRun) -> Callable[[Progress], None]:
+def told(run: PointRun) -> Callable[[Progress], None]:
+    """Tells the run how far a training is, and how many tokens it has seen."""
     seen = 0
 
-    def told(now: Progress) -> None:
+    def say(now: Progress) -> None:
         nonlocal seen
         run.say(now.standing)
         run.add(now.row.tokens - seen)
         seen = now.row.tokens
 
-    return told
+    return say
 
 
 def evaluated(

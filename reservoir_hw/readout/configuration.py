@@ -1,4 +1,4 @@
-"""What every readout says about itself in an experiment file: the classical ones, and language models."""
+"""What every readout says about itself in an experiment file: the classical ones, language models, classifiers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ class ReadoutConfig(Config):
     """The base of all readouts. A kind adds `kind: Literal["..."]` and its own fields.
 
     Derive from `StateReadoutConfig` for a readout that learns from states, from `readout.models.configuration.
-    ModelConfig` for a language model.
+    ModelConfig` for a language model, from `ClassifierConfig` beside it for a classifier of sequences.
     """
 
     kind: Any
-    trained: ClassVar[Literal["in one pass", "by gradients"]]
-    """How an experiment trains it: in one pass over the states of the task's series, or by gradients on its tokens."""
+    trained: ClassVar[Literal["in one pass", "by gradients", "on labels"]]
+    """How an experiment trains it: in one pass over the states of the task's series, by gradients on its tokens, or by
+    gradients on its sequences and their labels."""
     needs_reservoir: ClassVar[bool] = True
     """Whether an experiment has to name one."""
 

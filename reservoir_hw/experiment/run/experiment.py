@@ -24,6 +24,7 @@ from reservoir_hw.experiment.run.by_gradients import ByGradients
 from reservoir_hw.experiment.run.estimate import Estimate, estimate
 from reservoir_hw.experiment.run.folder import begun_run_folder, new_run_folder, rows_in, write_yaml
 from reservoir_hw.experiment.run.in_one_pass import InOnePass, harvest_point
+from reservoir_hw.experiment.run.on_labels import OnLabels
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import Result, how_it_ended
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, RowFiles, Trainer
@@ -35,7 +36,11 @@ from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.readout.models.configuration import TokenModelConfig
 from reservoir_hw.tasks.task import Row, Task
 
-_TRAINERS: dict[str, Trainer] = {"in one pass": InOnePass(), "by gradients": ByGradients()}
+_TRAINERS: dict[str, Trainer] = {
+    "in one pass": InOnePass(),
+    "by gradients": ByGradients(),
+    "on labels": OnLabels(),
+}
 
 
 class Experiment:
@@ -108,7 +113,7 @@ class Experiment:
 
         `on_row` is called with every finished row of a point; what it raises ends the run. Without `report` no figures
         are drawn. Without `progress` it is shown in a terminal or a notebook. After a fault or Ctrl-C the finished rows
-        are in the folder and in `self.result`, and the error goes on to the caller. Trainings of language models go on
+        are in the folder and in `self.result`, and the error goes on to the caller. Trainings by gradients go on
         where they were if `run.resume` names that folder. `accept_change` is why a device may report other settings
         than when its states were harvested; without it that is an error.
         """
@@ -222,7 +227,7 @@ class Experiment:
         trained = any(isinstance(one, TokenModelConfig) for one in self.config.baselines)
         if not trained and not any(_trainer(point).resumes for point in self.points):
             raise ConfigurationError(
-                f"{self._document.origin(('run', 'resume'))}: run.resume goes on with the training of language models, "
+                f"{self._document.origin(('run', 'resume'))}: run.resume goes on with a training by gradients, "
                 "and there is none; states of a device are kept by `reservoir-hw harvest`"
             )
         return begun_run_folder(resume, resolved)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import typer
 
 from reservoir_hw.cli.options import AcceptChangeOption, ExperimentFile, JsonOption, ReservoirOption, SetOption
@@ -21,9 +23,19 @@ def run(
     provenance, metrics, the readout, figures and a self-contained report.html.
     """
     from reservoir_hw.experiment import Experiment
+    from reservoir_hw.experiment.run.processes import joined, take_up_slurm
 
+    take_up_slurm()
+    processes = joined()
+    if not processes.is_first:
+        # The first says for all of them what casts doubt.
+        logging.getLogger("reservoir_hw").setLevel(logging.ERROR)
     with own_stdout(json):
-        experiment = Experiment.from_file(file, reservoir=reservoir, set=set_ or [])
+        with processes.in_turn():
+            experiment = Experiment.from_file(file, reservoir=reservoir, set=set_ or [])
+        if not processes.is_first:
+            experiment.run(accept_change=accept_change)
+            return
         typer.echo(f"{experiment.config.title or experiment.name}: {experiment.estimate()}", err=True)
         with progress_bar() as progress:
             result = experiment.run(progress, accept_change=accept_change)

@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,13 +26,14 @@ from reservoir_hw.experiment.run.by_gradients import ByGradients
 from reservoir_hw.experiment.run.estimate import Estimate, estimate
 from reservoir_hw.experiment.run.folder import begun_run_folder, new_run_folder, rows_in, write_yaml
 from reservoir_hw.experiment.run.in_one_pass import InOnePass, harvest_point
+from reservoir_hw.experiment.run.merge import copy_files, keep_arrays, parts_of, records_of
 from reservoir_hw.experiment.run.on_labels import OnLabels
 from reservoir_hw.experiment.run.processes import Processes, joined
 from reservoir_hw.experiment.run.report import write_report
-from reservoir_hw.experiment.run.result import Result, how_it_ended
+from reservoir_hw.experiment.run.result import Result, Source, how_it_ended
 from reservoir_hw.experiment.run.speed import peak_bytes
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, RowFiles, Trainer
-from reservoir_hw.experiment.states.harvest import store_path
+from reservoir_hw.experiment.states.harvest import find_states, store_path
 from reservoir_hw.experiment.states.plan import plan_of, steps_of
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
 from reservoir_hw.experiment.states.progress_bar import shown_progress
@@ -191,18 +193,15 @@ class Experiment:
                 _trainer(point).run(PointRun(point, task, files, result, counter, processes=processes, **more))
 
         try:
-            baselines_done: set[int] = set()
             for point, task in points:
-                if id(task) not in baselines_done:
-                    baselines_done.add(id(task))
+                if point.begins_task:
                     for baseline in self.config.baselines if processes.is_first else ():
                         if isinstance(baseline, BaselineConfig):
                             result.rows.append(_run_baseline(baseline, task, point))
-                    for number, (other, its_task) in enumerate(trained):
+                    for other, its_task in trained:
                         if its_task is task:
-                            files = RowFiles(folder, f"baseline-{number:03d}")
-                            train(other, task, files, records="baselines")
-                files = RowFiles(folder, len(record["rows"]), self._recording(point, len(record["rows"])))
+                            train(other, task, RowFiles(folder, f"baseline-{other.number:03d}"), records="baselines")
+                files = RowFiles(folder, point.number, self._recording(point))
                 shared = {"others": together[id(point)], "found": found}
                 train(point, task, files, accept_change=accept_change, **shared)
                 if on_row is not None:
@@ -211,6 +210,8 @@ class Experiment:
             result.status = "complete"
             if report and result.rows:
                 write_report(result)
+            if self.config.run.point is not None and processes.is_first:
+                keep_arrays(result)
             result.save()
             # Whoever starts processes may end the others when one of them is done.
             processes.gathered(None)
@@ -241,8 +242,8 @@ class Experiment:
         if alone is not None:
             raise ConfigurationError(
                 f"{self._document.origin(('readout',))}: {processes.count} processes cannot share the training of "
-                f"readout {alone.config.readout.kind}: start one process (points of `vary` can be run as jobs of their own: "
-                "--set run.point=K)"
+                f"readout {alone.config.readout.kind}: start one process (points of `vary` can be run as jobs of their "
+                "own: --set run.point=K)"
             )
         if self.config.run.record is not None:
             raise ConfigurationError(
@@ -250,14 +251,40 @@ class Experiment:
                 "recording: leave it out, or start one process"
             )
 
+    def merge(self, folders: Sequence[str | Path], into: Path | None = None) -> Result:
+        """The result that one process would have made of runs of single points (`run.point`), in a new run folder.
+
+        Raises `ConfigurationError` where a folder is of another experiment or is not complete, or a point is missing or
+        there twice.
+        """
+        resolved = self.resolved()
+        parts = parts_of([Path(folder) for folder in folders], resolved, len(self.points))
+        folder = new_run_folder(self.config.run.folder, self.name) if into is None else into
+        given = self.config.model_dump(mode="json", serialize_as_any=True, exclude_defaults=True)
+        record = {**provenance.collect(resolved), "settings": given, **records_of(parts)}
+        title = self.config.title or self.name
+        result = Result(title=title, folder=folder, provenance=record, task=self._task(self.points[0]))
+        for point, part in zip(self.points, parts, strict=True):
+            copy_files(part, folder)
+            result.rows += part.rows
+            outputs, task = folder / RowFiles(folder, point.number).outputs, self._task(point)
+            result.sources[len(result.rows) - 1] = Source(task, outputs, partial(find_states, point, task))
+            for warning in part.warnings:
+                result.warn(warning)
+        write_yaml(folder / "experiment.yaml", resolved)
+        result.status = "complete"
+        write_report(result)
+        result.save()
+        return result
+
     def _trained_baselines(self, points: Sequence[tuple[Point, Task]]) -> list[tuple[Point, Task]]:
         """A point for each baseline that is trained by gradients, and each task."""
         wanted = [one for one in self.config.baselines if isinstance(one, TokenModelConfig)]
-        firsts = {id(task): (point, task) for point, task in reversed(points)}
         return [
-            (Point(_of_task(point), _with_baseline(point.config, one)), task)
-            for point, task in reversed(firsts.values())
-            for one in wanted
+            (Point(_of_task(point), _with_baseline(point.config, one), point.task_number * len(wanted) + number), task)
+            for point, task in points
+            if point.begins_task
+            for number, one in enumerate(wanted)
         ]
 
     def metrics_on(self, task: Task) -> list[str]:
@@ -297,7 +324,8 @@ class Experiment:
         """The run folder: a new one, or that of a run that is gone on with."""
         resume = self.config.run.resume
         if resume is None:
-            return new_run_folder(self.config.run.folder, self.name)
+            number = self.config.run.point
+            return new_run_folder(self.config.run.folder, self.name if number is None else f"{self.name}-{number:03d}")
         trained = any(isinstance(one, TokenModelConfig) for one in self.config.baselines)
         if not trained and not any(_trainer(point).resumes for point in self.points):
             raise ConfigurationError(
@@ -326,10 +354,11 @@ class Experiment:
         except ConfigurationError as error:
             raise ConfigurationError(f"{self._document.origin((section,))}: {section}: {error}") from None
 
-    def _recording(self, point: Point, number: int) -> str | None:
+    def _recording(self, point: Point) -> str | None:
         """Where the drives of a point are recorded: points of a grid each in a folder of their own."""
-        path = point.config.run.record
-        return path if path is None or len(self.points) == 1 else f"{path}/{number:03d}"
+        run = point.config.run
+        alone = len(self.points) == 1 and run.point is None
+        return run.record if run.record is None or alone else f"{run.record}/{point.number:03d}"
 
     def harvest(self, progress: Progress | None = None, *, accept_change: str | None = None) -> list[StateStore]:
         """Drive the reservoir of every point for its states alone, into the stores that `run` takes them from.

@@ -98,7 +98,7 @@ class OnLabels(Trainer):
             building = time.process_time() - began
             step = seconds_of_a_step(_training(built, task, endless(options)), 0.7 * for_s)
             one = seconds_for_one(_judged(built, task.test, options.batch), 0.3 * for_s)
-        return Demand(building + steps * options.accumulate * step + judged * one)
+        return Demand(building + cost.training_steps * options.accumulate * step + judged * one)
 
     def run(self, run: PointRun) -> None:
         """Open the reservoir, train, judge, and keep weights and outputs."""

@@ -63,5 +63,10 @@ def _path(name: Any) -> str:
 def _say(message: str, error: BaseException) -> None:
     """The message and, below it, the notes of the error; with --log debug, first where it came from."""
     log.debug("this is where it came from", exc_info=error)
-    for line in (message, *getattr(error, "__notes__", [])):
+    # Of several that torchrun has started, the first says that all were stopped.
+    rank = os.environ.get("RANK", "0")
+    if rank != "0" and not isinstance(error, Exception):
+        return
+    who = "" if rank == "0" else f"process {rank}: "
+    for line in (f"{who}{message}", *getattr(error, "__notes__", [])):
         typer.echo(line, err=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
@@ -154,6 +155,11 @@ class Sweep:
             raise MissingExtra("a sweep needs optuna: pip install 'reservoir-hw[train]'")
         from reservoir_hw.experiment.sweeps.study import Study
 
+        if os.environ.get("WORLD_SIZE", "1") != "1":
+            raise ConfigurationError(
+                "the processes that torchrun starts would share every training: start the workers of a sweep one by "
+                "one, or with srun: they share its trials"
+            )
         self.check_machine()
         cost = self.estimate()
         self._make_folder()

@@ -191,9 +191,19 @@ def parse_experiment(document: Document) -> ExperimentConfig:
         if section in document.data:
             fields[section] = (_kind_of(document, (section,), group), ...)
     if document.data.get("baselines"):
-        kinds = [_kind_of(document, ("baselines", i), "baselines") for i in range(len(document.data["baselines"]))]
-        fields["baselines"] = (list[_one_of(kinds)], [])
+        fields["baselines"] = (list[_one_of(_kinds_of_baselines(document))], [])
     return validate(create_model("ExperimentConfig", __base__=ExperimentConfig, **fields), document)
+
+
+def drop_baselines(document: Document) -> None:
+    """Remove the baselines, and how they are trained where the readout is not trained so itself."""
+    _expand_baselines(document)
+    trained = any(issubclass(kind, TokenModelConfig) for kind in _kinds_of_baselines(document))
+    document.data.pop("baselines", None)
+    if trained and "readout" in document.data:
+        readout: Any = _kind_of(document, ("readout",), "readouts")
+        if not issubclass(readout, TokenModelConfig):
+            document.data.get("training", {}).pop("gradient", None)
 
 
 def grid(document: Document) -> list[Point]:
@@ -277,6 +287,11 @@ def _kind_of(document: Document, place: tuple[str | int, ...], group: str) -> ty
         return registry.find(group, section["kind"]).load()
     except ConfigurationError as error:
         raise ConfigurationError(f"{document.origin((*place, 'kind'))}: {name}: {error}") from None
+
+
+def _kinds_of_baselines(document: Document) -> list[type[Config]]:
+    baselines = document.data.get("baselines") or []
+    return [_kind_of(document, ("baselines", number), "baselines") for number in range(len(baselines))]
 
 
 def _one_of(models: list[type[Config]]) -> Any:

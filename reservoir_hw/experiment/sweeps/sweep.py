@@ -26,6 +26,7 @@ from reservoir_hw.core.errors import (
     StateLost,
 )
 from reservoir_hw.experiment.configuration.document import load_document
+from reservoir_hw.experiment.configuration.experiment import drop_baselines
 from reservoir_hw.experiment.configuration.search import SweepConfig
 from reservoir_hw.experiment.run.estimate import Estimate
 from reservoir_hw.experiment.run.experiment import Experiment
@@ -247,7 +248,7 @@ class Sweep:
 
         with self._run_folder(attempt.number) as (folder, name):
             document = with_values(self._document, values)
-            document.data.pop("baselines", None)
+            drop_baselines(document)
             document.set("run.folder", str(folder), "the sweep")
             document.set("run.name", name, "the sweep")
             # Data of many tasks would fill the memory, and none would be used again.

@@ -33,6 +33,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "attention": "reservoir_hw.readout.models.configuration:AttentionModelConfig",
         "esn_lm": "reservoir_hw.readout.models.configuration:EsnLmConfig",
         "laerc": "reservoir_hw.readout.models.configuration:LaercConfig",
+        "gates": "reservoir_hw.readout.models.classifier_configuration:GatesConfig",
+        "gru": "reservoir_hw.readout.models.classifier_configuration:TrainedGruConfig",
         "linear": "reservoir_hw.readout.models.configuration:LinearModelConfig",
         "lms": "reservoir_hw.readout.linear.online:LmsConfig",
         "low_rank": "reservoir_hw.readout.models.configuration:LowRankModelConfig",
@@ -52,6 +54,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "sine_square": "reservoir_hw.tasks.sine_square.task:SineSquareConfig",
         "text": "reservoir_hw.tasks.text.task:TextConfig",
         "trace": "reservoir_hw.tasks.trace.task:TraceConfig",
+        "trec": "reservoir_hw.tasks.trec.task:TrecConfig",
     },
     "baselines": {
         "bigram": "reservoir_hw.readout.baselines.ngram:BigramConfig",

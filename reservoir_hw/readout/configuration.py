@@ -21,8 +21,9 @@ class ReadoutConfig(Config):
     """
 
     kind: Any
-    trained: ClassVar[Literal["in one pass", "by gradients"]]
-    """How an experiment trains it: in one pass over the states of the task's series, or by gradients on its tokens."""
+    trained: ClassVar[Literal["in one pass", "by gradients", "on labels"]]
+    """How an experiment trains it: in one pass over the states of the task's series, by gradients on its tokens, or by
+    gradients on its sequences and their labels."""
     needs_reservoir: ClassVar[bool] = True
     """Whether an experiment has to name one."""
 

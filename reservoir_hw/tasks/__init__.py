@@ -37,5 +37,7 @@ if TYPE_CHECKING:
     from reservoir_hw.tasks.text.task import TextConfig as TextConfig
     from reservoir_hw.tasks.trace.task import Trace as Trace
     from reservoir_hw.tasks.trace.task import TraceConfig as TraceConfig
+    from reservoir_hw.tasks.trec.task import Trec as Trec
+    from reservoir_hw.tasks.trec.task import TrecConfig as TrecConfig
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -40,6 +40,7 @@ _GITHUB = "https://raw.githubusercontent.com"
 _RESERVOIRPY = f"{_GITHUB}/reservoirpy/reservoirpy/1fc11351bfba7f4b9a35464a1b99d804a5d6ccea"
 _CHARC = f"{_GITHUB}/MaterialMan/CHARC/0ff4eeea3890f443142436f07b49c4ca44ef6dd0"
 _BRAINOWARE = f"{_GITHUB}/chuhuiyu/Biocomputing-with-Brainoware/919bd18ade01337ec8361fea7e19f81f3411c847"
+_QUESTIONS = f"{_GITHUB}/harvardnlp/sent-conv-torch/d61ded09c99c0199d8c5bca946cd65864de2b296/data/raw"
 _VOWELS = f"{_BRAINOWARE}/procedure_3/1_Japanese_Vowels_dataset"
 
 DATA_SETS = {
@@ -62,6 +63,16 @@ DATA_SETS = {
         "benchmarks/santafe_laser.npy",
         f"{_RESERVOIRPY}/reservoirpy/datasets/santafe_laser.npy",
         "8c07281200935596f8e28bc94e1bb25e9964ab7d7f63c5e27ac87b810ac3b33a",
+    ),
+    "trec_test": DataSet(
+        "trec/TREC_10.label",
+        f"{_QUESTIONS}/TREC.test",
+        "033f22c028c2bbba9ca682f68ffe204dc1aa6e1cf35dd6207f2d4ca67f0d0e8e",
+    ),
+    "trec_train": DataSet(
+        "trec/train_5500.label",
+        f"{_QUESTIONS}/TREC.train",
+        "9e4c8bdcaffb96ed61041bd64b564183d52793a8e91d84fc3a8646885f466ec3",
     ),
 }
 """By name. `mackey_glass_t17` (tanh(x - 1), 10,000 steps) is what others publish errors on; no task needs it."""
@@ -86,6 +97,20 @@ def dataset(name: str) -> Path:
                 return path
         log.info("%s is not in %s=%s", wanted.file, FOLDER_VARIABLE, folder)
     return _downloaded(name, wanted)
+
+
+def found_file(path: str, key: str) -> Path:
+    """A file as it stands, or in the folder of `RESERVOIR_HW_DATA`.
+
+    Raises `ConfigurationError` that begins with `key`, the setting that names it, where it is in neither.
+    """
+    if Path(path).is_file():
+        return Path(path)
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if folder and (Path(folder) / path).is_file():
+        return Path(folder) / path
+    where = f"nor in {FOLDER_VARIABLE}={folder}" if folder else f"and {FOLDER_VARIABLE} names no folder to look in"
+    raise ConfigurationError(f"{key}: there is no file {path} here ({Path.cwd()}), {where}")
 
 
 def contents(name: str) -> bytes:

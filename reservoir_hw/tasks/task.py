@@ -31,13 +31,24 @@ class Split:
     recorded).
     `symbols` (batch, time) holds the token numbers of symbolic tasks: symbol t is what inputs[:, t] encode.
     `lengths` (batch,) are the steps of each sequence where they differ: what lies beyond is padding, neither
-    learned from nor judged.
+    learned from nor judged. `at_end`: of each sequence only the last step is learned from and judged.
     """
 
     inputs: np.ndarray
     targets: np.ndarray
     symbols: np.ndarray | None = None
     lengths: np.ndarray | None = None
+    at_end: bool = False
+
+    @property
+    def ends(self) -> np.ndarray:
+        """(batch,), the last step of each sequence."""
+        batch, steps = self.targets.shape[:2]
+        return (np.full(batch, steps) if self.lengths is None else np.asarray(self.lengths)) - 1
+
+    def steps_of(self, rows: slice) -> int:
+        """How far these sequences are driven: all steps, or to the last end where the ends alone count."""
+        return int(self.ends[rows].max()) + 1 if self.at_end else self.inputs.shape[1]
 
     @property
     def valid(self) -> np.ndarray:
@@ -138,6 +149,8 @@ class Task(ABC):
     """The metric that stands for all where a figure has room for one."""
     larger_is_better: bool = False
     """Of this metric."""
+    held_out: Split | None = None
+    """What is neither learned from nor judged: a training by gradients may look at it to know when to stop."""
     report: Report | None = None
     """Makes the tables and figures: the module `report` beside the task. A task can also override the two methods."""
 

@@ -123,7 +123,8 @@ def evaluate(
     config = there.point.config
     if not isinstance(config.readout, StateReadoutConfig):
         raise ConfigurationError(
-            f"{run}: readout {config.readout.kind} is a language model; export it, and `infer` runs it on other devices"
+            f"{run}: readout {config.readout.kind} is trained by gradients; export the model, and `infer` runs "
+            "it on other devices"
         )
     task, spec = config.task.build(), here.reservoirs[0]
     config.reservoir.for_inputs(task.inputs)

@@ -66,10 +66,16 @@ def export_run(
             "target whole holds a simulated reservoir, which is compared with the simulation: leave out offline"
         )
     chosen = trained_row(run, row, reservoir=reservoir)
+    readout = chosen.point.config.readout
+    if readout.trained not in _EXPORTS:
+        raise ConfigurationError(
+            f"row {chosen.number} of {run}: readout {readout.kind} is exported from Python alone (docs/export.md), "
+            f"with the weights in {chosen.weights}"
+        )
     if target != "c":
         _require_export()
     work = ExportJob(chosen, place, precision, target, progress)
-    exported = _EXPORTS[chosen.point.config.readout.trained](work, offline=offline)
+    exported = _EXPORTS[readout.trained](work, offline=offline)
     if offline:
         exported.notes.append(
             "No device was opened: the graphs were compared on random inputs alone, and the bundle has no response by "

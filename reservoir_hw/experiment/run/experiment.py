@@ -24,6 +24,7 @@ from reservoir_hw.experiment.run.by_gradients import ByGradients
 from reservoir_hw.experiment.run.estimate import Estimate, estimate
 from reservoir_hw.experiment.run.folder import begun_run_folder, new_run_folder, rows_in, write_yaml
 from reservoir_hw.experiment.run.in_one_pass import InOnePass, harvest_point
+from reservoir_hw.experiment.run.on_labels import OnLabels
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import Result, how_it_ended
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, RowFiles, Trainer
@@ -35,7 +36,11 @@ from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.readout.models.configuration import TokenModelConfig
 from reservoir_hw.tasks.task import Row, Task
 
-_TRAINERS: dict[str, Trainer] = {"in one pass": InOnePass(), "by gradients": ByGradients()}
+_TRAINERS: dict[str, Trainer] = {
+    "in one pass": InOnePass(),
+    "by gradients": ByGradients(),
+    "on labels": OnLabels(),
+}
 
 
 class Experiment:
@@ -222,7 +227,7 @@ class Experiment:
         trained = any(isinstance(one, TokenModelConfig) for one in self.config.baselines)
         if not trained and not any(_trainer(point).resumes for point in self.points):
             raise ConfigurationError(
-                f"{self._document.origin(('run', 'resume'))}: run.resume goes on with the training of language models, "
+                f"{self._document.origin(('run', 'resume'))}: run.resume goes on with a training by gradients, "
                 "and there is none; states of a device are kept by `reservoir-hw harvest`"
             )
         return begun_run_folder(resume, resolved)

@@ -47,7 +47,7 @@ class _Learner:
     def __init__(self, point: Point, task: Task, trained: Readout | None = None) -> None:
         self._point, self._task = point, task
         self._readout, self._outputs = trained or _untrained(point), _no_outputs(task)
-        self._left = 0 if trained else len(task.train.inputs) * task.train.inputs.shape[1]
+        self._left = 0 if trained else len(task.train.inputs)
         self._waiting: list[tuple[DriveChunk, np.ndarray]] = []
 
     def take(self, chunk: DriveChunk, states: np.ndarray) -> None:
@@ -56,7 +56,9 @@ class _Learner:
             return
         if chunk.split == "train":
             learn(self._readout, self._task, chunk, states)
-            self._left -= chunk.steps if chunk.place is not None else 0
+            place = chunk.place
+            if place is not None and place.stop == self._task.train.steps_of(place.rows):
+                self._left -= place.rows.stop - place.rows.start
             if self._left == 0:
                 self._readout.solve()
         elif self._left:

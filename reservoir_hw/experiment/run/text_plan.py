@@ -75,12 +75,14 @@ def _check_shards(gradient: GradientConfig, model: TokenModelConfig, task: Token
         )
 
 
-def check_training(training: TrainingConfig, model: TokenModelConfig, task: Tokens, nodes: int | None) -> None:
-    """Raise `ConfigurationError` where section `training` does not fit the model or the text."""
+def check_gradient_alone(training: TrainingConfig, kind: str, example: str) -> GradientConfig:
+    """The section `gradient` of a readout that is trained by it.
+
+    Raises `ConfigurationError` where there is none, or other settings that would do nothing.
+    """
     if training.gradient is None:
         raise ConfigurationError(
-            f"gradient is missing: readout {model.kind} is trained by gradients, so say how long, for instance "
-            "gradient: {epochs: 5, context: 32}"
+            f"gradient is missing: readout {kind} is trained by gradients, so say how long, for instance {example}"
         )
     ignored = [
         name
@@ -88,17 +90,23 @@ def check_training(training: TrainingConfig, model: TokenModelConfig, task: Toke
         if name != "gradient" and getattr(training, name) != field.default
     ]
     if ignored:
-        raise ConfigurationError(f"{', '.join(ignored)}: not for readout {model.kind}, which needs `gradient` alone")
-    options = training.gradient.options
+        raise ConfigurationError(f"{', '.join(ignored)}: not for readout {kind}, which needs `gradient` alone")
+    return training.gradient
+
+
+def check_training(training: TrainingConfig, model: TokenModelConfig, task: Tokens, nodes: int | None) -> None:
+    """Raise `ConfigurationError` where section `training` does not fit the model or the text."""
+    gradient = check_gradient_alone(training, model.kind, "gradient: {epochs: 5, context: 32}")
+    options = gradient.options
     if not harvests(model, task):
         for name in ("shards", "keep_states"):
-            if getattr(training.gradient, name):
+            if getattr(gradient, name):
                 why = "as what it trains lies before them" if not model.harvests else "as the text comes in sentences"
                 raise ConfigurationError(
                     f"gradient.{name} is for states that are computed beforehand, and readout {model.kind} drives its "
                     f"reservoirs in every step, {why}: leave it out"
                 )
-    _check_shards(training.gradient, model, task, nodes)
+    _check_shards(gradient, model, task, nodes)
     for part, tokens in (
         ("training", task.tokens_train),
         ("validation", held_out_of(task, options)),

@@ -85,7 +85,7 @@ def train_on_harvested_states(
             None if held_out is None else harvested(held_out, "validation", 1),
             options=options,
             folder=run.files.training,
-            progress=_told(run),
+            progress=told(run),
         )
         # The test sees the noise that follows, also if all states were there already.
         shards.take_up_noise()
@@ -108,7 +108,7 @@ def train_on_tokens(
             drives.append(str(estimate_training(model, tokens, held_out, options=options)))
             run.say(drives[-1])
             folder = run.files.training / name
-            results.append(train(model, tokens, held_out, options=options, folder=folder, progress=_told(run)))
+            results.append(train(model, tokens, held_out, options=options, folder=folder, progress=told(run)))
     result = replace(results[-1], steps=sum(one.steps for one in results))
     return result, "; then ".join(drives), None if begun else driving.seconds
 
@@ -142,16 +142,17 @@ def _observed(model: TokenModel, driving: _Driving) -> Iterator[None]:
         yield
 
 
-def _told(run: PointRun) -> Callable[[Progress], None]:
+def told(run: PointRun) -> Callable[[Progress], None]:
+    """Tells the run how far a training is, and how many tokens it has seen."""
     seen = 0
 
-    def told(now: Progress) -> None:
+    def say(now: Progress) -> None:
         nonlocal seen
         run.say(now.standing)
         run.add(now.row.tokens - seen)
         seen = now.row.tokens
 
-    return told
+    return say
 
 
 def outputs_of(model: TokenModel, task: Task) -> np.ndarray:

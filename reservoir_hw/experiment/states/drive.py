@@ -9,6 +9,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import NotSupported
 from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.store import Region
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk
 from reservoir_hw.readout import Chunk
 from reservoir_hw.readout.configuration import PrequentialReadout, Readout
@@ -95,10 +96,13 @@ def predict_then_update_into(
 
 def _pieces(
     split: Split, chunk: DriveChunk, states: np.ndarray, *, inputs: bool
-) -> Iterator[tuple[Chunk, tuple[slice, slice]]]:
+) -> Iterator[tuple[Chunk, tuple[Any, Any]]]:
     """What of a chunk can be learned from, without padding, and where in the split it lies (sequences, steps)."""
     place = chunk.place
     if place is None:
+        return
+    if split.at_end:
+        yield from _ends(split, chunk, states, place, inputs=inputs)
         return
     targets = split.targets[place.rows, place.start : place.stop]
     given = chunk.inputs if inputs else None
@@ -111,3 +115,15 @@ def _pieces(
         piece = Chunk(states[one, :length], targets[one, :length], None if given is None else given[one, :length], True)
         number = place.rows.start + row
         yield piece, (slice(number, number + 1), slice(0, length))
+
+
+def _ends(
+    split: Split, chunk: DriveChunk, states: np.ndarray, place: Region, *, inputs: bool
+) -> Iterator[tuple[Chunk, tuple[np.ndarray, np.ndarray]]]:
+    """The last steps of the sequences that end in this chunk, as sequences of one step."""
+    ends = split.ends[place.rows]
+    (rows,) = np.nonzero((place.start <= ends) & (ends < place.stop))
+    if len(rows):
+        at = (rows[:, None], (ends[rows] - place.start)[:, None])
+        there = (place.rows.start + at[0], ends[rows][:, None])
+        yield Chunk(states[at], split.targets[there], chunk.inputs[at] if inputs else None, True), there

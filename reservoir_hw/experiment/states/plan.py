@@ -68,7 +68,8 @@ def plan(
     Training inputs are driven `priming_passes` times before the pass that counts; the test starts from rest with the
     last training inputs as a warm-up, unless it continues the training. At most `max_batch` sequences are driven side
     by side; with `guard_steps` one after the other in a single burst, so many rest inputs (0) between them.
-    Sequences of different lengths are driven whole. The repetitions of a burst follow each other.
+    Sequences of different lengths are driven whole; where their ends alone count, each group only as far as its
+    longest. The repetitions of a burst follow each other.
     """
     if training.continuous:
         if task.train.inputs.shape[0] != task.test.inputs.shape[0]:
@@ -143,7 +144,7 @@ def _chunks(
 
 
 def _kept(name: SplitName, split: Split, rows: slice, chunk_steps: int) -> Iterator[DriveChunk]:
-    for part in _slices(split.inputs.shape[1], chunk_steps):
+    for part in _slices(split.steps_of(rows), chunk_steps):
         yield DriveChunk(split.inputs[rows, part], name, Region(rows, part.start, part.stop))
 
 

@@ -28,11 +28,11 @@ class LinearConfig(StateReadoutConfig):
         """As for every readout; and something must be left to learn from behind the washout."""
         super().check_task(task)
         split = task.train
-        longest = split.inputs.shape[1] if split.lengths is None else int(np.max(split.lengths))
+        longest = 1 if split.at_end else int(np.max(split.ends)) + 1
         if self.washout >= longest:
             raise ConfigurationError(
-                f"washout is {self.washout}, and the longest sequence of the training has {longest} steps: nothing is "
-                "left to learn from"
+                f"washout is {self.washout}, and the longest sequence of the training has {longest} steps that count: "
+                "nothing is left to learn from"
             )
 
     def check_targets(self, targets: np.ndarray) -> None:

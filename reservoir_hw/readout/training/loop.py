@@ -80,12 +80,20 @@ class Noise(Protocol):
         ...
 
 
+def _last_targets(tensors: Sequence[Tensor]) -> int:
+    return int((tensors[-1] >= 0).sum())
+
+
 @dataclass(frozen=True)
 class Evaluation:
-    """The first `count` rows are what a validation loss is the mean over."""
+    """The first `count` rows are what a validation loss is the mean over.
+
+    `counted` says how many targets the loss of a batch is the mean over: by default those of the last tensor.
+    """
 
     rows: Rows
     count: int
+    counted: Callable[[Sequence[Tensor]], int] = _last_targets
 
 
 @dataclass(frozen=True)
@@ -402,7 +410,7 @@ class _Training:
             for first in range(0, evaluation.count, self._options.batch):
                 share = self._share(first, min(first + self._options.batch, evaluation.count))
                 batch = Batch(*evaluation.rows.get(*share, self._fabric.device))
-                counted = int((batch.tensors[-1] >= 0).sum())
+                counted = evaluation.counted(batch.tensors)
                 if counted:
                     # Not through the wrapper: processes may have different numbers of batches.
                     with self._fabric.autocast():

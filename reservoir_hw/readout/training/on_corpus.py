@@ -14,6 +14,7 @@ from reservoir_hw.readout.training.identity import former_fingerprints, layers_o
 from reservoir_hw.readout.training.loop import Evaluation, OnProgress, Rows, TrainingResult, Work, run
 from reservoir_hw.readout.training.noise import NoiseOf
 from reservoir_hw.readout.training.objective import Objective
+from reservoir_hw.readout.training.on_examples import are_examples, work_on_examples
 from reservoir_hw.readout.training.options import TrainingOptions
 from reservoir_hw.readout.training.windows import Windows, checked_tokens, digest_of, evaluation_rows, training_rows
 
@@ -49,6 +50,7 @@ def train(
         Tokens (time,), whole numbers of any width; memory-mapped arrays are read as they are needed. Or documents of
         unequal length: a list of such arrays, or `Documents`. Each document is read from rest; a row of a batch is a
         document, of at most `options.context` + 1 tokens, and every prediction counts alike in the loss of a step.
+        Or examples, for a model with `loss(*batch)`: see `reservoir_hw.readout.training.on_examples`.
     folder
         See `reservoir_hw.readout.training.folder`. Without one nothing is kept but the model.
     optimizer
@@ -78,6 +80,9 @@ def train(
     KeyboardInterrupt
         After Ctrl-C, at the end of the step, with a checkpoint written; a second Ctrl-C does not wait.
     """
+    if are_examples(corpus_train):
+        work = work_on_examples(model, corpus_train, corpus_valid, options, folder)
+        return run(work, options, folder, progress, resume)
     vocabulary = getattr(model, "vocabulary", None)
     training = as_corpus(corpus_train, "corpus_train")
     held_out = None if corpus_valid is None else as_corpus(corpus_valid, "corpus_valid")

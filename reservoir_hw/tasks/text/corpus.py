@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import lzma
-import os
 import re
 import tarfile
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.tasks.datasets import FOLDER_VARIABLE, unpacked
+from reservoir_hw.tasks.datasets import found_file, unpacked
 
 SPACE = re.compile(r"\s")
 LINE = re.compile(r"\n")
@@ -31,7 +30,7 @@ def read_text(paths: Sequence[str], offset: int = 0, limit: int | None = None, m
     end = None if limit is None else offset + limit
     pieces: list[str] = []
     length = 0
-    for piece in (piece for path in paths for piece in _texts_of(_found(path), members)):
+    for piece in (piece for path in paths for piece in _texts_of(found_file(path, "corpus"), members)):
         pieces.append(piece)
         length += len(piece)
         if end is not None and length >= end:
@@ -58,16 +57,6 @@ def cut(text: str, parts: Sequence[float], at: re.Pattern[str] | None = None) ->
         pieces.append(text[begin:end])
         end = begin
     return [text[:end], *reversed(pieces)]
-
-
-def _found(path: str) -> Path:
-    if Path(path).is_file():
-        return Path(path)
-    folder = os.environ.get(FOLDER_VARIABLE)
-    if folder and (Path(folder) / path).is_file():
-        return Path(folder) / path
-    where = f"nor in {FOLDER_VARIABLE}={folder}" if folder else f"and {FOLDER_VARIABLE} names no folder to look in"
-    raise ConfigurationError(f"corpus: there is no file {path} here ({Path.cwd()}), {where}")
 
 
 def _texts_of(path: Path, members: str) -> Iterator[str]:

@@ -1,0 +1,178 @@
+"""Classifiers of sequences: trained by gradients on the sequences of a task and their classes, judged, and kept."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import build_reservoir
+from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
+from reservoir_hw.experiment.run.by_gradients import VALIDATION
+from reservoir_hw.experiment.run.folder import write_array
+from reservoir_hw.experiment.run.text_plan import check_gradient_alone, gradient_of
+from reservoir_hw.experiment.run.text_training import course, told
+from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer, device_records
+from reservoir_hw.experiment.states.record import Recorder
+from reservoir_hw.experiment.states.watch import about_counters
+from reservoir_hw.readout.models.classifier_configuration import ClassifierConfig
+from reservoir_hw.tasks.task import Split, Task
+
+if TYPE_CHECKING:
+    from reservoir_hw.readout.models.gated import SequenceClassifier
+
+# Settings of `gradient` about windows of a text and states that are computed beforehand.
+_OF_TEXTS = ("paper", "context", "stride", "predict", "shards", "shard_epochs", "keep_states", "embedding_rate")
+
+
+class OnLabels(Trainer):
+    """Trains a classifier on whole sequences; what is in its training folder already is gone on with."""
+
+    resumes = True
+
+    def check(self, section: str, config: ExperimentConfig, task: Task) -> None:
+        """One class for each sequence, a reservoir and gradients that fit, and settings that mean something."""
+        model = _model_of(config)
+        if section == "reservoir":
+            model.reservoirs(config.reservoir, task.inputs)
+        elif section == "readout":
+            model.check_task(task)
+            model.check_gradient(config.reservoir, task.inputs)
+        elif section == "training":
+            check_gradient_alone(config.training, model.kind, "gradient: {epochs: 10, batch: 32}")
+            foreign = [name for name in _OF_TEXTS if name in gradient_of(config).model_fields_set]
+            if foreign:
+                raise ConfigurationError(
+                    f"gradient.{', gradient.'.join(foreign)}: for texts and states that are computed beforehand; "
+                    f"readout {model.kind} learns from whole sequences, so leave it out"
+                )
+
+    def check_harvest(self, config: ExperimentConfig) -> None:
+        """Always: the training drives the reservoir."""
+        raise ConfigurationError(
+            f"readout {config.readout.kind} drives its reservoir itself while it is trained: run the experiment"
+        )
+
+    def metrics(self, config: ExperimentConfig, task: Task) -> list[str]:
+        """Those of the task, of what is held out, and the number of trained weights."""
+        validated = [] if task.held_out is None else [VALIDATION]
+        return [*task.evaluate(task.test.targets).metrics, *validated, "parameters"]
+
+    def cost(self, point: Point, task: Task, *, harvest: bool = False) -> Cost:
+        """From the lengths of the sequences."""
+        options = gradient_of(point.config).options
+        steps = options.steps_for(len(task.train.inputs))
+        seen = round(steps * options.windows_per_step * _mean_length(task.train))
+        tested = round(len(task.test.inputs) * _mean_length(task.test))
+        driven = 0
+        if point.config.readout.layers_of_reservoirs:
+            evaluations = -(-steps // (options.evaluation_steps or steps))
+            held = task.held_out
+            held_out = 0 if held is None else round(len(held.inputs) * _mean_length(held))
+            driven = seen + tested + evaluations * held_out
+        return Cost(driven, seen, 0, training_steps=steps)
+
+    def run(self, run: PointRun) -> None:
+        """Open the reservoir, train, judge, and keep weights and outputs."""
+        run.say("opening")
+        with _opened(run) as (model, devices), run.on(devices):
+            _train_and_keep(model, devices, run)
+
+
+def _model_of(config: ExperimentConfig) -> ClassifierConfig:
+    return cast(ClassifierConfig, config.readout)
+
+
+@contextlib.contextmanager
+def _opened(run: PointRun) -> Iterator[tuple[SequenceClassifier, list[Reservoir]]]:
+    """The untrained model of a point around its open reservoir, and the reservoir without its twin."""
+    config, task = run.point.config, run.task
+    model = _model_of(config)
+    with contextlib.ExitStack() as stack:
+        wanted = model.reservoirs(config.reservoir, task.inputs)
+        opened = [stack.enter_context(build_reservoir(one)) for one in wanted]
+        if run.files.record is not None and opened:
+            stack.enter_context(Recorder(opened[0], run.files.record, chunk_steps=config.run.chunk_steps))
+        yield model.build(task.inputs, task.outputs, opened), opened[:1]
+
+
+def _train_and_keep(model: SequenceClassifier, devices: list[Reservoir], run: PointRun) -> None:
+    from reservoir_hw.readout.training.on_corpus import train
+    from reservoir_hw.readout.training.weights_file import save_weights
+
+    config, task, files = run.point.config, run.task, run.files
+    gradient = gradient_of(config)
+    files.training.mkdir(parents=True, exist_ok=True)
+    run.say("training")
+    result = train(
+        model,
+        _Sequences(task.train),
+        None if task.held_out is None else _Sequences(task.held_out),
+        options=gradient.options,
+        folder=files.training,
+        progress=told(run),
+    )
+    run.say("testing")
+    outputs = _outputs(model, task.test, gradient.batch)
+    evaluation = task.evaluate(outputs)
+    if len(result.validation_losses):
+        best = result.best_loss if gradient.keep == "best" else None
+        evaluation.metrics[VALIDATION] = float(result.validation_losses[-1, 1] if best is None else best)
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    evaluation.metrics["parameters"] = float(trained)
+    write_array(files.path_of(files.outputs), outputs)
+    settings = config.readout.model_dump(mode="json", serialize_as_any=True)
+    save_weights(model, files.path_of(files.weights), readout=settings)
+    for device in devices:
+        run.warn(about_counters(device.counters, device.spec))
+    record: dict[str, Any] = {
+        "readout": {"file": files.weights, "outputs": files.outputs, "kind": config.readout.kind, "trained": trained},
+        "training": {
+            "folder": str(files.training.relative_to(files.folder)),
+            "steps": result.steps,
+            "stopped_early": result.stopped_early,
+            "best_step": result.best_step,
+            "tokens_per_s": result.tokens_per_s,
+        },
+    }
+    run.keep(evaluation, {**device_records(devices), **record}, details={"training": course(result, None)})
+
+
+class _Sequences:
+    """The sequences of a split without their padding, each with the number of its class, as `train` takes them."""
+
+    def __init__(self, split: Split) -> None:
+        self._split, self._ends = split, split.ends
+        self._labels = split.targets[np.arange(len(self._ends)), self._ends].argmax(axis=1)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        return self._split.inputs[index, : self._ends[index] + 1], int(self._labels[index])
+
+
+def _outputs(model: SequenceClassifier, split: Split, batch: int) -> np.ndarray:
+    """Outputs (sequences, time, classes), 0 but at the ends. Sequences of like length stand together."""
+    import torch
+
+    from reservoir_hw.readout.models.evaluating import evaluating
+
+    found = np.zeros(split.targets.shape, np.float32)
+    device = model.readout.weight.device
+    with evaluating(model):
+        for first in range(0, len(found), batch):
+            rows = slice(first, first + batch)
+            ends = split.ends[rows]
+            inputs = torch.from_numpy(split.inputs[rows, : ends.max() + 1]).to(device)
+            logits = model(inputs, torch.from_numpy(ends + 1).to(device))
+            found[first + np.arange(len(ends)), ends] = logits.float().cpu().numpy()
+    return found
+
+
+def _mean_length(split: Split) -> float:
+    return float(np.mean(split.ends + 1))

@@ -1,0 +1,163 @@
+"""Classifiers of sequences as an experiment file names them: trained gates around the reservoir, and a GRU."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import AnyReservoirConfig, ReservoirConfig
+from reservoir_hw.readout.configuration import ReadoutConfig
+from reservoir_hw.readout.models.configuration import InputMap
+from reservoir_hw.tasks.task import Task
+
+if TYPE_CHECKING:
+    from reservoir_hw.readout.models.gated import GatedRecurrence, SequenceClassifier
+
+
+class ClassifierConfig(ReadoutConfig):
+    """A `SequenceClassifier`, trained by gradients on sequences with one label each (`training.gradient`).
+
+    A kind adds `kind: Literal["..."]` and its own fields. Equations: Di Sarli, Gallicchio & Micheli 2022, section 4.
+    """
+
+    trained = "on labels"
+
+    seed: NonNegativeInt = Field(default=0, description="of the weights before the training")
+    bias: bool = Field(default=True, description="one for each gate; the equations as printed have none")
+
+    def reservoirs(self, reservoir: ReservoirConfig, inputs: int) -> list[ReservoirConfig]:
+        """The reservoir to open, and its twin if there is one, for a task with so many inputs."""
+        del reservoir, inputs
+        return []
+
+    def check_gradient(self, reservoir: ReservoirConfig, inputs: int) -> None:
+        """Raise `ConfigurationError` where no gradient can pass, as far as the configuration tells."""
+
+    def check_task(self, task: Task) -> None:
+        """Raise `ConfigurationError` for a task that has not one class for each sequence."""
+        if not task.train.at_end:
+            raise ConfigurationError(
+                f"readout {self.kind} learns one class for each sequence, and this task has targets at every step; "
+                "take task kind trec, or a readout such as ridge"
+            )
+
+    def build(self, inputs: int, classes: int, reservoirs: Sequence[Reservoir] = ()) -> SequenceClassifier:
+        """The classifier, untrained, around these open reservoirs. Weights depend on `seed` alone.
+
+        Raises `MissingExtra` without torch.
+        """
+        try:
+            import torch
+        except ImportError as error:
+            raise MissingExtra(
+                f"readout {self.kind} needs torch: pip install 'reservoir-hw[train]' ({error})"
+            ) from error
+        from reservoir_hw.readout.models.gated import SequenceClassifier
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            recurrence = self._recurrence(inputs, reservoirs)
+            if recurrence.inputs != inputs:
+                raise ConfigurationError(
+                    f"the task has {inputs} input channels, and the device leaves {recurrence.inputs} for them beside "
+                    f"those of its {recurrence.nodes} nodes (reservoir.inputs)"
+                )
+            return SequenceClassifier(recurrence, classes)
+
+    @abstractmethod
+    def _recurrence(self, inputs: int, reservoirs: Sequence[Reservoir]) -> GatedRecurrence: ...
+
+
+class GatesConfig(ClassifierConfig):
+    """Trained reset and update gates around the reservoir: Gated ESN RZ."""
+
+    kind: Literal["gates"]
+    candidate: Literal["settable", "driven"] = Field(
+        default="driven", description="settable: the reservoir makes one step from the gated state (a simulation); "
+        "driven: the gated state is fed to it beside the inputs (any device)"
+    )  # fmt: skip
+    reservoir_gradient: Literal["stop", "through", "twin"] = Field(
+        default="stop", description="whether gradients pass the reservoir: not, as it is a differentiable simulation, "
+        "or through its `twin`"
+    )  # fmt: skip
+    twin: AnyReservoirConfig | None = Field(
+        default=None, description="a differentiable simulation of the device, for reservoir_gradient: twin"
+    )
+    input_map: InputMap = Field(default=InputMap(), description="into the range of the device")
+
+    def reservoirs(self, reservoir: ReservoirConfig, inputs: int) -> list[ReservoirConfig]:
+        """With as many inputs as the candidate gives, where the number of nodes is known."""
+        found = [reservoir, *([] if self.twin is None else [self.twin])]
+        return [one if (width := self._width(one, inputs)) is None else one.for_inputs(width) for one in found]
+
+    def check_gradient(self, reservoir: ReservoirConfig, inputs: int) -> None:
+        """Raise `ConfigurationError` where no gradient can pass, as far as the configuration tells."""
+        found = self.reservoirs(reservoir, inputs)
+        differentiated = {"stop": [], "through": found[:1], "twin": found[1:]}[self.reservoir_gradient]
+        for config in differentiated:
+            # What has no such key is a device, or knows when it is opened; on a GPU torch computes anyway.
+            if not getattr(config, "gradients", True) and getattr(config, "device", "cpu") == "cpu":
+                raise ConfigurationError(
+                    f"reservoir_gradient is {self.reservoir_gradient}, but no gradient passes the simulation of kind "
+                    f"{config.kind}: give it gradients: true, or take another policy"
+                )
+
+    def _width(self, reservoir: ReservoirConfig, inputs: int) -> int | None:
+        if self.candidate == "settable":
+            return inputs
+        nodes = getattr(reservoir, "nodes", None)
+        return None if nodes is None else inputs + nodes
+
+    def _recurrence(self, inputs: int, reservoirs: Sequence[Reservoir]) -> GatedRecurrence:
+        from reservoir_hw.readout.models.gated import DrivenCandidate, GatedRecurrence, SettableCandidate
+        from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
+
+        del inputs
+        device, *twins = reservoirs
+        settings: dict[str, Any] = self.input_map.model_dump()
+        layer = ReservoirLayer(
+            device, gradient=self.reservoir_gradient, twin=twins[0] if twins else None, **settings
+        )  # fmt: skip
+        candidate = SettableCandidate(layer) if self.candidate == "settable" else DrivenCandidate(layer)
+        return GatedRecurrence(candidate, bias=self.bias)
+
+    @property
+    def label(self) -> str:
+        """RZ: the gates that are trained."""
+        return "RZ"
+
+    @model_validator(mode="after")
+    def _twin_where_it_is_used(self) -> Self:
+        if (self.twin is not None) != (self.reservoir_gradient == "twin"):
+            raise ValueError("`twin:` and reservoir_gradient: twin belong together")
+        return self
+
+
+class TrainedGruConfig(ClassifierConfig):
+    """Gates around a candidate that is trained, too: the GRU of Di Sarli et al. 2022, one bias for each gate."""
+
+    kind: Literal["gru"]
+    needs_reservoir = False
+
+    nodes: PositiveInt
+
+    @property
+    def label(self) -> str:
+        """GRU(nodes)."""
+        return f"GRU({self.nodes})"
+
+    @property
+    def layers_of_reservoirs(self) -> int:
+        """None."""
+        return 0
+
+    def _recurrence(self, inputs: int, reservoirs: Sequence[Reservoir]) -> GatedRecurrence:
+        from reservoir_hw.readout.models.gated import GatedRecurrence, TrainedCandidate
+
+        del reservoirs
+        return GatedRecurrence(TrainedCandidate(inputs, self.nodes, bias=self.bias), bias=self.bias)

@@ -1,0 +1,1 @@
+"""TREC: what a question asks for."""

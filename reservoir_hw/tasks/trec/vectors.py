@@ -74,8 +74,7 @@ def _found(wanted: set[str], path: Path) -> dict[str, np.ndarray]:
 def _lines(path: Path) -> Iterator[IO[str]]:
     try:
         with _OPENERS.get(path.suffix, open)(path, "rb") as file:
-            yield io.TextIOWrapper(file, encoding="utf-8")
+            # Some files have a few words in other encodings.
+            yield io.TextIOWrapper(file, encoding="utf-8", errors="replace")
     except _DAMAGE as error:
         raise ConfigurationError(f"{path} cannot be unpacked ({error}): it is damaged, copy it again.") from error
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"vectors: {path} is not text in UTF-8 ({error})") from error

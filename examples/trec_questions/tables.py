@@ -1,0 +1,197 @@
+"""Make the tables of the README and the figure from the rows of finished runs.
+
+    python examples/trec_questions/tables.py
+
+`rows/NAME.json` is what `collect.py` has kept of the run of `NAME.yaml` and of the search before it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.core.figure_style import colours, new_figure
+from reservoir_hw.core.statistics import t_quantile
+
+HERE = Path(__file__).resolve().parent
+MODELS = {"esn": "ESN", "gated": "Gated ESN", "leaky": "leaky ESN", "rz": "Gated ESN RZ", "gru": "GRU"}
+"""In the order of the paper's Table 2 and Figure 3."""
+UNTRAINED = ("esn", "gated", "leaky")
+
+# Di Sarli et al. 2022, Tables 3 and 4: mean, standard deviation and maximum; spectral radius and norm.
+PUBLISHED_GATES = {"reset": (0.4997, 0.0761, 0.9993), "update": (0.5000, 0.0108, 0.6488)}
+PUBLISHED_MATRICES = {
+    "esn": {"state": (1.35, 76.38)},
+    "gated": {"state": (5.30, 297.92), "reset": (0.28, 15.70), "update": (0.06, 3.37)},
+    "leaky": {"state": (0.02, 1.16)},
+    "rz": {"state": (7.62, 9.18), "reset": (8.16, 14.57), "update": (7.59, 25.31)},
+    "gru": {"state": (4.52, 10.06), "reset": (1.69, 7.86), "update": (2.78, 11.91)},
+}
+
+
+def values(found: dict[str, Any], metric: str) -> np.ndarray:
+    """The metric by seed."""
+    return np.array([row["metrics"][metric] for row in sorted(found["rows"], key=lambda row: row["seed"])])
+
+
+def spread(numbers: Any, form: str) -> str:
+    """Mean ± standard deviation."""
+    return f"{np.mean(numbers):{form}} ± {np.std(numbers, ddof=1):{form}}"
+
+
+def interval(differences: np.ndarray) -> str:
+    """Mean and 95 % interval (Student) of paired differences."""
+    half = t_quantile(0.975, len(differences) - 1) * differences.std(ddof=1) / len(differences) ** 0.5
+    return f"{differences.mean():+.3f} [{differences.mean() - half:+.3f}, {differences.mean() + half:+.3f}]"
+
+
+def table(header: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    """Markdown."""
+    return ["| " + " | ".join(line) + " |" for line in (header, ["---"] * len(header), *body)]
+
+
+def weights(found: dict[str, Any]) -> int:
+    """Trained weights: those of the ridge readout have six classes and no bias in the paper's count, and one here."""
+    metrics = found["rows"][0]["metrics"]
+    return round(metrics.get("parameters", 6 * found["reservoir"].get("nodes", 0) + 6))
+
+
+def results(runs: dict[str, Any]) -> list[str]:
+    """Accuracy, weights and times of each model."""
+    base = np.mean([row["processor_seconds"] for row in runs["esn"]["rows"]])
+    body = []
+    for name, found in runs.items():
+        took = np.mean([row["processor_seconds"] for row in found["rows"]])
+        nodes = found["reservoir"].get("nodes") or found["readout"]["nodes"]
+        body.append(
+            [
+                MODELS[name],
+                f"{nodes:,}",
+                f"{weights(found):,}",
+                spread(values(found, "accuracy"), ".3f"),
+                spread(values(found, "accuracy/unseen"), ".3f"),
+                f"{took:.1f} s",
+                f"{took / base:.2f}",
+            ]
+        )
+    header = ["model", "nodes", "trained weights", "accuracy", "without the 10", "processor time", "of the ESN's"]
+    return table(header, body)
+
+
+def best_untrained(runs: dict[str, Any]) -> str:
+    """The untrained model of the best mean on the test, which is generous to it."""
+    return max(UNTRAINED, key=lambda name: values(runs[name], "accuracy").mean())
+
+
+def differences(runs: dict[str, Any]) -> list[str]:
+    """Paired by seed."""
+    pairs = [("rz", best_untrained(runs)), ("rz", "gru"), ("gru", best_untrained(runs)), ("gated", "esn")]
+    pairs += [("leaky", "gated"), ("leaky", "esn")]
+    body = []
+    for one, other in dict.fromkeys(pairs):
+        count = min(len(runs[one]["rows"]), len(runs[other]["rows"]))
+        both = [
+            interval(values(runs[one], metric)[:count] - values(runs[other], metric)[:count])
+            for metric in ("accuracy", "accuracy/unseen")
+        ]
+        body.append([f"{MODELS[one]} - {MODELS[other]}", str(count), *both])
+    return table(["difference", "seeds", "accuracy", "without the 10"], body)
+
+
+def searches(runs: dict[str, Any]) -> list[str]:
+    """How many trials, what the best had, and what it reached on the questions that were held out."""
+    body = []
+    for name, found in runs.items():
+        trials = [trial for trial in found["trials"] if trial["objective"] is not None]
+        best = max(trials, key=lambda trial: trial["objective"])
+        chosen = ", ".join(f"{key.rpartition('.')[2]} {_short(value)}" for key, value in best["values"].items())
+        body.append([MODELS[name], str(len(trials)), f"{best['objective']:.3f}", chosen])
+    return table(["model", "trials", "best, validation", "its settings"], body)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def gates(runs: dict[str, Any]) -> list[str]:
+    """The paper's Table 3."""
+    body = []
+    for gate, printed in PUBLISHED_GATES.items():
+        ours = runs["gated"]["gates"][gate]
+        mine = [f"{ours[key]:.4f}" for key in ("mean", "std", "max")]
+        body.append([f"{gate} gate", *(f"{own} ({other:.4f})" for own, other in zip(mine, printed, strict=True))])
+    return table(["", "mean", "standard deviation", "maximum"], body)
+
+
+def matrices(runs: dict[str, Any]) -> list[str]:
+    """The paper's Table 4."""
+    body = []
+    for name, found in runs.items():
+        cells = []
+        for part in ("state", "reset", "update"):
+            measured = [row["matrices"][part] for row in found["rows"] if part in row["matrices"]]
+            for place, key in enumerate(("radius", "norm")):
+                mean = np.mean([one[key] for one in measured]) if measured else None
+                cells.append("–" if mean is None else f"{mean:.2f} ({PUBLISHED_MATRICES[name][part][place]:.2f})")
+        body.append([MODELS[name], *cells])
+    header = ["model", "ρ(Ŵ)", "‖Ŵ‖", "ρ(Ŵʳ)", "‖Ŵʳ‖", "ρ(Ŵᶻ)", "‖Ŵᶻ‖"]
+    return table(header, body)
+
+
+def draw(runs: dict[str, Any]) -> Any:
+    """Accuracy and time of each model (the paper's Figure 3)."""
+    figure = new_figure(9.5, 4.0)
+    left, right = figure.subplots(1, 2)
+    for height, ((name, found), colour) in enumerate(zip(runs.items(), colours(len(runs)), strict=True)):
+        accuracy = values(found, "accuracy")
+        took = np.array([row["processor_seconds"] for row in found["rows"]])
+        left.plot(accuracy, np.full(len(accuracy), height), "o", color=colour, markersize=4, alpha=0.5)
+        left.errorbar(accuracy.mean(), height, xerr=accuracy.std(ddof=1), fmt="s", color=colour, capsize=4)
+        left.annotate(
+            f"{accuracy.mean():.3f}", (accuracy.mean(), height), xytext=(0, 9), textcoords="offset points", ha="center"
+        )
+        right.barh(height, took.mean(), xerr=took.std(ddof=1), color=colour, height=0.6, capsize=3)
+        right.annotate(
+            f" {took.mean():.0f} s", (took.mean() + took.std(ddof=1), height), va="center", xytext=(3, 0),
+            textcoords="offset points",
+        )  # fmt: skip
+        del name
+    for axes in (left, right):
+        axes.set_yticks(range(len(runs)), [MODELS[name] for name in runs])
+        axes.set_ylim(len(runs) - 0.5, -0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="x", color="0.92")
+        axes.set_axisbelow(True)
+    right.set_xlim(right=1.18 * right.get_xlim()[1])
+    left.set_xlabel("accuracy on 500 questions: each seed, mean ± standard deviation")
+    right.set_xlabel("processor time of one seed, training and test (s)")
+    figure.suptitle("What does a question ask for? About 19,400 trained weights each, ten seeds")
+    return figure
+
+
+def main() -> None:
+    """Write README.md and the figure."""
+    runs = {name: json.loads((HERE / "rows" / f"{name}.json").read_text()) for name in MODELS}
+    parts = {
+        "results": results(runs),
+        "differences": differences(runs),
+        "searches": searches(runs),
+        "gates": gates(runs),
+        "matrices": matrices(runs),
+    }
+    text = (HERE / "README.md").read_text()
+    for name, lines in parts.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+        head, _, rest = text.partition(begin)
+        _, _, tail = rest.partition(end)
+        text = head + begin + "\n".join(lines) + "\n" + end + tail
+    (HERE / "README.md").write_text(text)
+    draw(runs).savefig(HERE / "accuracy.png", dpi=110)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""What every readout says about itself in an experiment file: the classical ones, and language models."""
+"""What every readout says about itself in an experiment file: the classical ones, language models, classifiers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class ReadoutConfig(Config):
     """The base of all readouts. A kind adds `kind: Literal["..."]` and its own fields.
 
     Derive from `StateReadoutConfig` for a readout that learns from states, from `readout.models.configuration.
-    ModelConfig` for a language model.
+    ModelConfig` for a language model, from `readout.models.classifier_configuration.ClassifierConfig` for a classifier of
+    sequences.
     """
 
     kind: Any

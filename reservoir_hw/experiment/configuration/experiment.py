@@ -57,7 +57,7 @@ class TrainingConfig(Config):
         description="all sequences in one burst, with this many rest inputs (0) between; null: a reset before each",
     )
     gradient: Annotated[GradientConfig | None, NO_INFLUENCE_ON_STATES] = Field(
-        default=None, description="how a language model is trained; it needs nothing else of this section"
+        default=None, description="how a language model or a classifier is trained; it needs nothing else of this section"
     )
 
 
@@ -92,7 +92,7 @@ class RunConfig(Config):
     )
     record: str | None = Field(default=None, description="write inputs and states of the run there, as a trace")
     resume: str | None = Field(
-        default=None, description="language models: the folder of a run that was interrupted, to go on with"
+        default=None, description="trainings by gradients: the folder of a run that was interrupted, to go on with"
     )
     generate: SampleConfig | None = Field(
         default=None, description="a text that each language model writes in the end; {} takes the defaults"

@@ -1,4 +1,4 @@
-"""The section `training.gradient`: how a language model is trained."""
+"""The section `training.gradient`: how a language model, or a classifier of sequences, is trained."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Experiment:
 
         `on_row` is called with every finished row of a point; what it raises ends the run. Without `report` no figures
         are drawn. Without `progress` it is shown in a terminal or a notebook. After a fault or Ctrl-C the finished rows
-        are in the folder and in `self.result`, and the error goes on to the caller. Trainings of language models go on
+        are in the folder and in `self.result`, and the error goes on to the caller. Trainings by gradients go on
         where they were if `run.resume` names that folder. `accept_change` is why a device may report other settings
         than when its states were harvested; without it that is an error.
         """

@@ -17,8 +17,7 @@ class ReadoutConfig(Config):
     """The base of all readouts. A kind adds `kind: Literal["..."]` and its own fields.
 
     Derive from `StateReadoutConfig` for a readout that learns from states, from `readout.models.configuration.
-    ModelConfig` for a language model, from `readout.models.classifier_configuration.ClassifierConfig` for a classifier of
-    sequences.
+    ModelConfig` for a language model, from `ClassifierConfig` beside it for a classifier of sequences.
     """
 
     kind: Any

@@ -57,7 +57,7 @@ class TrainingConfig(Config):
         description="all sequences in one burst, with this many rest inputs (0) between; null: a reset before each",
     )
     gradient: Annotated[GradientConfig | None, NO_INFLUENCE_ON_STATES] = Field(
-        default=None, description="how a language model or a classifier is trained; it needs nothing else of this section"
+        default=None, description="how a language model or a classifier is trained; it needs nothing else in here"
     )
 
 

@@ -3,7 +3,8 @@
 A data set is whatever has `__len__` and `__getitem__`, such as `torch.utils.data.Dataset`. An item is a tuple of
 arrays, tensors or numbers: what `model.loss` takes, for one example, targets in the second place. Items whose first
 tensors differ in length are padded with 0 behind, and `loss` gets their lengths (batch,) as one argument more. They
-stand in batches of like length. The order depends on the seed and the position alone.
+stand in batches of like length. The order depends on the seed and the position alone. Every item is read once before
+the training, for its length.
 
 An iterable gives batches as `model.loss` takes them, and the same ones each time that it is asked. Each is a batch of a
 step, whatever `batch` of the options says.

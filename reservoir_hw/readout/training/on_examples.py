@@ -31,6 +31,7 @@ from reservoir_hw.readout.training.objective import Objective
 from reservoir_hw.readout.training.options import TrainingOptions
 from reservoir_hw.readout.training.windows import Order, drawn
 
+
 class Examples(Protocol):
     """A data set with an index."""
 

@@ -55,7 +55,7 @@ def table(header: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
 
 
 def weights(found: dict[str, Any]) -> int:
-    """Trained weights: those of the ridge readout have six classes and no bias in the paper's count, and one here."""
+    """Trained weights; a ridge readout has one for each node and a bias, for each of six classes."""
     metrics = found["rows"][0]["metrics"]
     return round(metrics.get("parameters", 6 * found["reservoir"].get("nodes", 0) + 6))
 

@@ -33,7 +33,7 @@ def one_thread() -> Any:
 
 def settings(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     return {
-        "task": {"kind": "trec", "width": 6, "limit": 400},
+        "task": {"kind": "trec", "width": 6, "limit": 150},
         "reservoir": {"kind": "esn", "nodes": 5, "input_scaling": 0.3, "gradients": True},
         "readout": {"kind": "gates", "candidate": "settable", "reservoir_gradient": "through"},
         "training": {"gradient": {"epochs": 2, "batch": 32, "learning_rate": 0.02, "accelerator": "cpu"}},

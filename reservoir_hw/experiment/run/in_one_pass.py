@@ -62,8 +62,8 @@ class InOnePass(Trainer):
         elif section == "training" and config.training.gradient is not None and not _trains_baselines(config):
             raise ConfigurationError(
                 f"gradient: readout {readout.kind} is not trained by gradients; remove it, or take one of the "
-                "readouts linear, low_rank, attention and laerc for texts, gates and gru for sequences with labels, or a "
-                "baseline that is"
+                "readouts linear, low_rank, attention and laerc for texts, gates and gru for sequences with labels, or "
+                "a baseline that is"
             )
 
     def drive_of(self, point: Point, task: Task) -> str | None:

@@ -80,9 +80,10 @@ def train(
     KeyboardInterrupt
         After Ctrl-C, at the end of the step, with a checkpoint written; a second Ctrl-C does not wait.
     """
+    hooks = Hooks(model, optimizer, schedule, evaluate, on_row)
     if are_examples(corpus_train):
         work = work_on_examples(model, corpus_train, corpus_valid, options, folder)
-        return run(work, options, folder, progress, resume)
+        return run(work, options, folder, progress, resume, hooks)
     vocabulary = getattr(model, "vocabulary", None)
     training = as_corpus(corpus_train, "corpus_train")
     held_out = None if corpus_valid is None else as_corpus(corpus_valid, "corpus_valid")
@@ -104,7 +105,6 @@ def train(
         noise=NoiseOf(reservoirs),
         names=former_fingerprints(reservoirs),
     )
-    hooks = Hooks(model, optimizer, schedule, evaluate, on_row)
     return run(work, options, folder, progress, resume, hooks)
 
 

@@ -113,6 +113,7 @@ def test_around_a_served_device(tmp_path: Path) -> None:
             Experiment(driven).run(report=False)
 
 
+@pytest.mark.slow
 def test_is_swept(tmp_path: Path) -> None:
     searched = settings(tmp_path)
     searched["task"]["judge"] = "validation"

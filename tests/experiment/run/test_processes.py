@@ -138,12 +138,10 @@ def test_one_of_two_is_killed_and_they_go_on(file: Path) -> None:
             time.sleep(0.05)
         second = max(_workers(process.pid))
         os.kill(second, signal.SIGKILL)
-        _, errors = process.communicate(timeout=60)
+        process.communicate(timeout=60)
     assert process.returncode != 0
     folder = only_folder(file)
     assert json.loads((folder / "metrics.json").read_text())["status"] in ("failed", "interrupted")
-    assert f"--set run.resume={folder}" in errors
-    assert "another process of this run has ended" in errors
     resumed = [file, *more, "--set", f"run.resume={folder}"]
     done("bash", SCRIPTS / "torchrun.sbatch", *resumed, **slurm(file.parent, SLURM_NTASKS=1, SLURM_CPUS_PER_TASK=2))
     check_equal(metrics(only_folder(file)), alone(file, **steps))

@@ -81,6 +81,20 @@ def test_points_that_were_run_apart_make_the_result_of_one_process(tmp_path: Pat
         np.testing.assert_array_equal(result.outputs(1), whole.outputs(1))
 
 
+@pytest.mark.slow
+def test_an_array_of_jobs(tmp_path: Path) -> None:
+    """Each job of the array runs a point; afterwards they are merged."""
+    file = written(tmp_path, FILE.replace("task.seed: [0, 1], ", ""))
+    script = Path(reservoir_hw.__file__).parents[1] / "examples" / "scale" / "points.sbatch"
+    search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": search, "PYTHONPATH": str(Path(reservoir_hw.__file__).parents[1])}
+    for number in range(2):
+        job = {**environment, "SLURM_ARRAY_TASK_ID": str(number)}
+        subprocess.run(["bash", script, file], cwd=tmp_path, env=job, check=True, capture_output=True)
+    folders = sorted((tmp_path / "runs" / "points").iterdir())
+    assert found(experiment(file).merge(folders)) == found(experiment(file).run(report=False))
+
+
 def test_folders_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     file = written(tmp_path, FILE.replace("task.seed: [0, 1], ", ""))
     first, again = (experiment(file, {"run.point": 0}).run(report=False).folder for _ in range(2))

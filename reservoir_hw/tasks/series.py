@@ -9,8 +9,8 @@ from reservoir_hw.tasks.task import Split
 
 def one_sequence(inputs: np.ndarray, targets: np.ndarray) -> Split:
     """A split of one sequence, from (time,) or (time, channels) each."""
-    steps = len(inputs)
-    return Split(*(series.reshape(1, steps, -1).astype(np.float32) for series in (inputs, targets)))
+    first, second = (series.reshape(1, len(inputs), -1).astype(np.float32) for series in (inputs, targets))
+    return Split(first, second)
 
 
 def nmse(outputs: np.ndarray, targets: np.ndarray) -> float:

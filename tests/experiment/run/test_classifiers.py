@@ -129,6 +129,8 @@ def test_is_swept(tmp_path: Path) -> None:
     }
     found = sweep(searched)
     assert [trial.problem for trial in found.trials] == ["", ""]
+    assert found.best is not None
+    assert found.best.objective is not None
     assert 0 < found.best.objective < 1
 
 

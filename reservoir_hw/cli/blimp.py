@@ -14,6 +14,9 @@ from reservoir_hw.cli.show import own_stdout, print_result, progress_bar
 def blimp(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder with a trained language model.")],
     row: Annotated[int | None, typer.Option("--row", metavar="N", help="Which row of the run.")] = None,
+    baseline: Annotated[
+        int | None, typer.Option("--baseline", metavar="N", help="Which trained baseline of the run, from 0.")
+    ] = None,
     data: Annotated[
         Path | None,
         typer.Option("--data", metavar="DIR", help="Folder with BLiMP.zip. (default: blimp in RESERVOIR_HW_DATA)"),
@@ -31,5 +34,5 @@ def blimp(
     from reservoir_hw.experiment.deploy.blimp import blimp as judge
 
     with own_stdout(json), progress_bar() as progress:
-        result = judge(run, row=row, data=data, most=most, progress=progress)
+        result = judge(run, row=row, baseline=baseline, data=data, most=most, progress=progress)
     print_result(result, json=json)

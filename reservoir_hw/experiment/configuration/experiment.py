@@ -160,6 +160,11 @@ class Point:
         return " ".join([*self._reservoir, *model, *shown])
 
     @property
+    def values_of_task(self) -> dict[str, Any]:
+        """What varies the task."""
+        return {key: value for key, value in self.values.items() if key.startswith("task.")}
+
+    @property
     def name(self) -> str:
         """What is at work, for people: the reservoir, or the model where there is none."""
         return " ".join(self._reservoir) or self.config.readout.label
@@ -204,6 +209,25 @@ def drop_baselines(document: Document) -> None:
         readout: Any = _kind_of(document, ("readout",), "readouts")
         if not issubclass(readout, TokenModelConfig):
             document.data.get("training", {}).pop("gradient", None)
+
+
+def trained_baselines(point: Point) -> list[Point]:
+    """A point for each baseline that is trained by gradients, if this is the first point with its task."""
+    config = point.config
+    wanted = [one for one in config.baselines if isinstance(one, TokenModelConfig)] if point.begins_task else []
+    gradient = config.training.gradient
+    if gradient is not None:
+        # How the readout gets its states is none of their business.
+        gradient = gradient.model_copy(update={"shards": None, "keep_states": False})
+    training = TrainingConfig(gradient=gradient)
+    return [
+        Point(
+            point.values_of_task,
+            config.model_copy(update={"readout": baseline, "training": training}),
+            point.task_number * len(wanted) + number,
+        )
+        for number, baseline in enumerate(wanted)
+    ]
 
 
 def grid(document: Document) -> list[Point]:

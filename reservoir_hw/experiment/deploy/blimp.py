@@ -15,7 +15,7 @@ from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.tokenizer import BpeTokenizer
 from reservoir_hw.experiment.deploy.minimal_pairs import PUBLISHED, Paradigm, read_blimp
-from reservoir_hw.experiment.deploy.trained import trained_row
+from reservoir_hw.experiment.deploy.trained import trained_baseline, trained_row
 from reservoir_hw.experiment.run.by_gradients import model_of, opened_model
 from reservoir_hw.experiment.run.folder import new_run_folder
 from reservoir_hw.experiment.run.report import write_report
@@ -129,6 +129,7 @@ def blimp(
     run: str | Path,
     *,
     row: int | None = None,
+    baseline: int | None = None,
     data: str | Path | None = None,
     most: int | None = None,
     progress: Progress | None = None,
@@ -137,8 +138,8 @@ def blimp(
 
     Parameters
     ----------
-    run, row
-        A run folder, and which of its rows; by default the only one.
+    run, row, baseline
+        A run folder, and which of its rows, by default the only one; or which of its trained baselines, from 0.
     data
         The folder with `BLiMP.zip`; by default `blimp` in that of `RESERVOIR_HW_DATA`.
     most
@@ -151,7 +152,7 @@ def blimp(
     from reservoir_hw.readout.models.sentences import log_probabilities
     from reservoir_hw.readout.training import load_weights
 
-    trained = trained_row(run, row)
+    trained = trained_row(run, row) if baseline is None else trained_baseline(run, baseline)
     config = trained.point.config
     if not isinstance(config.readout, TokenModelConfig):
         raise ConfigurationError(f"{run}: readout {config.readout.kind} is no language model, and has no sentences")

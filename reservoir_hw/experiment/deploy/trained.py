@@ -11,7 +11,8 @@ from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir_config import reservoir_section
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.experiment.configuration.experiment import Point, grid, parse_experiment
+from reservoir_hw.experiment.configuration.experiment import Point, grid, parse_experiment, trained_baselines
+from reservoir_hw.experiment.run.trainer import RowFiles
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,7 @@ def trained_row(run: str | Path, row: int | None = None, *, reservoir: str | Pat
 
     Raises `ConfigurationError` if `run` is no run folder, or does not have that row.
     """
-    folder = Path(run)
-    if not (folder / "experiment.yaml").is_file():
-        raise ConfigurationError(f"{folder} is not the folder of a run: it has no experiment.yaml")
-    provenance = _provenance(folder)
+    folder, provenance = _opened(run)
     rows = provenance["rows"]
     if not rows:
         raise ConfigurationError(
@@ -89,6 +87,31 @@ def trained_row(run: str | Path, row: int | None = None, *, reservoir: str | Pat
     if point.config.readout.layers_of_reservoirs and "identity" not in rows[row].get("reservoir", {}):
         raise ConfigurationError(f"{folder}: row {row} ({points[row].label}) was not finished")
     return TrainedRow(folder, row, points[row].label, point, rows[row], provenance)
+
+
+def trained_baseline(run: str | Path, number: int) -> TrainedRow:
+    """A baseline of a run folder that was trained by gradients, counted in the order of the file.
+
+    Raises `ConfigurationError` as `trained_row`.
+    """
+    folder, provenance = _opened(run)
+    points = [one for point in grid(Document.from_file(folder / "experiment.yaml")) for one in trained_baselines(point)]
+    records = {one["readout"]["file"]: one for one in provenance.get("baselines", [])}
+    known = "".join(f"\n  {one.number}  {one.label}" for one in points) or " no trained baselines"
+    if not 0 <= number < len(points):
+        raise ConfigurationError(f"{folder} has no trained baseline {number}; it has{known}")
+    record = records.get(RowFiles(folder, f"baseline-{number:03d}").weights)
+    if record is None:
+        raise ConfigurationError(f"{folder}: baseline {number} ({points[number].label}) was not finished")
+    return TrainedRow(folder, number, points[number].label, points[number], record, provenance)
+
+
+def _opened(run: str | Path) -> tuple[Path, dict[str, Any]]:
+    """The run folder, and its provenance."""
+    folder = Path(run)
+    if not (folder / "experiment.yaml").is_file():
+        raise ConfigurationError(f"{folder} is not the folder of a run: it has no experiment.yaml")
+    return folder, _provenance(folder)
 
 
 def _provenance(folder: Path) -> dict[str, Any]:

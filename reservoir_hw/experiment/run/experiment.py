@@ -18,9 +18,9 @@ from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import (
     ExperimentConfig,
     Point,
-    TrainingConfig,
     grid,
     parse_experiment,
+    trained_baselines,
 )
 from reservoir_hw.experiment.run.by_gradients import ByGradients
 from reservoir_hw.experiment.run.estimate import Estimate, estimate
@@ -108,7 +108,7 @@ class Experiment:
         if harvest:
             return estimate(_costs(self._points_to_harvest(), harvest=True), kept=True)
         points = self._checked_points()
-        return estimate(_costs([*self._trained_baselines(points), *points]))
+        return estimate(_costs([*_trained_baselines(points), *points]))
 
     def measured_estimate(self, for_s: float = 5.0) -> Estimate:
         """As `estimate`, with processor time and memory of the run, from a speed that is measured for about `for_s`.
@@ -117,7 +117,7 @@ class Experiment:
         drives a device, which is not opened. Baselines that are not trained are not counted.
         """
         points = self._checked_points()
-        work = [*self._trained_baselines(points), *points]
+        work = [*_trained_baselines(points), *points]
         costs = _costs(work)
         alike: dict[str, list[tuple[Point, Task, Cost]]] = {}
         for (point, task), (_, cost) in zip(work, costs, strict=True):
@@ -184,7 +184,7 @@ class Experiment:
         if processes.is_first:
             write_yaml(folder / "experiment.yaml", resolved)
         result.save()
-        trained = self._trained_baselines(points)
+        trained = _trained_baselines(points)
         counter = StepCounter(progress, sum(cost.progress_steps for _, cost in _costs([*trained, *points])))
         together, found = _together(points), {}
 
@@ -277,16 +277,6 @@ class Experiment:
         result.save()
         return result
 
-    def _trained_baselines(self, points: Sequence[tuple[Point, Task]]) -> list[tuple[Point, Task]]:
-        """A point for each baseline that is trained by gradients, and each task."""
-        wanted = [one for one in self.config.baselines if isinstance(one, TokenModelConfig)]
-        return [
-            (Point(_of_task(point), _with_baseline(point.config, one), point.task_number * len(wanted) + number), task)
-            for point, task in points
-            if point.begins_task
-            for number, one in enumerate(wanted)
-        ]
-
     def metrics_on(self, task: Task) -> list[str]:
         """Names of the metrics that all rows on this task have."""
         one_of_each = {point.config.readout.trained: point for point in self.points}.values()
@@ -307,7 +297,7 @@ class Experiment:
                 if isinstance(baseline, BaselineConfig):
                     with self._naming("baselines"):
                         baseline.check_task(task)
-        for point, task in self._trained_baselines(points):
+        for point, task in _trained_baselines(points):
             with self._naming("baselines"):
                 for section in ("readout", "training"):
                     _trainer(point).check(section, point.config, task)
@@ -429,17 +419,9 @@ def _run_baseline(config: BaselineConfig, task: Task, point: Point) -> Row:
         evaluation = config.evaluate(task)
     except ReservoirError as error:
         raise type(error)(f"baseline {config.kind}: {error}") from error
-    return Row(config.label, _of_task(point), evaluation)
+    return Row(config.label, point.values_of_task, evaluation)
 
 
-def _with_baseline(config: ExperimentConfig, baseline: TokenModelConfig) -> ExperimentConfig:
-    """The experiment of this model. How the readout gets its states is none of its business."""
-    gradient = config.training.gradient
-    if gradient is not None:
-        gradient = gradient.model_copy(update={"shards": None, "keep_states": False})
-    return config.model_copy(update={"readout": baseline, "training": TrainingConfig(gradient=gradient)})
-
-
-def _of_task(point: Point) -> dict[str, Any]:
-    """What of a point varies the task."""
-    return {key: value for key, value in point.values.items() if key.startswith("task.")}
+def _trained_baselines(points: Sequence[tuple[Point, Task]]) -> list[tuple[Point, Task]]:
+    """A point for each baseline that is trained by gradients, and each task."""
+    return [(baseline, task) for point, task in points for baseline in trained_baselines(point)]

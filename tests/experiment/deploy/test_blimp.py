@@ -33,6 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "task": {"kind": "text", "corpus": str(folder / "text.txt"), "validation": 0.0, "test": 0.1},
         "readout": {"kind": "esn_lm", "nodes": 16, "weights": "dense", "train_input": True, "dropout": 0.0},
         "training": {"gradient": {"epochs": 2, "context": 16, "batch": 16, "learning_rate": 0.02}},
+        "baselines": ["bigram", {"kind": "lstm", "hidden": 4}],
         "run": {"folder": str(folder / "runs")},
     }
     with zipfile.ZipFile(folder / "BLiMP.zip", "w") as archive:
@@ -87,6 +88,11 @@ def test_accuracies_against_independent_counts(run: Path) -> None:
     assert {path.name for path in (result.folder / "figures").iterdir()} == {"by_phenomenon.png", "by_phenomenon.pdf"}
     done = call_here("blimp", run, "--data", folder, "--most", "2", "--json", cwd=folder)
     assert json.loads(done.stdout)["pairs"] == 4
+    other = blimp(run, baseline=0, data=folder)
+    assert set(other.scores) == {"lstm(4)", UNTRAINED, BIGRAM, UNIGRAM, SHORTER}
+    np.testing.assert_array_equal(other.scores[BIGRAM]["order"], result.scores[BIGRAM]["order"])
+    with pytest.raises(ConfigurationError, match=r"no trained baseline 1; it has\n  0  lstm\(4\)"):
+        blimp(run, baseline=1, data=folder)
 
 
 def test_what_cannot_be_judged(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

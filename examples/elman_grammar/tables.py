@@ -75,7 +75,7 @@ def overall(found: Rows) -> list[str]:
     for label, rows in found.items():
         cells = [f"{values(rows, name).mean():.3f} ± {values(rows, name).std(ddof=1):.3f}" for name in OVERALL]
         took = [row["processor_seconds"] for row in rows if "processor_seconds" in row]
-        body.append([label, str(len(rows)), *cells, f"{np.mean(took):.0f} s" if took else "–"])
+        body.append([label, str(len(rows)), *cells, f"{np.mean(took):.1f} s" if took else "–"])
     return table(["model", "runs", *OVERALL.values(), "processor time"], body)
 
 

@@ -14,12 +14,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+import torch
+
 from reservoir_hw.backends.simulated.nonidealities.configuration import Nonidealities
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig
 from reservoir_hw.experiment.deploy.trained import TrainedRow, trained_row
 from reservoir_hw.experiment.run.by_gradients import model_of, opened_model
 from reservoir_hw.experiment.run.text_plan import gradient_of
-from reservoir_hw.experiment.run.text_training import evaluated
+from reservoir_hw.readout.models.evaluating import evaluating
 from reservoir_hw.readout.training import load_weights
 from reservoir_hw.tasks.task import Tokens
 
@@ -37,7 +40,7 @@ def departures(row: TrainedRow) -> dict[str, float]:
 
 
 def loss_on(row: TrainedRow, reservoir: dict[str, float], text: Tokens) -> float:
-    """Of the trained model, on a reservoir with these departures."""
+    """Of the trained model over whole windows of the test, from rest, on a reservoir with these departures."""
     sections: dict[str, Any] = {"seed": NOISE_SEED}
     for name, value in reservoir.items():
         section, key = name.split(".")
@@ -45,9 +48,13 @@ def loss_on(row: TrainedRow, reservoir: dict[str, float], text: Tokens) -> float
     config = row.point.config
     other = config.reservoir.model_copy(update={"nonidealities": Nonidealities.model_validate(sections)})
     point = replace(row.point, config=config.model_copy(update={"reservoir": other}))
-    with opened_model(point, text) as (model, _):
+    context = gradient_of(config).options.context
+    tokens = np.asarray(text.tokens_test, np.int64)
+    end = (len(tokens) - 1) // context * context
+    read, following = (torch.from_numpy(tokens[first : first + end].reshape(-1, context)) for first in (0, 1))
+    with opened_model(point, text) as (model, _), evaluating(model):
         load_weights(model, row.weights)
-        return evaluated(model, text.tokens_test, gradient_of(config).options, lambda _: None)[0]
+        return float(model.loss(read, following))
 
 
 def main(run: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, new_figure, panels
+from reservoir_hw.core.statistics import t_quantile
 
 HERE = Path(__file__).resolve().parent
 Departures = dict[str, float]
@@ -53,13 +54,20 @@ def spread(values: np.ndarray) -> str:
     return f"{values.mean():.3f} ± {values.std(ddof=1):.3f}"
 
 
+def interval(differences: np.ndarray) -> str:
+    """Mean and 95 % interval (Student) of paired differences."""
+    half = t_quantile(0.975, len(differences) - 1) * differences.std(ddof=1) / len(differences) ** 0.5
+    return f"{differences.mean():+.3f} [{differences.mean() - half:+.3f}, {differences.mean() + half:+.3f}]"
+
+
 def results(found: dict[tuple[str, str], np.ndarray]) -> list[str]:
     """The three ways to come to each reservoir."""
     body = []
     for there in dict.fromkeys(pair[1] for pair in found):
         own, ideal, back = found[there, there], found["ideal", there], found[there, "ideal"]
-        body.append([there, spread(ideal), spread(own), f"{(ideal - own).mean():+.3f}", spread(back)])
-    header = ["reservoir", "trained on the ideal one, run here", "trained and run here", "difference"]
+        gain = "–" if there == "ideal" else interval(ideal - own)
+        body.append([there, spread(ideal), spread(own), gain, spread(back)])
+    header = ["reservoir", "trained on the ideal one, run here", "trained and run here", "gain"]
     return table([*header, "trained here, run on the ideal one"], body)
 
 
@@ -89,7 +97,7 @@ def draw_curves(found: dict[tuple[str, str], np.ndarray]) -> Any:
 def draw_maps(found: dict[tuple[str, str], np.ndarray]) -> Any:
     """Mean loss of every model on every reservoir of its axis."""
     low = min(values.mean() for values in found.values())
-    figure = new_figure(12.5, 4.6)
+    figure = new_figure(12.5, 4.2)
     grid, images = figure.subplots(1, len(AXES)), []
     for axes, (key, (what, levels)) in zip(grid, AXES.items(), strict=True):
         names = axis(key)

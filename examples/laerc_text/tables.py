@@ -83,7 +83,6 @@ def results(sizes: dict[str, dict[str, list[Row]]]) -> list[str]:
             # Not those that a second process went on with.
             courses = [row["training"] for row in rows if row["training"]["driving_seconds"] is not None]
             took = [course["evaluations"][-1]["processor_seconds"] for course in courses]
-            drove = np.mean([course["driving_seconds"] for course in courses])
             body.append(
                 [
                     str(rows[0]["readout"]["width"]),
@@ -93,11 +92,10 @@ def results(sizes: dict[str, dict[str, list[Row]]]) -> list[str]:
                     spread(losses(rows)),
                     spread([row["metrics"]["validation_cross_entropy"] for row in rows]),
                     f"{np.mean(took):.0f} s",
-                    f"{drove:.0f} s" if drove else "–",
                 ]
             )
     header = ["D", "model", "trained weights", "without embedding", "test, nats per token", "validation"]
-    return table([*header, "training", "of it reservoirs"], body)
+    return table([*header, "training"], body)
 
 
 def scaling(sizes: dict[str, dict[str, list[Row]]]) -> list[str]:
@@ -176,7 +174,7 @@ def draw_scaling(sizes: dict[str, dict[str, list[Row]]]) -> Any:
         axes.grid(color="0.92")
         axes.legend(frameon=False)
     grid[0].set_ylabel("test loss (nats per token)")
-    figure.suptitle("Loss after a million predictions, L = a log N + b over three seeds")
+    figure.suptitle("Loss after a million predictions, L = a log₁₀ N + b over three seeds")
     return figure
 
 

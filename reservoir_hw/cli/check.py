@@ -15,7 +15,9 @@ def check(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Experiment or reservoir file (YAML or JSON).")],
     reservoir: ReservoirOption = None,
     set_: SetOption = None,
-    estimate: Annotated[bool, typer.Option("--estimate", help="Print only what a run would cost.")] = False,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Print only what a run would cost, with processor time and memory.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Validate a file and estimate what a run would cost. Imports functions that it names; opens no device."""
@@ -40,6 +42,9 @@ def check(
         sweep = None if experiment.config.sweep is None else Sweep(document)
         (sweep or experiment).check_machine()
         cost = (sweep or experiment).estimate()
+        if estimate:
+            # Of a sweep, each trial.
+            cost = experiment.measured_estimate()
     if json:
         print_json({"valid": True, "points": len(experiment.points), "estimate": cost.as_dict()})
         return
@@ -53,3 +58,7 @@ def check(
         if sweep is not None:
             typer.echo(f"with {describe(sweep.config)}; each trial is")
     typer.echo(str(cost))
+    if estimate and cost.processor_s is None:
+        typer.echo(
+            "Processor time and memory are measured on simulations alone, and a point drives a device.", err=True
+        )

@@ -60,8 +60,19 @@ def _path(name: Any) -> str:
     return os.fsdecode(name) if isinstance(name, bytes) else str(name)
 
 
+def _notes(error: BaseException) -> list[str]:
+    """Those of the error. A signal that came while another one was on its way does not hide what that had to say."""
+    before = error.__context__ if isinstance(error, KeyboardInterrupt) else None
+    return [*getattr(error, "__notes__", []), *(_notes(before) if before is not None else [])]
+
+
 def _say(message: str, error: BaseException) -> None:
     """The message and, below it, the notes of the error; with --log debug, first where it came from."""
     log.debug("this is where it came from", exc_info=error)
-    for line in (message, *getattr(error, "__notes__", [])):
+    # Of several that torchrun has started, the first says that all were stopped.
+    rank = os.environ.get("RANK", "0")
+    if rank != "0" and not isinstance(error, Exception):
+        return
+    who = "" if rank == "0" else f"process {rank}: "
+    for line in (f"{who}{message}", *_notes(error)):
         typer.echo(line, err=True)

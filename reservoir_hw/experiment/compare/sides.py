@@ -18,7 +18,7 @@ from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.document import load_document
-from reservoir_hw.experiment.configuration.experiment import Point, parse_experiment
+from reservoir_hw.experiment.configuration.experiment import Point, drop_baselines, parse_experiment
 from reservoir_hw.experiment.devices.measure import taken
 from reservoir_hw.experiment.run.in_one_pass import InOnePass
 from reservoir_hw.experiment.run.learning import States
@@ -157,7 +157,8 @@ def point_of(document: Document) -> Point:
 
     Raises `ConfigurationError` for a readout that is not trained in one pass over states.
     """
-    for section in ("vary", "sweep", "baselines"):
+    drop_baselines(document)
+    for section in ("vary", "sweep"):
         document.data.pop(section, None)
     config = parse_experiment(document)
     if config.readout.trained != "in one pass":

@@ -91,6 +91,9 @@ class RunConfig(Config):
         default="states", description="where harvested states lie; `run` takes those of the same configuration"
     )
     record: str | None = Field(default=None, description="write inputs and states of the run there, as a trace")
+    point: NonNegativeInt | None = Field(
+        default=None, description="run this point of `vary` alone, counted from 0; `run --merge` puts them together"
+    )
     resume: str | None = Field(
         default=None, description="trainings by gradients: the folder of a run that was interrupted, to go on with"
     )
@@ -130,10 +133,17 @@ class ExperimentConfig(Config):
 
 @dataclass(frozen=True)
 class Point:
-    """One point of the grid: what varies, and the whole configuration there."""
+    """One point of the grid: what varies, and the whole configuration there.
+
+    `number` is its place in the grid, `task_number` that of its task among the tasks of the grid. `begins_task` says
+    that no point before it has the same task: the baselines belong to it.
+    """
 
     values: Mapping[str, Any]
     config: ExperimentConfig
+    number: int = 0
+    task_number: int = 0
+    begins_task: bool = True
 
     @property
     def label(self) -> str:
@@ -181,23 +191,52 @@ def parse_experiment(document: Document) -> ExperimentConfig:
         if section in document.data:
             fields[section] = (_kind_of(document, (section,), group), ...)
     if document.data.get("baselines"):
-        kinds = [_kind_of(document, ("baselines", i), "baselines") for i in range(len(document.data["baselines"]))]
-        fields["baselines"] = (list[_one_of(kinds)], [])
+        fields["baselines"] = (list[_one_of(_kinds_of_baselines(document))], [])
     return validate(create_model("ExperimentConfig", __base__=ExperimentConfig, **fields), document)
 
 
+def drop_baselines(document: Document) -> None:
+    """Remove the baselines, and how they are trained where the readout is not trained so itself."""
+    _expand_baselines(document)
+    trained = any(issubclass(kind, TokenModelConfig) for kind in _kinds_of_baselines(document))
+    document.data.pop("baselines", None)
+    if trained and "readout" in document.data:
+        readout: Any = _kind_of(document, ("readout",), "readouts")
+        if not issubclass(readout, TokenModelConfig):
+            document.data.get("training", {}).pop("gradient", None)
+
+
 def grid(document: Document) -> list[Point]:
-    """All points of `vary`, each validated, in the order of the file (of a grid, the last key turns fastest)."""
-    config = parse_experiment(document)
+    """All points of `vary`, each validated, in the order of the file (of a grid, the last key turns fastest).
+
+    With `run.point` that one alone.
+    """
+    points = _points(document, parse_experiment(document))
+    chosen = points[0].config.run.point
+    if chosen is None:
+        return points
+    if chosen >= len(points):
+        raise ConfigurationError(
+            f"{document.origin(('run', 'point'))}: run.point is {chosen}, but `vary` has {len(points)} points, "
+            f"0 to {len(points) - 1}"
+        )
+    return [points[chosen]]
+
+
+def _points(document: Document, config: ExperimentConfig) -> list[Point]:
     if not config.vary:
         return [Point({}, config)]
-    points = []
+    points: list[Point] = []
+    tasks: dict[str, int] = {}
     for values, places in _rows(config.vary):
         here = Document.copy_of(document)
         for key, value in values.items():
             check_key(document, places[key])
             here.set(key, value, document.origin(places[key]))
-        points.append(Point(values, parse_experiment(here)))
+        found = parse_experiment(here)
+        task = found.task.model_dump_json()
+        begins = task not in tasks
+        points.append(Point(values, found, len(points), tasks.setdefault(task, len(tasks)), begins))
     return points
 
 
@@ -248,6 +287,11 @@ def _kind_of(document: Document, place: tuple[str | int, ...], group: str) -> ty
         return registry.find(group, section["kind"]).load()
     except ConfigurationError as error:
         raise ConfigurationError(f"{document.origin((*place, 'kind'))}: {name}: {error}") from None
+
+
+def _kinds_of_baselines(document: Document) -> list[type[Config]]:
+    baselines = document.data.get("baselines") or []
+    return [_kind_of(document, ("baselines", number), "baselines") for number in range(len(baselines))]
 
 
 def _one_of(models: list[type[Config]]) -> Any:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from reservoir_hw.backends.simulated.reservoir import SimulatedConfig
 from reservoir_hw.core.errors import ConfigurationError, NotSupported, StateLost
 from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
+from reservoir_hw.experiment.run.speed import Demand
 from reservoir_hw.experiment.run.text_plan import check_training, cost, gradient_of, harvests, prompt_of
+from reservoir_hw.experiment.run.text_speed import text_demand
 from reservoir_hw.experiment.run.text_training import (
     course,
     curves,
@@ -41,6 +45,7 @@ class ByGradients(Trainer):
     """Trains a model on windows of a text; what is in its training folder already is gone on with."""
 
     resumes = True
+    shares = True
 
     def check(self, section: str, config: ExperimentConfig, task: Task) -> None:
         """A text, reservoirs and gradients that fit the model, and a prompt that can be encoded."""
@@ -82,6 +87,19 @@ class ByGradients(Trainer):
         """From the windows of the text."""
         model = model_of(point.config)
         return cost(point.config, model, model.tokens_of(task), model.lessons(task).values())
+
+    def demand(self, point: Point, task: Task, cost: Cost, for_s: float) -> Demand | None:
+        """From some steps, windows and letters."""
+        model = model_of(point.config)
+        tokens = model.tokens_of(task)
+        wanted = model.reservoirs(point.config.reservoir, tokens.vocabulary)
+        if not all(isinstance(one, SimulatedConfig) for one in wanted):
+            return None
+        began = time.process_time()
+        with opened_model(point, tokens) as (built, _):
+            building = time.process_time() - began
+            found = text_demand(built, model, point.config, tokens, model.lessons(task).values(), for_s)
+            return found.after(building)
 
     def run(self, run: PointRun) -> None:
         """Open all reservoirs of the model, train, and keep weights, tokenizer and sample."""
@@ -145,22 +163,23 @@ def _trained(
         evaluation = run.task.evaluate(outputs_of(model, run.task), model.output_scale)
         evaluation.arrays.update(curves(result, gradient.options))
     else:
-        cross_entropy, accuracy = evaluated(model, task.tokens_test, gradient.options, run.add)
+        cross_entropy, accuracy = evaluated(model, task.tokens_test, gradient.options, run)
         evaluation = task.evaluation_of(cross_entropy, accuracy, curves(result, gradient.options))
     if len(result.validation_losses):
         best = result.best_loss if gradient.keep == "best" else None
         evaluation.metrics[VALIDATION] = float(result.validation_losses[-1, 1] if best is None else best)
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     evaluation.metrics["parameters"] = float(trained)
-    save_weights(
-        model,
-        files.path_of(files.weights),
-        readout=settings.model_dump(mode="json", serialize_as_any=True),
-        vocabulary=task.vocabulary,
-        tokenizer=Path(files.tokenizer).name,
-        reservoirs=[device.spec.identity.fingerprint for device in devices],
-    )
-    task.tokenizer.save(files.path_of(files.tokenizer))
+    if run.processes.is_first:
+        save_weights(
+            model,
+            files.path_of(files.weights),
+            readout=settings.model_dump(mode="json", serialize_as_any=True),
+            vocabulary=task.vocabulary,
+            tokenizer=Path(files.tokenizer).name,
+            reservoirs=[device.spec.identity.fingerprint for device in devices],
+        )
+        task.tokenizer.save(files.path_of(files.tokenizer))
     record: dict[str, Any] = {
         "readout": {"file": files.weights, "tokenizer": files.tokenizer, "kind": settings.kind, "trained": trained},
         "training": {
@@ -181,7 +200,7 @@ def _trained(
             f"{run.point.label}: the input map clipped {layers} values into the range of the device "
             "(readout.input_map.scale)"
         )
-    if config.run.generate is not None:
+    if config.run.generate is not None and run.processes.is_first:
         run.say("writing a sample")
         try:
             sample = sample_of(model, config.run.generate, task)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,17 +26,24 @@ from reservoir_hw.experiment.run.by_gradients import ByGradients
 from reservoir_hw.experiment.run.estimate import Estimate, estimate
 from reservoir_hw.experiment.run.folder import begun_run_folder, new_run_folder, rows_in, write_yaml
 from reservoir_hw.experiment.run.in_one_pass import InOnePass, harvest_point
+from reservoir_hw.experiment.run.merge import copy_files, keep_arrays, parts_of, records_of
 from reservoir_hw.experiment.run.on_labels import OnLabels
+from reservoir_hw.experiment.run.processes import Processes, joined
 from reservoir_hw.experiment.run.report import write_report
-from reservoir_hw.experiment.run.result import Result, how_it_ended
+from reservoir_hw.experiment.run.result import Result, Source, how_it_ended
+from reservoir_hw.experiment.run.speed import peak_bytes
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, RowFiles, Trainer
-from reservoir_hw.experiment.states.harvest import store_path
+from reservoir_hw.experiment.states.harvest import find_states, store_path
 from reservoir_hw.experiment.states.plan import plan_of, steps_of
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
 from reservoir_hw.experiment.states.progress_bar import shown_progress
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.readout.models.configuration import TokenModelConfig
+from reservoir_hw.tasks.report import REPETITIONS
 from reservoir_hw.tasks.task import Row, Task
+
+# Processor seconds of Python with its libraries, and of a report: those of a run of one second are as many.
+_BEGIN_AND_REPORT_S = 3.0
 
 _TRAINERS: dict[str, Trainer] = {
     "in one pass": InOnePass(),
@@ -101,6 +110,29 @@ class Experiment:
         points = self._checked_points()
         return estimate(_costs([*self._trained_baselines(points), *points]))
 
+    def measured_estimate(self, for_s: float = 5.0) -> Estimate:
+        """As `estimate`, with processor time and memory of the run, from a speed that is measured for about `for_s`.
+
+        Building networks comes on top. Repetitions are measured once. Both are None where a point
+        drives a device, which is not opened. Baselines that are not trained are not counted.
+        """
+        points = self._checked_points()
+        work = [*self._trained_baselines(points), *points]
+        costs = _costs(work)
+        alike: dict[str, list[tuple[Point, Task, Cost]]] = {}
+        for (point, task), (_, cost) in zip(work, costs, strict=True):
+            alike.setdefault(_size(point, cost), []).append((point, task, cost))
+        seconds, more = _BEGIN_AND_REPORT_S, 0
+        for group in alike.values():
+            point, task, cost = group[0]
+            demand = _trainer(point).demand(point, task, cost, for_s / len(alike))
+            if demand is None:
+                return estimate(costs)
+            # Data sets of one kind may differ in length.
+            times = sum(cost.progress_steps for *_, cost in group) / cost.progress_steps if cost.progress_steps else 1
+            seconds, more = seconds + times * demand.processor_s, max(more, demand.more_bytes)
+        return replace(estimate(costs), processor_s=seconds, memory_bytes=peak_bytes() + more)
+
     def run(
         self,
         progress: Progress | None = None,
@@ -115,53 +147,79 @@ class Experiment:
         are drawn. Without `progress` it is shown in a terminal or a notebook. After a fault or Ctrl-C the finished rows
         are in the folder and in `self.result`, and the error goes on to the caller. Trainings by gradients go on
         where they were if `run.resume` names that folder. `accept_change` is why a device may report other settings
-        than when its states were harvested; without it that is an error.
+        than when its states were harvested; without it that is an error. Under `torchrun` every process calls this:
+        the first owns the folder, progress, `on_row` and the report, the others take part in the trainings.
         """
+        processes = joined()
+        if not processes.is_first:
+            return self._run(processes, None, False, None, accept_change)
         if progress is None:
             with shown_progress() as progress:
                 return self.run(progress, report=report, on_row=on_row, accept_change=accept_change)
-        points = self._checked_points()
+        return self._run(processes, progress, report, on_row, accept_change)
+
+    def _run(
+        self,
+        processes: Processes,
+        progress: Progress | None,
+        report: bool,
+        on_row: Callable[[Row], None] | None,
+        accept_change: str | None,
+    ) -> Result:
         resolved = self.resolved()
-        folder = self._folder(resolved)
+        with processes.in_turn():
+            points = self._checked_points()
+            self._check_sharing(processes)
+            folder = self._folder(resolved) if processes.is_first else None
+        folder = Path(processes.of_first(str(folder)))
         given = self.config.model_dump(mode="json", serialize_as_any=True, exclude_defaults=True)
         record = {**provenance.collect(resolved), "settings": given, "rows": []}
         run = self.config.run
         record |= {"sample": run.sample, "operator": run.operator, "notes": run.notes}
         title = self.config.title or self.name
-        result = Result(title=title, folder=folder, provenance=record, task=points[0][1])
+        result = Result(title=title, folder=folder, provenance=record, task=points[0][1], is_written=processes.is_first)
         self.result = result
         if run.resume is not None:
             result.earlier_rows = rows_in(folder)
-        write_yaml(folder / "experiment.yaml", resolved)
+        if processes.is_first:
+            write_yaml(folder / "experiment.yaml", resolved)
         result.save()
         trained = self._trained_baselines(points)
         counter = StepCounter(progress, sum(cost.progress_steps for _, cost in _costs([*trained, *points])))
         together, found = _together(points), {}
+
+        def train(point: Point, task: Task, files: RowFiles, **more: Any) -> None:
+            with processes.lost():
+                _trainer(point).run(PointRun(point, task, files, result, counter, processes=processes, **more))
+
         try:
-            baselines_done: set[int] = set()
             for point, task in points:
-                if id(task) not in baselines_done:
-                    baselines_done.add(id(task))
-                    for baseline in self.config.baselines:
+                if point.begins_task:
+                    for baseline in self.config.baselines if processes.is_first else ():
                         if isinstance(baseline, BaselineConfig):
                             result.rows.append(_run_baseline(baseline, task, point))
-                    for number, (other, its_task) in enumerate(trained):
+                    for other, its_task in trained:
                         if its_task is task:
-                            files = RowFiles(folder, f"baseline-{number:03d}")
-                            _trainer(other).run(PointRun(other, task, files, result, counter, records="baselines"))
-                files = RowFiles(folder, len(record["rows"]), self._recording(point, len(record["rows"])))
-                _trainer(point).run(
-                    PointRun(point, task, files, result, counter, accept_change, together[id(point)], found)
-                )
+                            train(other, task, RowFiles(folder, f"baseline-{other.number:03d}"), records="baselines")
+                files = RowFiles(folder, point.number, self._recording(point))
+                shared = {"others": together[id(point)], "found": found}
+                train(point, task, files, accept_change=accept_change, **shared)
                 if on_row is not None:
                     on_row(result.rows[-1])
             counter.say("writing the report")
             result.status = "complete"
             if report and result.rows:
                 write_report(result)
+            if self.config.run.point is not None and processes.is_first:
+                keep_arrays(result)
             result.save()
+            # Whoever starts processes may end the others when one of them is done.
+            processes.gathered(None)
         except BaseException as error:
+            processes.leave()
             result.status, result.problem = how_it_ended(error)
+            if not processes.is_first:
+                raise
             refused = isinstance(error, ConfigurationError)
             if not refused and any(folder.glob("training/**/checkpoint.safetensors")):
                 error.add_note(f"the same command goes on with the training if it is given --set run.resume={folder}")
@@ -176,14 +234,57 @@ class Experiment:
             raise
         return result
 
+    def _check_sharing(self, processes: Processes) -> None:
+        """Raise `ConfigurationError` if there is something that several processes cannot do together."""
+        if processes.count == 1:
+            return
+        alone = next((point for point in self.points if not _trainer(point).shares), None)
+        if alone is not None:
+            raise ConfigurationError(
+                f"{self._document.origin(('readout',))}: {processes.count} processes cannot share the training of "
+                f"readout {alone.config.readout.kind}: start one process (points of `vary` can be run as jobs of their "
+                "own: --set run.point=K)"
+            )
+        if self.config.run.record is not None:
+            raise ConfigurationError(
+                f"{self._document.origin(('run', 'record'))}: run.record: {processes.count} processes cannot write one "
+                "recording: leave it out, or start one process"
+            )
+
+    def merge(self, folders: Sequence[str | Path], into: Path | None = None) -> Result:
+        """The result that one process would have made of runs of single points (`run.point`), in a new run folder.
+
+        Raises `ConfigurationError` where a folder is of another experiment or is not complete, or a point is missing or
+        there twice.
+        """
+        resolved = self.resolved()
+        parts = parts_of([Path(folder) for folder in folders], resolved, len(self.points))
+        folder = new_run_folder(self.config.run.folder, self.name) if into is None else into
+        given = self.config.model_dump(mode="json", serialize_as_any=True, exclude_defaults=True)
+        record = {**provenance.collect(resolved), "settings": given, **records_of(parts)}
+        title = self.config.title or self.name
+        result = Result(title=title, folder=folder, provenance=record, task=self._task(self.points[0]))
+        for point, part in zip(self.points, parts, strict=True):
+            copy_files(part, folder)
+            result.rows += part.rows
+            outputs, task = folder / RowFiles(folder, point.number).outputs, self._task(point)
+            result.sources[len(result.rows) - 1] = Source(task, outputs, partial(find_states, point, task))
+            for warning in part.warnings:
+                result.warn(warning)
+        write_yaml(folder / "experiment.yaml", resolved)
+        result.status = "complete"
+        write_report(result)
+        result.save()
+        return result
+
     def _trained_baselines(self, points: Sequence[tuple[Point, Task]]) -> list[tuple[Point, Task]]:
         """A point for each baseline that is trained by gradients, and each task."""
         wanted = [one for one in self.config.baselines if isinstance(one, TokenModelConfig)]
-        firsts = {id(task): (point, task) for point, task in reversed(points)}
         return [
-            (Point(_of_task(point), _with_baseline(point.config, one)), task)
-            for point, task in reversed(firsts.values())
-            for one in wanted
+            (Point(_of_task(point), _with_baseline(point.config, one), point.task_number * len(wanted) + number), task)
+            for point, task in points
+            if point.begins_task
+            for number, one in enumerate(wanted)
         ]
 
     def metrics_on(self, task: Task) -> list[str]:
@@ -223,7 +324,8 @@ class Experiment:
         """The run folder: a new one, or that of a run that is gone on with."""
         resume = self.config.run.resume
         if resume is None:
-            return new_run_folder(self.config.run.folder, self.name)
+            number = self.config.run.point
+            return new_run_folder(self.config.run.folder, self.name if number is None else f"{self.name}-{number:03d}")
         trained = any(isinstance(one, TokenModelConfig) for one in self.config.baselines)
         if not trained and not any(_trainer(point).resumes for point in self.points):
             raise ConfigurationError(
@@ -252,10 +354,11 @@ class Experiment:
         except ConfigurationError as error:
             raise ConfigurationError(f"{self._document.origin((section,))}: {section}: {error}") from None
 
-    def _recording(self, point: Point, number: int) -> str | None:
+    def _recording(self, point: Point) -> str | None:
         """Where the drives of a point are recorded: points of a grid each in a folder of their own."""
-        path = point.config.run.record
-        return path if path is None or len(self.points) == 1 else f"{path}/{number:03d}"
+        run = point.config.run
+        alone = len(self.points) == 1 and run.point is None
+        return run.record if run.record is None or alone else f"{run.record}/{point.number:03d}"
 
     def harvest(self, progress: Progress | None = None, *, accept_change: str | None = None) -> list[StateStore]:
         """Drive the reservoir of every point for its states alone, into the stores that `run` takes them from.
@@ -305,6 +408,20 @@ def _costs(points: Sequence[tuple[Point, Task]], *, harvest: bool = False) -> li
     nothing = {"device_steps": 0, "progress_steps": 0, "state_bytes": 0, "chunks": 0, "bursts": 0}
     costs = [(point, _trainer(point).cost(point, task, harvest=harvest)) for point, task in points]
     return [(point, replace(cost, **nothing) if id(point) in shared else cost) for point, cost in costs]
+
+
+def _size(point: Point, cost: Cost) -> str:
+    """The same for points that take as much: all that is set, without what repeats it."""
+
+    def once(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: once(item) for key, item in value.items() if key not in REPETITIONS}
+        return [once(item) for item in value] if isinstance(value, list) else value
+
+    sections = point.config.model_dump(
+        mode="json", serialize_as_any=True, include={"task", "reservoir", "readout", "training"}
+    )
+    return json.dumps([once(sections), cost.progress_steps > 0])
 
 
 def _run_baseline(config: BaselineConfig, task: Task, point: Point) -> Row:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.configuration import Document
-from reservoir_hw.core.differences import first_change
+from reservoir_hw.core.differences import Difference, first_change
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.provenance import as_plain
@@ -46,17 +46,34 @@ def begun_run_folder(path: str | Path, resolved: dict[str, Any]) -> Path:
     folder = Path(path)
     if not (folder / "experiment.yaml").is_file():
         raise ConfigurationError(f"run.resume: {folder} is not the folder of a run: it has no experiment.yaml")
+    change, begun_point = change_since(folder, resolved), point_of(folder)
+    if change is None and begun_point != resolved["run"]["point"]:
+        change = Difference(("run", "point"), begun_point, resolved["run"]["point"])
+    if change is not None:
+        raise ConfigurationError(
+            f"run.resume: {folder} was begun with {change.key} {change.before}, now it is {change.now}: change "
+            "it back, or begin a new run (run.resume=null)"
+        )
+    return folder
+
+
+def change_since(folder: Path, resolved: dict[str, Any]) -> Difference | None:
+    """What decides about the results and was another thing when this run folder was begun."""
+    begun, now = _resolved_of(folder), json.loads(json.dumps(resolved))
+    sections = ("task", "reservoir", "readout", "training", "baselines", "vary")
+    changes = (first_change(begun.get(section), now[section], (section,)) for section in sections)
+    return next((change for change in changes if change is not None), None)
+
+
+def point_of(folder: Path) -> int | None:
+    """The number of the point that was run alone in a run folder, or None if all were."""
+    return (_resolved_of(folder).get("run") or {}).get("point")
+
+
+def _resolved_of(folder: Path) -> dict[str, Any]:
     begun = Document.from_file(folder / "experiment.yaml").data
     translate_record(begun, f"{folder}/experiment.yaml")
-    now = json.loads(json.dumps(resolved))
-    for section in ("task", "reservoir", "readout", "training", "baselines", "vary"):
-        change = first_change(begun.get(section), now[section], (section,))
-        if change is not None:
-            raise ConfigurationError(
-                f"run.resume: {folder} was begun with {change.key} {change.before}, now it is {change.now}: change "
-                "it back, or begin a new run (run.resume=null)"
-            )
-    return folder
+    return begun
 
 
 def rows_in(folder: Path) -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from reservoir_hw.backends.simulated.reservoir import SimulatedConfig
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
@@ -17,6 +19,8 @@ from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
 from reservoir_hw.experiment.run.folder import write_array
 from reservoir_hw.experiment.run.learning import state_readout, trained
+from reservoir_hw.experiment.run.speed import Demand
+from reservoir_hw.experiment.run.states_speed import states_demand
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer, device_records
 from reservoir_hw.experiment.states.changes import in_words
 from reservoir_hw.experiment.states.closed_loop import forecast
@@ -51,6 +55,7 @@ class InOnePass(Trainer):
     """Drives the plan of a point, or reads its harvest, and hands the states to the readout as they come."""
 
     resumes = False
+    shares = False
 
     def check(self, section: str, config: ExperimentConfig, task: Task) -> None:
         """The number of inputs, what the readout says of the task, and no settings of gradients."""
@@ -62,8 +67,8 @@ class InOnePass(Trainer):
         elif section == "training" and config.training.gradient is not None and not _trains_baselines(config):
             raise ConfigurationError(
                 f"gradient: readout {readout.kind} is not trained by gradients; remove it, or take one of the "
-                "readouts linear, low_rank, attention and laerc for texts, gates and gru for sequences with labels, or "
-                "a baseline that is"
+                "readouts linear, low_rank, attention and laerc for texts, gates and gru for sequences with labels, "
+                "or a baseline that is"
             )
 
     def drive_of(self, point: Point, task: Task) -> str | None:
@@ -92,6 +97,15 @@ class InOnePass(Trainer):
         written = sum(chunk.steps for chunk in chunks if chunk.place is not None) if harvest else steps
         width = 8 if getattr(reservoir, "dtype", "float32") == "float64" else 4
         return Cost(steps, needed, None if nodes is None else written * nodes * width, len(chunks), bursts=bursts)
+
+    def demand(self, point: Point, task: Task, cost: Cost, for_s: float) -> Demand | None:
+        """From some chunks."""
+        if not isinstance(point.config.reservoir, SimulatedConfig):
+            return None
+        began = time.process_time()
+        with opened(point, task) as reservoir:
+            building = time.process_time() - began
+            return states_demand(reservoir, point, task, cost, for_s).after(building)
 
     def run(self, run: PointRun) -> None:
         """Take the states of a harvest if it is whole; else, and for a forecast, open the device."""

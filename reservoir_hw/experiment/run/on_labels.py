@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from reservoir_hw.backends.simulated.reservoir import SimulatedConfig
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
 from reservoir_hw.experiment.run.by_gradients import VALIDATION
 from reservoir_hw.experiment.run.folder import write_array
+from reservoir_hw.experiment.run.speed import Demand, seconds_for_one, seconds_of_a_step
 from reservoir_hw.experiment.run.text_plan import check_gradient_alone, gradient_of
+from reservoir_hw.experiment.run.text_speed import endless
 from reservoir_hw.experiment.run.text_training import course, told
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer, device_records
 from reservoir_hw.experiment.states.record import Recorder
@@ -24,6 +29,7 @@ from reservoir_hw.tasks.task import Split, Task
 
 if TYPE_CHECKING:
     from reservoir_hw.readout.models.gated import SequenceClassifier
+    from reservoir_hw.readout.training.options import TrainingOptions
 
 # Settings of `gradient` about windows of a text and states that are computed beforehand.
 _OF_TEXTS = ("paper", "context", "stride", "predict", "shards", "shard_epochs", "keep_states", "embedding_rate")
@@ -33,6 +39,7 @@ class OnLabels(Trainer):
     """Trains a classifier on whole sequences; what is in its training folder already is gone on with."""
 
     resumes = True
+    shares = False
 
     def check(self, section: str, config: ExperimentConfig, task: Task) -> None:
         """One class for each sequence, a reservoir and gradients that fit, and settings that mean something."""
@@ -76,10 +83,27 @@ class OnLabels(Trainer):
             driven = seen + tested + evaluations * held_out
         return Cost(driven, seen, 0, training_steps=steps)
 
+    def demand(self, point: Point, task: Task, cost: Cost, for_s: float) -> Demand | None:
+        """From some steps, and sequences of the test."""
+        model = _model_of(point.config)
+        if not all(isinstance(one, SimulatedConfig) for one in model.reservoirs(point.config.reservoir, task.inputs)):
+            return None
+        options = gradient_of(point.config).options
+        held = 0 if task.held_out is None else len(task.held_out.inputs)
+        judged = len(task.test.inputs) + held * -(
+            -cost.training_steps // (options.evaluation_steps or cost.training_steps)
+        )
+        began = time.process_time()
+        with _opened(point, task) as (built, _):
+            building = time.process_time() - began
+            step = seconds_of_a_step(_training(built, task, endless(options)), 0.7 * for_s)
+            one = seconds_for_one(_judged(built, task.test, options.batch), 0.3 * for_s)
+        return Demand(building + cost.training_steps * options.accumulate * step + judged * one)
+
     def run(self, run: PointRun) -> None:
         """Open the reservoir, train, judge, and keep weights and outputs."""
         run.say("opening")
-        with _opened(run) as (model, devices), run.on(devices):
+        with _opened(run.point, run.task, run.files.record) as (model, devices), run.on(devices):
             _train_and_keep(model, devices, run)
 
 
@@ -88,15 +112,17 @@ def _model_of(config: ExperimentConfig) -> ClassifierConfig:
 
 
 @contextlib.contextmanager
-def _opened(run: PointRun) -> Iterator[tuple[SequenceClassifier, list[Reservoir]]]:
+def _opened(
+    point: Point, task: Task, record: str | None = None
+) -> Iterator[tuple[SequenceClassifier, list[Reservoir]]]:
     """The untrained model of a point around its open reservoir, and the reservoir without its twin."""
-    config, task = run.point.config, run.task
+    config = point.config
     model = _model_of(config)
     with contextlib.ExitStack() as stack:
         wanted = model.reservoirs(config.reservoir, task.inputs)
         opened = [stack.enter_context(build_reservoir(one)) for one in wanted]
-        if run.files.record is not None and opened:
-            stack.enter_context(Recorder(opened[0], run.files.record, chunk_steps=config.run.chunk_steps))
+        if record is not None and opened:
+            stack.enter_context(Recorder(opened[0], record, chunk_steps=config.run.chunk_steps))
         yield model.build(task.inputs, task.outputs, opened), opened[:1]
 
 
@@ -154,6 +180,32 @@ class _Sequences:
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
         return self._split.inputs[index, : self._ends[index] + 1], int(self._labels[index])
+
+
+def _training(
+    model: SequenceClassifier, task: Task, options: TrainingOptions
+) -> Callable[[Callable[[float], None]], object]:
+    from reservoir_hw.readout.training.on_corpus import train
+
+    def run(told: Callable[[float], None]) -> object:
+        return train(
+            model,
+            _Sequences(task.train),
+            options=options,
+            progress=lambda now: told(now.row.processor_seconds or 0.0),
+        )
+
+    return run
+
+
+def _judged(model: SequenceClassifier, split: Split, batch: int) -> Iterator[int]:
+    """So many sequences that the model has answered, again and again."""
+    while True:
+        for first in range(0, len(split.inputs), batch):
+            rows = slice(first, first + batch)
+            lengths = None if split.lengths is None else split.lengths[rows]
+            part = replace(split, inputs=split.inputs[rows], targets=split.targets[rows], lengths=lengths)
+            yield len(_outputs(model, part, batch))
 
 
 def _outputs(model: SequenceClassifier, split: Split, batch: int) -> np.ndarray:

@@ -26,7 +26,8 @@ class InFolder(ABC):
     """What was found and the folder that it is kept in: the part that runs, sweeps and measures share.
 
     `status` is "running", "complete", "interrupted" or "failed"; what was finished is always there. `notes` are remarks
-    for the user, `warnings` what casts doubt on the numbers; they stand below the tables.
+    for the user, `warnings` what casts doubt on the numbers; they stand below the tables. Where several processes share
+    the work, one of them writes the folder (`is_written`).
     """
 
     title: str
@@ -36,6 +37,7 @@ class InFolder(ABC):
     problem: str = ""
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    is_written: bool = True
     began: float = field(default_factory=time.monotonic)
 
     @property
@@ -188,7 +190,7 @@ class Result(InFolder):
 
     def save(self) -> None:
         """Write metrics.json and provenance.json; done after every row."""
-        if self.replaces_earlier:
+        if self.is_written and self.replaces_earlier:
             super().save()
 
 

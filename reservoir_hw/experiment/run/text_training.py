@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from reservoir_hw.readout.training.loop import TrainingResult
 
 # Sequences that are driven side by side.
-_AT_ONCE = 256
+AT_ONCE = 256
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ def train_on_harvested_states(
             cast(np.ndarray, tokens),
             options=options,
             shards=shards,
-            at_once=max(options.batch, _AT_ONCE),
+            at_once=max(options.batch, AT_ONCE),
             folder=run.files.training / f"states-{name}" if gradient.keep_states else None,
             name=f"the {name} part of the text",
         )
@@ -79,10 +80,16 @@ def train_on_harvested_states(
     held_out = held_out_of(task, options)
     driving = _Driving(run.add)
     with layer.reservoir.observed_by(driving):
+        validation = None if held_out is None else harvested(held_out, "validation", 1)
+        if gradient.keep_states and run.processes.count > 1:
+            # One process writes a store, and all read it.
+            for one in filter(None, (shards, validation)) if run.processes.is_first else ():
+                one.harvest()
+            run.processes.gathered(None)
         result = train_on_states(
             model.readout,
             shards,
-            None if held_out is None else harvested(held_out, "validation", 1),
+            validation,
             options=options,
             folder=run.files.training,
             progress=told(run),
@@ -166,28 +173,32 @@ def outputs_of(model: TokenModel, task: Task) -> np.ndarray:
         return model.outputs(torch.as_tensor(task.test.symbols).to(device)).float().cpu().numpy()
 
 
-def evaluated(
-    model: TokenModel, corpus: Corpus, options: TrainingOptions, on_tokens: Callable[[int], None]
-) -> tuple[float, float]:
-    """Mean cross-entropy in nats and accuracy over the windows of a text, or over documents, each from rest."""
+def evaluated(model: TokenModel, corpus: Corpus, options: TrainingOptions, run: PointRun) -> tuple[float, float]:
+    """Mean cross-entropy in nats and accuracy over the windows of a text, or over documents, each from rest.
+
+    The processes of the run share the batches.
+    """
     from reservoir_hw.readout.models.evaluating import evaluating
 
     device = next(model.readout.parameters()).device
     loss, hits, count = 0.0, 0, 0
+    processes = run.processes
     with evaluating(model):
-        for read, targets in _batches(model, corpus, options, device):
+        everything = batches(model, corpus, options, device)
+        for read, targets in islice(everything, processes.rank, None, processes.count):
             if options.predict == "last":
                 features, targets = model.last_features(read), targets[:, -1]
             else:
                 features = model.features(read)
             counted = targets >= 0
-            part = _scored(model, features[counted], targets[counted])
+            part = scored(model, features[counted], targets[counted])
             loss, hits, count = loss + part[0], hits + part[1], count + int(counted.sum())
-            on_tokens(read.numel())
+            run.add(read.numel() * processes.count)
+    loss, hits, count = map(sum, zip(*processes.gathered([loss, hits, count]), strict=True))
     return loss / count, hits / count
 
 
-def _batches(
+def batches(
     model: TokenModel, corpus: Corpus, options: TrainingOptions, device: torch.device
 ) -> Iterator[Sequence[Tensor]]:
     """Tokens and targets of all windows or documents."""
@@ -207,7 +218,7 @@ def _batches(
         yield rows.get(first, min(first + options.batch, count), device)
 
 
-def _scored(model: TokenModel, features: Tensor, targets: Tensor) -> tuple[float, int]:
+def scored(model: TokenModel, features: Tensor, targets: Tensor) -> tuple[float, int]:
     """Summed cross-entropy, and how often the largest logit is that of the target; logits chunk by chunk."""
     from torch.nn.functional import cross_entropy
 

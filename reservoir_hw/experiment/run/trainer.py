@@ -13,7 +13,9 @@ from typing import Any, ClassVar
 
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
+from reservoir_hw.experiment.run.processes import Processes
 from reservoir_hw.experiment.run.result import Result, Source
+from reservoir_hw.experiment.run.speed import Demand
 from reservoir_hw.experiment.states.harvest import find_states
 from reservoir_hw.experiment.states.progress import StepCounter
 from reservoir_hw.tasks.task import Evaluation, Row, Task
@@ -80,6 +82,8 @@ class PointRun:
     """What earlier points have found for those that share their drive, by the id of the point."""
     records: str = "rows"
     """Where the provenance keeps the record."""
+    processes: Processes = field(default_factory=Processes)
+    """Those that share the training."""
     began: float = field(default_factory=time.monotonic)
     processor_began: float = field(default_factory=time.process_time)
 
@@ -116,7 +120,7 @@ class PointRun:
         of the row.
         """
         took = {"seconds": time.monotonic() - self.began}
-        took["processor_seconds"] = time.process_time() - self.processor_began
+        took["processor_seconds"] = sum(self.processes.gathered(time.process_time() - self.processor_began))
         outputs = self.files.folder / self.files.outputs
         source = Source(self.task, outputs, lambda: find_states(self.point, self.task))
         if self.records == "rows":
@@ -176,6 +180,8 @@ class Trainer(ABC):
 
     resumes: ClassVar[bool]
     """Whether an interrupted training is gone on with (`run.resume`)."""
+    shares: ClassVar[bool]
+    """Whether several processes can train one readout together."""
 
     @abstractmethod
     def check(self, section: str, config: ExperimentConfig, task: Task) -> None:
@@ -196,6 +202,13 @@ class Trainer(ABC):
     @abstractmethod
     def cost(self, point: Point, task: Task, *, harvest: bool = False) -> Cost:
         """What the point, or its harvest, will take; opens nothing."""
+
+    @abstractmethod
+    def demand(self, point: Point, task: Task, cost: Cost, for_s: float) -> Demand | None:
+        """What the run of the point takes of this machine, measured for about `for_s` on a piece of it.
+
+        Opens simulations; None where a device would have to be opened.
+        """
 
     @abstractmethod
     def run(self, run: PointRun) -> None:

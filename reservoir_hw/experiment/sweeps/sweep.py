@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
@@ -25,6 +26,7 @@ from reservoir_hw.core.errors import (
     StateLost,
 )
 from reservoir_hw.experiment.configuration.document import load_document
+from reservoir_hw.experiment.configuration.experiment import drop_baselines
 from reservoir_hw.experiment.configuration.search import SweepConfig
 from reservoir_hw.experiment.run.estimate import Estimate
 from reservoir_hw.experiment.run.experiment import Experiment
@@ -154,6 +156,11 @@ class Sweep:
             raise MissingExtra("a sweep needs optuna: pip install 'reservoir-hw[train]'")
         from reservoir_hw.experiment.sweeps.study import Study
 
+        if os.environ.get("WORLD_SIZE", "1") != "1":
+            raise ConfigurationError(
+                "the processes that torchrun starts would share every training: start the workers of a sweep one by "
+                "one, or with srun: they share its trials"
+            )
         self.check_machine()
         cost = self.estimate()
         self._make_folder()
@@ -241,7 +248,7 @@ class Sweep:
 
         with self._run_folder(attempt.number) as (folder, name):
             document = with_values(self._document, values)
-            document.data.pop("baselines", None)
+            drop_baselines(document)
             document.set("run.folder", str(folder), "the sweep")
             document.set("run.name", name, "the sweep")
             # Data of many tasks would fill the memory, and none would be used again.

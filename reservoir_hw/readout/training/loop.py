@@ -658,6 +658,8 @@ def _fabric(options: TrainingOptions) -> Any:
     """Lightning Fabric for this process: alone, or one of those that torchrun has started."""
     try:
         from lightning_fabric import Fabric
+        from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+        from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
         from lightning_fabric.strategies.ddp import DDPStrategy
     except ImportError as error:
         raise MissingExtra(f"training needs Lightning Fabric: pip install 'reservoir-hw[train]' ({error})") from error
@@ -673,6 +675,8 @@ def _fabric(options: TrainingOptions) -> Any:
         devices=here,
         num_nodes=world // here,
         strategy=DDPStrategy(broadcast_buffers=False) if world > 1 else "auto",
+        # Where SLURM has several tasks for this job, Lightning would count them as processes of this training.
+        plugins=[TorchElasticEnvironment() if world > 1 else LightningEnvironment()],
         precision="32-true" if options.precision == "fp32" else options.precision,
     )
     begun = torch.distributed.is_available() and torch.distributed.is_initialized()

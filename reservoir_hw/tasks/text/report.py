@@ -27,7 +27,7 @@ _VALIDATION: dict[str, Any] = {
 }  # fmt: skip
 
 
-def tables(rows: Sequence[Row], level: str) -> list[Table]:
+def tables(rows: Sequence[Row], level: str, unit: str | None) -> list[Table]:
     """Metrics on the test part, rows of one label averaged, and the first sample of each."""
     labels = by_label(rows)
     known = {name for row in rows for name in row.evaluation.metrics}
@@ -45,7 +45,7 @@ def tables(rows: Sequence[Row], level: str) -> list[Table]:
             f"The next of the test's {what}",
             ["model", *(["runs"] if repeated else []), *shown.values()],
             body,
-            _note(rows) + (" Mean ± standard deviation over the runs." if repeated else ""),
+            _note(rows, unit) + (" Mean ± standard deviation over the runs." if repeated else ""),
         )
     ]
     samples = [
@@ -77,7 +77,9 @@ def _cell(rows: Sequence[Row], name: str) -> str:
     return mean_and_spread(values, ".2f" if name == "perplexity" else ".4f")
 
 
-def _note(rows: Sequence[Row]) -> str:
+def _note(rows: Sequence[Row], unit: str | None) -> str:
+    if unit is not None:
+        return f"Each {unit} of the test is read from rest."
     lengths = sorted({int(row.evaluation.arrays["context"]) for row in rows if "context" in row.evaluation.arrays})
     if not lengths:
         return ""

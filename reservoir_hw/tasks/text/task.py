@@ -140,25 +140,25 @@ class Text(Task):
 
     def __init__(self, config: TextConfig | None = None, /, **settings: Any) -> None:
         config = TextConfig.of(config, settings)
-        self.level = config.level
+        self.level, self.unit = config.level, config.unit
         self.lower = config.lower
         files = [config.corpus] if isinstance(config.corpus, str) else config.corpus
         self.corpus = ", ".join(files)
         text = read_text(files, config.offset or 0, config.limit, config.members or "*.txt")
         at = None if config.level == "char" else SPACE
-        if config.unit == "sentence":
+        if self.unit == "sentence":
             text, at = one_a_line(text), LINE
         train, held_out, last = cut(text, (config.validation, config.test), at)
         self.tokenizer = _tokenizer(train.lower() if config.lower else train, config)
         self.vocabulary = self.tokenizer.vocabulary
         self._whose = "of the training part" if config.characters is None else "of task.characters"
-        self._lengths = (config.shortest or 3, config.longest or math.inf) if config.unit == "sentence" else None
+        self._lengths = (config.shortest or 3, config.longest or math.inf) if self.unit == "sentence" else None
         self.tokens_train = self._encoded("training", train)
         self.tokens_validation = self._encoded("validation", held_out)
         self.tokens_test = self._encoded("test", last)
         for part, tokens in (("training", self.tokens_train), ("test", self.tokens_test)):
             if len(tokens) < 2:
-                what = "tokens" if config.unit is None else "sentences of the length that is asked for"
+                what = "tokens" if self.unit is None else "sentences of the length that is asked for"
                 raise ConfigurationError(
                     f"corpus: the {part} part of {self.corpus} has {len(tokens)} {what}; give more text, or another "
                     f"share for the test than {config.test:g}"
@@ -213,7 +213,7 @@ class Text(Task):
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Losses beside the number of trained weights, and samples of what language models write."""
-        return report.tables(rows, self.level)
+        return report.tables(rows, self.level, self.unit)
 
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """Losses over the training, and of the test over the number of trained weights."""

@@ -26,6 +26,7 @@ from reservoir_hw.core.documents import Documents
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, InputRangeError
 from reservoir_hw.core.reservoir_config import open_reservoir, parse_reservoir
 from reservoir_hw.core.seeds import generator
+from reservoir_hw.experiment.compare.sides import point_of
 from reservoir_hw.experiment.deploy.export import export_run
 from reservoir_hw.experiment.devices.reservoir_file import reservoir_from_file
 from reservoir_hw.experiment.run.by_gradients import opened_model
@@ -160,16 +161,17 @@ def test_baselines_are_trained_on_the_same_windows(file: Path) -> None:
         {"kind": "transformer", "embedding": 8, "hidden": 8, "heads": 2, "layers": 1},
         {"kind": "lstm", "hidden": 6},
         {"kind": "gru", "hidden": 6},
+        {"kind": "srn", "hidden": 6},
     ]
     gradient = {"steps": 20, "context": 8, "batch": 16, "shards": 2, "shard_epochs": 1}
     settings: dict[str, Any] = {"baselines": ["bigram", *models], "run__generate": {"tokens": 5}}
     settings["training__gradient"] = gradient
     result = run(file, **settings)
-    labels = ["bigram", "gpt(1×8)", "transformer(1×8)", "lstm(6)", "gru(6)", "ESN(12) linear"]
+    labels = ["bigram", "gpt(1×8)", "transformer(1×8)", "lstm(6)", "gru(6)", "SRN(6)", "ESN(12) linear"]
     assert [row.label for row in result.rows] == labels
     record = json.loads((result.folder / "provenance.json").read_text())
     (model,) = record["rows"]
-    assert [one["label"] for one in record["baselines"]] == labels[1:5]
+    assert [one["label"] for one in record["baselines"]] == labels[1:6]
     assert {one["training"]["steps"] for one in record["baselines"]} == {model["training"]["steps"]}
     assert "reservoir" not in record["baselines"][0]
     assert (result.folder / "readout/baseline-003.safetensors").is_file()
@@ -257,6 +259,12 @@ def test_an_srn_learns_sentences_in_stages_beside_a_ridge_readout(file: Path, tm
     settings["run"]["resume"] = str(result.folder)
     resumed = Experiment(settings).run(report=False)
     assert [row.evaluation.metrics for row in resumed.rows] == [row.evaluation.metrics for row in result.rows]
+    # Where the baselines are left out, so is their training.
+    assert point_of(Document.from_mapping(settings, "")).config.training.gradient is None
+    with pytest.raises(ConfigurationError, match=r"gradient: readout ridge is not trained by gradients; remove it"):
+        Experiment({**settings, "baselines": []}).run()
+    with pytest.raises(ConfigurationError, match="baselines: gradient is missing"):
+        Experiment({**settings, "training": {}}).run()
     with pytest.raises(ConfigurationError, match="baselines: stages: only the task elman_grammar has simpler sent"):
         run(file, baselines=[{"kind": "srn", "stages": True}])
 

@@ -639,3 +639,10 @@ def test_progress_goes_on_over_all_trials(make: Make) -> None:
     assert done[0] == steps
     assert done[-1] == 3 * steps
     assert seen[0][0].startswith("trial 2 of 3, best 0.")
+
+
+def test_torchrun_is_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its processes would train one trial together, and each have another one."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigurationError, match="start the workers of a sweep one by one"):
+        sweep(make())

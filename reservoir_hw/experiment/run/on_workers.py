@@ -1,0 +1,263 @@
+"""Points of `vary` on the workers of a Dask scheduler, each as a run of its own that comes back as an archive."""
+
+from __future__ import annotations
+
+import io
+import logging
+import shutil
+import tarfile
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reservoir_hw.backends.layered import LaercReservoirsConfig, LayersConfig
+from reservoir_hw.backends.none import NoReservoirConfig
+from reservoir_hw.backends.simulated.reservoir import SimulatedConfig
+from reservoir_hw.core.errors import ConfigurationError, MissingExtra, ReservoirError
+from reservoir_hw.core.reservoir_config import ReservoirConfig
+from reservoir_hw.experiment.configuration.experiment import Point
+from reservoir_hw.experiment.run.experiment import Experiment
+from reservoir_hw.experiment.run.folder import begun_run_folder, new_run_folder, write_yaml
+from reservoir_hw.experiment.run.result import Result
+from reservoir_hw.experiment.states.progress import Progress, StepCounter
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+log = logging.getLogger(__name__)
+
+CONNECT_S = 30
+_TOPIC = "reservoir_hw points"
+# Two points in the threads of one worker would share what torch has of random numbers.
+_one_at_a_time = threading.Lock()
+
+
+class PointFailed(ReservoirError):
+    """Points could not be run on their workers."""
+
+
+def run_on(experiment: Experiment, scheduler: str, progress: Progress | None = None) -> Result:
+    """Run every point of an experiment on a worker of a Dask scheduler, and merge them.
+
+    `scheduler` is an address or a scheduler file. A point whose reservoir is a device goes to a worker that has its
+    label as a resource. Finished points are in `points/` of the run folder as soon as they are there; with `run.resume`
+    they are not run again. A point that waited at a worker that died is queued again, one that was at work there once.
+
+    Raises `PointFailed` where some could not be run, after all others were, and `ConfigurationError` where there is
+    nobody to run them.
+    """
+    run = experiment.config.run
+    for key in ("point", "record"):
+        if getattr(run, key) is not None:
+            raise ConfigurationError(f"run.{key}: not with --on, which runs every point in a folder of its worker")
+    # Everything is checked that can be without a device.
+    experiment.estimate()
+    resolved = experiment.resolved()
+    wanted = {point.number: _resources(point) for point in experiment.points}
+    with _client(scheduler) as client:
+        _check_workers(client, wanted)
+        if run.resume is None:
+            folder = new_run_folder(run.folder, experiment.name)
+        else:
+            folder = begun_run_folder(run.resume, resolved)
+        write_yaml(folder / "experiment.yaml", resolved)
+        places = {number: folder / "points" / f"{number:03d}" for number in wanted}
+        left = {number: wanted[number] for number, place in places.items() if not place.exists()}
+        counter = StepCounter(progress, len(wanted))
+        counter.say(f"points on {scheduler}")
+        counter.add(len(wanted) - len(left))
+        try:
+            problems = _Queue(client, resolved, experiment.name, left, folder / "points", counter).run()
+            if problems:
+                said = "".join(f"\n  point {number}: {problem}" for number, problem in sorted(problems.items()))
+                raise PointFailed(f"{len(problems)} of {len(wanted)} points were not run:{said}")
+        except BaseException as error:
+            there = sum(place.exists() for place in places.values())
+            error.add_note(f"{there} finished points are in {folder}; --set run.resume={folder} runs the others")
+            raise
+    counter.say("writing the report")
+    return experiment.merge(list(places.values()), into=folder)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a worker gives back: the archive of the run folder, or what went wrong."""
+
+    archive: bytes = b""
+    problem: str = ""
+
+
+def run_point(resolved: Mapping[str, Any], name: str, number: int, attempt: str) -> Answer:
+    """Run a point, on a worker, in a folder that is removed afterwards."""
+    from distributed import get_worker
+
+    # What was at work when a worker died may have been its end; what only waited there was not.
+    get_worker().log_event(_TOPIC, attempt)
+    with _one_at_a_time, tempfile.TemporaryDirectory(prefix="reservoir_hw-") as folder:
+        run = {**resolved["run"], "point": number, "folder": folder, "resume": None}
+        try:
+            result = Experiment({**resolved, "run": run}, name).run(lambda what, done, total: None, report=False)
+        except Exception as error:
+            # Its class may need more than a message to be made again.
+            log.warning("point %d", number, exc_info=error)
+            said = "; ".join([str(error), *getattr(error, "__notes__", [])])
+            return Answer(problem=f"{type(error).__name__}: {said.replace(folder, name)}")
+        return Answer(archive=_packed(result.folder))
+
+
+class _Queue:
+    """Points that are wanted, and their futures."""
+
+    def __init__(
+        self,
+        client: Client,
+        resolved: Mapping[str, Any],
+        name: str,
+        wanted: Mapping[int, dict[str, float]],
+        folder: Path,
+        counter: StepCounter,
+    ) -> None:
+        self._client, self._resolved, self._name, self._wanted = client, resolved, name, wanted
+        self._folder, self._counter = folder, counter
+        self._attempts = dict.fromkeys(wanted, 0)
+        self._begun = dict.fromkeys(wanted, 0)
+
+    def run(self) -> dict[int, str]:
+        """All points; problems by number."""
+        from distributed import KilledWorker, as_completed
+
+        problems: dict[int, str] = {}
+        futures = {self._submitted(number): number for number in self._wanted}
+        arriving = as_completed(list(futures), loop=self._client.loop, with_results=True, raise_errors=False)
+        for future, answer in arriving:
+            number = futures.pop(future)
+            if future.status == "error":
+                # What it was, with its traceback.
+                error = future.exception()
+                if isinstance(error, KilledWorker) and self._may_begin_again(number):
+                    again = self._submitted(number)
+                    futures[again] = number
+                    arriving.add(again)
+                    continue
+                ended = "it ended its worker twice" if isinstance(error, KilledWorker) else repr(error)
+                problems[number] = ended
+            elif answer.problem:
+                problems[number] = answer.problem
+            else:
+                _unpack(answer.archive, self._folder / f"{number:03d}")
+            # A result that stays on its worker is lost, and driven again, if the worker dies.
+            future.release()
+            self._counter.add(1)
+        return problems
+
+    def _submitted(self, number: int) -> Future:
+        self._attempts[number] += 1
+        # Nothing is kept from an earlier call: a device gives other states each time.
+        return self._client.submit(
+            run_point,
+            self._resolved,
+            self._name,
+            number,
+            self._attempt(number),
+            key=f"{self._folder.name}-{self._attempt(number)}",
+            resources=self._wanted[number] or None,
+            pure=False,
+        )
+
+    def _may_begin_again(self, number: int) -> bool:
+        events: Any = self._client.get_events(_TOPIC)
+        begun = {event for _, event in events or ()}
+        self._begun[number] += self._attempt(number) in begun
+        log.warning("point %d: its worker has died; it is run on another one", number)
+        return self._begun[number] < 2
+
+    def _attempt(self, number: int) -> str:
+        return f"{self._folder.resolve()} point {number} attempt {self._attempts[number]}"
+
+
+@contextmanager
+def _client(scheduler: str) -> Iterator[Client]:
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise MissingExtra(f"--on needs Dask: pip install 'reservoir-hw[cluster]' ({error})") from error
+    where: dict[str, Any] = {"scheduler_file": scheduler} if Path(scheduler).is_file() else {"address": scheduler}
+    try:
+        client = Client(**where, timeout=CONNECT_S, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"--on {scheduler}: no Dask scheduler answers there ({error}); give its address, such as "
+            "tcp://host:8786, or its scheduler file"
+        ) from error
+    with client:
+        try:
+            # A point that ends its worker would otherwise be tried on three more.
+            client.run_on_scheduler(_no_failures)
+        except (ImportError, AttributeError) as error:
+            raise ConfigurationError(
+                f"--on {scheduler}: the scheduler has another version of reservoir_hw, or none ({error}): start it and "
+                "its workers in the environment of this command"
+            ) from error
+        yield client
+
+
+def _no_failures(dask_scheduler: Any = None) -> None:
+    dask_scheduler.allowed_failures = 0
+
+
+def _check_workers(client: Client, wanted: Mapping[int, dict[str, float]]) -> None:
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    if not workers:
+        raise ConfigurationError("the scheduler has no workers: start some, for instance `dask worker ADDRESS`")
+    offered = {name for worker in workers for name in worker.get("resources", {})}
+    for number, resources in wanted.items():
+        missing = [name for name in resources if name not in offered]
+        if missing:
+            there = ", ".join(sorted(offered)) or "none"
+            raise ConfigurationError(
+                f"point {number} needs the device {missing[0]!r}, and no worker has it (resources: {there}); start one "
+                f"there with --resources '{missing[0]}=1'"
+            )
+
+
+def _resources(point: Point) -> dict[str, float]:
+    """The device that the point needs, by its label; nothing for a simulation."""
+    reservoir = point.config.reservoir
+    if _simulated(reservoir):
+        return {}
+    if not reservoir.label:
+        raise ConfigurationError(
+            f"point {point.number} drives a device ({reservoir.kind}): give it a `label:`, and the same name to the "
+            "worker that has it (`dask worker --resources 'NAME=1'`)"
+        )
+    return {reservoir.label: 1}
+
+
+def _simulated(reservoir: ReservoirConfig) -> bool:
+    if isinstance(reservoir, LayersConfig):
+        return all(map(_simulated, reservoir.reservoirs))
+    return isinstance(reservoir, SimulatedConfig | LaercReservoirsConfig | NoReservoirConfig)
+
+
+def _packed(folder: Path) -> bytes:
+    """A run folder without what only an interrupted training needs."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        for path in sorted(folder.rglob("*")):
+            inside = path.relative_to(folder)
+            if path.is_file() and path.name != "checkpoint.safetensors" and not inside.match("training/*/states-*/**"):
+                archive.add(path, str(inside))
+    return content.getvalue()
+
+
+def _unpack(archive: bytes, folder: Path) -> None:
+    """Whole or not at all."""
+    partial = folder.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    with tarfile.open(fileobj=io.BytesIO(archive)) as given:
+        given.extractall(partial, filter="data")
+    partial.rename(folder)

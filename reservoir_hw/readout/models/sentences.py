@@ -10,8 +10,9 @@ import torch
 from reservoir_hw.readout.models.evaluating import evaluating
 from reservoir_hw.readout.models.token_model import TokenModel
 
-# Logits that exist at once.
-_LOGITS = 1 << 24
+# Logits that exist at once: 16 MiB. For larger blocks the C library asks for new memory each time, which takes as long
+# as the computation.
+_LOGITS = 1 << 22
 _MOST = 256
 
 

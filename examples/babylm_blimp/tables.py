@@ -1,0 +1,276 @@
+"""Make the tables of the README and the figures from the rows of finished runs.
+
+    python examples/babylm_blimp/tables.py
+
+`rows/NAME.json` is the `metrics.json` of a run of `NAME.yaml`, `rows/blimp/MODEL.json` what
+`reservoir-hw blimp RUN --row N --json` (or `--baseline N`) printed of a model of `models.yaml`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.core.figure_style import colours, panels
+from reservoir_hw.core.seeds import generator
+from reservoir_hw.core.statistics import t_quantile
+
+HERE = Path(__file__).resolve().parent
+Row = dict[str, Any]
+V = 50257
+# Trained and all weights in millions: Ueda et al. 2025, Syntactic Learnability, tables 3, 4 (4096 nodes) and 5, ...
+SPARSE = {1024: (26, 28), 2048: (27, 29), 4096: (28, 30), 8192: (30, 32), 16384: (34, 36), 32768: (43, 45),
+          65536: (59, 63)}  # fmt: skip
+CONNECTIVITY = {1: 28, 2: 28, 4: 28, 8: 28, 16: 29, 32: 30, 64: 31, 128: 35, 256: 42, 512: 56, 1024: 84, 2048: 139,
+                4096: 251}  # fmt: skip
+# ... and Ueda et al. 2025, in Japanese, table 1: ESN trained, ESN+i trained, all of either.
+DENSE = {64: (3, 6, 6), 128: (6, 12, 12), 256: (12, 25, 25), 512: (25, 51, 51), 1024: (51, 102, 104),
+         2048: (102, 205, 210)}  # fmt: skip
+NAMES = {"lstm": "LSTM(256)", "gpt": "gpt", "esn_lm": "ESN"}
+# Validation losses that the papers print: table 4 by connectivity, table 5 by the smallest leak rate, table 2 (in
+# Japanese) by spectral radius.
+PRINTED = {
+    "links": {1: 5.497, 8: 4.761, 32: 4.794, 128: 4.836, 256: 4.890},
+    "leak": {0.0: 4.794, 0.25: 4.826, 0.5: 4.861, 0.75: 4.923, 1.0: 5.018},
+    "radius": {0.5: 4.52, 0.8: 4.45, 0.993: 4.43, 1.3: 4.44, 1.7: 7.80e28},
+}
+
+
+def rows_of(name: str) -> list[Row]:
+    """All rows of a run."""
+    return json.loads((HERE / "rows" / f"{name}.json").read_text())["rows"]
+
+
+def name_of(row: Row) -> str:
+    """As the papers call it."""
+    readout = row["readout"]
+    if readout["kind"] == "esn_lm":
+        return f"ESN{'+i' if readout['train_input'] else ''}({readout['nodes']})"
+    return NAMES[readout["kind"]]
+
+
+def table(header: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    """Markdown."""
+    return ["| " + " | ".join(line) + " |" for line in (header, ["---"] * len(header), *body)]
+
+
+def percent(values: np.ndarray) -> str:
+    """The mean over the paradigms in percent, with its interval of 95 % by bootstrap over them."""
+    drawn = generator(0, "bootstrap").integers(len(values), size=(2000, len(values)))
+    low, high = np.percentile(100 * values[drawn].mean(axis=1), [2.5, 97.5])
+    return f"{100 * values.mean():.1f} [{low:.1f}, {high:.1f}]"
+
+
+def paired(differences: Sequence[float]) -> str:
+    """Mean and 95 % interval (Student) of paired differences."""
+    values = np.array(differences)
+    half = t_quantile(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
+    return f"{values.mean():+.3f} [{values.mean() - half:+.3f}, {values.mean() + half:+.3f}]"
+
+
+def judged() -> dict[str, dict[str, np.ndarray]]:
+    """Of each judged model the accuracies by paradigm: its own ("trained") and those of what it must beat."""
+    found = {}
+    for path in sorted((HERE / "rows" / "blimp").glob("*.json")):
+        told = json.loads(path.read_text())
+        by_uid = {name: np.array(list(values.values())) for name, values in told["by_uid"].items()}
+        by_uid["trained"] = by_uid.pop(told["model"])
+        by_uid["per token"] = np.array(list(told["by_uid_per_token"][told["model"]].values()))
+        found[path.stem] = by_uid
+    return found
+
+
+def results(rows: Sequence[Row], blimp: dict[str, dict[str, np.ndarray]]) -> list[str]:
+    """Weights, losses, BLiMP and time of each model."""
+    body = []
+    for row in rows:
+        metrics = row["metrics"]
+        if "training" not in row:
+            body.append([row["label"], "–", "–", f"{metrics['cross_entropy']:.3f}", "–", "–", "–"])
+            continue
+        name, last = name_of(row), row["training"]["evaluations"][-1]
+        body.append(
+            [
+                name,
+                f"{metrics['parameters']:,.0f}",
+                f"{metrics['validation_cross_entropy']:.3f}",
+                f"{metrics['cross_entropy']:.3f}",
+                percent(blimp[name]["trained"]),
+                percent(blimp[name]["untrained"]),
+                f"{last['processor_seconds'] / 60:.1f} min",
+            ]
+        )
+    header = ["model", "trained weights", "validation, nats per token", "test", "BLiMP, %", "before the training"]
+    return table([*header, "training"], body)
+
+
+def controls(blimp: dict[str, dict[str, np.ndarray]]) -> list[str]:
+    """What needs no training, or hardly any."""
+    first = next(iter(blimp.values()))
+    names = {"unigram": "unigrams", "bigram": "bigrams", "the shorter one": "the sentence with fewer tokens"}
+    return table(["", "BLiMP, %"], [[shown, percent(first[name])] for name, shown in names.items()])
+
+
+def claims(blimp: dict[str, dict[str, np.ndarray]]) -> list[str]:
+    """Differences between each model and what it must beat."""
+    against = ("untrained", "unigram", "bigram", "the shorter one")
+    body = [[model, *(percent(found["trained"] - found[other]) for other in against)] for model, found in blimp.items()]
+    return table(["model minus", "itself untrained", "unigrams", "bigrams", "the shorter sentence"], body)
+
+
+def pairs() -> list[str]:
+    """ESN and ESN+i on the same sentences, by seed."""
+    found: dict[str, dict[int, Row]] = {}
+    for row in rows_of("pairs"):
+        found.setdefault(name_of(row), {})[row["readout"]["seed"]] = row
+    body = []
+    for metric, what in (("validation_cross_entropy", "validation"), ("cross_entropy", "test")):
+        losses = {
+            model: np.array([row["metrics"][metric] for _, row in sorted(rows.items())])
+            for model, rows in found.items()
+        }
+        shown = [", ".join(f"{loss:.3f}" for loss in losses[model]) for model in ("ESN(256)", "ESN+i(256)")]
+        body.append([what, *shown, paired(losses["ESN+i(256)"] - losses["ESN(256)"])])
+    return table(["nats per token", "ESN(256)", "ESN+i(256)", "ESN+i - ESN, 95 % interval"], body)
+
+
+def swept() -> dict[str, list[tuple[float, float]]]:
+    """What was changed -> its value and the validation loss."""
+    found: dict[str, list[tuple[float, float]]] = {"links": [], "leak": [], "radius": []}
+    for row in rows_of("settings"):
+        readout, loss = row["readout"], row["metrics"]["validation_cross_entropy"]
+        if readout["train_input"]:
+            found["radius"].append((readout["spectral_radius"], loss))
+        elif readout["leak"] is not None:
+            found["leak"].append((readout["leak"][0], loss))
+        else:
+            found["links"].append((readout["connections"], loss))
+            if readout["connections"] == 32:
+                found["leak"].append((0.0, loss))
+    return {name: sorted(values) for name, values in found.items()}
+
+
+def settings() -> list[str]:
+    """Validation losses beside those of the papers."""
+    titles = {"links": "links of a node", "leak": "smallest leak rate", "radius": "spectral radius of ESN+i"}
+    body = []
+    for name, values in swept().items():
+        for value, loss in values:
+            body.append([titles[name], f"{value:g}", number(loss), number(PRINTED[name][value])])
+    return table(["", "value", "validation, nats per token", "in the paper"], body)
+
+
+def number(loss: float) -> str:
+    """Few digits, also of what has diverged."""
+    return f"{loss:.3f}" if loss < 100 else f"{loss:.1e}"
+
+
+def counts() -> list[str]:
+    """Millions of weights at V = 50257 (Ueda et al. 2025, eq. 6 to 9), as printed in brackets."""
+    rank, body = 512, []
+
+    def line(model: str, trained: float, all_: float, printed: tuple[int, int], cut: bool = False) -> None:
+        # The table in Japanese is cut off, not rounded.
+        shown = [int(value / 1e6) if cut else round(value / 1e6) for value in (trained, all_)]
+        body.append([model, *(f"{own} ({theirs})" for own, theirs in zip(shown, printed, strict=True))])
+
+    for nodes, printed in SPARSE.items():
+        line(f"ESN, {nodes:,} nodes", (nodes + V) * rank + V, (nodes + V) * (32 + rank + 1), printed)
+    for links, printed in CONNECTIVITY.items():
+        all_ = (4096 + V) * (links + rank + 1)
+        line(f"ESN, 4,096 nodes with {links:,} links", (4096 + V) * rank + V, all_, (28, printed))
+    for nodes, (frozen, trained, all_) in DENSE.items():
+        whole = 2 * V * nodes + V + nodes**2
+        line(f"ESN, {nodes:,} nodes, dense", V * nodes + V, whole, (frozen, all_), cut=True)
+        line(f"ESN+i, {nodes:,} nodes, dense", 2 * V * nodes + V, whole, (trained, all_), cut=True)
+    return table(["model", "trained, millions", "all, millions"], body)
+
+
+def draw_losses(rows: Sequence[Row]) -> Any:
+    """Validation loss over what was read, and over processor time."""
+    trained = [row for row in rows if "training" in row]
+    figure, (left, right) = panels(9.5, 4.2, 1, 2, sharey=True)
+    for row, colour in zip(trained, colours(len(trained)), strict=True):
+        at = row["training"]["evaluations"]
+        loss = [one["validation_loss"] for one in at]
+        left.plot([one["tokens"] / 1e6 for one in at], loss, color=colour, lw=1.4, label=name_of(row))
+        right.plot([one["processor_seconds"] / 60 for one in at], loss, color=colour, lw=1.4)
+    left.set(xlabel="tokens read (millions)", ylabel="validation loss (nats per token)")
+    right.set(xlabel="processor time (min)")
+    for axes in (left, right):
+        axes.grid(color="0.92")
+    left.legend(frameon=False)
+    figure.suptitle("English sentences, 8192 byte pairs, one seed of each model")
+    return figure
+
+
+def draw_settings() -> Any:
+    """Validation loss over each of the three settings."""
+    found = swept()
+    figure, grid = panels(9.5, 3.4, 1, 3)
+    titles = {"links": "links of a node", "leak": "smallest leak rate", "radius": "spectral radius"}
+    models = {"links": "ESN(256)", "leak": "ESN(256)", "radius": "ESN+i(256)"}
+    for axes, (name, values) in zip(grid, found.items(), strict=True):
+        kept = [(value, loss) for value, loss in values if loss < 20]
+        axes.plot(*zip(*kept, strict=True), "o-", color="#26547c")
+        for value, _ in [one for one in values if one[1] >= 20]:
+            axes.axvline(value, color="#d1495b", lw=1, ls="--")
+            axes.annotate("diverged ", (value, kept[0][1]), ha="right", va="top", fontsize=8, color="#d1495b")
+        axes.set(title=models[name], xlabel=titles[name], xscale="log" if name == "links" else "linear")
+        axes.grid(color="0.92")
+    grid[0].set_xticks([1, 8, 32, 128, 256], ["1", "8", "32", "128", "256"])
+    grid[0].minorticks_off()
+    grid[0].set_ylabel("validation loss (nats per token)")
+    figure.suptitle("After half a million tokens, one seed")
+    return figure
+
+
+def draw_blimp(blimp: dict[str, dict[str, np.ndarray]]) -> Any:
+    """Accuracies with intervals."""
+    figure, axes = panels(7.5, 3.6, 1, 1)
+    for place, (_, found) in enumerate(blimp.items()):
+        for kind, colour, shift in (("trained", "#26547c", -0.12), ("untrained", "0.6", 0.12)):
+            values = 100 * found[kind]
+            drawn = generator(0, "bootstrap").integers(len(values), size=(2000, len(values)))
+            low, high = np.percentile(values[drawn].mean(axis=1), [2.5, 97.5])
+            label = {"trained": "after 4 million tokens", "untrained": "before"}[kind] if place == 0 else None
+            axes.plot([low, high], [place + shift] * 2, color=colour, lw=1.6)
+            axes.plot(values.mean(), place + shift, "o", color=colour, label=label)
+    first = next(iter(blimp.values()))
+    for name, style in (("unigram", ":"), ("bigram", "--"), ("the shorter one", "-.")):
+        axes.axvline(100 * first[name].mean(), color="0.3", lw=1, ls=style, label=name)
+    axes.set_yticks(range(len(blimp)), list(blimp))
+    axes.invert_yaxis()
+    axes.set_xlabel("BLiMP accuracy (%), with 95 % intervals over the paradigms")
+    figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=8)
+    return figure
+
+
+def main() -> None:
+    """Write README.md and the figures."""
+    rows, blimp = rows_of("models"), judged()
+    parts = {
+        "results": results(rows, blimp),
+        "controls": controls(blimp),
+        "claims": claims(blimp),
+        "pairs": pairs(),
+        "settings": settings(),
+        "counts": counts(),
+    }
+    text = (HERE / "README.md").read_text()
+    for name, lines in parts.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+        head, _, rest = text.partition(begin)
+        _, _, tail = rest.partition(end)
+        text = head + begin + "\n".join(lines) + "\n" + end + tail
+    (HERE / "README.md").write_text(text)
+    for name, figure in (("losses", draw_losses(rows)), ("settings", draw_settings()), ("blimp", draw_blimp(blimp))):
+        figure.savefig(HERE / f"{name}.png", dpi=110)
+
+
+if __name__ == "__main__":
+    main()

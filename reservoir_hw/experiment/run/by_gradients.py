@@ -17,7 +17,7 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
 from reservoir_hw.experiment.run.speed import Demand
-from reservoir_hw.experiment.run.text_plan import check_training, cost, gradient_of, harvests, prompt_of
+from reservoir_hw.experiment.run.text_plan import check_training, cost, gradient_of, harvests, held_out_of, prompt_of
 from reservoir_hw.experiment.run.text_speed import text_demand
 from reservoir_hw.experiment.run.text_training import (
     course,
@@ -167,7 +167,11 @@ def _trained(
         evaluation = task.evaluation_of(cross_entropy, accuracy, curves(result, gradient.options))
     if len(result.validation_losses):
         best = result.best_loss if gradient.keep == "best" else None
-        evaluation.metrics[VALIDATION] = float(result.validation_losses[-1, 1] if best is None else best)
+        loss = float(result.validation_losses[-1, 1] if best is None else best)
+        held_out = held_out_of(task, gradient.options)
+        if held_out is not None and not model.loss_in_nats:
+            loss, _ = evaluated(model, held_out, gradient.options, run)
+        evaluation.metrics[VALIDATION] = loss
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     evaluation.metrics["parameters"] = float(trained)
     if run.processes.is_first:

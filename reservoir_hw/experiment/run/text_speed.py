@@ -96,11 +96,12 @@ def _judged(model: TokenModel, task: Tokens, options: TrainingOptions) -> Iterat
     """So many windows whose features the readout has answered, and whose answers were scored, again and again."""
     from reservoir_hw.readout.models.evaluating import evaluating
 
-    states, targets = (part[: options.batch] for part in _states(model, task, options))
     device = next(model.readout.parameters()).device
+    states, targets = (part[: options.batch].to(device) for part in _states(model, task, options))
+    counted = targets >= 0
     while True:
         with evaluating(model):
-            scored(model, states.to(device).reshape(-1, states.shape[-1]), targets.to(device).reshape(-1))
+            scored(model, states[counted], targets[counted])
         yield len(states)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 
 from reservoir_hw.core.documents import Corpus
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
@@ -76,6 +76,12 @@ class GptConfig(TrainedBaselineConfig):
     layers: PositiveInt
     heads: PositiveInt = 4
     dropout: Rate = 0.0
+
+    @model_validator(mode="after")
+    def _heads_share_the_width(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} cannot be divided among {self.heads} heads: it must be a multiple")
+        return self
 
     @property
     def label(self) -> str:

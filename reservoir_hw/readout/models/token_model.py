@@ -28,6 +28,8 @@ class TokenModel(nn.Module, ABC):
     """
 
     readout: nn.Module
+    loss_in_nats: bool = True
+    """Whether `loss` is the mean cross-entropy of the next token."""
 
     def __init__(self, vocabulary: int) -> None:
         super().__init__()

@@ -112,7 +112,7 @@ def as_corpus(given: Any, name: str) -> Corpus:
     """One text, or documents from a list of texts. Raises `ShapeError` for anything else."""
     if isinstance(given, Documents):
         return given
-    if isinstance(given, list) and given and np.ndim(given[0]) == 1:
+    if isinstance(given, list | tuple) and given and np.ndim(given[0]) == 1:
         return Documents.of([checked_tokens(one, f"document {number} of {name}") for number, one in enumerate(given)])
     return checked_tokens(given, name)
 

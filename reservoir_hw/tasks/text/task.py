@@ -97,6 +97,8 @@ class TextConfig(TaskConfig):
         for name in ("shortest", "longest"):
             if getattr(self, name) is not None and self.unit is None:
                 raise ValueError(f"{name} belongs to unit: sentence")
+        if self.longest is not None and self.longest < (self.shortest or 3):
+            raise ValueError(f"longest {self.longest} is less than shortest {self.shortest or 3}")
         if self.most is not None and self.unknown == "error":
             raise ValueError("most leaves words without a token: it needs unknown: token")
         return self
@@ -158,10 +160,13 @@ class Text(Task):
         self.tokens_test = self._encoded("test", last)
         for part, tokens in (("training", self.tokens_train), ("test", self.tokens_test)):
             if len(tokens) < 2:
-                what = "tokens" if self.unit is None else "sentences of the length that is asked for"
+                what, but = "tokens", ""
+                if self._lengths is not None:
+                    what = "sentences of {} to {} tokens".format(*self._lengths)
+                    but = ", other lengths (shortest, longest)"
                 raise ConfigurationError(
-                    f"corpus: the {part} part of {self.corpus} has {len(tokens)} {what}; give more text, or another "
-                    f"share for the test than {config.test:g}"
+                    f"corpus: the {part} part of {self.corpus} has {len(tokens)} {what}; give more text{but}, or "
+                    f"another share for the test than {config.test:g}"
                 )
 
     def encode(self, text: str) -> np.ndarray:

@@ -47,10 +47,12 @@ def test_sentences_of_a_text(tmp_path: Path) -> None:
     assert all(cast(Documents, part).lengths.max() < longest for part in (less.tokens_train, less.tokens_test))
     with pytest.raises(ConfigurationError, match="is for models that learn from tokens"):
         _ = task.test
-    with pytest.raises(ConfigurationError, match="has 0 sentences of the length that is asked for"):
+    with pytest.raises(ConfigurationError, match="has 0 sentences of 3 to 3 tokens; give more text, other lengths"):
         Text(corpus=corpus, level="bpe", vocabulary=300, unit="sentence", longest=3, shortest=3, test=0.3)
     with pytest.raises(ConfigurationError, match=r"unit: sentence needs level: bpe"):
         Text(corpus=corpus, unit="sentence")
+    with pytest.raises(ConfigurationError, match="longest 4 is less than shortest 5"):
+        Text(corpus=corpus, level="bpe", unit="sentence", shortest=5, longest=4)
     with pytest.raises(ConfigurationError, match="shortest belongs to unit: sentence"):
         Text(corpus=corpus, shortest=4)
 

@@ -43,7 +43,7 @@ from reservoir_hw.tasks.report import REPETITIONS
 from reservoir_hw.tasks.task import Row, Task
 
 # Processor seconds of Python with its libraries, and of a report: those of a run of one second are as many.
-_BEGIN_AND_REPORT_S = 3.0
+_BEGIN_AND_REPORT_S = 1.5
 
 _TRAINERS: dict[str, Trainer] = {
     "in one pass": InOnePass(),

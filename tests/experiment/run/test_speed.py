@@ -20,7 +20,7 @@ from reservoir_hw.experiment.run.speed import Rounds, peak_bytes, seconds_for_on
 
 STATES = """\
 task: {kind: narma, train_steps: 60_000}
-reservoir: {kind: esn, nodes: 200}
+reservoir: {kind: esn, nodes: 500}
 readout: {kind: ridge}
 vary: {reservoir.seed: [0, 1, 2]}
 run: {folder: RUNS}

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, one_panel, panels
+from reservoir_hw.core.markdown import interval, replace_tables, table
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.core.statistics import t_quantile
 
 HERE = Path(__file__).resolve().parent
 Row = dict[str, Any]
@@ -53,23 +53,11 @@ def name_of(row: Row) -> str:
     return NAMES[readout["kind"]]
 
 
-def table(header: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
-    """Markdown."""
-    return ["| " + " | ".join(line) + " |" for line in (header, ["---"] * len(header), *body)]
-
-
 def percent(values: np.ndarray) -> str:
     """The mean over the paradigms in percent, with its interval of 95 % by bootstrap over them."""
     drawn = generator(0, "bootstrap").integers(len(values), size=(2000, len(values)))
     low, high = np.percentile(100 * values[drawn].mean(axis=1), [2.5, 97.5])
     return f"{100 * values.mean():.1f} [{low:.1f}, {high:.1f}]"
-
-
-def paired(differences: Any) -> str:
-    """Mean and 95 % interval (Student) of paired differences."""
-    values = np.array(differences)
-    half = t_quantile(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
-    return f"{values.mean():+.3f} [{values.mean() - half:+.3f}, {values.mean() + half:+.3f}]"
 
 
 def judged() -> dict[str, dict[str, np.ndarray]]:
@@ -134,7 +122,7 @@ def pairs() -> list[str]:
             for model, rows in found.items()
         }
         shown = [", ".join(f"{loss:.3f}" for loss in losses[model]) for model in ("ESN(256)", "ESN+i(256)")]
-        body.append([what, *shown, paired(losses["ESN+i(256)"] - losses["ESN(256)"])])
+        body.append([what, *shown, interval(losses["ESN+i(256)"] - losses["ESN(256)"])])
     return table(["nats per token", "ESN(256)", "ESN+i(256)", "ESN+i - ESN, 95 % interval"], body)
 
 
@@ -262,13 +250,7 @@ def main() -> None:
         "settings": settings(),
         "counts": counts(),
     }
-    text = (HERE / "README.md").read_text()
-    for name, lines in parts.items():
-        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
-        head, _, rest = text.partition(begin)
-        _, _, tail = rest.partition(end)
-        text = head + begin + "\n".join(lines) + "\n" + end + tail
-    (HERE / "README.md").write_text(text)
+    replace_tables(HERE / "README.md", parts)
     for name, figure in (("losses", draw_losses(rows)), ("settings", draw_settings()), ("blimp", draw_blimp(blimp))):
         figure.savefig(HERE / f"{name}.png", dpi=110)
 

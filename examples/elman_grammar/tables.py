@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, panels
+from reservoir_hw.core.markdown import replace_tables, spread, table
 from reservoir_hw.tasks.elman_grammar.grammar import DISTANCES
 from reservoir_hw.tasks.elman_grammar.published import AGREEMENT_ERROR, AUC
 
@@ -40,11 +41,6 @@ def values(rows: Sequence[dict[str, Any]], metric: str) -> np.ndarray:
 def beside(ours: float, printed: float | None) -> str:
     """Ours, and the printed value in brackets."""
     return f"{ours:.2f}" if printed is None else f"{ours:.2f} ({printed:.2f})"
-
-
-def table(header: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
-    """Markdown."""
-    return ["| " + " | ".join(line) + " |" for line in (header, ["---"] * len(header), *body)]
 
 
 def agreement(found: Rows) -> list[str]:
@@ -73,7 +69,7 @@ def overall(found: Rows) -> list[str]:
     """Mean ± standard deviation over the runs, and processor time."""
     body = []
     for label, rows in found.items():
-        cells = [f"{values(rows, name).mean():.3f} ± {values(rows, name).std(ddof=1):.3f}" for name in OVERALL]
+        cells = [spread(values(rows, name)) for name in OVERALL]
         took = [row["processor_seconds"] for row in rows if "processor_seconds" in row]
         body.append([label, str(len(rows)), *cells, f"{np.mean(took):.1f} s" if took else "–"])
     return table(["model", "runs", *OVERALL.values(), "processor time"], body)
@@ -96,13 +92,8 @@ def draw(found: Rows) -> Any:
 def main() -> None:
     """Write README.md and the figure."""
     found = rows_of("srn")
-    text = (HERE / "README.md").read_text()
-    for name, lines in (("agreement", agreement(found)), ("classes", classes(found)), ("overall", overall(found))):
-        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
-        head, _, rest = text.partition(begin)
-        _, _, tail = rest.partition(end)
-        text = head + begin + "\n".join(lines) + "\n" + end + tail
-    (HERE / "README.md").write_text(text)
+    tables = {"agreement": agreement(found), "classes": classes(found), "overall": overall(found)}
+    replace_tables(HERE / "README.md", tables)
     draw(found).savefig(HERE / "overall.png", dpi=110)
 
 

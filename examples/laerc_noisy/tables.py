@@ -6,14 +6,13 @@ python examples/laerc_noisy/tables.py
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, new_figure, panels
-from reservoir_hw.core.statistics import t_quantile
+from reservoir_hw.core.markdown import interval, replace_tables, spread, table
 
 HERE = Path(__file__).resolve().parent
 Departures = dict[str, float]
@@ -42,22 +41,6 @@ def name(departures: Departures) -> str:
 def axis(key: str) -> list[str]:
     """Names of the reservoirs of an axis."""
     return [name({} if level is None else {key: level}) for level in AXES[key][1]]
-
-
-def table(header: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
-    """Markdown."""
-    return ["| " + " | ".join(line) + " |" for line in (header, ["---"] * len(header), *body)]
-
-
-def spread(values: np.ndarray) -> str:
-    """Mean ± standard deviation."""
-    return f"{values.mean():.3f} ± {values.std(ddof=1):.3f}"
-
-
-def interval(differences: np.ndarray) -> str:
-    """Mean and 95 % interval (Student) of paired differences."""
-    half = t_quantile(0.975, len(differences) - 1) * differences.std(ddof=1) / len(differences) ** 0.5
-    return f"{differences.mean():+.3f} [{differences.mean() - half:+.3f}, {differences.mean() + half:+.3f}]"
 
 
 def results(found: dict[tuple[str, str], np.ndarray]) -> list[str]:
@@ -118,11 +101,7 @@ def draw_maps(found: dict[tuple[str, str], np.ndarray]) -> Any:
 def main() -> None:
     """Write README.md and the figures."""
     found = losses()
-    text = (HERE / "README.md").read_text()
-    begin, end = "<!-- results -->\n", "<!-- end of results -->"
-    head, _, rest = text.partition(begin)
-    _, _, tail = rest.partition(end)
-    (HERE / "README.md").write_text(head + begin + "\n".join(results(found)) + "\n" + end + tail)
+    replace_tables(HERE / "README.md", {"results": results(found)})
     for figure, stem in ((draw_curves(found), "curves"), (draw_maps(found), "maps")):
         figure.savefig(HERE / f"{stem}.png", dpi=110)
 

@@ -16,6 +16,7 @@ import numpy as np
 from matplotlib.ticker import NullLocator
 
 from reservoir_hw.core.figure_style import colours, panels
+from reservoir_hw.core.markdown import replace_tables, spread, table
 from reservoir_hw.core.statistics import LogFit, fit_log10
 
 HERE = Path(__file__).resolve().parent
@@ -63,16 +64,6 @@ def fits(sizes: dict[str, dict[str, list[Row]]], count: Callable[[Row], int]) ->
         model: fit_log10({count(found[model][0]): losses(found[model]) for found in sizes.values()})
         for model in PRINTED
     }
-
-
-def spread(values: Sequence[float]) -> str:
-    """Mean ± standard deviation."""
-    return f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}"
-
-
-def table(header: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
-    """Markdown."""
-    return ["| " + " | ".join(line) + " |" for line in (header, ["---"] * len(header), *body)]
 
 
 def results(sizes: dict[str, dict[str, list[Row]]]) -> list[str]:
@@ -182,13 +173,7 @@ def main() -> None:
     """Write README.md and the figures."""
     sizes = {name: trained(name) for name in SIZES}
     parts = {"results": results(sizes), "scaling": scaling(sizes), "large": large()}
-    text = (HERE / "README.md").read_text()
-    for name, lines in parts.items():
-        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
-        head, _, rest = text.partition(begin)
-        _, _, tail = rest.partition(end)
-        text = head + begin + "\n".join(lines) + "\n" + end + tail
-    (HERE / "README.md").write_text(text)
+    replace_tables(HERE / "README.md", parts)
     for name, figure in (("losses", draw_losses(sizes)), ("scaling", draw_scaling(sizes))):
         figure.savefig(HERE / f"{name}.png", dpi=110)
 

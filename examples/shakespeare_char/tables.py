@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.ticker import LogLocator, NullLocator
 
 from reservoir_hw.core.figure_style import colours, new_figure
-from reservoir_hw.core.statistics import t_quantile
+from reservoir_hw.core.markdown import interval, replace_tables, spread, table
 from reservoir_hw.readout.baselines.transformer import CharTransformer
 from reservoir_hw.readout.models.attention import AttentionReadout
 from reservoir_hw.readout.models.softmax import LinearReadout
@@ -37,24 +37,6 @@ def rows_of(name: str) -> Rows:
     for row in json.loads((HERE / "rows" / f"{name}.json").read_text())["rows"]:
         found[MODELS[row["readout"]["kind"]]].append(row)
     return {model: sorted(rows, key=lambda row: row["readout"]["seed"]) for model, rows in found.items()}
-
-
-def interval(differences: Any) -> str:
-    """Mean and 95 % interval (Student) of paired differences."""
-    values = np.array(differences)
-    half = t_quantile(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
-    return f"{values.mean():+.3f} [{values.mean() - half:+.3f}, {values.mean() + half:+.3f}]"
-
-
-def spread(values: Sequence[float], form: str) -> str:
-    """Mean ± standard deviation, or the value."""
-    deviation = f" ± {np.std(values, ddof=1):{form}}" if len(values) > 1 else ""
-    return f"{np.mean(values):{form}}{deviation}"
-
-
-def table(header: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
-    """Markdown."""
-    return ["| " + " | ".join(line) + " |" for line in (header, ["---"] * len(header), *body)]
 
 
 def counts() -> list[str]:
@@ -210,13 +192,7 @@ def main() -> None:
     """Write README.md and the figures."""
     sizes = {name: rows_of(name) for name in ("15k", "45k")}
     parts = {"counts": counts(), "results": results(sizes), "differences": differences(sizes), "paper": published()}
-    text = (HERE / "README.md").read_text()
-    for name, lines in parts.items():
-        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
-        head, _, rest = text.partition(begin)
-        _, _, tail = rest.partition(end)
-        text = head + begin + "\n".join(lines) + "\n" + end + tail
-    (HERE / "README.md").write_text(text)
+    replace_tables(HERE / "README.md", parts)
     for name, figure in (("losses", draw_losses(sizes)), ("times", draw_times(sizes))):
         figure.savefig(HERE / f"{name}.png", dpi=110)
 

@@ -8,14 +8,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, new_figure
-from reservoir_hw.core.statistics import t_quantile
+from reservoir_hw.core.markdown import interval, replace_tables, spread, table
 
 HERE = Path(__file__).resolve().parent
 MODELS = {"esn": "ESN", "gated": "Gated ESN", "leaky": "leaky ESN", "rz": "Gated ESN RZ", "gru": "GRU"}
@@ -36,22 +35,6 @@ PUBLISHED_MATRICES = {
 def values(found: dict[str, Any], metric: str) -> np.ndarray:
     """The metric by seed."""
     return np.array([row["metrics"][metric] for row in sorted(found["rows"], key=lambda row: row["seed"])])
-
-
-def spread(numbers: Any, form: str) -> str:
-    """Mean ± standard deviation."""
-    return f"{np.mean(numbers):{form}} ± {np.std(numbers, ddof=1):{form}}"
-
-
-def interval(differences: np.ndarray) -> str:
-    """Mean and 95 % interval (Student) of paired differences."""
-    half = t_quantile(0.975, len(differences) - 1) * differences.std(ddof=1) / len(differences) ** 0.5
-    return f"{differences.mean():+.3f} [{differences.mean() - half:+.3f}, {differences.mean() + half:+.3f}]"
-
-
-def table(header: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
-    """Markdown."""
-    return ["| " + " | ".join(line) + " |" for line in (header, ["---"] * len(header), *body)]
 
 
 def weights(found: dict[str, Any]) -> int:
@@ -193,13 +176,7 @@ def main() -> None:
         "gates": gates(runs),
         "matrices": matrices(runs),
     }
-    text = (HERE / "README.md").read_text()
-    for name, lines in parts.items():
-        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
-        head, _, rest = text.partition(begin)
-        _, _, tail = rest.partition(end)
-        text = head + begin + "\n".join(lines) + "\n" + end + tail
-    (HERE / "README.md").write_text(text)
+    replace_tables(HERE / "README.md", parts)
     draw(runs).savefig(HERE / "accuracy.png", dpi=110)
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.core.reservoir_config import AnyReservoirConfig, ReservoirConfig
+from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.readout.configuration import ReadoutConfig
-from reservoir_hw.readout.models.configuration import InputMap
+from reservoir_hw.readout.models.around_reservoir import AroundReservoir
 from reservoir_hw.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class ClassifierConfig(ReadoutConfig):
     def _recurrence(self, inputs: int, reservoirs: Sequence[Reservoir]) -> GatedRecurrence: ...
 
 
-class GatesConfig(ClassifierConfig):
+class GatesConfig(AroundReservoir, ClassifierConfig):
     """Trained reset and update gates around the reservoir: Gated ESN RZ."""
 
     kind: Literal["gates"]
@@ -81,14 +81,6 @@ class GatesConfig(ClassifierConfig):
         default="driven", description="settable: the reservoir makes one step from the gated state (a simulation); "
         "driven: the gated state is fed to it beside the inputs (any device)"
     )  # fmt: skip
-    reservoir_gradient: Literal["stop", "through", "twin"] = Field(
-        default="stop", description="whether gradients pass the reservoir: not, as it is a differentiable simulation, "
-        "or through its `twin`"
-    )  # fmt: skip
-    twin: AnyReservoirConfig | None = Field(
-        default=None, description="a differentiable simulation of the device, for reservoir_gradient: twin"
-    )
-    input_map: InputMap = Field(default=InputMap(), description="into the range of the device")
 
     def reservoirs(self, reservoir: ReservoirConfig, inputs: int) -> list[ReservoirConfig]:
         """With as many inputs as the candidate gives, where the number of nodes is known."""
@@ -100,12 +92,7 @@ class GatesConfig(ClassifierConfig):
         found = self.reservoirs(reservoir, inputs)
         differentiated = {"stop": [], "through": found[:1], "twin": found[1:]}[self.reservoir_gradient]
         for config in differentiated:
-            # What has no such key is a device, or knows when it is opened; on a GPU torch computes anyway.
-            if not getattr(config, "gradients", True) and getattr(config, "device", "cpu") == "cpu":
-                raise ConfigurationError(
-                    f"reservoir_gradient is {self.reservoir_gradient}, but no gradient passes the simulation of kind "
-                    f"{config.kind}: give it gradients: true, or take another policy"
-                )
+            self.check_passes("the simulation", config)
 
     def _width(self, reservoir: ReservoirConfig, inputs: int) -> int | None:
         if self.candidate == "settable":
@@ -115,14 +102,9 @@ class GatesConfig(ClassifierConfig):
 
     def _recurrence(self, inputs: int, reservoirs: Sequence[Reservoir]) -> GatedRecurrence:
         from reservoir_hw.readout.models.gated import DrivenCandidate, GatedRecurrence, SettableCandidate
-        from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
 
         del inputs
-        device, *twins = reservoirs
-        settings: dict[str, Any] = self.input_map.model_dump()
-        layer = ReservoirLayer(
-            device, gradient=self.reservoir_gradient, twin=twins[0] if twins else None, **settings
-        )  # fmt: skip
+        layer = self.layer(*reservoirs)
         candidate = SettableCandidate(layer) if self.candidate == "settable" else DrivenCandidate(layer)
         return GatedRecurrence(candidate, bias=self.bias)
 
@@ -130,12 +112,6 @@ class GatesConfig(ClassifierConfig):
     def label(self) -> str:
         """RZ: the gates that are trained."""
         return "RZ"
-
-    @model_validator(mode="after")
-    def _twin_where_it_is_used(self) -> Self:
-        if (self.twin is not None) != (self.reservoir_gradient == "twin"):
-            raise ValueError("`twin:` and reservoir_gradient: twin belong together")
-        return self
 
 
 class TrainedGruConfig(ClassifierConfig):

@@ -12,8 +12,9 @@ from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.documents import Corpus
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.core.reservoir_config import AnyReservoirConfig, ReservoirConfig
+from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.readout.configuration import ReadoutConfig
+from reservoir_hw.readout.models.around_reservoir import AroundReservoir
 from reservoir_hw.tasks.task import Task, Tokens
 
 if TYPE_CHECKING:
@@ -25,22 +26,6 @@ if TYPE_CHECKING:
 
 # Of a one-hot embedding.
 _MOST_CHANNELS = 1 << 14
-
-
-class InputMap(Config):
-    """What a reservoir is driven with: u -> clip(scale u + offset, offset - limit, offset + limit)."""
-
-    scale: float = 1.0
-    offset: float = 0.0
-    limit: PositiveFloat | None = Field(
-        default=None, description="null: the largest that the device's range allows; what is clipped is counted"
-    )
-
-    @model_validator(mode="after")
-    def _passes_something(self) -> Self:
-        if self.scale == 0:
-            raise ValueError("scale is 0: nothing would reach the reservoir")
-        return self
 
 
 class TokenModelConfig(ReadoutConfig):
@@ -172,17 +157,8 @@ class EsnLmConfig(TokenModelConfig):
         return dense_esn_lm(self.nodes, vocabulary, train_input=self.train_input, seed=self.seed, **given)
 
 
-class ModelConfig(TokenModelConfig):
+class ModelConfig(AroundReservoir, TokenModelConfig):
     """A language model around reservoirs."""
-
-    reservoir_gradient: Literal["stop", "through", "twin"] = Field(
-        default="stop", description="whether gradients pass the reservoir: not, as it is a differentiable simulation, "
-        "or through its `twin`"
-    )  # fmt: skip
-    twin: AnyReservoirConfig | None = Field(
-        default=None, description="a differentiable simulation of the device, for reservoir_gradient: twin"
-    )
-    input_map: InputMap = Field(default=InputMap(), description="into the range of the device")
 
     @property
     @abstractmethod
@@ -222,12 +198,7 @@ class ModelConfig(TokenModelConfig):
         through = self.reservoirs(reservoir, vocabulary) if self.reservoir_gradient == "through" else []
         for what, configs in (("the twin", self.twins(vocabulary)), ("the reservoir", through)):
             for config in configs:
-                # What has no such key is a device, or knows when it is opened; on a GPU torch computes anyway.
-                if not getattr(config, "gradients", True) and getattr(config, "device", "cpu") == "cpu":
-                    raise ConfigurationError(
-                        f"reservoir_gradient is {self.reservoir_gradient}, but no gradient passes {what} of kind "
-                        f"{config.kind}: give it gradients: true, or take another policy"
-                    )
+                self.check_passes(what, config)
 
     def build(
         self,
@@ -244,29 +215,12 @@ class ModelConfig(TokenModelConfig):
         """
         del context
         torch = _require_torch()
-        from reservoir_hw.readout.models.reservoir_layer import ReservoirLayer
-
-        count = self.layers_of_reservoirs
         if len(reservoirs) == 1:
-            reservoirs = list(reservoirs) * count
-        layers = [
-            ReservoirLayer(
-                reservoir,
-                gradient=self.reservoir_gradient,
-                twin=twins[0] if twins else None,
-                **self.input_map.model_dump(),
-            )
-            for reservoir in reservoirs
-        ]
+            reservoirs = list(reservoirs) * self.layers_of_reservoirs
+        layers = [self.layer(reservoir, twins[0] if twins else None) for reservoir in reservoirs]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             return self._make(vocabulary, layers)
-
-    @model_validator(mode="after")
-    def _twin_where_it_is_used(self) -> Self:
-        if (self.twin is not None) != (self.reservoir_gradient == "twin"):
-            raise ValueError("`twin:` and reservoir_gradient: twin belong together")
-        return self
 
 
 class OneHotConfig(Config):

@@ -262,15 +262,16 @@ class BpeTokenizer(Tokenizer):
             found += [np.array(one.ids, dtype=self.dtype) for one in self._tokenizer.encode_batch_fast(some)]
         return np.concatenate(found)
 
-    def encode_documents(self, documents: Sequence[str]) -> np.ndarray:
+    def encode_documents(self, documents: Iterable[str]) -> np.ndarray:
         """Tokens (time,) of documents one after the other, with `END` before and behind each.
 
         Where a document itself holds `END`, it is left out.
         """
         end = self._tokenizer.token_to_id(self.END)
         found = [np.empty(0, self.dtype)]
-        for first in range(0, len(documents), _DOCUMENTS):
-            some = self._tokenizer.encode_batch_fast(list(documents[first : first + _DOCUMENTS]))
+        waiting = iter(documents)
+        while texts := list(islice(waiting, _DOCUMENTS)):
+            some = self._tokenizer.encode_batch_fast(texts)
             numbers = (number for one in some for number in (end, *(i for i in one.ids if i != end), end))
             found.append(np.fromiter(numbers, self.dtype))
         return np.concatenate(found)

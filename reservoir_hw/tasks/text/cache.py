@@ -75,7 +75,10 @@ def _kept(
 
 def _digest(of: str, text: str) -> str:
     # The length of the first part keeps the two apart.
-    return hashlib.sha256(f"{len(of)} {of}{text}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    digest = hashlib.sha256(f"{len(of)} {of}".encode("utf-8", "surrogatepass"))
+    for begin in range(0, len(text), LONG):
+        digest.update(text[begin : begin + LONG].encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()[:32]
 
 
 def _mapped(path: Path) -> np.ndarray | None:

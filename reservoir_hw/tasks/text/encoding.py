@@ -15,6 +15,7 @@ from reservoir_hw.tasks.text.cache import kept_array, kept_text
 _PIECE = 1 << 18
 # No token of any tokenizer goes from a letter over into the white space behind it, nor depends on what is before it.
 _CUT = re.compile(r"(?<=\S)(?=\s)")
+_LINE = re.compile(r".+")
 
 
 def pieces(text: str, size: int = _PIECE) -> Iterator[str]:
@@ -45,9 +46,8 @@ def encoded(tokenizer: Tokenizer, text: str) -> np.ndarray:
 
 def encoded_lines(tokenizer: BpeTokenizer, text: str) -> Documents:
     """Each line of a text as a document, with `<|endoftext|>` before and behind it."""
-    tokens = kept_array(
-        "tokens", f"lines {tokenizer.dump()}", text, lambda: tokenizer.encode_documents(text.splitlines())
-    )
+    lines = (line[0] for line in _LINE.finditer(text))
+    tokens = kept_array("tokens", f"lines {tokenizer.dump()}", text, lambda: tokenizer.encode_documents(lines))
     ends = np.flatnonzero(tokens == tokenizer.encode(BpeTokenizer.END)[0])
     return Documents(tokens, ends[::2], ends[1::2] + 1)
 

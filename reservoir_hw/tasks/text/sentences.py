@@ -8,7 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from reservoir_hw.core.errors import MissingExtra
 from reservoir_hw.tasks.text.cache import kept_text
 
-_PARAGRAPH = re.compile(r"\n\s*\n")
+_GAP = re.compile(r"\n\s*\n")
+_PIECE = 1 << 20
 
 
 def one_a_line(text: str) -> str:
@@ -28,5 +29,11 @@ def _split(text: str) -> str:
     from nupunkt import load_default_model
 
     tokenizer = load_default_model()
-    paragraphs = (" ".join(paragraph.split()) for paragraph in _PARAGRAPH.split(text))
-    return "\n".join(sentence for paragraph in paragraphs if paragraph for sentence in tokenizer.tokenize(paragraph))
+    pieces, begin = [], 0
+    while begin < len(text):
+        end = gap.end() if (gap := _GAP.search(text, begin + _PIECE)) else len(text)
+        paragraphs = (" ".join(paragraph.split()) for paragraph in _GAP.split(text[begin:end]))
+        found = [sentence for paragraph in paragraphs if paragraph for sentence in tokenizer.tokenize(paragraph)]
+        pieces += ["\n".join(found)] if found else []
+        begin = end
+    return "\n".join(pieces)

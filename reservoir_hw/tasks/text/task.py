@@ -151,6 +151,7 @@ class Text(Task):
         if self.unit == "sentence":
             text, at = one_a_line(text), LINE
         train, held_out, last = cut(text, (config.validation, config.test), at)
+        del text  # Of a large corpus one copy is enough.
         self.tokenizer = _tokenizer(train.lower() if config.lower else train, config)
         self.vocabulary = self.tokenizer.vocabulary
         self._whose = "of the training part" if config.characters is None else "of task.characters"

@@ -162,6 +162,8 @@ class _Batches:
                 f"{name} can be read only once, and a training may have to begin it again: give what makes an iterator "
                 "each time, such as a torch.utils.data.DataLoader, or a data set with __len__ and __getitem__"
             )
+        if isinstance(batches, Sized) and not len(batches):
+            raise ConfigurationError(f"{name} is empty: there is nothing to learn from")
         self._batches, self._name, self._batch, self._learned = batches, name, options.batch, learned
         self._endless: Iterator[Sequence[Tensor]] = iter(())
         self._held: tuple[int, Sequence[Tensor]] = -1, ()

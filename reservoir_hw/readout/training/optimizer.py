@@ -53,9 +53,15 @@ def make_optimizer(model: nn.Module, options: TrainingOptions, make: MakeOptimiz
         for group in optimizer.param_groups:
             group["initial_lr"] = options.learning_rate * group["rate"]
         return optimizer
-    optimizer = make([parameter for parameter in model.parameters() if parameter.requires_grad])
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = make(trainable)
     if not isinstance(optimizer, Optimizer):
         raise ConfigurationError(f"optimizer(parameters) gave {optimizer!r}; a torch.optim.Optimizer is needed")
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if held.isdisjoint(map(id, trainable)):
+        raise ConfigurationError(
+            "optimizer(parameters) gave an optimizer without any parameter of the model: make it of `parameters`"
+        )
     for group in optimizer.param_groups:
         group["initial_lr"] = group["lr"]
     return optimizer

@@ -118,6 +118,7 @@ def test_a_readout_on_states_takes_them_too() -> None:
         ({"optimizer": lambda parameters: None}, r"optimizer\(parameters\) gave None"),
         ({"schedule": lambda step, steps: None}, r"schedule\(0, 3\) gave None"),
         ({"schedule": lambda step, steps: -1.0}, r"gave -1.0; a factor on the learning rate is a number from 0"),
+        ({"optimizer": lambda _: torch.optim.SGD([torch.zeros(1)], lr=1.0)}, "without any parameter of the model"),
         ({"evaluate": lambda model, step: 0.5}, r"evaluate\(model, 3\) gave 0.5; a mapping"),
     ],
 )

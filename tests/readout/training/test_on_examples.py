@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
@@ -179,7 +179,7 @@ def test_an_iterable_of_batches_resumes_too(tmp_path: Path) -> None:
     ("data", "problem"),
     [
         (iter([(torch.zeros(2, 3), torch.zeros(2))]), "corpus_train can be read only once"),
-        (DataLoader([(torch.zeros(3), 0)], batch_size=2, drop_last=True), "corpus_train is empty"),
+        (DataLoader(TensorDataset(torch.zeros(1, 3)), batch_size=2, drop_last=True), "corpus_train is empty"),
         ([("a word", 1)], "example 0 must be a tuple of arrays"),
     ],
 )

@@ -18,7 +18,7 @@ from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.document import load_document
-from reservoir_hw.experiment.configuration.experiment import Point, drop_baselines, parse_experiment
+from reservoir_hw.experiment.configuration.experiment import Point, drop_baselines, parse_experiment, single_point
 from reservoir_hw.experiment.devices.measure import taken
 from reservoir_hw.experiment.run.in_one_pass import InOnePass
 from reservoir_hw.experiment.run.learning import States
@@ -166,7 +166,7 @@ def point_of(document: Document) -> Point:
             f"{document.origin(('readout',))}: the readout is trained on states that are there already, and readout "
             f"{config.readout.kind} drives its reservoir itself; take another one, for instance `kind: ridge`"
         )
-    return Point({}, config)
+    return single_point(config)
 
 
 def twin_of(path: str | Path) -> tuple[str, str]:

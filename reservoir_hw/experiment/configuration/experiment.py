@@ -27,6 +27,7 @@ from reservoir_hw.core.hil import place_hil
 from reservoir_hw.core.renamed_keys import translate
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.experiment.configuration.gradient import GradientConfig
+from reservoir_hw.experiment.configuration.labels import baseline_labels, key_names, short
 from reservoir_hw.experiment.configuration.search import Dimension, SweepConfig
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.readout.configuration import ReadoutConfig
@@ -135,29 +136,17 @@ class ExperimentConfig(Config):
 class Point:
     """One point of the grid: what varies, and the whole configuration there.
 
+    `label` is the model's name: points that differ only in the task or in a seed share it, they are repetitions.
     `number` is its place in the grid, `task_number` that of its task among the tasks of the grid. `begins_task` says
     that no point before it has the same task: the baselines belong to it.
     """
 
     values: Mapping[str, Any]
     config: ExperimentConfig
+    label: str
     number: int = 0
     task_number: int = 0
     begins_task: bool = True
-
-    @property
-    def label(self) -> str:
-        """The model's name: points that differ only in the task or in a seed share it, they are repetitions."""
-        shown = [
-            _short(value) if key in SECTIONS else f"{key.rpartition('.')[2]}={_short(value)}"
-            for key, value in self.values.items()
-            if key.partition(".")[0] != "task"
-            and key not in ("reservoir.nodes", "readout.kind")
-            and not key.endswith("seed")
-        ]
-        label = self.config.readout.label
-        model = [label] if label and "readout" not in self.values else []
-        return " ".join([*self._reservoir, *model, *shown])
 
     @property
     def values_of_task(self) -> dict[str, Any]:
@@ -167,16 +156,12 @@ class Point:
     @property
     def name(self) -> str:
         """What is at work, for people: the reservoir, or the model where there is none."""
-        return " ".join(self._reservoir) or self.config.readout.label
-
-    @property
-    def _reservoir(self) -> list[str]:
-        return [self.config.reservoir.name] if self.config.readout.layers_of_reservoirs else []
+        return " ".join(_reservoir(self.config)) or self.config.readout.label
 
     @property
     def place(self) -> str:
         """What varies, and how, for people."""
-        return ", ".join(f"{key.rpartition('.')[2]} {_short(value)}" for key, value in self.values.items())
+        return ", ".join(f"{key.rpartition('.')[2]} {short(value)}" for key, value in self.values.items())
 
 
 def parse_experiment(document: Document) -> ExperimentConfig:
@@ -214,7 +199,11 @@ def drop_baselines(document: Document) -> None:
 def trained_baselines(point: Point) -> list[Point]:
     """A point for each baseline that is trained by gradients, if this is the first point with its task."""
     config = point.config
-    wanted = [one for one in config.baselines if isinstance(one, TokenModelConfig)] if point.begins_task else []
+    wanted = [
+        (one, label)
+        for one, label in zip(config.baselines, baseline_labels(config.baselines), strict=True)
+        if isinstance(one, TokenModelConfig) and point.begins_task
+    ]
     gradient = config.training.gradient
     if gradient is not None:
         # How the readout gets its states is none of their business.
@@ -224,9 +213,10 @@ def trained_baselines(point: Point) -> list[Point]:
         Point(
             point.values_of_task,
             config.model_copy(update={"readout": baseline, "training": training}),
+            label,
             point.task_number * len(wanted) + number,
         )
-        for number, baseline in enumerate(wanted)
+        for number, (baseline, label) in enumerate(wanted)
     ]
 
 
@@ -249,10 +239,12 @@ def grid(document: Document) -> list[Point]:
 
 def _points(document: Document, config: ExperimentConfig) -> list[Point]:
     if not config.vary:
-        return [Point({}, config)]
+        return [single_point(config)]
     points: list[Point] = []
     tasks: dict[str, int] = {}
-    for values, places in _rows(config.vary):
+    rows = list(_rows(config.vary))
+    names = key_names({key for values, _ in rows for key in values})
+    for values, places in rows:
         here = Document.copy_of(document)
         for key, value in values.items():
             check_key(document, places[key])
@@ -260,8 +252,32 @@ def _points(document: Document, config: ExperimentConfig) -> list[Point]:
         found = parse_experiment(here)
         task = found.task.model_dump_json()
         begins = task not in tasks
-        points.append(Point(values, found, len(points), tasks.setdefault(task, len(tasks)), begins))
+        points.append(
+            Point(values, found, _label(found, values, names), len(points), tasks.setdefault(task, len(tasks)), begins)
+        )
     return points
+
+
+def single_point(config: ExperimentConfig) -> Point:
+    """That of an experiment in which nothing varies."""
+    return Point({}, config, _label(config, {}, {}))
+
+
+def _label(config: ExperimentConfig, values: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    """Reservoir, model and what varies, each once: most names of reservoirs and models tell their size or kind."""
+    told = {"reservoir.nodes"} if not config.reservoir.label and config.readout.layers_of_reservoirs else set()
+    told |= {"readout.kind"} if config.readout.label else set()
+    shown = [
+        short(value) if key in (*SECTIONS, "readout.kind") else f"{names[key]}={short(value)}"
+        for key, value in values.items()
+        if key.partition(".")[0] != "task" and key not in told and not key.endswith("seed")
+    ]
+    model = [config.readout.label] if config.readout.label and "readout" not in values else []
+    return " ".join([*_reservoir(config), *model, *shown])
+
+
+def _reservoir(config: ExperimentConfig) -> list[str]:
+    return [config.reservoir.name] if config.readout.layers_of_reservoirs else []
 
 
 def _rows(vary: Grid | Rows) -> Iterator[tuple[dict[str, Any], dict[str, Location]]]:
@@ -344,12 +360,3 @@ def _expand_choices(document: Document) -> None:
     search = sweep.get("search") if isinstance(sweep, dict) else None
     if isinstance(search, dict):
         search.update({key: {"choices": values} for key, values in search.items() if isinstance(values, list)})
-
-
-def _short(value: Any) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, Mapping):
-        rest = ", ".join(f"{key}={_short(item)}" for key, item in value.items() if key != "kind")
-        return f"{value.get('kind', '')}({rest})" if rest else str(value.get("kind", ""))
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -22,6 +22,7 @@ from reservoir_hw.experiment.configuration.experiment import (
     parse_experiment,
     trained_baselines,
 )
+from reservoir_hw.experiment.configuration.labels import baseline_labels
 from reservoir_hw.experiment.run.by_gradients import ByGradients
 from reservoir_hw.experiment.run.estimate import Estimate, estimate
 from reservoir_hw.experiment.run.folder import begun_run_folder, new_run_folder, rows_in, write_yaml
@@ -192,12 +193,15 @@ class Experiment:
             with processes.lost():
                 _trainer(point).run(PointRun(point, task, files, result, counter, processes=processes, **more))
 
+        labels = baseline_labels(self.config.baselines)
         try:
             for point, task in points:
                 if point.begins_task:
-                    for baseline in self.config.baselines if processes.is_first else ():
+                    for baseline, label in (
+                        zip(self.config.baselines, labels, strict=True) if processes.is_first else ()
+                    ):
                         if isinstance(baseline, BaselineConfig):
-                            result.rows.append(_run_baseline(baseline, task, point))
+                            result.rows.append(_run_baseline(baseline, label, task, point))
                     for other, its_task in trained:
                         if its_task is task:
                             train(other, task, RowFiles(folder, f"baseline-{other.number:03d}"), records="baselines")
@@ -414,12 +418,12 @@ def _size(point: Point, cost: Cost) -> str:
     return json.dumps([once(sections), cost.progress_steps > 0])
 
 
-def _run_baseline(config: BaselineConfig, task: Task, point: Point) -> Row:
+def _run_baseline(config: BaselineConfig, label: str, task: Task, point: Point) -> Row:
     try:
         evaluation = config.evaluate(task)
     except ReservoirError as error:
         raise type(error)(f"baseline {config.kind}: {error}") from error
-    return Row(config.label, point.values_of_task, evaluation)
+    return Row(label, point.values_of_task, evaluation)
 
 
 def _trained_baselines(points: Sequence[tuple[Point, Task]]) -> list[tuple[Point, Task]]:

@@ -17,7 +17,7 @@ from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.compare import Comparison, compare
 from reservoir_hw.experiment.compare.nodes import compare_nodes
 from reservoir_hw.experiment.compare.relabelling import LEVEL, p_values, ways_to_deal
-from reservoir_hw.experiment.configuration.experiment import Point, parse_experiment
+from reservoir_hw.experiment.configuration.experiment import parse_experiment, single_point
 from reservoir_hw.experiment.run.learning import evaluations, trained
 from reservoir_hw.experiment.states.drive import driven
 from reservoir_hw.experiment.states.plan import plan_of
@@ -200,7 +200,7 @@ def test_neither_a_recording_nor_another_precision_is_a_difference(
 
 def test_evaluations_are_those_of_a_run(write: Any) -> None:
     config = parse_experiment(Document.from_mapping(json.loads(json.dumps(_experiment())), "here"))
-    point, task = Point({}, config), config.task.build()
+    point, task = single_point(config), config.task.build()
     bursts = plan_of(point, task)
     with open_reservoir(config.reservoir.for_inputs(1)) as device:
         states = list(driven(device, bursts, lambda steps: None))

@@ -1,0 +1,61 @@
+"""Names of models in tables: rows that share one are averaged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from reservoir_hw.core.configuration import Document
+from reservoir_hw.experiment.configuration.experiment import grid
+from reservoir_hw.experiment.configuration.labels import baseline_labels, key_names
+
+ESN = {"kind": "esn", "nodes": 60}
+NOISE = "reservoir.nonidealities.{}.noise"
+
+
+def labels(vary: Any, **reservoir: Any) -> list[str]:
+    document = Document({"task": {"kind": "narma"}, "reservoir": ESN | reservoir, "readout": {"kind": "ridge"}})
+    document.data["vary"] = vary
+    return [point.label for point in grid(document)]
+
+
+@pytest.mark.parametrize(
+    ("vary", "reservoir", "found"),
+    [
+        ({"reservoir.nodes": [10, 20], "reservoir.seed": [0]}, {}, ["ESN(10)", "ESN(20)"]),
+        ({"reservoir.nodes": [10, 20]}, {"label": "bench"}, ["bench nodes=10", "bench nodes=20"]),
+        ({"readout.kind": ["ridge", "lms"]}, {}, ["ESN(60) ridge", "ESN(60) lms"]),
+        (
+            [{NOISE.format("loop"): 0.1}, {NOISE.format("readout"): 0.1}],
+            {},
+            ["ESN(60) loop.noise=0.1", "ESN(60) readout.noise=0.1"],
+        ),
+        ({NOISE.format("loop"): [0.1], "task.seed": [0, 1]}, {}, ["ESN(60) noise=0.1"] * 2),
+        ({"readout": [{"kind": "ridge", "alpha": 0.1}]}, {}, ["ESN(60) ridge(alpha=0.1)"]),
+        ({"reservoir": [ESN | {"seed": seed} for seed in (0, 1)]}, {}, ["ESN(60) esn(nodes=60)"] * 2),
+    ],
+    ids=["size", "named", "readouts", "two noises", "repetitions", "section", "seeds in a section"],
+)
+def test_rows_of_one_name_differ_in_data_and_seeds_alone(vary: Any, reservoir: Any, found: list[str]) -> None:
+    assert labels(vary, **reservoir) == found
+
+
+def test_names_of_keys_are_as_short_as_they_may_be() -> None:
+    assert key_names(["a.b.c", "a.d.c", "a.e", "c"]) == {"a.b.c": "b.c", "a.d.c": "d.c", "a.e": "e", "c": "c"}
+
+
+def test_baselines_of_one_name_say_what_differs() -> None:
+    baselines: list[dict[str, Any]] = [
+        {"kind": "lstm", "hidden": 16},
+        {"kind": "lstm", "hidden": 16, "layers": 2, "seed": 3},
+        {"kind": "lstm", "hidden": 32},
+        {"kind": "gru", "hidden": 8, "seed": 1},
+        {"kind": "gru", "hidden": 8, "seed": 2},
+        {"kind": "bigram"},
+    ]
+    text = {"kind": "text", "corpus": "x.txt"}
+    sections = {"task": text, "reservoir": ESN, "readout": {"kind": "linear"}, "training": {"gradient": {"epochs": 1}}}
+    (point,) = grid(Document({**sections, "baselines": baselines}))
+    found = ["lstm(16) layers=1", "lstm(16) layers=2", "lstm(32)", "gru(8)", "gru(8)", "bigram"]
+    assert baseline_labels(point.config.baselines) == found

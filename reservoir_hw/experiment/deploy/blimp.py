@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,8 +175,9 @@ def blimp(
     found = {
         trained.label: own,
         UNTRAINED: untrained,
-        BIGRAM: np.array([np.log(bigram.judged(one)[0]).sum() for one in sentences]),
-        UNIGRAM: np.array([unigram[one[1:]].sum() for one in sentences]),
+        # Rounded once: sentences with the same tokens, in whatever order, are a tie.
+        BIGRAM: np.array([math.fsum(np.log(bigram.judged(one)[0])) for one in sentences]),
+        UNIGRAM: np.array([math.fsum(unigram[one[1:]]) for one in sentences]),
         SHORTER: -lengths.astype(float),
     }
     result = BlimpResult(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import logging
 import lzma
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks.datasets import found_file
+
+log = logging.getLogger(__name__)
 
 _OPENERS = {".gz": gzip.open, ".xz": lzma.open}
 _DAMAGE = (EOFError, lzma.LZMAError, gzip.BadGzipFile)
@@ -40,6 +43,13 @@ def word_vectors(words: Iterable[str], file: str, seed: int) -> dict[str, np.nda
     known = {word: found[name] for word, name in names.items() if name in found}
     if not known:
         raise ConfigurationError(f"vectors: {file} has none of the {len(wanted):,} words of the questions")
+    if len(known) < len(wanted):
+        log.warning(
+            "vectors: %s has %s of the %s words of the questions; the others are random",
+            file,
+            f"{len(known):,}",
+            f"{len(wanted):,}",
+        )
     spread = float(np.std(list(known.values())))
     width = len(next(iter(known.values())))
     return {**random_vectors(sorted(wanted - set(known)), width, seed, spread), **known}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -67,10 +68,10 @@ def test_accuracies_against_independent_counts(run: Path) -> None:
 
     def by_bigrams(sentence: str) -> float:
         both = zip(f"\n{sentence}", sentence, strict=False)
-        return sum(np.log((1 + pairs[a, b]) / (len(letters) + contexts[a])) for a, b in both)
+        return math.fsum(np.log((1 + pairs[a, b]) / (len(letters) + contexts[a])) for a, b in both)
 
     def by_unigrams(sentence: str) -> float:
-        return sum(np.log((1 + ones[a]) / (len(letters) + len(training))) for a in sentence)
+        return math.fsum(np.log((1 + ones[a]) / (len(letters) + len(training))) for a in sentence)
 
     for name, score in ((BIGRAM, by_bigrams), (UNIGRAM, by_unigrams), (SHORTER, lambda sentence: -len(sentence))):
         for uid, given in PAIRS.items():

@@ -104,9 +104,10 @@ def test_vectors_of_a_file(tmp_path: Path) -> None:
         word_vectors(["is"], str(tmp_path / "none.txt"), 0)
 
 
-def test_truncated_glove(shared_data: None) -> None:
+def test_truncated_glove(shared_data: None, caplog: pytest.LogCaptureFixture) -> None:
     task = Trec(vectors="glove50_truncated/glove.6B.50d.first2445.txt.xz", validation=0)
     assert task.inputs == 50
+    assert "words of the questions; the others are random" in caplog.text
     # "What" is that of the file, in lower case.
     what = np.array([0.45323, 0.059811, -0.10577])
     (row, *_), (step, *_) = np.nonzero(np.isclose(task.train.inputs[:, :, 0], what[0]))

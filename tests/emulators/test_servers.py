@@ -193,7 +193,9 @@ def test_stopping_ends_all_threads(manager, device):
                 SocketServer(device, port=port).start()
         # Both clients have gone; a third one is still there when the servers stop.
         third = socket.create_connection(("127.0.0.1", port))
-    assert third.recv(1) == b""
+    # The kernel resets it where the server had not accepted it yet.
+    with contextlib.suppress(ConnectionResetError):
+        assert third.recv(1) == b""
     third.close()
     assert threading.active_count() == threads
 

@@ -21,6 +21,7 @@ VERSION = 1
 ANSWER, NAK = 0x80, 0xFF
 _RUN_HEAD = struct.Struct("<IH")
 _STEP_HEAD = struct.Struct("<I")
+_NAK_HEAD = struct.Struct("<BBIHB")
 _INT16 = 3
 _DETERMINISTIC, _SIMULATED = 1, 2
 # The output of the log that stands for the drive of the device.
@@ -72,7 +73,7 @@ _TEXTS = {
     Code.VERSION: "version 1 only",
     Code.NO_SESSION: "ATTACH first",
     Code.MALFORMED: "malformed",
-    Code.CHECKSUM: "damaged",
+    Code.CHECKSUM: "",
     Code.SEQUENCE: "out of sequence",
     Code.INPUT_RANGE: "input out of range",
     Code.TOO_LARGE: "too large",
@@ -149,7 +150,8 @@ class Board:
                 "bytes: choose fewer, or longer frames"
             )
         self.frame_bytes, self.lease_ms = frame_bytes, lease_ms
-        self.run_steps = (room - _RUN_HEAD.size) // width
+        # A NAK after all steps but one must have room for them, too.
+        self.run_steps = (room - _NAK_HEAD.size) // width
         self._device, self._content, self._input_range = device, content, input_range
         self._log, self._clock = log or EventLog(), clock
         self.sessions = 0
@@ -213,10 +215,10 @@ class Board:
 
     def _nak(self, session: int, number: int, refused: _Refused) -> bytes:
         states = b"".join(row.astype("<i2").tobytes() for row in refused.states)
-        room = self.frame_bytes - HEADER_BYTES - 9 - len(states) - CRC_BYTES
+        room = self.frame_bytes - HEADER_BYTES - _NAK_HEAD.size - len(states) - CRC_BYTES
         text = refused.text.encode()[:room]
         header = struct.pack("<BBHH", VERSION, NAK, session, number)
-        what = struct.pack("<BBIHB", refused.code, self._lost, refused.step, len(refused.states), len(text))
+        what = _NAK_HEAD.pack(refused.code, self._lost, refused.step, len(refused.states), len(text))
         return framed(header + what + text + states)
 
     def _refusal(self, code: Code, *, loses_state: bool = False) -> _Refused:

@@ -39,22 +39,20 @@ def body_of(line: bytes, frame_bytes: int) -> bytes:
 
     Raises `TooLong` for a body of more than `frame_bytes` bytes with its CRC, and `Damaged`.
     """
-    body, at = bytearray(), 0
+    body, at, has_zero = bytearray(), 0, False
     while at < len(line):
-        block = line[at + 1 : at + line[at]]
+        if has_zero:
+            body.append(0)
+        code = line[at]
+        block = line[at + 1 : at + code]
         body += block
         if len(body) > frame_bytes:
             raise TooLong
-        if len(block) < line[at] - 1:
+        if len(block) < code - 1:
             raise Damaged
-        at += line[at]
-        if line[at - len(block) - 1] <= _FULL_BLOCK and at < len(line):
-            body.append(0)
-    if len(body) > frame_bytes:
-        raise TooLong
-    if len(body) < HEADER_BYTES + CRC_BYTES or binascii.crc_hqx(body[:-2], 0xFFFF) != int.from_bytes(
-        body[-2:], "little"
-    ):
+        at, has_zero = at + code, code <= _FULL_BLOCK
+    crc = int.from_bytes(body[-CRC_BYTES:], "little")
+    if len(body) < HEADER_BYTES + CRC_BYTES or binascii.crc_hqx(body[:-CRC_BYTES], 0xFFFF) != crc:
         raise Damaged
     return bytes(body[:-CRC_BYTES])
 

@@ -58,7 +58,7 @@ class ScriptedBoard:
         self.damaged = 0
         self.session = 0
         inputs, nodes = INFO.unpack_from(self.info)[2:4]
-        self._device = VirtualNodes(nodes, inputs)
+        self._device = VirtualNodes(max(1, nodes), inputs)
         self._inputs = inputs
         self._step = 0
         self._changes: dict[int, list[Change]] = {}

@@ -185,34 +185,33 @@ class Connection:
         number = self._next_ask()
         request = on_line(Frame(Operation.INFO, 0, number))
         # A request that was interrupted may still be at work.
-        until = self._until(SHORTEST_BODY, LEAST_FRAME_BYTES, max(0.0, self._busy_until - time.monotonic()))
-        pause = (until - time.monotonic()) / INFO_TIMES
-        answer = None
+        began = time.monotonic()
+        until = self._until(SHORTEST_BODY, LEAST_FRAME_BYTES, max(0.0, self._busy_until - began))
         self._line.drop()
-        while answer is None and (now := time.monotonic()) < until:
+        bytes_before, frames_before, self._echoed = self._line.received, self.incidents.dropped, False
+        while (now := time.monotonic()) < until:
             self._line.send(request)
+            pause = (until - began) / INFO_TIMES
             answer = self._answer(Operation.INFO, 0, number, min(until, now + pause), strict=False)
-        if answer is None:
-            raise self._nobody()
-        try:
-            return declaration_of(answer)
-        except ProtocolError as error:
-            raise ProtocolError(f"{self.port}: {error}") from error
-
-    def _nobody(self) -> DeviceError:
-        """Why nobody answered INFO."""
+            if answer is None:
+                continue
+            try:
+                return declaration_of(answer)
+            except ProtocolError as error:
+                raise ProtocolError(f"{self.port}: {error}") from error
         at = f"{self.port} at {self._line.baud} baud"
         if self._echoed:
-            return ProtocolError(f"{at} sends back what is sent to it: is its output wired to its own input?")
-        if self.incidents.dropped:
-            return ProtocolError(f"{at}: frames came, but no answer to INFO: does the line lose bytes?")
-        if self._line.received:
-            return ProtocolError(
-                f"{at}: {self._line.received} bytes came, and none was a frame: the board has another baud rate, or "
-                "does not speak this protocol"
+            raise ProtocolError(f"{at} sends back what is sent to it: is its output wired to its own input?")
+        if self.incidents.dropped > frames_before:
+            raise ProtocolError(f"{at}: frames came, but no answer to INFO: does the line lose bytes?")
+        came = self._line.received - bytes_before
+        if came:
+            raise ProtocolError(
+                f"{at}: {came} bytes came, and none was a frame: the board has another baud rate, or does not speak this "
+                "protocol"
             )
-        return DeviceDisconnected(
-            f"{at}: nobody answers within {self.timeout_s:g} s: is the board on, is it this port, and this baud rate?"
+        raise DeviceDisconnected(
+            f"{at}: nobody answers within {until - began:.2g} s: is the board on, and is it this port, and this baud rate?"
         )
 
     def _attach(self) -> None:
@@ -378,12 +377,14 @@ class Connection:
         """What it means that no answer has come. The board is asked."""
         said = f"{self.port}: no answer to {operation.name} came in time"
         if operation is not Operation.PING:
-            number = self._next_ask()
+            number, before = self._next_ask(), self._line.received
             self._line.send(on_line(Frame(Operation.PING, self._session, number)))
             until = self._until(SHORTEST_BODY, self._longest, 0.0)
-            if self._answer(Operation.PING, self._session, number, until, strict=False) is not None:
+            answer = self._answer(Operation.PING, self._session, number, until, strict=False)
+            # Behind half a frame the answer to PING is damaged, too.
+            if answer is not None or self._line.received > before:
                 return DeviceTimeout(
-                    f"{said}, but the board answers PING: the request or its answer was lost, or takes longer than the "
+                    f"{said}, but the board is there: the request or its answer was lost, or takes longer than the "
                     "board declares"
                 )
             said += ", and none to PING"

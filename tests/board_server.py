@@ -34,7 +34,9 @@ def built(target: str = "board_server", **variables: str) -> Path:
 
 
 @contextlib.contextmanager
-def running(program: Path, *options: str, address: str = "tcp://127.0.0.1:0") -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def running(
+    program: Path, *options: str, address: str = "tcp://127.0.0.1:0"
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """The address of a server that runs, and its process; SIGTERM ends it, and it must end well."""
     with (
         tempfile.TemporaryFile("w+") as log,

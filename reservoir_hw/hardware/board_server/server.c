@@ -151,6 +151,21 @@ static void drive(session *s, void *socket)
 
 static int begins(const char *text, const char *with) { return !strncmp(text, with, strlen(with)); }
 
+/* NULL, or why this server does not listen there. */
+static const char *objection_to(const char *address)
+{
+    char *rest;
+    if (strlen(address) > 104)
+        return "an address has at most 104 characters";
+    if (begins(address, "ipc://"))
+        return NULL;
+    if (!begins(address, "tcp://127.0.0.1:") && !begins(address, "tcp://[::1]:"))
+        return "without keys a device listens to its own host alone: ipc://PATH, tcp://127.0.0.1:PORT or tcp://[::1]:PORT";
+    const char *port = strrchr(address, ':') + 1;
+    long number = strtol(port, &rest, 10);
+    return *port && !*rest && number >= 0 && number < 65535 ? NULL : "the port is 0 to 65534, and the next one is for control";
+}
+
 /* Whether another server has an ipc path: ZeroMQ would take it away without a word. */
 static int is_served(const char *path)
 {
@@ -244,11 +259,9 @@ int main(int count, char **arguments)
     t.credits = (uint32_t)credits;
     t.max_frame_bytes = (size_t)largest;
     const char *address = optind < count ? arguments[optind] : "tcp://127.0.0.1:5555";
-    if (!begins(address, "ipc://") && !begins(address, "tcp://127.0.0.1:") && !begins(address, "tcp://[::1]:"))
-        return stop_with(address, "without keys a device listens to its own host alone: ipc://PATH, tcp://127.0.0.1:PORT "
-                                  "or tcp://[::1]:PORT");
-    if (strlen(address) > 104)
-        return stop_with(address, "this address is too long: at most 104 characters");
+    const char *objection = objection_to(address);
+    if (objection)
+        return stop_with(address, objection);
 
     struct sigaction action = {.sa_handler = end};
     sigaction(SIGTERM, &action, NULL);

@@ -202,7 +202,7 @@ static int hello(session *s, bytes map, bytes id, writer *w, char *text, size_t 
         return E_SHUTTING_DOWN;
     }
     if (s->number && memcmp(s->nonce, nonce.data, NONCE_BYTES)) {
-        snprintf(text, room, "%s is in use by %s", s->t.address, s->holder);
+        snprintf(text, room, "%s is in use by %s", s->device, s->holder);
         return E_BUSY;
     }
     if (!s->number)
@@ -970,7 +970,8 @@ session *session_new(const terms *t, double now, char why[WHY_BYTES])
         return NULL;
     }
     s->check_inputs = must_check_inputs(&s->d);
-    snprintf(s->device, sizeof s->device, "%s %s %s", s->d.vendor, s->d.model, s->d.serial ? s->d.serial : "");
+    snprintf(s->device, sizeof s->device, "%s %s%s%s", s->d.vendor, s->d.model, s->d.serial ? " " : "",
+             s->d.serial ? s->d.serial : "");
     clean(s->device);
     pthread_mutex_init(&s->guard, NULL);
     return s;

@@ -276,13 +276,12 @@ static void status(session *s, bytes id, writer *w)
 }
 
 /* With the guard held: 0, or the code of the error whose text is in `text`. */
-static int answer_to(session *s, bytes map, bytes id, writer *w, char *text, size_t room)
+static int answer_to(session *s, const mp_value *op, bytes map, bytes id, writer *w, char *text, size_t room)
 {
-    mp_value op;
     char name[16] = "";
     uint64_t number = 0, request = 0;
-    if (has(map, "op", MP_TEXT, &op) && op.size < sizeof name)
-        memcpy(name, op.data, op.size);
+    if (op->size < sizeof name)
+        memcpy(name, op->data, op->size);
     int with_session = has_number(map, "session", &number);
     if (!strcmp(name, "hello"))
         return hello(s, map, id, w, text, room);
@@ -321,16 +320,17 @@ size_t session_control(session *s, const bytes *frames, size_t count, double now
 {
     writer w = {answer, 0, CONTROL_ROOM, 0};
     bytes map, id;
-    mp_value v;
+    mp_value op, v;
     char text[512];
     pthread_mutex_lock(&s->guard);
     s->now = now;
-    if (count != 1 || !control_read(frames[0], &map) || !mp_find(map, "id", &id, &v) || v.type != MP_INT) {
+    if (count != 1 || !control_read(frames[0], &map) || !has(map, "op", MP_TEXT, &op) || !mp_find(map, "id", &id, &v) ||
+        v.type != MP_INT) {
         s->damaged++;
         pthread_mutex_unlock(&s->guard);
         return 0;
     }
-    int code = answer_to(s, map, id, &w, text, sizeof text);
+    int code = answer_to(s, &op, map, id, &w, text, sizeof text);
     if (code) {
         clean(text);
         answer_begin(&w, "error", id, 2);

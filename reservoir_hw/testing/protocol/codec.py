@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import google_crc32c
 import msgpack
 import numpy as np
 
@@ -32,24 +33,9 @@ class NotThePage(Exception):
     """Bytes that are not what the page says."""
 
 
-def _crc_table() -> list[int]:
-    table = []
-    for byte in range(256):
-        for _ in range(8):
-            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
-        table.append(byte)
-    return table
-
-
-_TABLE = _crc_table()
-
-
 def crc32c(data: bytes) -> int:
     """CRC-32C: of `123456789` it is 0xE3069283."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]
-    return crc ^ 0xFFFFFFFF
+    return google_crc32c.value(data)
 
 
 def control_address(address: str) -> str:

@@ -58,7 +58,7 @@ def test_states_are_equal_to_the_last_bit(opened: Opened, monkeypatch: pytest.Mo
             expected = golden.run(u)
             assert np.array_equal(reservoir.run(u), expected)
             assert np.array_equal(reservoir.step(u[:, 0]), golden.step(u[:, 0]))
-        assert expected.std() > 0.03
+            assert expected.std() > 0.03
 
 
 @pytest.mark.slow

@@ -8,7 +8,8 @@ import numpy as np
 
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.device import Device, close
-from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered, Rules
+from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
+from reservoir_hw.testing.protocol.rules import Rules
 
 RULES = Rules("credits")
 

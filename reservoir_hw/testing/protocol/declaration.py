@@ -12,7 +12,8 @@ import numpy as np
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import Client
 from reservoir_hw.testing.protocol.device import LARGEST_BATCH, Device, same
-from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered, Rules
+from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
+from reservoir_hw.testing.protocol.rules import Rules
 
 RULES = Rules("declaration")
 

@@ -10,7 +10,8 @@ import numpy as np
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import Client, offered
 from reservoir_hw.testing.protocol.device import Device, close, same
-from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered, Rules
+from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
+from reservoir_hw.testing.protocol.rules import Rules
 
 RULES = Rules("operations")
 
@@ -181,14 +182,14 @@ def _(device: Device) -> None:
 
 
 BAD_ARRAYS: dict[str, bytes] = {
-    "no msgpack": b"\xc1",
-    "a list": codec.to_msgpack([1, 2]),
-    "no [dtype, shape, data]": codec.to_msgpack({"x": 3}),
-    "an unknown dtype": codec.to_msgpack({"x": ["f2", [1], bytes(2)]}),
-    "too few bytes": codec.to_msgpack({"x": ["f4", [1, 2], bytes(7)]}),
-    "a negative length": codec.to_msgpack({"x": ["f4", [-1], b""]}),
-    "nine axes": codec.to_msgpack({"x": ["f4", [1] * 9, bytes(4)]}),
-    "bytes behind the map": codec.to_msgpack({}) + b"\x00",
+    "that are no msgpack": b"\xc1",
+    "in a list instead of a map": codec.to_msgpack([1, 2]),
+    "without [dtype, shape, data]": codec.to_msgpack({"x": 3}),
+    "of an unknown dtype": codec.to_msgpack({"x": ["f2", [1], bytes(2)]}),
+    "with too few bytes": codec.to_msgpack({"x": ["f4", [1, 2], bytes(7)]}),
+    "with a negative length": codec.to_msgpack({"x": ["f4", [-1], b""]}),
+    "with nine axes": codec.to_msgpack({"x": ["f4", [1] * 9, bytes(4)]}),
+    "with bytes behind the map": codec.to_msgpack({}) + b"\x00",
 }
 
 
@@ -209,7 +210,7 @@ def _bad_arrays(device: Device, *, payload: bytes) -> None:
 
 
 for _title, _payload in BAD_ARRAYS.items():
-    RULES.rule(f"named arrays that are {_title} get error 4", page=NAMED_ARRAYS)(partial(_bad_arrays, payload=_payload))
+    RULES.rule(f"named arrays {_title} get error 4", page=NAMED_ARRAYS)(partial(_bad_arrays, payload=_payload))
 
 
 # ---- TRANSITION, UPLOAD, READOUT --------------------------------------------------------------------

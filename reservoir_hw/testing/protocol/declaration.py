@@ -165,7 +165,7 @@ def _(device: Device) -> None:
     low, high = device.spec["input_range"]
     dtype, scale = device.declaration["inputs"]
     number = np.dtype(codec.NUMBERS[dtype])
-    far = (high - low) / 4 + abs(high)
+    far = (high - low) / 8
     outside = [value for value in (low - far, high + far) if _fits(value, number, scale)]
     if not outside:
         raise NotOffered("inputs as they travel cannot leave input_range")

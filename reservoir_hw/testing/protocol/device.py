@@ -177,7 +177,7 @@ class Device(Line):
     def longest(self, batch: int = 1, at_most: int = LARGEST_CHUNK) -> int:
         """Steps of a RUN whose inputs and states go into a frame."""
         widest = 8 * batch * max(self.spec["inputs"], self.spec["nodes"])
-        return max(1, min(self.welcome["max_frame_bytes"] - 4096, at_most) // widest)
+        return max(1, min(self.welcome["max_frame_bytes"], at_most) // widest)
 
     def u(self, batch: int = 1, steps: int = STEPS, *, seed: int = 1) -> np.ndarray:
         """Numbers (batch, steps, inputs) for RUN, as they travel, within the declared range."""

@@ -136,12 +136,18 @@ class PageDevice:
                 if not waiting:
                     socket.poll(10)
                 while socket.poll(0):
-                    waiting.append(socket.recv_multipart())
+                    message = socket.recv_multipart()
+                    if len(waiting) < self._room():
+                        waiting.append(message)
                 self.most_waiting = max(self.most_waiting, len(waiting))
                 if waiting:
                     sender, *frames = waiting.popleft()
                     for message in answer(sender, frames):
                         socket.send_multipart([sender, *message])
+
+    def _room(self) -> int:
+        """Messages that may wait."""
+        return 1000
 
     # ---- who has the device -----------------------------------------------------------------
 

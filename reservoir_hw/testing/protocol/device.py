@@ -37,6 +37,7 @@ class Device(Line):
     def __init__(self, address: str, control: str | None = None) -> None:
         super().__init__(address, control)
         self._welcome: dict[str, Any] = {}
+        self._welcome_frames: list[bytes] = []
         self._declaration: dict[str, Any] = {}
         self._trouble = Broken("nobody has asked the device yet")
         self._found: dict[str, Any] = {}
@@ -62,7 +63,7 @@ class Device(Line):
                     raise DeviceBusy(f"the check needs the device for itself: {answer['text']}")
                 if answer["op"] == "error":
                     raise Broken(f"hello was answered with error {answer['code']}: {answer['text']}")
-                self._welcome = client.welcome
+                self._welcome, self._welcome_frames = client.welcome, self.last
                 self._declaration = client.attach()
             except Broken as broken:
                 broken.frames = broken.frames or self.last
@@ -103,7 +104,7 @@ class Device(Line):
         """As the welcome says."""
         lease_s = self.welcome.get("lease_s")
         if not isinstance(lease_s, int | float) or not lease_s > 0:
-            raise Broken(f"the welcome gives no lease: {lease_s!r}")
+            raise Broken(f"the welcome gives no lease: {lease_s!r}", self._welcome_frames)
         return lease_s
 
     def welcomed(self, client: Client, seconds: float | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +28,6 @@ from reservoir_hw.drivers.zeromq.frames import (
     pack_map,
     unpack_arrays,
 )
-from reservoir_hw.drivers.zeromq.sockets import ZERO_COPY_BYTES
 from reservoir_hw.serving.data_socket import LONGEST_TEXT, DataSocket
 
 log = logging.getLogger(__name__)
@@ -253,11 +253,13 @@ class Operations:
         self._answer_run(header, states, started)
 
     def _memory_for(self, header: Header) -> np.ndarray | None:
-        """Where large states are put: those of a device may lie in memory that it uses again before they are sent."""
+        """Where large states are put that are sent as they are; None where they are copied anyhow."""
         spec = self._reservoir.spec
-        if header.batch * header.steps * spec.nodes * spec.numpy_dtype.itemsize < ZERO_COPY_BYTES:
+        if header.flags & Flag.OUTPUTS or self._states != encoding_of(spec.dtype):
             return None
-        return np.empty((header.batch, header.steps, spec.nodes), spec.numpy_dtype)
+        shape = (header.batch, header.steps, spec.nodes)
+        memory = self._data.router.memory(header.request, math.prod(shape) * spec.numpy_dtype.itemsize)
+        return None if memory is None else memory.view(spec.numpy_dtype).reshape(shape)
 
     def _inputs_of(self, header: Header, payload: memoryview) -> np.ndarray:
         """What a RUN drives the device with, refused unless it goes on from where the last one ended."""

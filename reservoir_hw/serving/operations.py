@@ -94,17 +94,23 @@ _FIELDS: dict[int, set[str]] = {
 }
 _WITHOUT_PAYLOAD = {Operation.ATTACH, Operation.RESET, Operation.SNAPSHOT}
 _OPTIONAL = ("flags", "step", "batch", "steps", "width", "dtype", "scale", "time_ns", "period_s")
+# The fields that an operation does not have.
+_NOT_NAMED = {
+    int(operation): [field for field in _OPTIONAL if field not in _FIELDS.get(operation, set())]
+    for operation in Operation
+}
 
 
 def _check_fields(header: Header, payload: memoryview) -> None:
     """Refuse a request with fields that its operation does not have."""
-    named, name = _FIELDS.get(header.operation, set()), name_of(header.operation)
-    for field in _OPTIONAL:
+    for field in _NOT_NAMED[header.operation]:
         value = getattr(header, field)
-        if field not in named and value != (field == "scale"):
-            raise Refusal(Code.MALFORMED, f"{name} has no {field}, and here it is {value:g}")
+        if value != (field == "scale"):
+            raise Refusal(Code.MALFORMED, f"{name_of(header.operation)} has no {field}, and here it is {value:g}")
     if header.operation in _WITHOUT_PAYLOAD and len(payload):
-        raise Refusal(Code.MALFORMED, f"{name} has no payload, and here it has {len(payload)} bytes")
+        raise Refusal(
+            Code.MALFORMED, f"{name_of(header.operation)} has no payload, and here it has {len(payload)} bytes"
+        )
 
 
 class Operations:
@@ -255,11 +261,11 @@ class Operations:
     def _memory_for(self, header: Header) -> np.ndarray | None:
         """Where large states are put that are sent as they are; None where they are copied anyhow."""
         spec = self._reservoir.spec
-        if header.flags & Flag.OUTPUTS or self._states != encoding_of(spec.dtype):
+        shape, dtype = (header.batch, header.steps, spec.nodes), spec.numpy_dtype
+        memory = self._data.router.memory(header.request, math.prod(shape) * dtype.itemsize)
+        if memory is None or header.flags & Flag.OUTPUTS or self._states != encoding_of(dtype):
             return None
-        shape = (header.batch, header.steps, spec.nodes)
-        memory = self._data.router.memory(header.request, math.prod(shape) * spec.numpy_dtype.itemsize)
-        return None if memory is None else memory.view(spec.numpy_dtype).reshape(shape)
+        return memory.view(dtype).reshape(shape)
 
     def _inputs_of(self, header: Header, payload: memoryview) -> np.ndarray:
         """What a RUN drives the device with, refused unless it goes on from where the last one ended."""

@@ -242,10 +242,11 @@ class UnixDealer(_End, Dealer):
                 f"{self._address}: the welcome has checksums {checksums!r} and slot_bytes {slot_bytes!r}, which cannot "
                 "be"
             )
-        self.terms, self.max_frame_bytes = Terms(checksums, slot_bytes), welcome["max_frame_bytes"]
+        self.terms = Terms(checksums, welcome["credits"], slot_bytes)
+        self.max_frame_bytes = welcome["max_frame_bytes"]
         if slot_bytes:
-            self._segment = new_segment(welcome["credits"], slot_bytes)
-            self._ring = Ring(self._segment, welcome["credits"], slot_bytes)
+            self._segment = new_segment(self.terms.slots, slot_bytes)
+            self._ring = Ring(self._segment, self.terms.slots, slot_bytes)
 
     def incoming(self, request: int) -> np.ndarray | None:
         """The slot with the reply to this request."""

@@ -444,8 +444,8 @@ static const char *nonsense_in(const declaration *d, size_t max_frame_bytes)
     if (d->settable && (d->state_bytes != d->nodes * out || d->input_dtype != d->state_dtype ||
                         d->input_scale != d->state_scale))
         return "a settable device has its states as its state, and inputs in the same dtype and scale";
-    uint64_t row = (uint64_t)d->inputs * in + (uint64_t)d->nodes * out + d->state_bytes + ERROR_BYTES;
-    if (row > max_frame_bytes / d->max_batch)
+    uint64_t row = (uint64_t)d->inputs * in + (uint64_t)d->nodes * out + d->state_bytes;
+    if (row > (max_frame_bytes - ERROR_BYTES) / d->max_batch)
         return "one step of all sequences does not go into a frame";
     return NULL;
 }

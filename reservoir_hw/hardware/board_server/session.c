@@ -27,7 +27,7 @@ struct session {
     uint64_t received, finished, cancelled;
     struct { uint64_t request; uint8_t operation; double since; } busy; /* request 0: with nothing */
     char problem[WHY_BYTES];
-    int stopping;
+    int stopping, over;
     double now; /* of the control message at hand */
     uint64_t clients, requests, errors, repeated, damaged, foreign, expired_leases, safe_states, steps;
 
@@ -919,6 +919,9 @@ void session_look(session *s, double now)
     pthread_mutex_unlock(&s->guard);
     if (left)
         release(s);
+    pthread_mutex_lock(&s->guard);
+    s->over = s->stopping;
+    pthread_mutex_unlock(&s->guard);
 }
 
 void session_stop(session *s)
@@ -926,6 +929,14 @@ void session_stop(session *s)
     pthread_mutex_lock(&s->guard);
     s->stopping = 1;
     pthread_mutex_unlock(&s->guard);
+}
+
+int session_is_over(session *s)
+{
+    pthread_mutex_lock(&s->guard);
+    int over = s->over;
+    pthread_mutex_unlock(&s->guard);
+    return over;
 }
 
 /* Whether a number of the inputs' dtype can be one that the device does not take. */

@@ -29,6 +29,8 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.core.reset import ResetPolicy
 from reservoir_hw.core.spec import Identity, ReservoirSpec
+from reservoir_hw.drivers.encodings import encoding_of
+from reservoir_hw.drivers.texts import printable
 
 log = logging.getLogger(__name__)
 
@@ -382,7 +384,7 @@ class ZmqReservoir(Reservoir):
         """Receive the answer to `sent` into `out`, if it is what it must be. Its first step has the number `first`."""
         header, payload = self._connection.receive(sent)
         outputs = sent.flags & self._frames.Flag.OUTPUTS
-        encoding = self._frames.encoding_of("float32") if outputs else self._declaration.states
+        encoding = encoding_of("float32") if outputs else self._declaration.states
         try:
             if header.shape != out.shape or (header.dtype, header.scale) != encoding:
                 raise ProtocolError(
@@ -445,8 +447,6 @@ class ZmqReservoir(Reservoir):
 
 def _shown(value: Any) -> Any:
     """A text of a foreign device, which a terminal would obey, as it may be printed."""
-    from reservoir_hw.drivers.zeromq.texts import printable
-
     return printable(value) if isinstance(value, str) else value
 
 

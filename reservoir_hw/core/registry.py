@@ -26,6 +26,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "parallel": "reservoir_hw.backends.parallel:ParallelConfig",
         "python": "reservoir_hw.backends.python.reservoir:PythonConfig",
         "replay": "reservoir_hw.backends.replay:ReplayConfig",
+        "serial": "reservoir_hw.backends.serial:SerialConfig",
         "visa": "reservoir_hw.backends.visa.reservoir:VisaConfig",
         "zmq": "reservoir_hw.backends.zeromq:ZmqConfig",
     },

@@ -13,12 +13,12 @@ import zmq
 
 from reservoir_hw.core.errors import ProtocolError
 from reservoir_hw.core.reservations import reserved_for_another
+from reservoir_hw.drivers.error_codes import Code, Refusal
+from reservoir_hw.drivers.texts import printable
 from reservoir_hw.drivers.zeromq.control import ON
-from reservoir_hw.drivers.zeromq.error_codes import Code, Refusal
 from reservoir_hw.drivers.zeromq.frames import VERSION, pack_control, unpack_control
 from reservoir_hw.drivers.zeromq.security import Allowed
 from reservoir_hw.drivers.zeromq.sockets import receive, send_at_once
-from reservoir_hw.drivers.zeromq.texts import printable
 from reservoir_hw.serving.few_lines import FewLines
 from reservoir_hw.serving.lease import Lease
 from reservoir_hw.serving.watchdog import Watchdog

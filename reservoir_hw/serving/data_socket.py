@@ -22,11 +22,12 @@ from reservoir_hw.core.errors import (
     text_of,
 )
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.drivers.zeromq.error_codes import HARMLESS, Code, Refusal, code_of
+from reservoir_hw.drivers.encodings import Encoding
+from reservoir_hw.drivers.error_codes import HARMLESS, Code, Refusal, code_of
+from reservoir_hw.drivers.texts import clipped, sendable
 from reservoir_hw.drivers.zeromq.frames import (
     ERROR,
     REPLY,
-    Encoding,
     Flag,
     Header,
     Operation,
@@ -37,7 +38,6 @@ from reservoir_hw.drivers.zeromq.frames import (
     unpack_header,
 )
 from reservoir_hw.drivers.zeromq.sockets import receive, send, send_at_once
-from reservoir_hw.drivers.zeromq.texts import clipped, sendable
 from reservoir_hw.serving.few_lines import FewLines
 from reservoir_hw.serving.lease import Lease, Work
 

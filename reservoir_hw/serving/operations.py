@@ -14,21 +14,20 @@ from reservoir_hw.core.errors import ConfigurationError, DeviceFault, Discontinu
 from reservoir_hw.core.provenance import plain
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.drivers.zeromq.error_codes import Code, Refusal
+from reservoir_hw.drivers.encodings import Encoding, encoding_of
+from reservoir_hw.drivers.error_codes import Code, Refusal
+from reservoir_hw.drivers.texts import clipped, sendable
 from reservoir_hw.drivers.zeromq.frames import (
-    Encoding,
     Flag,
     Header,
     Operation,
     array_of,
-    encoding_of,
     name_of,
     pack_arrays,
     pack_map,
     unpack_arrays,
 )
 from reservoir_hw.drivers.zeromq.sockets import ZERO_COPY_BYTES
-from reservoir_hw.drivers.zeromq.texts import clipped, sendable
 from reservoir_hw.serving.data_socket import LONGEST_TEXT, DataSocket
 
 log = logging.getLogger(__name__)

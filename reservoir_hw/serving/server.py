@@ -16,11 +16,12 @@ from reservoir_hw.core.errors import ConfigurationError, DeviceFault
 from reservoir_hw.core.interrupts import StopOnSignals
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
+from reservoir_hw.drivers.encodings import Encoding, encoding_of
+from reservoir_hw.drivers.texts import printable
 from reservoir_hw.drivers.zeromq.addresses import checked_address, control_address
-from reservoir_hw.drivers.zeromq.frames import LARGEST_CONTROL, Encoding, encoding_of
+from reservoir_hw.drivers.zeromq.frames import LARGEST_CONTROL
 from reservoir_hw.drivers.zeromq.security import Allowed, admit, check_guarded
 from reservoir_hw.drivers.zeromq.sockets import bind_router, keep_freed_memory
-from reservoir_hw.drivers.zeromq.texts import printable
 from reservoir_hw.serving.control import Control
 from reservoir_hw.serving.data_socket import DataSocket, Seat
 from reservoir_hw.serving.lease import Lease

@@ -3,8 +3,8 @@
 A server for any reservoir is in `reservoir_hw.serving`.
 """
 
+from reservoir_hw.drivers.encodings import Encoding, encoding_of
 from reservoir_hw.drivers.zeromq.client import Connection, release_hung, status_of
-from reservoir_hw.drivers.zeromq.frames import Encoding, encoding_of
 from reservoir_hw.drivers.zeromq.security import Allowed, KeyPair, make_keys
 
 __all__ = ["Allowed", "Connection", "Encoding", "KeyPair", "encoding_of", "make_keys", "release_hung", "status_of"]

@@ -22,17 +22,17 @@ from reservoir_hw.core.errors import (
     ReservoirError,
 )
 from reservoir_hw.core.waiting import while_busy
+from reservoir_hw.drivers.encodings import Encoding, checked_encoding
+from reservoir_hw.drivers.error_codes import Code, exception_of
+from reservoir_hw.drivers.texts import shown
 from reservoir_hw.drivers.zeromq.addresses import address_to_connect, control_address
 from reservoir_hw.drivers.zeromq.control import Control, Incidents
-from reservoir_hw.drivers.zeromq.error_codes import Code, exception_of
 from reservoir_hw.drivers.zeromq.frames import (
     ERROR,
     REPLY,
-    Encoding,
     Header,
     Operation,
     check_payload,
-    checked_encoding,
     pack_arrays,
     pack_header,
     unpack_arrays,
@@ -41,7 +41,6 @@ from reservoir_hw.drivers.zeromq.frames import (
 )
 from reservoir_hw.drivers.zeromq.security import KeyPair
 from reservoir_hw.drivers.zeromq.sockets import connect, dealer, keep_freed_memory, receive, send
-from reservoir_hw.drivers.zeromq.texts import shown
 
 log = logging.getLogger(__name__)
 

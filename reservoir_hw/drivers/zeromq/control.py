@@ -16,10 +16,10 @@ import zmq.utils.monitor
 
 from reservoir_hw.core.errors import DeviceDisconnected, DeviceTimeout, ProtocolError
 from reservoir_hw.core.lock_files import user_name
-from reservoir_hw.drivers.zeromq.error_codes import exception_of
+from reservoir_hw.drivers.error_codes import exception_of
+from reservoir_hw.drivers.texts import shown
 from reservoir_hw.drivers.zeromq.frames import VERSION, pack_control, unpack_control
 from reservoir_hw.drivers.zeromq.sockets import connect
-from reservoir_hw.drivers.zeromq.texts import shown
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ProtocolError
+from reservoir_hw.core.errors import ConfigurationError, ProtocolError
+from reservoir_hw.drivers.encodings import DTYPES
 from reservoir_hw.drivers.zeromq import frames
-from reservoir_hw.drivers.zeromq.frames import Encoding, Header
+from reservoir_hw.drivers.zeromq.frames import Header
 
 # The machine may be busy with other tests.
 unhurried = settings(deadline=None)
@@ -54,7 +55,7 @@ named_arrays = st.dictionaries(
     wire_dtypes.flatmap(lambda dtype: arrays.arrays(dtype, arrays.array_shapes(min_dims=0, max_dims=4, min_side=0))),
     max_size=4,
 )
-array_dtypes = st.sampled_from(sorted(frames._DTYPES))
+array_dtypes = st.sampled_from(sorted(DTYPES))
 
 
 def same(one: np.ndarray, other: np.ndarray) -> bool:
@@ -88,7 +89,7 @@ def test_headers(header: Header, payload: bytes) -> None:
 @unhurried
 @given(array_dtypes, arrays.array_shapes(min_dims=3, max_dims=3, min_side=0, max_side=5), st.data())
 def test_array_payloads(dtype: int, shape: tuple[int, int, int], data: st.DataObject) -> None:
-    numbers = data.draw(arrays.arrays(frames._DTYPES[dtype], shape))
+    numbers = data.draw(arrays.arrays(DTYPES[dtype], shape))
     header = Header(3, 1, 1, batch=shape[0], steps=shape[1], width=shape[2], dtype=dtype)
     unpacked, crc = frames.unpack_header(frames.pack_header(header, numbers))
     payload = memoryview(numbers.tobytes())
@@ -126,56 +127,6 @@ def test_a_truth_value_is_0_or_1() -> None:
 def test_control_messages(op: str, number: int, more: dict[str, Any]) -> None:
     message = {**more, "op": op, "id": number}
     assert frames.unpack_control(frames.pack_control(message)) == message
-
-
-@unhurried
-@given(
-    st.sampled_from([3, 4, 5]),
-    st.floats(1e-6, 1e3),
-    arrays.arrays(np.float64, st.integers(0, 20), elements=st.floats(-1, 1)),
-)
-def test_integers_are_within_half_a_step(dtype: int, scale: float, fractions: np.ndarray) -> None:
-    encoding = frames.checked_encoding(dtype, scale)
-    values = fractions * (np.iinfo(encoding.number).max * scale)
-    numbers = encoding.encode(values)
-    assert numbers.dtype == encoding.number
-    decoded = np.empty_like(values)
-    encoding.decode(numbers, decoded)
-    rounding = 4 * np.finfo(np.float64).eps * np.abs(values)
-    assert np.all(np.abs(decoded - values) <= 0.5 * scale + rounding)
-    # What was decoded is a number of the wire: it goes back and forth as it is.
-    assert np.array_equal(encoding.encode(decoded), numbers)
-
-
-@unhurried
-@given(st.sampled_from([3, 4, 5]), st.floats(1e-6, 1e3), st.floats(1.01, 1e30), st.booleans())
-def test_what_integers_cannot_hold_is_refused(dtype: int, scale: float, factor: float, negative: bool) -> None:
-    encoding = Encoding(dtype, scale)
-    limits = np.iinfo(encoding.number)
-    value = scale * factor * (limits.min if negative else limits.max)
-    with pytest.raises(InputRangeError, match="do not fit"):
-        encoding.encode(np.array([0.0, value]))
-    with pytest.raises(InputRangeError):
-        encoding.encode(np.array([0.0, np.nan]))
-
-
-@unhurried
-@given(st.sampled_from([1, 2]), st.data())
-def test_floating_point_numbers_are_sent_as_they_are(dtype: int, data: st.DataObject) -> None:
-    encoding = Encoding(dtype)
-    values = data.draw(arrays.arrays(encoding.number, (3, 2), elements={"allow_nan": False}))
-    decoded = np.empty_like(values)
-    encoding.decode(encoding.encode(values), decoded)
-    assert np.array_equal(decoded, values)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "scale"),
-    [(0, 1.0), (6, 1.0), ("3", 1.0), (True, 1.0), (3, 0), (3, -1.0), (3, np.inf), (3, None), (1, 0.5)],
-)
-def test_encodings_that_there_are_not(dtype: Any, scale: Any) -> None:
-    with pytest.raises(ProtocolError):
-        frames.checked_encoding(dtype, scale)
 
 
 # ---- nothing else gets past ---------------------------------------------------------------------

@@ -82,9 +82,10 @@ def test_figures_are_those_of_the_golden_model(opened: Opened, tmp_path: Path) -
             assert np.array_equal(one, other)
         counts = said("conform", file)["counts"]
         assert (counts["passed"], counts["failed"], counts["inconclusive"]) == (24, 0, 0)
-    elman = [EXAMPLES / "elman.yaml", "--set", f"run.folder={tmp_path}", "--set", "task.sentences=1000"]
+    grammar = ROOT / "examples" / "elman_grammar" / "experiment.yaml"
+    elman = ["run", grammar, "--set", f"run.folder={tmp_path}", "--set", "task.sentences=1000", "--reservoir"]
     with opened(WORDS) as file:
-        figures = [metrics(said("run", *elman, *way)) for way in ([], ["--reservoir", file])]
+        figures = [metrics(said(*elman, reservoir)) for reservoir in (EXAMPLES / "golden.yaml", file)]
         assert figures[0] == figures[1]
 
 

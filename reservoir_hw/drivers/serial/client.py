@@ -207,11 +207,11 @@ class Connection:
         came = self._line.received - bytes_before
         if came:
             raise ProtocolError(
-                f"{at}: {came} bytes came, and none was a frame: the board has another baud rate, or does not speak this "
-                "protocol"
+                f"{at}: {came} bytes came, and none was a frame: the board has another baud rate, or does not speak "
+                "this protocol"
             )
         raise DeviceDisconnected(
-            f"{at}: nobody answers within {until - began:.2g} s: is the board on, and is it this port, and this baud rate?"
+            f"{at}: nobody answers within {until - began:.2g} s: is the board on, is it this port, this baud rate?"
         )
 
     def _attach(self) -> None:

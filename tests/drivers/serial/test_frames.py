@@ -16,7 +16,7 @@ from scripted_board import declared, line_of, nak
 from reservoir_hw.core.errors import ProtocolError
 from reservoir_hw.drivers.encodings import Encoding
 from reservoir_hw.drivers.serial import frames
-from reservoir_hw.drivers.serial.frames import Frame, Operation
+from reservoir_hw.drivers.serial.frames import Frame
 
 unhurried = settings(deadline=None)
 PAGE = Path(__file__).parents[3] / "docs" / "serial-protocol.md"

@@ -82,15 +82,76 @@ def bench(
         # Its `put` may be called by the handler of a signal.
         asked: SimpleQueue[None] = SimpleQueue()
         with StopOnSignals(lambda: asked.put(None), lambda: True):
-            _say_as_json(lab, log, text) if json else _say(names, lab, log, out, text)
+            if json:
+                _say_as_json({"generator": lab.generator, "digitizer": lab.digitizer}, log, text)
+            else:
+                typer.echo(
+                    f"Emulated instruments ({names}): generator at {lab.generator}, digitizer at {lab.digitizer}"
+                )
+                _say_rest("outputs do", "bench", log, out, text)
             asked.get()
     bursts = sum(event["event"] == "burst begins" for event in lab.bench.log.events)
     typer.echo(f"The bench has ended after {bursts} bursts.", err=json)
 
 
+@app.command("board")
+def board(
+    nodes: Annotated[int, typer.Option(min=1, help="Its virtual nodes.")] = 50,
+    inputs: Annotated[int, typer.Option(min=1, help="Numbers in a step.")] = 1,
+    link: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Make a symbolic link to its port, with a name that stays.")
+    ] = None,
+    baud: Annotated[int, typer.Option(help="Its rate. At another one its host sends and gets garbage.")] = 115200,
+    frame_bytes: Annotated[int, typer.Option(min=256, max=65535, help="Its buffer: the longest frame.")] = 4095,
+    lease_ms: Annotated[
+        int, typer.Option(min=100, max=65535, help="It goes to its safe state if its host is silent for so long.")
+    ] = 2000,
+    log: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Append what its drive does to this file, as JSON lines.")
+    ] = None,
+    faults: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What goes wrong, and when (docs/virtual-lab.md says how).")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write the reservoir file there.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print a line of JSON instead of text.")] = False,
+) -> None:
+    """Emulate a board at the end of a serial line, and print the reservoir file for it (`kind: serial`).
+
+    Its port is a pty of this computer. Ctrl-C or SIGTERM ends it.
+    """
+    from reservoir_hw.core.configuration import Document, validate
+    from reservoir_hw.core.files import replace_file
+    from reservoir_hw.core.interrupts import StopOnSignals
+    from reservoir_hw.emulators.board.emulated import emulated_board
+    from reservoir_hw.emulators.board.faults import BoardFaultPlan
+
+    plan = None if faults is None else validate(BoardFaultPlan, Document.from_file(faults))
+    settings = {"baud": baud, "link": link, "frame_bytes": frame_bytes, "lease_ms": lease_ms, "log": log}
+    with emulated_board(nodes, inputs, faults=plan, **settings) as line:
+        text = "\n".join(["kind: serial", f"port: {line.port}", f"baud: {baud}", *_safe_check(log), ""])
+        if out is not None:
+            replace_file(out, text)
+        # Its `put` may be called by the handler of a signal.
+        asked: SimpleQueue[None] = SimpleQueue()
+        with StopOnSignals(lambda: asked.put(None), lambda: True):
+            if json:
+                _say_as_json({"port": line.port}, log, text)
+            else:
+                typer.echo(f"Emulated board with {nodes} virtual nodes at {line.port}, {baud} baud")
+                _say_rest("drive does", "board", log, out, text)
+            asked.get()
+    struck = ", ".join(f"{kind} {count}" for kind, count in line.faults.struck.items() if count)
+    typer.echo(
+        f"The board has ended after {line.board.sessions} sessions" + (f"; faults: {struck}" if struck else "") + ".",
+        err=json,
+    )
+
+
 @app.command("check")
-def check(log: Annotated[Path, typer.Argument(metavar="LOG", help="What `emulate bench --log` wrote.")]) -> None:
-    """Look whether all outputs of an emulated bench are off now. Exits with 0 if they are, 1 if one is on.
+def check(log: Annotated[Path, typer.Argument(metavar="LOG", help="What `emulate ... --log` wrote.")]) -> None:
+    """Look whether all outputs of an emulated bench or board are off now. Exits with 0 if they are, 1 if one is on.
 
     It is a `safe_check` for the section `hil:` of a reservoir: it does not ask the driver of the instruments.
     """
@@ -167,10 +228,7 @@ def _reservoir_file(dialect: Dialect, lab: Lab, log: Path | None) -> str:
     ]
     if dialect.samples_per_node is not None:
         lines.append(f"samples_per_node: {dialect.samples_per_node}")
-    if log is not None:
-        command = [sys.executable, "-m", "reservoir_hw.cli", "emulate", "check", str(log.resolve())]
-        lines += ["hil:", f"  safe_check: {json_module.dumps(command)}"]
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, *_safe_check(log), ""])
 
 
 def _device_of(config: BenchConfig) -> tuple[int, Cable, Model]:
@@ -189,22 +247,28 @@ def _range(low: float, high: float, dialect: Dialect) -> list[float]:
     return [max(wider[0], -full_v), min(wider[1], full_v)]
 
 
-def _say(names: str, lab: Lab, log: Path | None, out: Path | None, text: str) -> None:
-    typer.echo(f"Emulated instruments ({names}): generator at {lab.generator}, digitizer at {lab.digitizer}")
+def _safe_check(log: Path | None) -> list[str]:
+    """Lines of a reservoir file: how to look whether all outputs are off."""
+    if log is None:
+        return []
+    command = [sys.executable, "-m", "reservoir_hw.cli", "emulate", "check", str(log.resolve())]
+    return ["hil:", f"  safe_check: {json_module.dumps(command)}"]
+
+
+def _say_rest(logged: str, named: str, log: Path | None, out: Path | None, text: str) -> None:
     if log is not None:
-        typer.echo(f"What the outputs do is written to {log}; `reservoir-hw emulate check {log}` reads it.")
+        typer.echo(f"What the {logged} is written to {log}; `reservoir-hw emulate check {log}` reads it.")
     if out is not None:
-        typer.echo(f"The reservoir file for them is {out} (Ctrl-C ends the bench).")
+        typer.echo(f"The reservoir file is {out} (Ctrl-C ends the {named}).")
     else:
-        typer.echo("A reservoir file for them (Ctrl-C ends the bench):\n\n" + textwrap.indent(text, "    "))
+        typer.echo(f"A reservoir file (Ctrl-C ends the {named}):\n\n" + textwrap.indent(text, "    "))
 
 
-def _say_as_json(lab: Lab, log: Path | None, text: str) -> None:
+def _say_as_json(where: dict[str, str], log: Path | None, text: str) -> None:
     from ruamel.yaml import YAML
 
     said = {
-        "generator": lab.generator,
-        "digitizer": lab.digitizer,
+        **where,
         "log": None if log is None else str(log.resolve()),
         "reservoir": YAML(typ="safe", pure=True).load(text),
     }

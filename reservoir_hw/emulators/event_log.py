@@ -53,7 +53,9 @@ def outputs_on(path: Path) -> list[int]:
             if event["event"] in ("on", "off"):
                 on[event["channel"]] = event["event"] == "on"
         except (ValueError, TypeError, KeyError):
-            raise ConfigurationError(f"{path}:{number}: this is no event of a virtual bench") from None
+            raise ConfigurationError(f"{path}:{number}: this is no event of an emulated bench or board") from None
     if not on:
-        raise ConfigurationError(f"{path} says nothing about outputs; was the bench started with --log {path}?")
+        raise ConfigurationError(
+            f"{path} says nothing about outputs; was the bench or board started with --log {path}?"
+        )
     return [channel for channel, is_on in on.items() if is_on]

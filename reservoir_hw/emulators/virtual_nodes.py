@@ -54,6 +54,8 @@ class VirtualNodes:
         self.nodes, self.inputs = nodes, inputs
         self._eta, self._gamma, self._decay = eta, gamma, decay
         self._mask = mask(nodes, inputs, seed)
+        self.content = f"VN {eta} {gamma} {decay} {seed}"
+        """What decides about its states, as boards declare it."""
         self.reset()
 
     def reset(self) -> None:

@@ -93,28 +93,30 @@ class Control:
             send_at_once(self._socket, [frames[0].bytes, packed])
 
     def _control_reply(self, message: dict[str, Any], frame: zmq.Frame) -> dict[str, Any]:
-        session = message.get("session")
-        match message["op"]:
-            case "hello":
+        match message:
+            case {"op": "hello"}:
                 return self._welcome(message, frame)
-            case "status":
+            case {"op": "status"}:
                 return {"op": "status", "status": self._status()}
-            case "ping" if type(session) is int:
+            case {"op": "ping", "session": int(session)}:
                 return {"op": "pong", **self._lease.pong(session)}
-            case "cancel" | "goodbye" if type(session) is not int or not self._lease.heard(session):
-                raise Refusal(Code.NO_SESSION, "this session does not hold the device")
-            case "cancel" if type(message.get("request")) is int:
-                self._lease.cancel(message["request"])
+            case {"op": "cancel", "session": int(session), "request": int(request)}:
+                self._must_hold(session)
+                self._lease.cancel(request)
                 return {"op": "ok"}
-            case "release":
-                self._watchdog.release()
-                return {"op": "ok"}
-            case "goodbye":
+            case {"op": "goodbye", "session": int(session)}:
+                self._must_hold(session)
                 log.info("%s says goodbye", self._lease.holder(), extra={"event": "goodbye"})
                 self._lease.end()
                 return {"op": "ok"}
-            case op:
-                raise Refusal(Code.MALFORMED, f"{op[:50]!r} is no control message, or its fields are missing")
+            case {"op": "release"}:
+                self._watchdog.release()
+                return {"op": "ok"}
+        raise Refusal(Code.MALFORMED, f"{message['op'][:50]!r} is no control message, or its fields are missing")
+
+    def _must_hold(self, session: int) -> None:
+        if not self._lease.heard(session):
+            raise Refusal(Code.NO_SESSION, "this session does not hold the device")
 
     def _welcome(self, message: dict[str, Any], frame: zmq.Frame) -> dict[str, Any]:
         versions, client, nonce = (message.get(key) for key in ("versions", "client", "nonce"))

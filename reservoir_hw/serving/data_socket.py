@@ -160,12 +160,12 @@ class DataSocket:
         while time.monotonic() < until and (message := self.next()) is not None:
             self.fail(message[0], Refusal(Code.SHUTTING_DOWN, "the server is shutting down"))
 
-    def array(self, header: Header, array: Any, encoding: Encoding, time_ns: int) -> bool:
+    def array(self, header: Header, array: Any, encoding: Encoding, *, time_ns: int = 0, period_s: float = 0.0) -> bool:
         """Answer a request with numbers (batch, steps, width); whether they could be sent."""
         batch, steps, width = array.shape
         reply = Header(
             header.operation | REPLY, header.session, header.request, header.flags, header.step, batch, steps, width,
-            encoding.dtype, encoding.scale, time_ns, self.reservoir.spec.step_period_s or 0.0,
+            encoding.dtype, encoding.scale, time_ns, period_s,
         )  # fmt: skip
         try:
             numbers = encoding.encode(array)

@@ -213,7 +213,7 @@ class Operations:
         self._check_size(header.batch, 1)
         rows = self._values(header, payload, self._states)[:, 0]
         states = reservoir.transition(rows[:, : spec.inputs].copy(), rows[:, spec.inputs :].copy())
-        self._data.array(header, states[:, None], self._states, time.time_ns())
+        self._data.array(header, states[:, None], self._states)
 
     def _load_readout(self, header: Header, payload: memoryview) -> None:
         arrays = _named(payload)
@@ -374,7 +374,8 @@ class Operations:
         if header.flags & Flag.OUTPUTS and self._seat.readout is not None:
             weights, bias = self._seat.readout
             states, encoding = states.astype(np.float32, copy=False) @ weights + bias, encoding_of("float32")
-        return self._data.array(header, states, encoding, time_ns)
+        period_s = self._reservoir.spec.step_period_s or 0.0
+        return self._data.array(header, states, encoding, time_ns=time_ns, period_s=period_s)
 
 
 def _named(payload: memoryview) -> dict[str, np.ndarray]:

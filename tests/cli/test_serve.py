@@ -465,14 +465,19 @@ def test_a_server_of_ones_own_ends_safely_by_a_signal(tmp_path: Path, address: s
     slow = HOMING.replace("time.sleep(1.5 if opened > GOOD else 0)", "time.sleep(1 if opened > 1 else 0)")
     (tmp_path / "homing.py").write_text(slow.replace("GOOD", "9"))
     (tmp_path / "film.py").write_text(RECIPE)
-    # A shell that runs this in the background has SIGINT ignored, which children inherit.
+
+    def listen() -> None:
+        # A shell that runs this in the background ignores SIGINT, `nohup` SIGHUP, and children inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
     process = subprocess.Popen(
         [sys.executable, "film.py", address],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=listen,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n", process.communicate()

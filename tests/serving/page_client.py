@@ -12,10 +12,15 @@ import msgpack
 import numpy as np
 import zmq
 
-from . import page_wire as wire
-from .page_wire import Header
+from reservoir_hw.testing.protocol import codec as wire
+from reservoir_hw.testing.protocol.codec import Header
 
 PATIENCE_S = 10.0
+
+
+def receive_within(socket: zmq.Socket[bytes], seconds: float) -> list[bytes] | None:
+    """The frames of the next message, or None if none came in time."""
+    return socket.recv_multipart() if socket.poll(round(seconds * 1000)) else None
 
 
 class Refused(Exception):
@@ -75,7 +80,7 @@ class PageClient:
         self.control.send(wire.pack_control({"op": op, "id": self._asked, **fields}))
         deadline = time.monotonic() + PATIENCE_S
         while (left := deadline - time.monotonic()) > 0:
-            frames = wire.receive_within(self.control, left)
+            frames = receive_within(self.control, left)
             if frames is None:
                 break
             (frame,) = frames
@@ -126,7 +131,7 @@ class PageClient:
         deadline = time.monotonic() + PATIENCE_S
         idle = 0
         while time.monotonic() < deadline:
-            frames = wire.receive_within(self.data, pause)
+            frames = receive_within(self.data, pause)
             if frames is not None:
                 return wire.unpack_data(frames)
             pong = self.ping()

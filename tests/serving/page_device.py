@@ -12,8 +12,8 @@ from typing import Any, Self
 import numpy as np
 import zmq
 
-from . import page_wire as wire
-from .page_wire import Header
+from reservoir_hw.testing.protocol import codec as wire
+from reservoir_hw.testing.protocol.codec import Header
 
 INPUTS, NODES = 2, 4
 INPUT_SCALE, STATE_SCALE = 2.0**-14, 2.0**-12

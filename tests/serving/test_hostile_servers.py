@@ -17,8 +17,8 @@ from reservoir_hw import open_reservoir
 from reservoir_hw.core.errors import ProtocolError, ReservoirError
 from reservoir_hw.drivers.zeromq import frames
 from reservoir_hw.drivers.zeromq.frames import Header, Operation
+from reservoir_hw.testing.protocol import codec as wire
 
-from . import page_wire as wire
 from .page_device import PageDevice
 
 Lie = Callable[[PageDevice, np.random.Generator], None]

@@ -35,12 +35,12 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir, open_reservoir, parse_reservoir
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.serving import Server
+from reservoir_hw.testing.protocol import codec as wire
+from reservoir_hw.testing.protocol.codec import Header
 
 from . import page_device as leaky
-from . import page_wire as wire
-from .page_client import PATIENCE_S, LostMessage, PageClient, Refused
+from .page_client import PATIENCE_S, LostMessage, PageClient, Refused, receive_within
 from .page_device import PageDevice, Refusal, Replies, is_run
-from .page_wire import Header
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
 NODES = 40
@@ -404,7 +404,7 @@ def test_a_busy_device_says_with_what(address: str) -> None:
         # Longer than the lease: the pings hold it.
         started = time.monotonic()
         while time.monotonic() - started < 1.0:
-            assert wire.receive_within(client.data, 0.2) is None
+            assert receive_within(client.data, 0.2) is None
             assert client.ping()["valid"]
         bench.gate.set()
         assert client.states(header).shape == (1, 20, 2)
@@ -654,7 +654,7 @@ def test_a_repeated_request_is_dropped(client: PageClient) -> None:
     second = client.states(client.send_run(u[:, 10:]))
     assert np.array_equal(np.concatenate([first, second], axis=1), local(u))
     assert client.ping()["finished"] == client.request
-    assert wire.receive_within(client.data, 0) is None, "no reply to a copy"
+    assert receive_within(client.data, 0) is None, "no reply to a copy"
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 3), (1, 5, 2), (1, 5, 4)])
@@ -847,7 +847,7 @@ def test_control_messages_that_are_none(address: str) -> None:
             client.control.send_multipart(frames)
             reply = client.ask("status")
             assert reply["op"] == "status", "and no answer to 77 before it"
-        assert wire.receive_within(client.control, 0) is None
+        assert receive_within(client.control, 0) is None
 
 
 def test_a_question_that_nobody_knows(address: str) -> None:

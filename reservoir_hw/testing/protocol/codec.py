@@ -1,4 +1,4 @@
-"""The bytes of docs/protocol.md, written from that page alone: nothing here comes from reservoir_hw."""
+"""The bytes of docs/protocol.md, written from that page alone."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import google_crc32c
 import msgpack
 import numpy as np
-import zmq
 
 VERSION = 1
 HEADER = struct.Struct("<4sBBHQQQIIIB3sdQdI")
@@ -33,23 +33,9 @@ class NotThePage(Exception):
     """Bytes that are not what the page says."""
 
 
-def _crc_table() -> list[int]:
-    table = []
-    for byte in range(256):
-        for _ in range(8):
-            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
-        table.append(byte)
-    return table
-
-
-_TABLE = _crc_table()
-
-
 def crc32c(data: bytes) -> int:
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]
-    return crc ^ 0xFFFFFFFF
+    """CRC-32C: of `123456789` it is 0xE3069283."""
+    return google_crc32c.value(data)
 
 
 def control_address(address: str) -> str:
@@ -64,11 +50,13 @@ def control_address(address: str) -> str:
 
 
 def pack_control(message: Mapping[str, Any]) -> bytes:
+    """A control frame."""
     body = to_msgpack(dict(message))
     return struct.pack("<4sB3sI", b"RHWC", VERSION, bytes(3), crc32c(body)) + body
 
 
 def unpack_control(frame: bytes) -> dict[str, Any]:
+    """The map in a control frame, or `NotThePage`."""
     if len(frame) < 12:
         raise NotThePage(f"a control frame of {len(frame)} bytes")
     magic, version, zeros, crc = struct.unpack("<4sB3sI", frame[:12])
@@ -105,6 +93,7 @@ class Header:
 
 
 def pack_data(header: Header, payload: bytes = b"") -> list[bytes]:
+    """The two frames of a data message."""
     h = header
     front = HEADER.pack(
         *(b"RHWD", h.version, h.operation, h.flags, h.session, h.request, h.step, h.batch, h.steps, h.width),
@@ -114,7 +103,7 @@ def pack_data(header: Header, payload: bytes = b"") -> list[bytes]:
 
 
 def unpack_header(frame: bytes) -> tuple[Header, int]:
-    """The header, and the checksum that the payload must have."""
+    """The header, and the checksum that the payload must have; or `NotThePage`."""
     if len(frame) != 80:
         raise NotThePage(f"a header of {len(frame)} bytes")
     if crc32c(frame[:76]) != int.from_bytes(frame[76:], "little"):
@@ -143,6 +132,7 @@ def unpack_header(frame: bytes) -> tuple[Header, int]:
 
 
 def unpack_data(frames: list[bytes]) -> tuple[Header, bytes]:
+    """The header and the payload of a data message, both checksums checked; or `NotThePage`."""
     if len(frames) != 2:
         raise NotThePage(f"a data message of {len(frames)} frames")
     header, crc = unpack_header(frames[0])
@@ -158,12 +148,14 @@ def numbers(header: Header, payload: bytes) -> np.ndarray:
 
 
 def to_msgpack(value: Any) -> bytes:
+    """Whole numbers in their shortest form, others in 64 bits."""
     packed = msgpack.packb(value)
     assert packed is not None
     return packed
 
 
 def pack_named(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Named arrays as msgpack."""
     return to_msgpack(
         {
             name: [array.dtype.str[1:], list(array.shape), array.astype(array.dtype.newbyteorder("<")).tobytes()]
@@ -173,12 +165,8 @@ def pack_named(arrays: Mapping[str, np.ndarray]) -> bytes:
 
 
 def unpack_named(payload: bytes) -> dict[str, np.ndarray]:
+    """The named arrays in a payload."""
     return {
         name: np.frombuffer(data, "<" + kind).reshape(shape)
         for name, (kind, shape, data) in msgpack.unpackb(payload).items()
     }
-
-
-def receive_within(socket: zmq.Socket[bytes], seconds: float) -> list[bytes] | None:
-    """The frames of the next message, or None if none came in time."""
-    return socket.recv_multipart() if socket.poll(round(seconds * 1000)) else None

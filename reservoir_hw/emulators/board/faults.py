@@ -1,0 +1,223 @@
+"""Planned faults of an emulated board: what goes wrong on its line, and with it.
+
+    seed: 1
+    faults:
+      - {kind: flip, direction: to_host, rate: 0.01}
+      - {kind: drop, direction: to_board, operation: run, occurrence: 5, times: 2}
+      - {kind: reboot, occurrence: 100}
+
+A frame is struck between the line and the board. Hosts meet it as they would with a bad cable.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from reservoir_hw.core.configuration import Config
+from reservoir_hw.core.seeds import generator
+from reservoir_hw.emulators.board.board import ANSWER, NAK, Code, Device, DeviceProblem, Operation
+from reservoir_hw.emulators.board.frames import Damaged, TooLong, body_of
+
+Direction = Literal["to_board", "to_host"]
+OperationName = Literal["ping", "info", "attach", "reset", "step", "run", "status", "detach", "nak"]
+
+_LONGEST = (1 << 16) - 1
+
+
+class _Fault(Config):
+    """Strikes at the `occurrence`-th time and so many times, or now and then."""
+
+    kind: Any
+    rate: float | None = Field(default=None, ge=0, le=1, description="probability, instead of occurrence and times")
+    occurrence: PositiveInt = 1
+    times: PositiveInt | None = Field(default=1, description="null: from then on always")
+
+    def is_due(self, count: int, random: np.random.Generator) -> bool:
+        """Whether it strikes at this occurrence."""
+        if self.rate is not None:
+            return random.random() < self.rate
+        return self.occurrence <= count and (self.times is None or count < self.occurrence + self.times)
+
+
+class _FrameFault(_Fault):
+    """Strikes a frame on its way; `strike` gets it with its byte 0, and returns what arrives."""
+
+    direction: Direction
+    operation: OperationName | None = Field(default=None, description="counts and strikes only such frames")
+
+    def strike(self, frame: bytes, random: np.random.Generator) -> bytes:
+        """What arrives."""
+        raise NotImplementedError
+
+
+class Drop(_FrameFault):
+    """The frame never comes."""
+
+    kind: Literal["drop"]
+
+    def strike(self, frame: bytes, random: np.random.Generator) -> bytes:
+        """As `_FrameFault.strike`."""
+        return b""
+
+
+class Repeat(_FrameFault):
+    """It comes twice."""
+
+    kind: Literal["repeat"]
+
+    def strike(self, frame: bytes, random: np.random.Generator) -> bytes:
+        """As `_FrameFault.strike`."""
+        return frame + frame
+
+
+class Flip(_FrameFault):
+    """One to three bits are flipped, anywhere."""
+
+    kind: Literal["flip"]
+
+    def strike(self, frame: bytes, random: np.random.Generator) -> bytes:
+        """As `_FrameFault.strike`."""
+        flipped = bytearray(frame)
+        # Different bits: the same one twice would be no damage.
+        for bit in random.choice(8 * len(frame), size=int(random.integers(1, 4)), replace=False).tolist():
+            flipped[bit // 8] ^= 1 << bit % 8
+        return bytes(flipped)
+
+
+class Cut(_FrameFault):
+    """Its end is missing, and the byte 0 with it."""
+
+    kind: Literal["cut"]
+
+    def strike(self, frame: bytes, random: np.random.Generator) -> bytes:
+        """As `_FrameFault.strike`."""
+        return frame[: int(random.integers(len(frame)))]
+
+
+class Noise(_FrameFault):
+    """Garbage comes before it."""
+
+    kind: Literal["noise"]
+    bytes: PositiveInt = 16
+
+    def strike(self, frame: bytes, random: np.random.Generator) -> bytes:
+        """As `_FrameFault.strike`."""
+        return random.bytes(self.bytes) + frame
+
+
+class Stall(_FrameFault):
+    """It comes later, and what is behind it, too."""
+
+    kind: Literal["stall"]
+    seconds: PositiveFloat
+
+    def strike(self, frame: bytes, random: np.random.Generator) -> bytes:
+        """As `_FrameFault.strike`."""
+        return frame
+
+
+class Reboot(_Fault):
+    """A frame to the board finds it just switched on, and is lost."""
+
+    kind: Literal["reboot"]
+
+
+class Unplug(_Fault):
+    """With a frame to the board the cable falls out for good. The board runs on."""
+
+    kind: Literal["unplug"]
+
+
+class DeviceFails(_Fault):
+    """A step of the device fails."""
+
+    kind: Literal["device"]
+    code: Literal[12, 13, 14, 19] = Field(default=13, description="error of docs/serial-protocol.md")
+    text: str = "a planned fault"
+
+
+Fault = Annotated[
+    Drop | Repeat | Flip | Cut | Noise | Stall | Reboot | Unplug | DeviceFails, Field(discriminator="kind")
+]
+
+
+class BoardFaultPlan(Config):
+    """A file for `emulate board --faults`."""
+
+    seed: NonNegativeInt = 0
+    faults: list[Fault] = Field(default_factory=list)
+
+
+class Faults:
+    """A plan at work: it counts what may be struck, and what was (`struck`, by kind)."""
+
+    def __init__(self, plan: BoardFaultPlan) -> None:
+        self.struck: Counter[str] = Counter()
+        self._faults = [
+            (fault, generator(plan.seed, f"board fault {number}")) for number, fault in enumerate(plan.faults)
+        ]
+        self._counts = [0] * len(plan.faults)
+
+    def pass_frame(self, frame: bytes, direction: Direction) -> tuple[bytes, float]:
+        """A frame with its byte 0, and perhaps one before it -> what arrives of it, and after how many seconds."""
+        arriving, delay_s, operation = frame, 0.0, _operation_of(frame)
+        for number, (fault, random) in enumerate(self._faults):
+            if not isinstance(fault, _FrameFault) or fault.direction != direction or not arriving:
+                continue
+            if fault.operation in (None, operation) and self._strikes(number):
+                arriving = fault.strike(arriving, random)
+                delay_s += fault.seconds if isinstance(fault, Stall) else 0.0
+        return arriving, delay_s
+
+    def strikes(self, kind: type[Reboot | Unplug]) -> bool:
+        """Whether one of these comes with this frame to the board."""
+        # Each of them counts the frame.
+        return sum(self._strikes(n) for n, (fault, _) in enumerate(self._faults) if isinstance(fault, kind)) > 0
+
+    def failing(self) -> DeviceProblem | None:
+        """What fails in this step of the device."""
+        for number, (fault, _) in enumerate(self._faults):
+            if isinstance(fault, DeviceFails) and self._strikes(number):
+                return DeviceProblem(Code(fault.code), fault.text)
+        return None
+
+    def _strikes(self, number: int) -> bool:
+        fault, random = self._faults[number]
+        self._counts[number] += 1
+        struck = fault.is_due(self._counts[number], random)
+        self.struck[fault.kind] += struck
+        return struck
+
+
+class FaultyDevice:
+    """A device some of whose steps fail."""
+
+    def __init__(self, device: Device, faults: Faults) -> None:
+        self.nodes, self.inputs = device.nodes, device.inputs
+        self._device, self._faults = device, faults
+
+    def reset(self) -> None:
+        """As `Device.reset`."""
+        self._device.reset()
+
+    def step(self, counts: NDArray[np.integer[Any]]) -> NDArray[np.int16]:
+        """As `Device.step`."""
+        problem = self._faults.failing()
+        if problem is not None:
+            raise problem
+        return self._device.step(counts)
+
+
+def _operation_of(frame: bytes) -> str | None:
+    try:
+        code = body_of(frame.strip(b"\0"), _LONGEST)[1]
+    except (Damaged, TooLong):
+        return None
+    if code == NAK:
+        return "nak"
+    return next((operation.name.lower() for operation in Operation if operation == code & ~ANSWER), None)

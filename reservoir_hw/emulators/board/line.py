@@ -1,0 +1,186 @@
+"""The line of an emulated board: a pty of this computer, with the board at its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import termios
+import threading
+import time
+import tty
+from collections import deque
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.emulators.board.board import Board
+from reservoir_hw.emulators.board.faults import Direction, Faults, Reboot, Unplug
+
+_READ_BYTES = 1 << 16
+# More bytes without a byte 0 are no frame of any board.
+_MOST_BYTES = 1 << 17
+_SPEED = 5
+_RATES = {int(name[1:]): getattr(termios, name) for name in dir(termios) if name[0] == "B" and name[1:].isdigit()}
+
+
+class Line:
+    """A pty with a board at its end, served in a thread while the block runs.
+
+    Clients come and go as at a serial port. One that sets another rate sends and gets garbage.
+
+    Args:
+        board: Only this line uses it from now on.
+        faults: What goes wrong.
+        baud: Rate of the board.
+        link: Symbolic link to the pty, which is removed at the end. A link that is there is replaced.
+
+    Raises `ConfigurationError` for a rate that a pty does not know, and for a link that cannot be made.
+    """
+
+    def __init__(self, board: Board, faults: Faults, *, baud: int = 115200, link: Path | None = None) -> None:
+        if baud not in _RATES:
+            known = ", ".join(str(rate) for rate in sorted(_RATES) if rate >= 1200)
+            raise ConfigurationError(f"{baud} is no rate of a pty; there are: {known}")
+        self.board, self.baud, self.faults = board, baud, faults
+        self.port = ""
+        """Where clients find it: the link, or the pty itself."""
+        self._link = link
+        self._random = np.random.default_rng(0)
+        # Of a frame that has no end yet.
+        self._begun = b""
+        # What is on its way, each with the time at which it arrives.
+        self._coming: deque[tuple[float, bytes]] = deque()
+        self._going: deque[tuple[float, bytes]] = deque()
+
+    def __enter__(self) -> Self:
+        self._master, self._slave = os.openpty()
+        tty.setraw(self._slave)
+        self._is_plugged = True
+        settings = termios.tcgetattr(self._slave)
+        settings[_SPEED - 1] = settings[_SPEED] = _RATES[self.baud]
+        termios.tcsetattr(self._slave, termios.TCSANOW, settings)
+        os.set_blocking(self._master, False)
+        self._pty = os.ttyname(self._slave)
+        self.port = self._pty if self._link is None else str(self._linked(self._link))
+        self._ended, self._end = os.pipe()
+        self._thread = threading.Thread(target=self._serve, name=f"board at {self._pty}", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._end)
+        self._thread.join()
+        os.close(self._ended)
+        self._unplug()
+        self.board.end("the board has ended")
+
+    def _linked(self, link: Path) -> Path:
+        try:
+            if link.is_symlink():
+                link.unlink()
+            link.symlink_to(self._pty)
+        except OSError as error:
+            os.close(self._master)
+            os.close(self._slave)
+            raise ConfigurationError(f"{link}: the link to the board cannot be made: {error.strerror}") from error
+        return link.absolute()
+
+    def _unplug(self) -> None:
+        if not self._is_plugged:
+            return
+        self._is_plugged = False
+        if self._link is not None and self._link.is_symlink() and os.readlink(self._link) == self._pty:
+            self._link.unlink()
+        os.close(self._master)
+        os.close(self._slave)
+        self._coming.clear()
+        self._going.clear()
+
+    # ---- the thread -----------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while True:
+            now = time.monotonic()
+            may_write = self._is_plugged and bool(self._going) and self._going[0][0] <= now
+            # Nothing is read while an answer waits to be taken.
+            reading = [self._ended] + [self._master] * (self._is_plugged and not may_write)
+            ready, writable, _ = select.select(reading, [self._master] * may_write, [], self._until_next_s(now))
+            if self._ended in ready:
+                return
+            if ready:
+                self._take(self._read())
+            if writable:
+                self._write()
+            while self._coming and self._coming[0][0] <= time.monotonic():
+                self._give(self._coming.popleft()[1])
+            self.board.look_at_lease()
+
+    def _until_next_s(self, now: float) -> float | None:
+        waits = [due - now for due, _ in (*list(self._coming)[:1], *list(self._going)[:1]) if due > now]
+        lease_left_s = self.board.lease_left_s()
+        if lease_left_s is not None:
+            waits.append(max(0.0, lease_left_s))
+        return min(waits, default=None)
+
+    def _read(self) -> bytes:
+        # A client that has gone in the middle of a byte leaves nothing to read.
+        with contextlib.suppress(BlockingIOError):
+            return self._as_heard(os.read(self._master, _READ_BYTES))
+        return b""
+
+    def _write(self) -> None:
+        due, data = self._going.popleft()
+        with contextlib.suppress(BlockingIOError):
+            data = data[os.write(self._master, data) :]
+        if data:
+            self._going.appendleft((due, data))
+
+    def _as_heard(self, data: bytes) -> bytes:
+        """Bytes that were sent at another rate are others."""
+        is_same = termios.tcgetattr(self._slave)[_SPEED] == _RATES[self.baud]
+        return data if is_same else self._random.bytes(len(data))
+
+    # ---- frames on their way --------------------------------------------------------------------
+
+    def _take(self, data: bytes) -> None:
+        frames, self._begun = _cut(self._begun + data)
+        for frame in frames:
+            if self.faults.strikes(Unplug):
+                self._unplug()
+                return
+            if self.faults.strikes(Reboot):
+                self.board.power_on()
+            else:
+                self._send(frame, "to_board", self._coming)
+
+    def _give(self, data: bytes) -> None:
+        """To the board; and its answers on their way back."""
+        answers, _ = _cut(self._as_heard(self.board.take(data)))
+        for answer in answers:
+            self._send(answer, "to_host", self._going)
+
+    def _send(self, frame: bytes, way: Direction, before: deque[tuple[float, bytes]]) -> None:
+        arriving, delay_s = self.faults.pass_frame(frame, way)
+        due = time.monotonic() + delay_s
+        before.append((max(due, before[-1][0]) if before else due, arriving))
+
+
+def _cut(data: bytes) -> tuple[list[bytes], bytes]:
+    """Frames, each with the byte 0 at its end and one before it if there is one, and what has no end yet."""
+    frames, at = [], 0
+    while True:
+        begin = at
+        while data[begin : begin + 1] == b"\0":
+            begin += 1
+        end = data.find(b"\0", begin)
+        if end < 0:
+            rest = data[max(at, begin - 1) :]
+            return (frames, rest) if len(rest) < _MOST_BYTES else ([*frames, rest], b"")
+        frames.append(data[max(at, begin - 1) : end + 1])
+        at = end + 1

@@ -1,0 +1,445 @@
+"""A client that takes nothing that the page does not allow, and sends whatever it is told."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import msgpack
+import numpy as np
+import zmq
+
+from reservoir_hw.testing.protocol import codec
+from reservoir_hw.testing.protocol.codec import Header, NotThePage
+from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
+
+if TYPE_CHECKING:
+    from reservoir_hw.testing.protocol.device import Device
+
+ANSWERS = {"hello": "welcome", "ping": "pong", "status": "status", "cancel": "ok", "goodbye": "ok", "release": "ok"}
+OPERATIONS = ("", "ATTACH", "RESET", "RUN", "SNAPSHOT", "RESTORE", "TRANSITION", "UPLOAD", "READOUT")
+NAMED: dict[int, frozenset[str]] = {
+    codec.RESET: frozenset({"batch"}),
+    codec.RUN: frozenset(
+        {"flags", "step", "batch", "steps", "width", "dtype", "scale", "time", "period"},
+    ),
+    codec.RESTORE: frozenset({"batch", "step"}),
+    codec.TRANSITION: frozenset({"batch", "steps", "width", "dtype", "scale"}),
+    codec.READOUT: frozenset({"width"}),
+    codec.ERROR ^ codec.REPLY: frozenset({"step"}),
+}
+"""Fields of a reply that its operation names."""
+REPEATED: dict[int, tuple[str, ...]] = {
+    codec.RESET: ("batch",),
+    codec.RUN: ("flags", "step", "batch", "steps"),
+    codec.RESTORE: ("batch", "step"),
+    codec.TRANSITION: ("batch", "steps"),
+}
+FIELDS = ("flags", "step", "batch", "steps", "width", "dtype", "time", "period")
+ERROR_KEYS: dict[str, type | tuple[type, ...]] = {
+    "code": int,
+    "text": str,
+    "step": int,
+    "state_lost": bool,
+    "steps_done": int,
+    "states": (bytes, type(None)),
+}
+
+ANSWER_S = 5.0
+"""A question on the control socket is answered at once."""
+LOOK_S = 0.2
+IDLE_LOOKS = 5
+"""A device that says so often that it is idle has lost the request."""
+LONGEST_S = 300.0
+
+
+class Reply(NamedTuple):
+    """What came for a request: an ERROR has a map."""
+
+    header: Header
+    payload: bytes
+    error: dict[str, Any] | None
+    frames: list[bytes]
+
+
+class Client:
+    """One client, from one thread, with at most one question on the control socket at a time.
+
+    Every message that comes goes through the ledger of the device. Raises `Broken` where nothing can be made of one.
+    """
+
+    def __init__(self, device: Device, name: str) -> None:
+        self.device, self.name = device, name
+        self.nonce = secrets.token_bytes(16)
+        self.control = device.dealer(device.control_address)
+        self.data = device.dealer(device.address)
+        self.welcome: dict[str, Any] = {}
+        self.session = 0
+        self.sent = 0
+        """Number of the last request."""
+        self.declaration: dict[str, Any] = {}
+        self._asked = 0
+        self._time = 0
+        self._outputs = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Go without a word."""
+        self.control.close()
+        self.data.close()
+
+    # ---- control --------------------------------------------------------------------------------
+
+    def ask(self, op: str, *, number: int | None = None, **fields: Any) -> dict[str, Any]:
+        """A question and its answer, which may be an error."""
+        self._asked += 1
+        number = self._asked if number is None else number
+        frame = codec.pack_control({"op": op, "id": number, **fields})
+        self.device.send(self.control, [frame])
+        frames = self.device.receive(self.control, ANSWER_S)
+        if frames is None:
+            raise Broken(f"no answer to {op} within {ANSWER_S:g} s", [frame])
+        return self.read_answer(op, number, frames)
+
+    def read_answer(self, op: str, number: int, frames: list[bytes]) -> dict[str, Any]:
+        """The map of an answer to a question."""
+        ledger = self.device.ledger
+        ledger.must("control frame", len(frames) == 1, f"an answer of {len(frames)} frames", frames)
+        try:
+            answer = codec.unpack_control(frames[0])
+        except (NotThePage, ValueError) as error:
+            ledger.must("control frame", False, f"the answer to {op}: {error}", frames)
+            raise
+        said = type(answer["id"]) is int and answer["id"] == number
+        ledger.must("control id", said, f"{op} with id {number} was answered with id {answer['id']!r}", frames)
+        if answer["op"] == "error":
+            fits = type(answer.get("code")) is int and isinstance(answer.get("text"), str)
+            ledger.must("control op", fits, f"the error for {op} has no code and text: {answer}", frames)
+        else:
+            due = ANSWERS.get(op)
+            ledger.must("control op", answer["op"] == due, f"{op} was answered with {answer['op']!r}", frames)
+        return answer
+
+    def told(self, op: str, **fields: Any) -> dict[str, Any]:
+        """The answer to a question that must not be an error."""
+        answer = self.ask(op, **fields)
+        if answer["op"] == "error":
+            raise Broken(f"{op} was answered with error {answer['code']}: {answer['text']}")
+        return answer
+
+    def turned_down(self, op: str, code: int, **fields: Any) -> str:
+        """The text of the error that a question must get."""
+        answer = self.ask(op, **fields)
+        if answer["op"] != "error":
+            raise Broken(f"{op} was answered with {answer['op']}, error {code} is due")
+        if answer["code"] != code:
+            raise Broken(f"{op} got error {answer['code']} ({answer['text']}), error {code} is due")
+        return answer["text"]
+
+    def hello(self, versions: Sequence[int] = (1,)) -> dict[str, Any]:
+        """Ask for the device; a welcome is remembered."""
+        answer = self.ask("hello", versions=list(versions), client=self.name, nonce=self.nonce)
+        if answer["op"] == "welcome":
+            session, largest = answer.get("session"), answer.get("max_frame_bytes")
+            if type(session) is not int or type(largest) is not int or type(answer.get("credits")) is not int:
+                raise Broken(f"the welcome lacks session, credits or max_frame_bytes: {answer}")
+            if session != self.session:
+                self.session, self.sent, self._time = session, 0, 0
+            self.welcome = answer
+        return answer
+
+    def ping(self) -> dict[str, Any]:
+        """The pong."""
+        pong = self.told("ping", session=self.session)
+        numbers = all(type(pong.get(name)) is int for name in ("received", "finished"))
+        if not isinstance(pong.get("valid"), bool) or not numbers or "busy" not in pong:
+            raise Broken(f"the pong lacks valid, received, finished or busy: {pong}")
+        return pong
+
+    # ---- data -----------------------------------------------------------------------------------
+
+    def head(self, operation: int, **fields: Any) -> Header:
+        """The header of the next request."""
+        return Header(operation, self.session, self.sent + 1, **fields)
+
+    def send(self, header: Header, payload: bytes = b"") -> Header:
+        """Send a request; it counts."""
+        self.device.send(self.data, codec.pack_data(header, payload))
+        self.sent = max(self.sent, header.request)
+        return header
+
+    def send_raw(self, frames: list[bytes]) -> None:
+        """Send any frames, which do not count."""
+        self.device.send(self.data, frames)
+
+    def next_message(self, awaited: str) -> list[bytes]:
+        """The frames of the next message. While there is none, the device is asked whether it is working."""
+        sent, idle, until = self.device.last, 0, time.monotonic() + LONGEST_S
+        while idle < IDLE_LOOKS and time.monotonic() < until:
+            frames = self.device.receive(self.data, LOOK_S)
+            if frames is not None:
+                return frames
+            idle += 1
+            if self.session and self.ping()["busy"] is not None:
+                idle = 0
+        raise Broken(f"no answer to {awaited}", sent)
+
+    def reply(self, request: Header) -> Reply:
+        """What comes for a request, which is the next that is due."""
+        name = name_of(request.operation)
+        frames = self.next_message(f"{name}, request {request.request}")
+        header, payload = self._read(frames)
+        look, must = self.device.ledger.look, self.device.ledger.must
+        what = f"the reply to {name}, request {request.request}"
+        must("request", header.request == request.request, f"{what}, has request {header.request}", frames)
+        due = codec.ERROR if header.operation == codec.ERROR else request.operation | codec.REPLY
+        must("operation", header.operation == due, f"{what}, has operation {header.operation:#04x}", frames)
+        look("session", header.session == request.session, f"{what}, has session {header.session}", frames)
+        self._look_at_fields(request, header, frames, what)
+        if header.operation == codec.ERROR:
+            error = self.error_in(payload, frames)
+            lost = error["code"] not in codec.LOSES_STATE or error["state_lost"] or not header.request
+            look("error lost", lost, f"error {error['code']} with state_lost false", frames)
+            return Reply(header, payload, error, frames)
+        if request.operation in (codec.RUN, codec.TRANSITION):
+            self._look_at_array(request, header, payload, frames, what)
+        elif request.operation in (codec.RESET, codec.RESTORE, codec.READOUT):
+            look("length", not payload, f"{what}, has a payload of {len(payload)} bytes", frames)
+        return Reply(header, payload, None, frames)
+
+    def _read(self, frames: list[bytes]) -> tuple[Header, bytes]:
+        """A data message with the right form and checksums."""
+        ledger = self.device.ledger
+        fits = len(frames) == 2 and len(frames[0]) == 80
+        ledger.must("data frames", fits, f"a data message of frames with {[*map(len, frames)]} bytes", frames)
+        try:
+            header, crc = codec.unpack_header(frames[0])
+        except NotThePage as error:
+            ledger.must("header", False, str(error), frames)
+            raise
+        ledger.look("header", True, "", frames)
+        ledger.must("payload", codec.crc32c(frames[1]) == crc, "the checksum of the payload is wrong", frames)
+        largest = self.welcome.get("max_frame_bytes", math.inf)
+        ledger.look("frame size", max(map(len, frames)) <= largest, f"a frame of {len(frames[1])} bytes", frames)
+        return header, frames[1]
+
+    def _look_at_fields(self, request: Header, header: Header, frames: list[bytes], what: str) -> None:
+        look = self.device.ledger.look
+        operation = header.operation & ~codec.REPLY
+        named = NAMED.get(operation, frozenset())
+        extra = {name: getattr(header, name) for name in FIELDS if name not in named and getattr(header, name) != 0}
+        if "scale" not in named and header.scale != 1:
+            extra["scale"] = header.scale
+        look("unused", not extra, f"{what}, has {extra}", frames)
+        if header.operation == codec.ERROR:
+            repeated = (header.session, header.request, header.step) == (request.session, request.request, request.step)
+            look("error header", repeated, f"the ERROR for step {request.step} has step {header.step}", frames)
+        for name in REPEATED.get(operation, ()):
+            same = getattr(header, name) == getattr(request, name)
+            text = f"{what}, has {name} {getattr(header, name)}, not {getattr(request, name)}"
+            look("repeated", same, text, frames)
+
+    def _look_at_array(self, request: Header, header: Header, payload: bytes, frames: list[bytes], what: str) -> None:
+        look, must = self.device.ledger.look, self.device.ledger.must
+        outputs = request.operation == codec.RUN and request.flags & codec.OUTPUTS
+        width = self._outputs if outputs else self.nodes
+        must("width", header.width == width, f"{what}, is {header.width} wide; {width} are due", frames)
+        due = (codec.F4, 1.0) if outputs else tuple(self.declaration["states"])
+        came = (header.dtype, header.scale)
+        must("encoding", came == due, f"{what}, has dtype and scale {came}; {due} are due", frames)
+        size = header.batch * header.steps * header.width * np.dtype(codec.NUMBERS[header.dtype]).itemsize
+        must("length", len(payload) == size, f"{what}, has {len(payload)} bytes, not {size}", frames)
+        numbers = codec.numbers(header, payload)
+        if self.declaration.get("finite") and numbers.dtype.kind == "f" and not outputs:
+            look("finite", bool(np.isfinite(numbers).all()), f"{what}, has numbers that are not finite", frames)
+        if request.operation == codec.RUN:
+            known = header.time == 0 or header.time >= self._time
+            sensible = known and math.isfinite(header.period) and header.period >= 0
+            text = f"{what}, has time {header.time} after {self._time} and period {header.period:g}"
+            look("time", sensible, text, frames)
+            self._time = header.time or self._time
+
+    def error_in(self, payload: bytes, frames: list[bytes]) -> dict[str, Any]:
+        """The map of an ERROR."""
+        ledger = self.device.ledger
+        error = self.map_in(payload, frames)
+        wrong = [
+            key
+            for key, kind in ERROR_KEYS.items()
+            if key not in error or not isinstance(error[key], kind) or (kind is int and error[key] is True)
+        ]
+        ledger.look("error map", not wrong, f"{', '.join(wrong)} of an ERROR: {error}", frames)
+        if type(error.get("code")) is not int:
+            raise Broken(f"an ERROR without a code: {error}", frames)
+        ledger.look("error code", 1 <= error["code"] <= 20, f"there is no code {error['code']}", frames)
+        return {"text": "", "step": 0, "state_lost": True, "steps_done": 0, "states": None, **error}
+
+    def map_in(self, payload: bytes, frames: list[bytes]) -> dict[str, Any]:
+        """A msgpack map with text keys."""
+        try:
+            content = msgpack.unpackb(payload)
+        except (ValueError, RecursionError) as error:
+            raise Broken(f"the payload is not msgpack: {error}", frames) from error
+        if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+            raise Broken("the payload is not a msgpack map with text keys", frames)
+        return content
+
+    # ---- requests and what must come of them ------------------------------------------------------
+
+    def done(self, request: Header) -> Reply:
+        """The reply to a request that must not be refused."""
+        reply = self.reply(request)
+        if reply.error is not None:
+            code, text = reply.error["code"], reply.error["text"]
+            raise Broken(f"{name_of(request.operation)} was answered with error {code}: {text}", reply.frames)
+        return reply
+
+    def call(self, operation: int, payload: bytes = b"", **fields: Any) -> Reply:
+        """A request that must be done, and its reply."""
+        return self.done(self.send(self.head(operation, **fields), payload))
+
+    def failed(self, request: Header, *codes: int) -> dict[str, Any]:
+        """The error, one of these codes, that a request must be answered with."""
+        reply = self.reply(request)
+        due = " or ".join(map(str, codes))
+        name = name_of(request.operation)
+        if reply.error is None:
+            raise Broken(f"{name} was done, error {due} is due", reply.frames)
+        if reply.error["code"] not in codes:
+            got = f"error {reply.error['code']} ({reply.error['text']})"
+            raise Broken(f"{name} was answered with {got}, error {due} is due", reply.frames)
+        return reply.error
+
+    def refused(self, operation: int, *codes: int, payload: bytes = b"", **fields: Any) -> dict[str, Any]:
+        """A request that must get an error, one of these codes; the error."""
+        return self.failed(self.send(self.head(operation, **fields), payload), *codes)
+
+    def untrusted(self, frames: list[bytes]) -> None:
+        """Send what cannot be trusted: it must get error 4 with session 0 and request 0."""
+        self.send_raw(frames)
+        came = self.next_message("a message that cannot be trusted")
+        header, payload = self._read(came)
+        if header.operation != codec.ERROR or (header.session, header.request) != (0, 0):
+            numbers = f"session {header.session}, request {header.request}"
+            raise Broken(f"operation {header.operation:#04x} came, {numbers}; an ERROR with 0 and 0 is due", came)
+        if (code := self.error_in(payload, came)["code"]) != codec.E_MALFORMED:
+            raise Broken(f"error {code} came, error 4 is due", came)
+
+    def attach(self) -> dict[str, Any]:
+        """Take the device; its declaration, which names at least the widths and encodings."""
+        reply = self.call(codec.ATTACH)
+        return self.declared(self.map_in(reply.payload, reply.frames), reply.frames)
+
+    def declared(self, declaration: dict[str, Any], frames: list[bytes]) -> dict[str, Any]:
+        """Remember a declaration, without which nothing could be driven."""
+        spec = declaration.get("spec")
+        encodings = [declaration.get(name) for name in ("inputs", "states")]
+        if not isinstance(spec, dict) or not all(_is_encoding(one) for one in encodings):
+            raise Broken(f"the declaration lacks spec, inputs or states: {declaration}", frames)
+        if not all(type(spec.get(name)) is int and spec[name] > 0 for name in ("inputs", "nodes")):
+            raise Broken(f"the spec lacks inputs or nodes: {spec}", frames)
+        self.declaration = declaration
+        return declaration
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """The declared spec."""
+        return self.declaration["spec"]
+
+    @property
+    def inputs(self) -> int:
+        """Numbers in a step of a RUN."""
+        return self.spec["inputs"]
+
+    @property
+    def nodes(self) -> int:
+        """Numbers in a step of its reply."""
+        return self.spec["nodes"]
+
+    def reset(self, batch: int = 1) -> None:
+        """To rest."""
+        self.call(codec.RESET, batch=batch)
+
+    def head_of_run(self, u: np.ndarray, *, step: int = 0, flags: int = 0) -> Header:
+        """The header of a RUN with numbers (batch, steps, inputs) as they travel."""
+        batch, steps, width = u.shape
+        dtype, scale = self.declaration["inputs"]
+        shape = {"batch": batch, "steps": steps, "width": width}
+        return self.head(codec.RUN, step=step, flags=flags, dtype=dtype, scale=scale, **shape)
+
+    def send_run(self, u: np.ndarray, *, step: int = 0, flags: int = 0) -> Header:
+        """Send a RUN."""
+        return self.send(self.head_of_run(u, step=step, flags=flags), u.tobytes())
+
+    def states(self, request: Header) -> np.ndarray:
+        """Numbers (batch, steps, nodes) that answer a RUN, as they travel."""
+        reply = self.done(request)
+        return codec.numbers(reply.header, reply.payload)
+
+    def run(self, u: np.ndarray, *, step: int = 0, flags: int = 0) -> np.ndarray:
+        """A RUN and its states."""
+        return self.states(self.send_run(u, step=step, flags=flags))
+
+    def from_rest(self, u: np.ndarray) -> np.ndarray:
+        """RESET, and the states of a RUN."""
+        self.reset(len(u))
+        return self.run(u)
+
+    def load_readout(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """READOUT; later replies have so many outputs."""
+        reply = self.call(codec.READOUT, codec.pack_named(arrays))
+        outputs = len(arrays["weights"])
+        if reply.header.width != outputs:
+            raise Broken(f"READOUT of {outputs} outputs was answered with width {reply.header.width}", reply.frames)
+        self._outputs = outputs
+
+    def goodbye(self) -> None:
+        """Give the device back."""
+        self.told("goodbye", session=self.session)
+
+    def leave(self) -> None:
+        """Give the device back if it can still be asked."""
+        try:
+            if self.session:
+                self.ask("goodbye", session=self.session)
+        except (Broken, zmq.ZMQError):
+            pass
+
+
+def name_of(operation: int) -> str:
+    """For people."""
+    return OPERATIONS[operation] if 0 < operation < len(OPERATIONS) else f"operation {operation:#04x}"
+
+
+def _is_encoding(entry: Any) -> bool:
+    return (
+        isinstance(entry, list)
+        and len(entry) == 2
+        and entry[0] in codec.NUMBERS
+        and isinstance(entry[1], int | float)
+        and entry[1] > 0
+    )
+
+
+def offered(spec: Mapping[str, Any], name: str) -> None:
+    """Raise `NotOffered` unless the spec says that the device has it."""
+    if not spec.get(name):
+        raise NotOffered(f"the device declares {name}: false")
+
+
+def repeat(seconds: float, pause: float, look: Callable[[], bool]) -> bool:
+    """Whether something becomes true within so many seconds."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if look():
+            return True
+        time.sleep(pause)
+    return look()

@@ -1,0 +1,63 @@
+"""Several requests under way, and a device that works meanwhile."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from reservoir_hw.testing.protocol import codec
+from reservoir_hw.testing.protocol.device import Device, close
+from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered, Rules
+
+RULES = Rules("credits")
+
+MOST = 1024
+FIRST_S = 0.05
+WORK_S = 0.4
+SHORTEST_S = 0.1
+
+
+@RULES.rule(
+    "as many RUN requests as there are credits are answered, in order",
+    page="The device has room for this number of requests, and need not have room for more.",
+)
+def _(device: Device) -> None:
+    first = device.long_run(FIRST_S)
+    count = (
+        min(device.welcome["credits"], MOST) if device.is_chunked else (min(device.welcome["credits"], MOST) + 1) // 2
+    )
+    runs = [first, *(device.u(steps=1, seed=number) for number in range(1, count))]
+    with device.session() as client:
+        client.reset()
+        # Those behind it wait, as the first one takes a moment.
+        requests = device.pipeline(client, runs)
+        replies = [client.done(request) for request in requests]
+        if device.spec.get("deterministic") and device.is_chunked and device.is_held:
+            states = [codec.numbers(reply.header, reply.payload) for reply in replies]
+            whole = client.from_rest(np.concatenate(runs, axis=1))
+            close(whole, np.concatenate(states, axis=1), "a run as a whole, and in chunks that waited")
+
+
+@RULES.rule(
+    "a working device answers on the control socket, and says with what it is busy",
+    page="Another thread answers it at once, also while the device is working.",
+)
+def _(device: Device) -> None:
+    u = device.long_run(WORK_S)
+    seconds = u.shape[1] * device.step_s
+    if seconds < SHORTEST_S:
+        raise NotOffered(f"the device needs {1000 * seconds:.0f} ms for a run as long as can be sent")
+    with device.session() as client:
+        client.reset()
+        request = client.send_run(u)
+        time.sleep(seconds / 4)
+        pong = client.ping()
+        client.states(request)
+        if pong["finished"] >= request.request:
+            raise NotOffered("the device was done before it could be asked")
+        busy = pong["busy"]
+        if not isinstance(busy, dict) or busy.get("request") != request.request:
+            raise Broken(f"in the middle of request {request.request} the pong says busy: {busy}")
+        if not isinstance(busy.get("operation"), str) or not isinstance(busy.get("seconds"), int | float):
+            raise Broken(f"busy has no operation (text) or seconds: {busy}")

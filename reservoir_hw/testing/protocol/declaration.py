@@ -1,0 +1,300 @@
+"""What the device says about itself, and whether it is so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.testing.protocol import codec
+from reservoir_hw.testing.protocol.client import Client
+from reservoir_hw.testing.protocol.device import LARGEST_BATCH, Device, same
+from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered, Rules
+
+RULES = Rules("declaration")
+
+IDENTITY_TEXTS = ("vendor", "model", "serial", "firmware", "content", "fingerprint")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_range(value: Any) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value)) and value[0] < value[1]
+
+
+SPEC: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "dtype": ("float32 or float64", lambda value: value in ("float32", "float64")),
+    "input_range": ("[lowest, highest] or nil", _is_range),
+    "state_range": ("[lowest, highest] or nil", _is_range),
+    "max_batch": ("a number of sequences or nil", lambda value: value is None or (_is_count(value) and value > 0)),
+    "continuity": (
+        "held, replayed or free_running",
+        lambda value: value in ("held", "replayed", "free_running"),
+    ),
+    "memory_steps": ("a number of steps", _is_count),
+    "step_period_s": ("seconds or nil", lambda value: value is None or (_is_number(value) and value >= 0)),
+    "reset_time_s": ("seconds or nil", lambda value: value is None or (_is_number(value) and value >= 0)),
+    "clock": ("device, host or external", lambda value: value in ("device", "host", "external")),
+    **dict.fromkeys(
+        ("snapshot", "settable", "programmable", "deterministic"),
+        ("true or false", lambda value: isinstance(value, bool)),
+    ),
+}
+
+
+@RULES.rule(
+    "the required keys are there, and have the right types",
+    page="ATTACH answers with a map. Only `readout` and `finite` may be missing in it, which are then false, and "
+    "`settings` and `tolerances`, which are then empty.",
+)
+def _(device: Device) -> None:
+    with device.session() as client:
+        declaration = client.declaration
+        if not isinstance(declaration.get("chunked"), bool):
+            raise Broken(f"chunked is {declaration.get('chunked')!r}")
+        for name in ("readout", "finite"):
+            if not isinstance(declaration.get(name, False), bool):
+                raise Broken(f"{name} is {declaration[name]!r}")
+        settings, tolerances = declaration.get("settings", {}), declaration.get("tolerances", {})
+        if not isinstance(settings, dict) or not isinstance(tolerances, dict):
+            raise Broken("settings or tolerances are no maps")
+        if not set(tolerances) <= set(settings) or not all(map(_is_number, tolerances.values())):
+            raise Broken(f"tolerances {tolerances} are no numbers for the settings {sorted(settings)}")
+
+
+@RULES.rule(
+    "the encodings of inputs and states are dtypes of the table, floats with scale 1",
+    page="`[dtype, scale]` of RUN's requests and replies, dtype as in the header",
+)
+def _(device: Device) -> None:
+    with device.session() as client:
+        for name in ("inputs", "states"):
+            dtype, scale = client.declaration[name]
+            if not _is_number(scale) or (dtype in (codec.F4, codec.F8) and scale != 1):
+                raise Broken(f"{name} are [{dtype}, {scale}]")
+
+
+@RULES.rule(
+    "the spec has widths and an identity",
+    page="Only `inputs`, `nodes` and `identity` (with `vendor`, `model`, `simulated`) are required.",
+)
+def _(device: Device) -> None:
+    with device.session() as client:
+        identity = client.spec.get("identity")
+        if not isinstance(identity, dict):
+            raise Broken(f"identity is {identity!r}")
+        missing = [name for name in ("vendor", "model", "simulated") if name not in identity]
+        if missing:
+            raise Broken(f"identity lacks {', '.join(missing)}")
+        odd = [name for name in IDENTITY_TEXTS if not isinstance(identity.get(name, ""), str)]
+        if odd or not isinstance(identity["simulated"], bool):
+            raise Broken(f"identity has no texts, or simulated is not true or false: {identity}")
+
+
+@RULES.rule("what else the spec says is of the right type", page="| key of `spec` | |")
+def _(device: Device) -> None:
+    with device.session() as client:
+        for name, (due, fits) in SPEC.items():
+            if name in client.spec and not fits(client.spec[name]):
+                raise Broken(f"{name} is {client.spec[name]!r}, not {due}")
+
+
+@RULES.rule("one step goes into a frame", page="a declaration of which one step does not go into a frame")
+def _(device: Device) -> None:
+    with device.session() as client:
+        for name, width in (("inputs", client.inputs), ("states", client.nodes)):
+            size = width * np.dtype(codec.NUMBERS[client.declaration[name][0]]).itemsize
+            if size > client.welcome["max_frame_bytes"]:
+                raise Broken(f"a step of {name} has {size} bytes, a frame at most {client.welcome['max_frame_bytes']}")
+
+
+@RULES.rule(
+    "the identity is the same for the next client",
+    page="text that changes with the device and its weights, but not with its address or its calibration",
+)
+def _(device: Device) -> None:
+    with device.session() as client:
+        first = client.spec["identity"], client.inputs, client.nodes
+    with device.session() as client:
+        second = client.spec["identity"], client.inputs, client.nodes
+        if first != second:
+            raise Broken(f"first {first}, then {second}")
+
+
+@RULES.rule(
+    "deterministic: the same inputs after RESET give the same states",
+    page="whether the same inputs after RESET give the same states",
+)
+def _(device: Device) -> None:
+    device.must_be_deterministic()
+    with device.session() as client:
+        u = device.u()
+        first = client.from_rest(u)
+        same(first, client.from_rest(u), "the same RUN after RESET, twice")
+
+
+@RULES.rule("states lie in state_range", page="`input_range`, `state_range`")
+def _(device: Device) -> None:
+    state_range = device.spec.get("state_range")
+    if state_range is None:
+        raise NotOffered("the device declares no state_range")
+    low, high = state_range
+    with device.session() as client:
+        states = device.values(client.from_rest(device.u(steps=100)))
+        room = 1e-6 * (high - low)
+        if not ((low - room <= states) & (states <= high + room)).all():
+            raise Broken(f"states from {states.min():g} to {states.max():g} outside [{low:g}, {high:g}]")
+
+
+@RULES.rule("an input outside input_range gets error 8", page="input range: not finite, or outside `input_range`")
+def _(device: Device) -> None:
+    if device.spec.get("input_range") is None:
+        raise NotOffered("the device declares no input_range")
+    low, high = device.spec["input_range"]
+    dtype, scale = device.declaration["inputs"]
+    number = np.dtype(codec.NUMBERS[dtype])
+    far = (high - low) / 4 + abs(high)
+    outside = [value for value in (low - far, high + far) if _fits(value, number, scale)]
+    if not outside:
+        raise NotOffered("inputs as they travel cannot leave input_range")
+    with device.session() as client:
+        for value in outside:
+            u = device.u(steps=3)
+            u[0, 1, -1] = device.numbers(np.array(value))
+            client.reset()
+            client.failed(client.send_run(u), codec.E_RANGE)
+
+
+def _fits(value: float, number: np.dtype[Any], scale: float) -> bool:
+    if number.kind == "f":
+        return True
+    limits = np.iinfo(number)
+    return limits.min * scale <= value <= limits.max * scale
+
+
+def _not_finite(device: Device, *, value: float) -> None:
+    with device.session() as client:
+        u = device.u(steps=3)
+        if u.dtype.kind == "i":
+            raise NotOffered("inputs travel as integers")
+        u[0, 1, 0] = value
+        client.failed(client.send_run(u), codec.E_RANGE)
+
+
+for _name, _value in (("NaN", math.nan), ("infinity", math.inf)):
+    RULES.rule(f"{_name} as an input gets error 8", page="input range: not finite, or outside `input_range`")(
+        partial(_not_finite, value=_value)
+    )
+
+
+@RULES.rule("max_batch sequences are driven at once", page="sequences driven at once; nil: any number.")
+def _(device: Device) -> None:
+    largest = device.spec.get("max_batch") or 5
+    if largest > LARGEST_BATCH:
+        largest = LARGEST_BATCH
+    with device.session() as client:
+        client.from_rest(device.u(batch=largest, steps=2))
+
+
+@RULES.rule("more than max_batch sequences get error 9", page="More sequences get error 9.")
+def _(device: Device) -> None:
+    largest = device.spec.get("max_batch")
+    if largest is None:
+        raise NotOffered("the device declares max_batch: nil")
+    with device.session() as client:
+        client.refused(codec.RESET, codec.E_TOO_LARGE, batch=largest + 1)
+        client.from_rest(device.u())
+
+
+@RULES.rule(
+    "a reply that would be larger than max_frame_bytes gets error 9",
+    page="too large: more than a declared limit (`max_frame_bytes` of the reply, `max_batch`)",
+)
+def _(device: Device) -> None:
+    inputs, states = (np.dtype(codec.NUMBERS[device.declaration[name][0]]).itemsize for name in ("inputs", "states"))
+    largest = device.welcome["max_frame_bytes"]
+    steps = largest // (states * device.spec["nodes"]) + 1
+    size = steps * inputs * device.spec["inputs"]
+    if size > largest:
+        raise NotOffered("the inputs of such a run would not go into a frame either")
+    if size > 64 << 20:
+        raise NotOffered(f"it would take inputs of {size >> 20} MiB")
+    with device.session() as client:
+        low, high = device.input_range
+        u = np.full((1, steps, client.inputs), device.numbers(np.array((low + high) / 2)))
+        client.failed(client.send_run(u), codec.E_TOO_LARGE)
+
+
+@RULES.rule(
+    "chunked: false refuses more chunks with error 10, and the state is lost",
+    page='A refused RUN with "more chunks follow" always loses the state, because the next chunks were meant to '
+    "continue it.",
+)
+def _(device: Device) -> None:
+    if device.is_chunked:
+        raise NotOffered("the device declares chunked: true")
+    with device.session() as client:
+        error = client.failed(client.send_run(device.u(), flags=codec.MORE), codec.E_NOT_SUPPORTED)
+        if error["state_lost"] is not True:
+            raise Broken(f"state_lost is {error['state_lost']!r}")
+        client.failed(client.send_run(device.u()), codec.E_STATE_LOST)
+
+
+NOT_BY_THIS = "not supported: no such operation, or not by this device (also: more chunks where `chunked` is false)"
+
+
+def _undeclared(device: Device, *, name: str, ask: Callable[[Device, Client], None]) -> None:
+    if device.declaration.get(name) if name == "readout" else device.spec.get(name):
+        raise NotOffered(f"the device declares {name}: true")
+    with device.session() as client:
+        ask(device, client)
+        client.from_rest(device.u())
+
+
+def _snapshot(device: Device, client: Client) -> None:
+    del device
+    arrays = codec.pack_named({"x": np.zeros((1, 1), "f4")})
+    client.refused(codec.SNAPSHOT, codec.E_NOT_SUPPORTED)
+    client.refused(codec.RESTORE, codec.E_NOT_SUPPORTED, payload=arrays, batch=1)
+
+
+def _transition(device: Device, client: Client) -> None:
+    dtype, scale = device.declaration["states"]
+    width = client.inputs + client.nodes
+    payload = np.zeros(width, codec.NUMBERS[dtype]).tobytes()
+    shape = {"batch": 1, "steps": 1, "width": width}
+    client.refused(codec.TRANSITION, codec.E_NOT_SUPPORTED, payload=payload, dtype=dtype, scale=scale, **shape)
+
+
+def _upload(device: Device, client: Client) -> None:
+    del device
+    client.refused(codec.UPLOAD, codec.E_NOT_SUPPORTED, payload=codec.pack_named({"w": np.zeros((1, 1), "f4")}))
+
+
+def _readout(device: Device, client: Client) -> None:
+    del device
+    ones = np.ones(1, "f4")
+    arrays = {"weights": np.zeros((1, client.nodes), "f4"), "scale": ones, "bias": ones}
+    client.refused(codec.READOUT, codec.E_NOT_SUPPORTED, payload=codec.pack_named(arrays))
+
+
+for _name, _operations, _ask in (
+    ("snapshot", "SNAPSHOT and RESTORE", _snapshot),
+    ("settable", "TRANSITION", _transition),
+    ("programmable", "UPLOAD", _upload),
+    ("readout", "READOUT", _readout),
+):
+    RULES.rule(f"{_name}: false refuses {_operations} with error 10", page=NOT_BY_THIS)(
+        partial(_undeclared, name=_name, ask=_ask)
+    )

@@ -1,0 +1,340 @@
+"""The device that is being looked at: where it listens, and clients for it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import platform
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import zmq
+import zmq.utils.monitor
+
+from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, DeviceDisconnected, DeviceTimeout
+from reservoir_hw.core.lock_files import user_name
+from reservoir_hw.testing.protocol import codec
+from reservoir_hw.testing.protocol.client import Client, repeat
+from reservoir_hw.testing.protocol.ledger import Ledger
+from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
+
+CONNECT_S = 5.0
+STEPS = 12
+"""Of a run that is compared with another one."""
+LARGEST_BATCH = 64
+LARGEST_CHUNK = 4 << 20
+"""Bytes of states in one message of a long run."""
+RANGE = 0.8
+"""Part of the input range that is used."""
+
+T = TypeVar("T")
+
+
+class Device:
+    """What the rules look at. One thread; any number of clients.
+
+    Raises `ConfigurationError` if the address is none.
+    """
+
+    def __init__(self, address: str, control: str | None = None) -> None:
+        self.address = checked(address)
+        self.control_address = checked(control) if control else codec.control_address(self.address)
+        self.ledger = Ledger()
+        self.last: list[bytes] = []
+        """Frames of the message that came or went last."""
+        self._welcome: dict[str, Any] = {}
+        self._declaration: dict[str, Any] = {}
+        self._trouble = Broken("nobody has asked the device yet")
+        self._found: dict[str, Any] = {}
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._context.destroy(linger=0)
+
+    # ---- sockets --------------------------------------------------------------------------------
+
+    def dealer(self, address: str) -> zmq.Socket[bytes]:
+        """A new connection."""
+        socket = self._context.socket(zmq.DEALER)
+        socket.linger = 0
+        socket.setsockopt(zmq.SNDTIMEO, round(1000 * CONNECT_S))
+        socket.setsockopt(zmq.IPV6, "[" in address)
+        socket.connect(address)
+        return socket
+
+    def send(self, socket: zmq.Socket[bytes], frames: list[bytes]) -> None:
+        """Send a message."""
+        self.last = frames
+        try:
+            socket.send_multipart(frames, copy=False)
+        except zmq.Again:
+            raise Broken(f"no message could be sent for {CONNECT_S:g} s") from None
+
+    def receive(self, socket: zmq.Socket[bytes], seconds: float) -> list[bytes] | None:
+        """The frames of the next message, None if none comes in time."""
+        if not socket.poll(math.ceil(1000 * seconds)):
+            return None
+        self.last = socket.recv_multipart()
+        return self.last
+
+    def connect(self) -> None:
+        """Look whether somebody listens there who speaks ZeroMQ, and this protocol.
+
+        Raises `DeviceTimeout`, `DeviceDisconnected`, or `DeviceBusy` if another client has the device.
+        """
+        for address in (self.address, self.control_address):
+            self._shake_hands(address)
+        with self.client() as client:
+            frame = codec.pack_control({"op": "status", "id": 1})
+            self.send(client.control, [frame])
+            if self.receive(client.control, CONNECT_S) is None:
+                raise DeviceTimeout(
+                    f"{self.control_address} accepts connections, but does not answer `status` within {CONNECT_S:g} s: "
+                    "it is no device of this protocol"
+                )
+            try:
+                answer = client.hello()
+                if answer.get("code") == codec.E_BUSY:
+                    raise DeviceBusy(f"the check needs the device for itself: {answer['text']}")
+                if answer["op"] == "error":
+                    raise Broken(f"hello was answered with error {answer['code']}: {answer['text']}")
+                self._welcome = client.welcome
+                self._declaration = client.attach()
+            except Broken as broken:
+                broken.frames = broken.frames or self.last
+                self._trouble = broken
+            client.leave()
+
+    def _shake_hands(self, address: str) -> None:
+        what = f"no connection to {address} within {CONNECT_S:g} s"
+        refused = "nobody listens there. Is the server running, and the address right?"
+        socket = self._context.socket(zmq.DEALER)
+        socket.linger = 0
+        socket.setsockopt(zmq.IPV6, "[" in address)
+        monitor = socket.get_monitor_socket()
+        try:
+            socket.connect(address)
+            until = time.monotonic() + CONNECT_S
+            while (left := until - time.monotonic()) > 0 and monitor.poll(math.ceil(1000 * left)):
+                event = zmq.utils.monitor.recv_monitor_message(monitor)["event"]
+                if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    return
+                if event in (zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL):
+                    raise DeviceDisconnected(f"{address} does not speak ZeroMQ without keys")
+                if event == zmq.EVENT_CONNECTED:
+                    refused = "it accepts connections, but does not speak ZeroMQ"
+            raise DeviceTimeout(f"{what}: {refused}")
+        finally:
+            socket.disable_monitor()
+            monitor.close()
+            socket.close()
+
+    def is_alive(self) -> bool:
+        """Whether it still answers questions."""
+        with self.client() as client:
+            try:
+                client.ask("status")
+            except Broken as broken:
+                return not str(broken).startswith("no ")
+            return True
+
+    @property
+    def welcome(self) -> dict[str, Any]:
+        """What the first client was told; `Broken` if it was not let in."""
+        if not self._welcome:
+            raise self._trouble
+        return self._welcome
+
+    @property
+    def declaration(self) -> dict[str, Any]:
+        """What the device said about itself to the first client; `Broken` if it could not attach."""
+        if not self._declaration:
+            raise self._trouble
+        return self._declaration
+
+    # ---- clients --------------------------------------------------------------------------------
+
+    def client(self, name: str = "check") -> Client:
+        """A client that has not said anything yet. All of them are one user."""
+        return Client(self, f"{user_name()} on {platform.node()} ({name})")
+
+    @property
+    def lease_s(self) -> float:
+        """As the welcome says."""
+        lease_s = self.welcome.get("lease_s")
+        if not isinstance(lease_s, int | float) or not lease_s > 0:
+            raise Broken(f"the welcome gives no lease: {lease_s!r}")
+        return lease_s
+
+    def welcomed(self, client: Client, seconds: float | None = None) -> None:
+        """Have the device, as soon as it is free."""
+        seconds = 1.5 * self.lease_s + 2 if seconds is None else seconds
+        answer: dict[str, Any] = {}
+
+        def let_in() -> bool:
+            nonlocal answer
+            answer = client.hello()
+            return answer["op"] == "welcome"
+
+        if not repeat(seconds, 0.05, let_in):
+            raise Broken(f"hello got error {answer['code']} ({answer['text']}) for {seconds:.3g} s")
+
+    @contextlib.contextmanager
+    def session(self, name: str = "check") -> Iterator[Client]:
+        """A client that has the device, at rest. It leaves at the end, whatever happens."""
+        with self.client(name) as client:
+            self.welcomed(client)
+            try:
+                client.attach()
+                yield client
+            finally:
+                last = self.last
+                client.leave()
+                self.last = last
+
+    def once(self, name: str, find: Callable[[], T]) -> T:
+        """What several rules need, found by the first of them."""
+        if name not in self._found:
+            self._found[name] = find()
+        return self._found[name]
+
+    # ---- what it is driven with -------------------------------------------------------------------
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The declared spec."""
+        return self.declaration["spec"]
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the state waits for the next RUN."""
+        return self.spec.get("continuity", "held") == "held"
+
+    @property
+    def is_chunked(self) -> bool:
+        """Whether a run may come in several messages."""
+        return self.declaration.get("chunked") is True
+
+    def must_be_deterministic(self) -> None:
+        """Raise `NotOffered` unless runs can be compared with each other."""
+        if not self.spec.get("deterministic"):
+            raise NotOffered("the device does not declare deterministic: no two runs can be compared")
+
+    def must_be_held(self) -> None:
+        """Raise `NotOffered` unless one RUN can go on from another."""
+        if not self.is_held:
+            raise NotOffered(f"the device declares continuity: {self.spec.get('continuity')}")
+
+    def must_be_chunked(self) -> None:
+        """Raise `NotOffered` unless a run may come in chunks."""
+        if not self.is_chunked:
+            raise NotOffered("the device declares chunked: false")
+
+    def batch(self, wanted: int) -> int:
+        """So many sequences, or as many as the device drives at once."""
+        return min(wanted, self.spec.get("max_batch") or wanted)
+
+    def longest(self, batch: int = 1, at_most: int = LARGEST_CHUNK) -> int:
+        """Steps of a RUN whose inputs and states go into a frame."""
+        widest = 8 * batch * max(self.spec["inputs"], self.spec["nodes"])
+        return max(1, min(self.welcome["max_frame_bytes"] - 4096, at_most) // widest)
+
+    def u(self, batch: int = 1, steps: int = STEPS, *, seed: int = 1) -> np.ndarray:
+        """Numbers (batch, steps, inputs) for RUN, as they travel, within the declared range."""
+        low, high = self.input_range
+        middle, half = (low + high) / 2, RANGE * (high - low) / 2
+        steps = min(steps, self.longest(batch))
+        random = np.random.default_rng(seed)
+        return self.numbers(middle + half * random.uniform(-1, 1, (batch, steps, self.spec["inputs"])))
+
+    @property
+    def input_range(self) -> tuple[float, float]:
+        """What inputs may be, and can be with the declared numbers."""
+        low, high = self.spec.get("input_range") or (-1.0, 1.0)
+        dtype, scale = self.declaration["inputs"]
+        number = np.dtype(codec.NUMBERS[dtype])
+        if number.kind == "i":
+            limits = np.iinfo(number)
+            low, high = max(low, limits.min * scale), min(high, limits.max * scale)
+        return low, high
+
+    def numbers(self, values: np.ndarray, encoding: str = "inputs") -> np.ndarray:
+        """Values as numbers that travel."""
+        dtype, scale = self.declaration[encoding]
+        number = np.dtype(codec.NUMBERS[dtype])
+        return (np.rint(values / scale) if number.kind == "i" else values).astype(number)
+
+    def values(self, numbers: np.ndarray, encoding: str = "states") -> np.ndarray:
+        """What numbers that travel stand for."""
+        return numbers * self.declaration[encoding][1]
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step, as measured from here."""
+
+        def find() -> float:
+            with self.session() as client:
+                client.from_rest(self.u())
+                u = self.u(steps=min(200, self.longest()))
+                client.reset()
+                started = time.monotonic()
+                client.run(u)
+                return (time.monotonic() - started) / u.shape[1]
+
+        return self.once("step_s", find)
+
+    def long_run(self, seconds: float, *, at_most: int = LARGEST_CHUNK) -> np.ndarray:
+        """Inputs for a RUN of about so many seconds, or shorter if it would not go into a message."""
+        steps = max(1, round(seconds / max(self.step_s, 1e-9)))
+        return self.u(steps=min(steps, self.longest(at_most=at_most)))
+
+    def pipeline(self, client: Client, runs: list[np.ndarray]) -> list[codec.Header]:
+        """Send RUN requests that need no answer in between: chunks of one run, or a run from rest each."""
+        sent, step = [], 0
+        for number, u in enumerate(runs):
+            if self.is_chunked:
+                sent.append(client.send_run(u, step=step, flags=codec.MORE if number + 1 < len(runs) else 0))
+                step += u.shape[1]
+            else:
+                sent.append(client.send_run(u))
+                if number + 1 < len(runs):
+                    sent.append(client.send(client.head(codec.RESET, batch=1)))
+        return sent
+
+
+def checked(address: str) -> str:
+    """The address, or `ConfigurationError`."""
+    scheme, _, rest = address.partition("://")
+    host, _, port = rest.rpartition(":")
+    if scheme == "ipc" and rest.isprintable() and rest:
+        return address
+    if scheme == "tcp" and host and host != "*" and re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 65535:
+        return address
+    raise ConfigurationError(f"{address!r} is no address of a device: tcp://host:port (1 to 65534) or ipc://path")
+
+
+def same(first: np.ndarray, second: np.ndarray, what: str) -> None:
+    """Raise `Broken` unless these numbers are equal, bit by bit."""
+    if first.shape != second.shape:
+        raise Broken(f"{what}: {first.shape} and {second.shape} numbers")
+    different = np.argwhere(first.view(f"u{first.itemsize}") != second.view(f"u{second.itemsize}"))
+    if len(different):
+        where = tuple(map(int, different[0]))
+        raise Broken(f"{what}: {first[where]} and {second[where]} at (sequence, step, node) {where}")
+
+
+def close(first: np.ndarray, second: np.ndarray, what: str, *, counts: float = 1.0) -> None:
+    """Raise `Broken` unless these are equal but for rounding: `counts` of integers, 1e-4 of the largest of others."""
+    if first.shape != second.shape:
+        raise Broken(f"{what}: {first.shape} and {second.shape} numbers")
+    room = counts if first.dtype.kind == "i" else 1e-4 * max(float(np.abs(first).max(initial=0)), 1e-30)
+    distance = np.abs(first.astype(float) - second)
+    if not (distance <= room).all():
+        where = tuple(map(int, np.unravel_index(int(np.argmax(np.nan_to_num(distance, nan=np.inf))), first.shape)))
+        raise Broken(f"{what}: {first[where]} and {second[where]} at (sequence, step, node) {where}")

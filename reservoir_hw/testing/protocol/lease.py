@@ -1,0 +1,115 @@
+"""How long a client has the device, and what the next one finds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+from reservoir_hw.testing.protocol import codec, mortal_client
+from reservoir_hw.testing.protocol.client import Client
+from reservoir_hw.testing.protocol.device import Device, same
+from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered, Rules
+
+RULES = Rules("lease")
+
+SAFE = "When the lease ends, by `goodbye` or by silence, the device goes to its safe state and the session is void."
+WITHIN = 0.8
+"""Part of a lease after which it must still hold."""
+LATE_S = 2.0
+"""Besides half a lease: how late the end of a lease may be noticed."""
+LEASES = 4.6
+"""Leases that this group takes."""
+LONGEST_S = 120.0
+
+
+def seconds_of(device: Device) -> float:
+    """How long this group takes."""
+    return LEASES * device.lease_s
+
+
+def _wait(device: Device, leases: float) -> None:
+    if device.lease_s > LONGEST_S:
+        raise NotOffered(f"a lease has {device.lease_s:g} s: nobody waits for its end (serve with a shorter one)")
+    time.sleep(leases * device.lease_s)
+
+
+@RULES.rule("after goodbye the next client finds the device at rest", page=SAFE)
+def _(device: Device) -> None:
+    device.must_be_deterministic()
+    with device.session() as client:
+        states = client.run(device.u())
+        client.run(device.u(seed=2), step=states.shape[1]) if device.is_held else client.from_rest(device.u(seed=2))
+    _at_rest(device, states)
+
+
+def _at_rest(device: Device, states: object) -> None:
+    """The next client must get these states for the same inputs."""
+    with device.session() as client:
+        same(states, client.run(device.u()), "a RUN after ATTACH, before and after another client")  # type: ignore
+
+
+@RULES.rule(
+    "messages on either socket hold the device",
+    page="The client holds it as long as a message of the session arrives, on either socket, at least every `lease_s` "
+    "seconds.",
+)
+def _(device: Device) -> None:
+    with device.session() as client:
+        _wait(device, WITHIN)
+        _holds(client, "after hello")
+        _wait(device, WITHIN)
+        client.reset()
+        _wait(device, WITHIN)
+        _holds(client, "after a request")
+
+
+def _holds(client: Client, when: str) -> None:
+    if not client.ping()["valid"]:
+        raise Broken(f"the session ended within {WITHIN:g} of its lease {when}")
+
+
+@RULES.rule("after silence of lease_s the session is void, and the device free and at rest", page=SAFE)
+def _(device: Device) -> None:
+    with device.session() as client:
+        states = client.run(device.u())
+        client.from_rest(device.u(seed=2))
+        with device.client("the next one") as other:
+            _wait(device, WITHIN / 2)
+            if other.hello()["op"] == "welcome":
+                other.leave()
+                raise Broken("another client was let in while the lease held")
+            _wait(device, 1 - WITHIN / 2)
+            device.welcomed(other, 0.5 * device.lease_s + LATE_S)
+            other.leave()
+        if client.ping()["valid"]:
+            raise Broken("the session of the silent client is still valid")
+        client.refused(codec.RESET, codec.E_NO_SESSION, batch=1)
+        client.session = 0
+    if device.spec.get("deterministic"):
+        _at_rest(device, states)
+
+
+@RULES.rule("after kill -9 of a client the device is free and at rest within its lease", page=SAFE)
+def _(device: Device) -> None:
+    _wait(device, 0)
+    with device.session() as client:
+        states = client.run(device.u())
+    command = [sys.executable, "-m", mortal_client.__name__, device.address, device.control_address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            if process.stdout.readline() != mortal_client.ATTACHED:
+                raise Broken(f"a client in a process of its own could not attach: {process.stderr.read()[-500:]}")
+            with device.client() as other:
+                if other.hello()["op"] == "welcome":
+                    other.leave()
+                    raise Broken("another client was let in while the first one pinged")
+        finally:
+            process.kill()
+    with device.client() as other:
+        device.welcomed(other, 1.5 * device.lease_s + LATE_S)
+        other.leave()
+    if device.spec.get("deterministic"):
+        _at_rest(device, states)

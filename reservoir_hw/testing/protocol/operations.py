@@ -1,0 +1,354 @@
+"""What each operation does."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.testing.protocol import codec
+from reservoir_hw.testing.protocol.client import Client, offered
+from reservoir_hw.testing.protocol.device import Device, close, same
+from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered, Rules
+
+RULES = Rules("operations")
+
+SHAPE = "shape: batch, steps or width do not fit, or are 0"
+NAMED_ARRAYS = "**Named arrays** are a map from names to `[dtype, shape, data]`."
+CONFIGURATION = "configuration: these arrays or weights do not fit the device"
+DTYPES = ("f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1")
+
+
+@RULES.rule(
+    "ATTACH leaves one sequence at rest, at step 0",
+    page="It binds the session to the connection from which it came, and brings the device to rest for one sequence.",
+)
+def _(device: Device) -> None:
+    device.must_be_deterministic()
+    with device.session() as client:
+        u = device.u()
+        attached = client.run(u)
+        same(attached, client.from_rest(u), "the same RUN after ATTACH and after RESET")
+
+
+@RULES.rule("RESET brings to rest, at step 0", page="RESET sets the count to 0, RESTORE to the step in its header")
+def _(device: Device) -> None:
+    device.must_be_deterministic()
+    with device.session() as client:
+        u = device.u()
+        first = client.from_rest(u)
+        client.from_rest(device.u(seed=2))
+        same(first, client.from_rest(u), "the same RUN after RESET, with another RUN in between")
+
+
+@RULES.rule("RESET to no sequence gets error 7", page=SHAPE)
+def _(device: Device) -> None:
+    with device.session() as client:
+        client.refused(codec.RESET, codec.E_SHAPE, batch=0)
+        client.from_rest(device.u())
+
+
+def _wrong_shape(device: Device, *, batch: int = 0, steps: int = 0, width: int = 0) -> None:
+    with device.session() as client:
+        shape = (1 + batch, 3 + steps, client.inputs + width)
+        u = np.zeros(shape, codec.NUMBERS[client.declaration["inputs"][0]])
+        client.reset()
+        client.failed(client.send_run(u), codec.E_SHAPE)
+        client.run(device.u())
+
+
+for _title, _more in (
+    ("one sequence more than after RESET", {"batch": 1}),
+    ("no sequence", {"batch": -1}),
+    ("no step", {"steps": -3}),
+    ("one input more", {"width": 1}),
+    ("one input fewer", {"width": -1}),
+):
+    RULES.rule(f"RUN of {_title} gets error 7", page=SHAPE)(partial(_wrong_shape, **_more))
+
+
+@RULES.rule(
+    "after a refusal that loses nothing the state is kept",
+    page="`state_lost` says whether the state is lost now.",
+)
+def _(device: Device) -> None:
+    with device.session() as client:
+        u = device.u()
+        step, states = 0, []
+        for part in np.array_split(u, 3, axis=1) if device.is_held else [u]:
+            states.append(client.run(part, step=step))
+            step = step + part.shape[1] if device.is_held else 0
+            if not device.is_held:
+                client.reset()
+            for error in (
+                client.refused(0x09, codec.E_NOT_SUPPORTED),
+                client.refused(codec.RESET, codec.E_SHAPE, batch=0),
+                client.failed(client.send_run(device.u()[:, :0], step=step), codec.E_SHAPE),
+                client.failed(client.send_run(device.u(), step=step, flags=2), codec.E_CONFIGURATION),
+            ):
+                if error["state_lost"] is not False:
+                    raise Broken(f"state_lost is {error['state_lost']!r} after error {error['code']}")
+        if device.spec.get("deterministic"):
+            whole = client.from_rest(u)
+            close(whole, np.concatenate(states, axis=1), "a run, and the same with refused requests in between")
+
+
+@RULES.rule(
+    "an operation that is not in the table gets error 10",
+    page="not supported: no such operation, or not by this device",
+)
+def _(device: Device) -> None:
+    with device.session() as client:
+        for operation in (0x00, 0x09, 0x7F):
+            client.refused(operation, codec.E_NOT_SUPPORTED)
+        client.from_rest(device.u())
+
+
+# ---- SNAPSHOT and RESTORE ---------------------------------------------------------------------------
+
+
+def _snapshot(client: Client) -> dict[str, np.ndarray]:
+    reply = client.call(codec.SNAPSHOT)
+    content = client.map_in(reply.payload, reply.frames)
+    if not content:
+        raise Broken("a snapshot has at least one array")
+    for name, entry in content.items():
+        match entry:
+            case [str(dtype), list(shape), bytes(data)] if dtype in DTYPES and len(shape) <= 8:
+                size = np.dtype("?" if dtype == "b1" else dtype).itemsize * int(np.prod(shape, dtype=object))
+                if size == len(data):
+                    continue
+        raise Broken(f"{name!r} is not [dtype, shape, data]: {str(entry)[:100]}")
+    return codec.unpack_named(reply.payload)
+
+
+@RULES.rule("SNAPSHOT answers with named arrays, and changes nothing", page=NAMED_ARRAYS)
+def _(device: Device) -> None:
+    offered(device.spec, "snapshot")
+    device.must_be_held()
+    with device.session() as client:
+        u = device.u()
+        half = u.shape[1] // 2
+        client.reset()
+        states = client.run(u[:, :half])
+        _snapshot(client)
+        states = np.concatenate([states, client.run(u[:, half:], step=half)], axis=1)
+        if device.spec.get("deterministic"):
+            close(client.from_rest(u), states, "a run, and the same with SNAPSHOT in between")
+
+
+@RULES.rule(
+    "RESTORE brings a state back, with the step in its header",
+    page="batch, step; msgpack: named arrays, the first axis of each has batch rows",
+)
+def _(device: Device) -> None:
+    offered(device.spec, "snapshot")
+    device.must_be_held()
+    with device.session() as client:
+        batch = device.batch(2)
+        u = device.u(batch)
+        client.from_rest(u)
+        arrays = _snapshot(client)
+        odd = [name for name, array in arrays.items() if array.shape[:1] != (batch,)]
+        if odd:
+            raise Broken(f"the first axis of {', '.join(odd)} has not {batch} rows")
+        v = device.u(batch, seed=2)
+        first = client.run(v, step=u.shape[1])
+        for step in (u.shape[1], 1000):
+            client.call(codec.RESTORE, codec.pack_named(arrays), batch=batch, step=step)
+            second = client.run(v, step=step)
+            if device.spec.get("deterministic"):
+                same(first, second, f"the same RUN after a SNAPSHOT, and after its RESTORE to step {step}")
+
+
+@RULES.rule("RESTORE with other rows than batch gets error 7", page=SHAPE)
+def _(device: Device) -> None:
+    offered(device.spec, "snapshot")
+    with device.session() as client:
+        payload = codec.pack_named(_snapshot(client))
+        if device.batch(2) == 2:
+            client.refused(codec.RESTORE, codec.E_SHAPE, payload=payload, batch=2)
+        client.refused(codec.RESTORE, codec.E_SHAPE, payload=payload, batch=0)
+
+
+@RULES.rule("RESTORE of other arrays gets error 17", page=CONFIGURATION)
+def _(device: Device) -> None:
+    offered(device.spec, "snapshot")
+    with device.session() as client:
+        payload = codec.pack_named({"nobody's": np.zeros((1, 3), "f4")})
+        client.refused(codec.RESTORE, codec.E_CONFIGURATION, payload=payload, batch=1)
+
+
+BAD_ARRAYS: dict[str, bytes] = {
+    "no msgpack": b"\xc1",
+    "a list": codec.to_msgpack([1, 2]),
+    "no [dtype, shape, data]": codec.to_msgpack({"x": 3}),
+    "an unknown dtype": codec.to_msgpack({"x": ["f2", [1], bytes(2)]}),
+    "too few bytes": codec.to_msgpack({"x": ["f4", [1, 2], bytes(7)]}),
+    "a negative length": codec.to_msgpack({"x": ["f4", [-1], b""]}),
+    "nine axes": codec.to_msgpack({"x": ["f4", [1] * 9, bytes(4)]}),
+    "bytes behind the map": codec.to_msgpack({}) + b"\x00",
+}
+
+
+def _bad_arrays(device: Device, *, payload: bytes) -> None:
+    operations: list[tuple[int, dict[str, Any]]] = []
+    if device.spec.get("snapshot"):
+        operations.append((codec.RESTORE, {"batch": 1}))
+    if device.spec.get("programmable"):
+        operations.append((codec.UPLOAD, {}))
+    if device.declaration.get("readout"):
+        operations.append((codec.READOUT, {}))
+    if not operations:
+        raise NotOffered("the device takes no named arrays")
+    with device.session() as client:
+        for operation, fields in operations:
+            client.refused(operation, codec.E_MALFORMED, payload=payload, **fields)
+        client.from_rest(device.u())
+
+
+for _title, _payload in BAD_ARRAYS.items():
+    RULES.rule(f"named arrays that are {_title} get error 4", page=NAMED_ARRAYS)(partial(_bad_arrays, payload=_payload))
+
+
+# ---- TRANSITION, UPLOAD, READOUT --------------------------------------------------------------------
+
+
+def _transition(client: Client, device: Device, u: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """States (batch, 1, nodes) as they travel; `u` and `x` are values."""
+    rows = device.numbers(np.concatenate([u, x], axis=-1), "states")
+    dtype, scale = client.declaration["states"]
+    shape = {"batch": len(rows), "steps": 1, "width": rows.shape[-1]}
+    reply = client.call(codec.TRANSITION, rows.tobytes(), dtype=dtype, scale=scale, **shape)
+    return codec.numbers(reply.header, reply.payload)
+
+
+@RULES.rule(
+    "TRANSITION gives the states that RUN gives",
+    page="(batch, 1, inputs + nodes): input and state of each sequence side by side, all as `states` are declared",
+)
+def _(device: Device) -> None:
+    offered(device.spec, "settable")
+    device.must_be_deterministic()
+    with device.session() as client:
+        u = device.u()
+        states = client.from_rest(u)
+        given = device.values(u, "inputs")[0]
+        after = _transition(client, device, given[1:, None], device.values(states)[0, :-1, None])
+        close(states[0, 1:], after[:, 0], "RUN, and TRANSITION from its states", counts=8)
+
+
+@RULES.rule(
+    "TRANSITION leaves the state and the step alone",
+    page="**TRANSITION** changes neither the state of the device nor the number of its next step.",
+)
+def _(device: Device) -> None:
+    offered(device.spec, "settable")
+    with device.session() as client:
+        u = device.u()
+        client.reset()
+        row = device.values(u, "inputs")[:1, :1]
+        if not device.is_held:
+            _transition(client, device, row, np.zeros((1, 1, client.nodes)))
+            client.run(u)
+            return
+        half = u.shape[1] // 2
+        states = client.run(u[:, :half])
+        _transition(client, device, row, np.zeros((1, 1, client.nodes)))
+        states = np.concatenate([states, client.run(u[:, half:], step=half)], axis=1)
+        if device.spec.get("deterministic"):
+            close(client.from_rest(u), states, "a run, and the same with TRANSITION in between")
+
+
+@RULES.rule("TRANSITION of a wrong width or of two steps gets error 7", page=SHAPE)
+def _(device: Device) -> None:
+    offered(device.spec, "settable")
+    with device.session() as client:
+        dtype, scale = client.declaration["states"]
+        width = client.inputs + client.nodes
+        for steps, numbers in ((1, width - 1), (1, width + 1), (2, width)):
+            payload = np.zeros(steps * numbers, codec.NUMBERS[dtype]).tobytes()
+            shape = {"batch": 1, "steps": steps, "width": numbers}
+            client.refused(codec.TRANSITION, codec.E_SHAPE, payload=payload, dtype=dtype, scale=scale, **shape)
+
+
+@RULES.rule("UPLOAD of arrays that do not fit gets error 17", page=CONFIGURATION)
+def _(device: Device) -> None:
+    offered(device.spec, "programmable")
+    with device.session() as client:
+        payload = codec.pack_named({"nobody's": np.zeros((1, 3), "f4")})
+        client.refused(codec.UPLOAD, codec.E_CONFIGURATION, payload=payload)
+
+
+def _weights(client: Client, dtype: str, outputs: int = 2) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(3)
+    shape = (outputs, client.nodes)
+    weights = random.uniform(-1, 1, shape) if dtype == "f4" else random.integers(-100, 100, shape)
+    scale = random.uniform(0.01, 0.02, outputs).astype("f4")
+    return {"weights": weights.astype(dtype), "scale": scale, "bias": np.linspace(-1, 1, outputs).astype("f4")}
+
+
+def _outputs(device: Device, *, dtype: str) -> None:
+    if not device.declaration.get("readout"):
+        raise NotOffered("the device declares readout: false")
+    device.must_be_deterministic()
+    with device.session() as client:
+        u = device.u()
+        states = client.from_rest(u)
+        arrays = _weights(client, dtype)
+        client.load_readout(arrays)
+        # RESET keeps the readout.
+        client.reset()
+        outputs = client.run(u, flags=codec.OUTPUTS)
+        weights, scale = arrays["weights"].astype(float), arrays["scale"].astype(float)
+        due = scale * (device.values(states) @ weights.T) + arrays["bias"]
+        # A device may compute them before it rounds its states.
+        rounded = device.declaration["states"][1] * np.abs(weights).sum(axis=1) if states.dtype.kind == "i" else 0.0
+        room = 1e-4 * np.abs(due).max() + scale * rounded
+        if not (np.abs(outputs - due) <= room).all():
+            where = tuple(map(int, np.unravel_index(int(np.argmax(np.abs(outputs - due) - room)), due.shape)))
+            raise Broken(f"output {outputs[where]:g} at (sequence, step, output) {where}; {due[where]:g} is due")
+
+
+for _dtype, _title in (("i1", "int8"), ("i2", "int16"), ("f4", "float32")):
+    RULES.rule(
+        f"outputs of a readout with {_title} weights",
+        page="answer with outputs of the readout that READOUT has loaded: y = scale · (weights x) + bias",
+    )(partial(_outputs, dtype=_dtype))
+
+
+@RULES.rule(
+    "outputs without a READOUT get error 17",
+    page="Without a READOUT this is error 17, also where `readout` is false.",
+)
+def _(device: Device) -> None:
+    with device.session() as client:
+        client.failed(client.send_run(device.u(), flags=codec.OUTPUTS), codec.E_CONFIGURATION)
+
+
+@RULES.rule("a readout ends with the session", page="A readout is kept until UPLOAD or the end of the session.")
+def _(device: Device) -> None:
+    if not device.declaration.get("readout"):
+        raise NotOffered("the device declares readout: false")
+    with device.session() as client:
+        client.load_readout(_weights(client, "f4"))
+    with device.session() as client:
+        client.failed(client.send_run(device.u(), flags=codec.OUTPUTS), codec.E_CONFIGURATION)
+
+
+@RULES.rule("READOUT that does not fit gets error 17", page=CONFIGURATION)
+def _(device: Device) -> None:
+    if not device.declaration.get("readout"):
+        raise NotOffered("the device declares readout: false")
+    with device.session() as client:
+        fits = _weights(client, "f4")
+        for change in (
+            {"weights": np.zeros((2, client.nodes + 1), "f4")},
+            {"weights": np.zeros((2, client.nodes), "i8")},
+            {"bias": np.zeros(3, "f4")},
+            {"scale": np.zeros(1, "f4")},
+        ):
+            client.refused(codec.READOUT, codec.E_CONFIGURATION, payload=codec.pack_named({**fits, **change}))
+        client.refused(codec.READOUT, codec.E_CONFIGURATION, payload=codec.pack_named({"weights": fits["weights"]}))
+        client.from_rest(device.u())

@@ -1,0 +1,202 @@
+"""Numbers of requests and steps, and what belongs to whom."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from reservoir_hw.testing.protocol import codec
+from reservoir_hw.testing.protocol.client import Client
+from reservoir_hw.testing.protocol.device import Device, close
+from reservoir_hw.testing.protocol.outcomes import Broken, Rules
+
+RULES = Rules("order")
+
+STEP = "The step of a RUN must be where the last RUN ended, otherwise error 6."
+COPY = "A number seen before is a copy: it is dropped and counted."
+LOST = "If it is, RUN and SNAPSHOT are refused with error 11 until RESET, RESTORE or UPLOAD."
+
+
+def lost(client: Client, device: Device) -> None:
+    """The state must be lost now, until RESET."""
+    client.failed(client.send_run(device.u()), codec.E_STATE_LOST)
+    client.from_rest(device.u())
+
+
+@RULES.rule("a request before ATTACH gets error 3, and is not counted", page="Requests before ATTACH are not counted.")
+def _(device: Device) -> None:
+    with device.client() as client:
+        device.welcomed(client)
+        try:
+            client.failed(client.send(client.head(codec.RESET, batch=1)), codec.E_NO_SESSION)
+            client.sent = 0
+            client.attach()
+            client.run(device.u())
+        finally:
+            client.leave()
+
+
+@RULES.rule("ATTACH as a later request gets error 6", page="**ATTACH** must be request 1 of a session")
+def _(device: Device) -> None:
+    with device.session() as client:
+        client.refused(codec.ATTACH, codec.E_SEQUENCE)
+
+
+@RULES.rule("a request of another session gets error 3", page="no session: none, expired, or another's")
+def _(device: Device) -> None:
+    with device.session() as client:
+        own = client.session
+        for session in (own ^ 1, 0):
+            client.session = session
+            request = client.send(client.head(codec.RESET, batch=1))
+            client.session = own
+            client.failed(request, codec.E_NO_SESSION)
+            client.sent -= 1
+        client.from_rest(device.u())
+
+
+@RULES.rule(
+    "a session is bound to the connection of its ATTACH",
+    page="It binds the session to the connection from which it came",
+)
+def _(device: Device) -> None:
+    with device.session() as client, device.client() as thief:
+        thief.session, thief.declaration, thief.sent = client.session, client.declaration, client.sent
+        thief.refused(codec.RESET, codec.E_NO_SESSION, batch=1)
+        client.from_rest(device.u())
+
+
+@RULES.rule("a gap between requests is error 6, and the state is lost", page="A gap is error 6.")
+def _(device: Device) -> None:
+    with device.session() as client:
+        client.reset()
+        client.sent += 1
+        client.failed(client.send_run(device.u()), codec.E_SEQUENCE)
+        lost(client, device)
+
+
+def _copied(device: Device, *, back: int) -> None:
+    with device.session() as client:
+        u = device.u()
+        half = u.shape[1] // 2
+        client.reset()
+        first, second = u[:, :half], u[:, half:]
+        request = client.head_of_run(first)
+        states = client.run(first)
+        if back:
+            client.reset()
+            states = client.run(first)
+        client.send(request, first.tobytes())
+        if not device.is_held:
+            client.reset()
+            client.run(u)
+            return
+        states = np.concatenate([states, client.run(second, step=half)], axis=1)
+        if device.spec.get("deterministic"):
+            close(client.from_rest(u), states, "a run, and the same with a copy of a request in between")
+
+
+for _title, _back in (("the last request", 0), ("an older request", 2)):
+    RULES.rule(f"a copy of {_title} is neither done nor answered", page=COPY)(partial(_copied, back=_back))
+
+
+@RULES.rule("a RUN that begins later than due is error 6, and the state is lost", page=STEP)
+def _(device: Device) -> None:
+    with device.session() as client:
+        client.reset()
+        client.failed(client.send_run(device.u(), step=1), codec.E_SEQUENCE)
+        lost(client, device)
+
+
+@RULES.rule("a RUN that begins earlier than due is error 6, and the state is lost", page=STEP)
+def _(device: Device) -> None:
+    device.must_be_held()
+    with device.session() as client:
+        u = device.u()
+        client.from_rest(u)
+        client.failed(client.send_run(u, step=u.shape[1] - 1), codec.E_SEQUENCE)
+        lost(client, device)
+
+
+@RULES.rule("after a lost state RUN gets error 11 until RESET", page=LOST)
+def _(device: Device) -> None:
+    with device.session() as client:
+        client.failed(client.send_run(device.u(), step=1), codec.E_SEQUENCE)
+        for _ in range(2):
+            error = client.failed(client.send_run(device.u()), codec.E_STATE_LOST)
+            if error["state_lost"] is not True:
+                raise Broken(f"state_lost is {error['state_lost']!r} in error 11")
+        client.from_rest(device.u())
+
+
+@RULES.rule("after a lost state SNAPSHOT gets error 11", page=LOST)
+def _(device: Device) -> None:
+    with device.session() as client:
+        client.failed(client.send_run(device.u(), step=1), codec.E_SEQUENCE)
+        due = codec.E_STATE_LOST if device.spec.get("snapshot") else codec.E_NOT_SUPPORTED
+        client.refused(codec.SNAPSHOT, due, codec.E_STATE_LOST)
+
+
+@RULES.rule(
+    "a refused RUN with more chunks behind it loses the state",
+    page='A refused RUN with "more chunks follow" always loses the state',
+)
+def _(device: Device) -> None:
+    device.must_be_chunked()
+    with device.session() as client:
+        u = np.zeros((1, 3, client.inputs + 1), codec.NUMBERS[client.declaration["inputs"][0]])
+        error = client.failed(client.send_run(u, flags=codec.MORE), codec.E_SHAPE)
+        if error["state_lost"] is not True:
+            raise Broken(f"state_lost is {error['state_lost']!r}")
+        lost(client, device)
+
+
+@RULES.rule(
+    "every request is counted, whatever its answer is",
+    page="Every request whose header could be trusted is counted, whatever its answer is.",
+)
+def _(device: Device) -> None:
+    with device.session() as client:
+        for number, ask in enumerate(
+            (
+                lambda: client.refused(0x09, codec.E_NOT_SUPPORTED),
+                lambda: client.refused(codec.RESET, codec.E_SHAPE, batch=0),
+                lambda: client.failed(client.send_run(device.u(), step=1), codec.E_SEQUENCE),
+                lambda: client.failed(client.send_run(device.u()), codec.E_STATE_LOST),
+                lambda: client.reset(),
+            ),
+            start=2,
+        ):
+            ask()
+            _finished(client, number)
+
+
+@RULES.rule(
+    "a pong tells the last request that was taken up, and the last that was answered",
+    page="`received` (number of the last request that was taken up; requests that wait in the queue do not count), "
+    "`finished` (number of the last request that was answered)",
+)
+def _(device: Device) -> None:
+    with device.client() as client:
+        device.welcomed(client)
+        try:
+            _finished(client, 0)
+            client.attach()
+            _finished(client, 1)
+            client.reset()
+            client.run(device.u())
+            _finished(client, 3)
+        finally:
+            client.leave()
+
+
+def _finished(client: Client, number: int) -> None:
+    pong = client.ping()
+    # An answer may arrive a little before the device has noted that it is done.
+    for _ in range(20):
+        if pong["busy"] is None and pong["finished"] >= number:
+            break
+        pong = client.ping()
+    if (pong["valid"], pong["received"], pong["finished"], pong["busy"]) != (True, number, number, None):
+        raise Broken(f"after request {number} the pong says {pong}")

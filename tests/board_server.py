@@ -1,0 +1,55 @@
+"""The C server of hardware/board_server, compiled and as a process."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import reservoir_hw.hardware
+
+SOURCES = Path(next(iter(reservoir_hw.hardware.__path__))) / "board_server"
+_builds = tempfile.TemporaryDirectory(prefix="rhw")
+
+
+@functools.cache
+def built(target: str = "board_server", **variables: str) -> Path:
+    """The program `target` of the Makefile, with these variables of it: DEFINES="-DVN_NODES=7"."""
+    if not (shutil.which("cc") and shutil.which("make")):
+        pytest.skip("cc and make are needed to compile the C server")
+    folder = Path(tempfile.mkdtemp(dir=_builds.name))
+    settings = {"CFLAGS": "-O2 -Werror", "PYTHON": sys.executable, "BUILD": str(folder), **variables}
+    command = ["make", "-C", str(SOURCES), *(f"{name}={value}" for name, value in settings.items()), folder / target]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / target
+
+
+@contextlib.contextmanager
+def running(
+    program: Path, *options: str, address: str = "tcp://127.0.0.1:0"
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The address of a server that runs, and its process; SIGTERM ends it, and it must end well."""
+    with (
+        tempfile.TemporaryFile("w+") as log,
+        subprocess.Popen([program, *options, address], stdout=subprocess.PIPE, stderr=log, text=True) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            kind, bound = process.stdout.readline(), process.stdout.readline()
+            assert kind == "kind: zmq\n", log.seek(0) or log.read()
+            yield bound.removeprefix("address: ").strip(), process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            code = process.wait(10)
+            log.seek(0)
+            sys.stderr.write(log.read())
+        assert code == 0

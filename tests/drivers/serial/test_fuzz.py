@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from scripted_board import declared, line_of
 
-from reservoir_hw.core.errors import DeviceError
+from reservoir_hw.core.errors import ReservoirError
 from reservoir_hw.drivers.serial import Connection, client
 from reservoir_hw.drivers.serial.frames import ANSWER, Operation, frame_of
 from reservoir_hw.drivers.serial.line import Line
@@ -136,7 +136,7 @@ def test_changed_answers(session: Connection, frames: int, capsys: pytest.Captur
         wire.mutate = lambda line, mutate=mutate, end=end: mutate(draw, line) + end
         try:
             states = session.drive(INPUTS, 3)
-        except DeviceError:
+        except ReservoirError:
             count["refused"] += 1
             # A new session every time would take most of the time of this test.
             session._failure = None

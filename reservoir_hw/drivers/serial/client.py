@@ -107,6 +107,8 @@ class Connection:
             self.declaration = self._info()
             self._longest = self.declaration.frame_bytes
             self._line.wait_at_most(timeout_s + self._line.seconds(stuffed_bytes(self._longest)))
+            self.run_steps = self._run_steps()
+            """The most steps of one `drive`."""
         except BaseException:
             self._line.close()
             raise
@@ -128,13 +130,6 @@ class Connection:
             else:
                 self._attach()
             self._step = 0
-
-    @property
-    def run_steps(self) -> int:
-        """The most steps of one `drive`. On a slow line their inputs must have come before the lease ends."""
-        declared = self.declaration
-        in_time = int(declared.lease_s / 2 / self._line.seconds(1)) - stuffed_bytes(RUN_BYTES)
-        return max(1, min(declared.run_steps, in_time // declared.input_bytes))
 
     def drive(self, inputs: bytes, steps: int) -> bytes:
         """Drive so many steps from where the last one ended; their states. Numbers are written as declared."""
@@ -207,12 +202,18 @@ class Connection:
         came = self._line.received - bytes_before
         if came:
             raise ProtocolError(
-                f"{at}: {came} bytes came, and none was a frame: the board has another baud rate, or does not speak this "
-                "protocol"
+                f"{at}: {came} bytes came, and none was a frame: the board has another baud rate, or does not speak "
+                "this protocol"
             )
         raise DeviceDisconnected(
-            f"{at}: nobody answers within {until - began:.2g} s: is the board on, and is it this port, and this baud rate?"
+            f"{at}: nobody answers within {until - began:.2g} s: is the board on, is it this port, this baud rate?"
         )
+
+    def _run_steps(self) -> int:
+        """What the board takes. On a slow line the inputs must have come before the lease ends."""
+        declared = self.declaration
+        in_time = int(declared.lease_s / 2 / self._line.seconds(1)) - stuffed_bytes(RUN_BYTES)
+        return max(1, min(declared.run_steps, in_time // declared.input_bytes))
 
     def _attach(self) -> None:
         """Begin a session: the board is at rest, and this end in step with it."""

@@ -116,7 +116,7 @@ class Line:
             elif select.select([self._file], [], [], wait_s)[0]:
                 data = os.read(self._file, _AT_ONCE)
                 if not data:
-                    raise OSError(errno.EIO, "it was hung up")
+                    raise OSError(errno.EIO, "it was hung up, or another program reads from it")
             else:
                 return
         except BlockingIOError:

@@ -192,7 +192,7 @@ def test_a_late_answer_is_no_answer(board: ScriptedBoard, session: Connection) -
 
 def test_a_request_that_was_damaged_on_its_way(board: ScriptedBoard, session: Connection) -> None:
     board.change(Operation.RUN, lambda _: line_of(NAK, 0, 0, nak(5, lost=0)))
-    with pytest.raises(ProtocolError, match="a request was damaged on its way$"):
+    with pytest.raises(ProtocolError, match=r"a request was damaged on its way$"):
         session.drive(INPUTS, 3)
     check(session)
 
@@ -241,7 +241,7 @@ def test_a_board_that_falls_silent(board: ScriptedBoard, session: Connection) ->
     board.silent = True
     with pytest.raises(DeviceDisconnected, match="and none to PING: the board is gone: unplugged, without power"):
         session.drive(INPUTS, 3)
-    with pytest.raises(DeviceDisconnected, match="nobody answers|board is gone"):
+    with pytest.raises(DeviceDisconnected, match=r"nobody answers|board is gone"):
         session.reset()
     board.silent = False
     check(session)

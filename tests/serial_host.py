@@ -126,7 +126,7 @@ class Host:
     def __init__(self, port: str, wait_s: float = 5.0, baud: int = 115200) -> None:
         self.port, self.wait_s = port, wait_s
         self.session, self.number = 0, 0
-        self._serial = serial.Serial(port, baud, timeout=wait_s)
+        self._serial = serial.Serial(port, baud, timeout=wait_s, write_timeout=30)
 
     def __enter__(self) -> Self:
         return self

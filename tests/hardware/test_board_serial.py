@@ -374,6 +374,28 @@ def test_hosts_come_and_go(opened: Opened) -> None:
             assert other.counted(RUN, run(0, 2, 1, 2, 3, 4)) == states
 
 
+def test_a_host_that_reads_nothing_holds_nothing_up(opened: Opened) -> None:
+    """Its answers fill the line. The lease ends, and the next host is served."""
+    with opened(lease_ms=300) as host:
+        host.attach(1)
+        with Host(host.port) as silent:
+            requests = b"".join(silent.send(PING, session=1, number=number) for number in range(20))
+            for _ in range(1000):
+                silent.write(requests)
+        time.sleep(0.4)
+        deadline = time.monotonic() + 10
+        with Host(host.port) as other:
+            other.write(b"\0")
+            other.send(STATUS)
+            answer = other.read()
+            while answer is None or answer.operation != STATUS | 0x80:
+                assert time.monotonic() < deadline
+                answer = other.read()
+            assert answer.rest[0] == SAFE
+            other.attach(2)
+            assert other.status()[:3] == (AT_REST, 2, 0)
+
+
 class Talk:
     """Requests, right and wrong, one after another, always the same ones."""
 

@@ -50,11 +50,16 @@ class _Fault(Config):
         return self.occurrence <= count and (self.times is None or count < self.occurrence + self.times)
 
 
-class _FrameFault(_Fault):
+class _AtFrame(_Fault):
+    """Strikes when a frame comes."""
+
+    operation: OperationName | None = Field(default=None, description="counts only such frames")
+
+
+class _FrameFault(_AtFrame):
     """Strikes a frame on its way; `strike` gets it with its byte 0, and returns what arrives."""
 
     direction: Direction
-    operation: OperationName | None = Field(default=None, description="counts and strikes only such frames")
 
     def strike(self, frame: bytes, random: np.random.Generator) -> bytes:
         """What arrives."""
@@ -127,13 +132,13 @@ class Stall(_FrameFault):
         return frame
 
 
-class Reboot(_Fault):
+class Reboot(_AtFrame):
     """A frame to the board finds it just switched on, and is lost."""
 
     kind: Literal["reboot"]
 
 
-class Unplug(_Fault):
+class Unplug(_AtFrame):
     """With a frame to the board the cable falls out for good. The board runs on."""
 
     kind: Literal["unplug"]
@@ -180,10 +185,15 @@ class Faults:
                 delay_s += fault.seconds if isinstance(fault, Stall) else 0.0
         return arriving, delay_s
 
-    def strikes(self, kind: type[Reboot | Unplug]) -> bool:
+    def strikes(self, kind: type[Reboot | Unplug], frame: bytes) -> bool:
         """Whether one of these comes with this frame to the board."""
-        # Each of them counts the frame.
-        return sum(self._strikes(n) for n, (fault, _) in enumerate(self._faults) if isinstance(fault, kind)) > 0
+        operation = _operation_of(frame)
+        struck = [
+            self._strikes(number)
+            for number, (fault, _) in enumerate(self._faults)
+            if isinstance(fault, kind) and fault.operation in (None, operation)
+        ]
+        return any(struck)
 
     def failing(self) -> DeviceProblem | None:
         """What fails in this step of the device."""

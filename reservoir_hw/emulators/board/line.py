@@ -23,6 +23,8 @@ from reservoir_hw.emulators.board.faults import Direction, Faults, Reboot, Unplu
 _READ_BYTES = 1 << 16
 # More bytes without a byte 0 are no frame of any board.
 _MOST_BYTES = 1 << 17
+# So long a host may leave an answer lie.
+_PATIENCE_S = 0.5
 _SPEED = 5
 _RATES = {int(name[1:]): getattr(termios, name) for name in dir(termios) if name[0] == "B" and name[1:].isdigit()}
 
@@ -52,6 +54,7 @@ class Line:
         self._random = np.random.default_rng(0)
         # Of a frame that has no end yet.
         self._begun = b""
+        self._is_full = False
         # What is on its way, each with the time at which it arrives.
         self._coming: deque[tuple[float, bytes]] = deque()
         self._going: deque[tuple[float, bytes]] = deque()
@@ -106,27 +109,24 @@ class Line:
 
     def _serve(self) -> None:
         while True:
-            now = time.monotonic()
-            may_write = self._is_plugged and bool(self._going) and self._going[0][0] <= now
-            # Nothing is read while an answer waits to be taken.
-            reading = [self._ended] + [self._master] * (self._is_plugged and not may_write)
-            ready, writable, _ = select.select(reading, [self._master] * may_write, [], self._until_next_s(now))
+            reading = [self._ended] + [self._master] * self._is_plugged
+            ready, _, _ = select.select(reading, [], [], self._until_next_s())
             if self._ended in ready:
                 return
             if ready:
                 self._take(self._read())
-            if writable:
-                self._write()
             while self._coming and self._coming[0][0] <= time.monotonic():
                 self._give(self._coming.popleft()[1])
+            while self._going and self._going[0][0] <= time.monotonic():
+                self._write(self._going.popleft()[1])
             self.board.look_at_lease()
 
-    def _until_next_s(self, now: float) -> float | None:
-        waits = [due - now for due, _ in (*list(self._coming)[:1], *list(self._going)[:1]) if due > now]
+    def _until_next_s(self) -> float | None:
+        waits = [frames[0][0] - time.monotonic() for frames in (self._coming, self._going) if frames]
         lease_left_s = self.board.lease_left_s()
         if lease_left_s is not None:
-            waits.append(max(0.0, lease_left_s))
-        return min(waits, default=None)
+            waits.append(lease_left_s)
+        return max(0.0, min(waits)) if waits else None
 
     def _read(self) -> bytes:
         # A client that has gone in the middle of a byte leaves nothing to read.
@@ -134,12 +134,16 @@ class Line:
             return self._as_heard(os.read(self._master, _READ_BYTES))
         return b""
 
-    def _write(self) -> None:
-        due, data = self._going.popleft()
-        with contextlib.suppress(BlockingIOError):
-            data = data[os.write(self._master, data) :]
-        if data:
-            self._going.appendleft((due, data))
+    def _write(self, data: bytes) -> None:
+        """What a host does not read is lost, as on a UART."""
+        while data:
+            try:
+                data = data[os.write(self._master, data) :]
+                self._is_full = False
+            except BlockingIOError:
+                if self._is_full or not select.select([], [self._master], [], _PATIENCE_S)[1]:
+                    self._is_full = True
+                    return
 
     def _as_heard(self, data: bytes) -> bytes:
         """Bytes that were sent at another rate are others."""
@@ -151,10 +155,10 @@ class Line:
     def _take(self, data: bytes) -> None:
         frames, self._begun = _cut(self._begun + data)
         for frame in frames:
-            if self.faults.strikes(Unplug):
+            if self.faults.strikes(Unplug, frame):
                 self._unplug()
                 return
-            if self.faults.strikes(Reboot):
+            if self.faults.strikes(Reboot, frame):
                 self.board.power_on()
             else:
                 self._send(frame, "to_board", self._coming)

@@ -21,8 +21,8 @@
 #include "uart.h"
 
 #define LOOK_MS 10
-/* So long a host may leave an answer lie. Then the rest of it is lost, as on a UART. */
-#define WRITE_MS 100
+/* So long a host may leave an answer lie. */
+#define PATIENCE_MS 500
 
 static int line = -1;
 static FILE *event_log;
@@ -53,16 +53,21 @@ int16_t uart_read(void)
     return come_at < come_count ? come[come_at++] : -1;
 }
 
+/* What a host does not read is lost, as on a UART. */
 static void write_out(void)
 {
+    static int is_full;
     size_t at = 0;
     while (at < going_count) {
         ssize_t count = write(line, going + at, going_count - at);
         struct pollfd room = {line, POLLOUT, 0};
-        if (count > 0)
+        if (count > 0) {
             at += (size_t)count;
-        else if (errno != EAGAIN || poll(&room, 1, WRITE_MS) <= 0)
+            is_full = 0;
+        } else if (errno != EAGAIN || is_full || poll(&room, 1, PATIENCE_MS) <= 0) {
+            is_full = 1;
             break;
+        }
     }
     going_count = 0;
 }

@@ -115,7 +115,8 @@ static int take_array(session *s, const header *h, bytes payload, int dtype, dou
     if (payload.size / row != h->steps || payload.size % row)
         return refuse(s, E_MALFORMED, "a payload of %lu bytes is not (%lu, %lu, %lu)", (unsigned long)payload.size,
                       (unsigned long)h->batch, (unsigned long)h->steps, (unsigned long)h->width);
-    memcpy(s->inputs, payload.data, payload.size);
+    if (payload.data != s->inputs)
+        memcpy(s->inputs, payload.data, payload.size);
     return 0;
 }
 

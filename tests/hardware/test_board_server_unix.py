@@ -208,18 +208,17 @@ def test_payloads_that_cannot_be_had(client: Packets) -> None:
     os.pwrite(ring, payload, SLOT_BYTES)
     assert client.ask(wire.RUN, payload, place=1, request=2, **fits) == (2, {})
     short = segment(4)
-    for number, (code, how) in enumerate(
-        [
-            (wire.E_MALFORMED, {"place": 1, "length": SLOT_BYTES + 1}),
-            (wire.E_MALFORMED, {"length": 7}),
-            (wire.E_TOO_LARGE, {"length": 1 << 40}),
-            (wire.E_MALFORMED, {"place": 2, "fds": [short]}),
-        ],
-        start=3,
-    ):
+    wrong: list[tuple[int, dict[str, Any]]] = [
+        (wire.E_MALFORMED, {"place": 1, "length": SLOT_BYTES + 1}),
+        (wire.E_MALFORMED, {"length": 7}),
+        (wire.E_TOO_LARGE, {"length": 1 << 40}),
+        (wire.E_MALFORMED, {"place": 2, "fds": [short]}),
+    ]
+    for number, (code, how) in enumerate(wrong, start=3):
         request, error = client.ask(wire.RUN, payload, request=number, step=2, **fits, **how)
         assert (request, error["code"]) == (number, code)
-    for how in ({"place": 3}, {"place": 2}, {"fds": [short]}):
+    untrusted: list[dict[str, Any]] = [{"place": 3}, {"place": 2}, {"fds": [short]}]
+    for how in untrusted:
         request, error = client.ask(wire.RUN, payload, request=7, **fits, **how)
         assert (request, error["code"]) == (0, wire.E_MALFORMED)
     os.close(ring)

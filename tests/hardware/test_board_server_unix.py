@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from board_server import built, running
 
+from reservoir_hw.core.errors import DeviceDisconnected
 from reservoir_hw.core.reservoir_config import open_reservoir
 from reservoir_hw.drivers.zeromq import status_of
 from reservoir_hw.emulators.virtual_nodes import SCALE, VirtualNodes
@@ -263,3 +264,33 @@ def test_a_path_where_no_socket_can_be(tmp_path: Path, place: str, message: str)
     assert done.returncode == 1
     assert message in done.stderr
     assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_clients_and_servers_that_are_killed_at_any_moment(server: tuple[str, int], tmp_path: Path) -> None:
+    address, pid = server
+    moments = np.random.default_rng(7).uniform(0.2, 0.8, 40)
+    streaming = str(Path(__file__).parents[1] / "serving" / "streaming_client.py")
+    for after_s in moments:
+        with subprocess.Popen([sys.executable, streaming, address]) as process:
+            time.sleep(after_s)
+            process.kill()
+        wait_until_free(address, 2)
+        check_states(address)
+    wait_until_free(address, 2)
+    time.sleep(0.2)
+    assert "memfd" not in Path(f"/proc/{pid}/maps").read_text()
+
+    mortal = f"unix://{tmp_path}/d"
+    for after_s in moments[:20]:
+        with subprocess.Popen(
+            [built(DEFINES=DEFINES), mortal], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as one:
+            assert one.stdout is not None
+            assert one.stdout.readline() == b"kind: zmq\n"
+            with pytest.raises(DeviceDisconnected), open_reservoir({"kind": "zmq", "address": mortal}) as device:
+                until = time.monotonic() + after_s / 4
+                while True:
+                    device.run(inputs(300))
+                    if time.monotonic() > until:
+                        one.kill()

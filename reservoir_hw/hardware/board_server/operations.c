@@ -26,7 +26,7 @@ static int close_device(session *s)
 void release(session *s)
 {
     s->attached = 0;
-    s->attended = 0;
+    s->ready = 0;
     if (s->opened)
         close_device(s);
 }
@@ -59,9 +59,10 @@ static int attach(session *s, const header *h, writer *w)
         close_device(s);
         return code;
     }
-    s->attended = 1;
+    s->ready = 1;
     s->d = d;
-    declare(w, &s->d);
+    s->check_inputs = must_check_inputs(&d);
+    declare(w, &d);
     return 0;
 }
 
@@ -300,7 +301,7 @@ int attend(session *s, const header *h, bytes payload, header *answer, writer *w
     int code = check_fields(s, h, payload);
     if (code)
         return code;
-    if (h->operation != OP_ATTACH && !s->attended)
+    if (h->operation != OP_ATTACH && !s->ready)
         return refuse(s, E_SEQUENCE, "ATTACH is the first request of a session; here it failed or is missing");
     switch (h->operation) {
     case OP_ATTACH: return attach(s, h, w);

@@ -310,7 +310,6 @@ session *session_new(const terms *t, double now, char why[WHY_BYTES])
         session_free(s, closing);
         return NULL;
     }
-    s->check_inputs = must_check_inputs(&s->d);
     snprintf(s->device, sizeof s->device, "%s %s%s%s", s->d.vendor, s->d.model, s->d.serial ? " " : "",
              s->d.serial ? s->d.serial : "");
     clean(s->device);

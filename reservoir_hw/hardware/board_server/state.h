@@ -40,7 +40,7 @@ struct session {
     declaration d;
     uint64_t attached, expected; /* the session that it is open for, and the number of its next request */
     int sums; /* whether payloads of the request at hand and its reply have checksums */
-    int opened, attended, lost; /* not safe; ATTACH went well; the state is not known */
+    int opened, ready, lost; /* not in its safe state; ATTACH went well; the state is not known */
     uint64_t step;
     uint32_t batch, done; /* `done` steps of the RUN at hand have states in `outputs` */
     int check_inputs;

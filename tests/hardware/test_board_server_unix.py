@@ -282,15 +282,20 @@ def test_clients_and_servers_that_are_killed_at_any_moment(server: tuple[str, in
     assert "memfd" not in Path(f"/proc/{pid}/maps").read_text()
 
     mortal = f"unix://{tmp_path}/d"
+    program = built(DEFINES=DEFINES)
     for after_s in moments[:20]:
-        with subprocess.Popen(
-            [built(DEFINES=DEFINES), mortal], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        ) as one:
-            assert one.stdout is not None
-            assert one.stdout.readline() == b"kind: zmq\n"
-            with pytest.raises(DeviceDisconnected), open_reservoir({"kind": "zmq", "address": mortal}) as device:
-                until = time.monotonic() + after_s / 4
-                while True:
-                    device.run(inputs(300))
-                    if time.monotonic() > until:
-                        one.kill()
+        with subprocess.Popen([program, mortal], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"kind: zmq\n"
+            with pytest.raises(DeviceDisconnected):
+                drive_and_kill(mortal, process, after_s / 4)
+
+
+def drive_and_kill(address: str, process: subprocess.Popen[bytes], after_s: float) -> None:
+    """Drive a server that is killed after a while, for ever."""
+    with open_reservoir({"kind": "zmq", "address": address}) as device:
+        until = time.monotonic() + after_s
+        while True:
+            device.run(inputs(300))
+            if time.monotonic() > until:
+                process.kill()

@@ -18,7 +18,7 @@ from reservoir_hw.serving import Server
 
 
 class Nothing(Reservoir):
-    """A device whose states are there before they are asked for."""
+    """A device whose states are there before they are asked for; where memory is given it fills that."""
 
     def __init__(self, inputs: int, nodes: int) -> None:
         identity = Identity(vendor="reservoir_hw", model="nothing", simulated=True)
@@ -30,18 +30,14 @@ class Nothing(Reservoir):
 
 
 def bare(address: str, nodes: int) -> None:
-    """Answer each message with 80 bytes and as many states as it has inputs of one number.
-
-    The first two bytes of the first frame, as a number, say how many steps the answer has.
-    """
+    """Answer each message with 80 bytes and as many states as the first four bytes of its first frame say."""
     socket = zmq.Context().socket(zmq.ROUTER)
     socket.bind(address)
     states: Any = np.random.default_rng(0).standard_normal((1 << 14, nodes), dtype=np.float32)
     head = bytes(80)
     while True:
         peer, header, _ = socket.recv_multipart(copy=False)
-        steps = int.from_bytes(header.bytes[:2], "little")
-        answer = states[:steps]
+        answer = states[: int.from_bytes(header.bytes[:4], "little")]
         socket.send_multipart([peer, head, answer], copy=answer.nbytes < 1 << 16)
 
 

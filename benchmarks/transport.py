@@ -1,29 +1,30 @@
-"""The device protocol beside bare ZeroMQ sockets that carry the same frames.
+"""The device protocol over tcp, ipc and unix, beside bare ZeroMQ sockets that carry the same bytes.
 
     python benchmarks/transport.py [--quick] [--json FILE]
 
-*Step*: one step of 256 inputs and 256 nodes on a device that does nothing, against a DEALER and a ROUTER that exchange
-frames of the same sizes; median and 99th percentile of the round trip, and processor time of both processes.
-*Run*: 100,000 steps of 512 nodes in one `run`, against bare sockets that send the same frames with the same number of
-messages under way and throw the answers away, and beside those that put them into an array, which is what `run` is
-for. Everything alternates, so that a busy machine slows all alike.
-The states that came are checked; the bare sockets check nothing and know no checksums.
+*Step*: one step of 256 float32 inputs and 256 nodes, 1 kB each way, on a device that does nothing, against a DEALER and
+a ROUTER that exchange frames of the same sizes.
+*Run*: 100,000 steps of 512 nodes in one `run` into a given array, 205 MB in blocks of 2 MiB with 4 under way, against
+bare sockets that send the same frames and copy the answers into a given array.
+
+Every round measures each contestant once, every second round in reverse order, so that a busy machine slows all
+alike. A ratio is the median of the ratios within the rounds. Processor time is that of both processes, threads
+included. What came is compared with what the device has. The bare sockets check nothing and know no checksums.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import zmq
@@ -34,11 +35,40 @@ from reservoir_hw.core.reservoir_config import open_reservoir
 WIDTH = 256
 NODES = 512
 STEPS = 100_000
+BLOCK = (1 << 21) // (4 * NODES)
+WINDOW = 4
 PORT = 47310
-_TICK = os.sysconf("SC_CLK_TCK")
+QUANTITIES = {"step": ("µs", 1e6), "run": ("ms", 1e3)}
+# What a contestant is measured beside, and the goals: at most, or at least, so many times the speed or the time of it.
+GOALS = {
+    ("step", "tcp"): ("bare tcp", "time at most", 1.3),
+    ("step", "ipc"): ("bare ipc", None, None),
+    ("step", "unix"): ("bare ipc", "time at most", 0.4),
+    ("step", "unix, checksums"): ("bare ipc", None, None),
+    ("run", "tcp"): ("bare tcp", "speed at least", 0.65),
+    ("run", "ipc"): ("bare ipc", None, None),
+    ("run", "unix"): ("bare ipc", "speed at least", 1.5),
+    ("run", "unix, checksums"): ("bare ipc", None, None),
+}
+PROCESSOR_GOALS = {("run", "tcp"): 2.0}
 
 
-@contextmanager
+class Contestant(NamedTuple):
+    """Something to be measured: `call` does it once, another process of number `pid` takes part."""
+
+    name: str
+    call: Callable[[], Any]
+    pid: int
+
+
+class Figures(NamedTuple):
+    """Of one contestant: seconds of each call, by round; processor seconds of a call, by round."""
+
+    seconds: list[list[float]]
+    processor: list[float]
+
+
+@contextlib.contextmanager
 def peer(who: str, address: str, inputs: int, nodes: int) -> Iterator[int]:
     """The other end, in a process of its own; its process id."""
     script = Path(__file__).with_name("_transport_peer.py")
@@ -51,129 +81,108 @@ def peer(who: str, address: str, inputs: int, nodes: int) -> Iterator[int]:
 
 
 def processor_s(pid: int | str) -> float:
-    """Processor time that a process has used so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICK
+    """Processor time that the threads of a process have used so far."""
+    total = 0
+    for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with contextlib.suppress(FileNotFoundError):
+            total += int(file.read_text().split()[0])
+    return total / 1e9
 
 
-def connected(address: str) -> zmq.Socket[bytes]:
+def bare_socket(address: str, held: contextlib.ExitStack) -> zmq.Socket[bytes]:
     """A bare DEALER."""
-    socket = zmq.Context.instance().socket(zmq.DEALER)
+    context = zmq.Context()
+    held.callback(context.destroy, linger=0)
+    socket = context.socket(zmq.DEALER)
     socket.connect(address)
     return socket
 
 
-def ping(socket: zmq.Socket[bytes], payload: Any) -> None:
-    """One bare round trip of a header and a payload, there and back."""
-    socket.send_multipart([b"\x01\x00" + bytes(78), payload])
-    socket.recv_multipart()
+def head(steps: int) -> bytes:
+    """As long as a header."""
+    return steps.to_bytes(4, "little") + bytes(76)
 
 
-def measured(call: Callable[[], Any], times: int) -> list[float]:
-    """Seconds of each call."""
-    seconds = []
-    for _ in range(times):
-        started = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - started)
-    return seconds
+def contest(contestants: list[Contestant], rounds: int, times: int) -> dict[str, Figures]:
+    """Measure them in turn; a round in which nothing is kept comes first."""
+    found = {one.name: Figures([], []) for one in contestants}
+    for number in range(rounds + 1):
+        for one in contestants if number % 2 else contestants[::-1]:
+            before = processor_s(one.pid) + processor_s("self")
+            seconds = []
+            for _ in range(times):
+                started = time.perf_counter()
+                one.call()
+                seconds.append(time.perf_counter() - started)
+            if number:
+                found[one.name].seconds.append(seconds)
+                found[one.name].processor.append((processor_s(one.pid) + processor_s("self") - before) / times)
+    return found
 
 
-def step_case(quick: bool, ours_at: str, bare_at: str) -> dict[str, Any]:
-    """Round trips, µs."""
-    rounds, times = (5, 300) if quick else (20, 1000)
-    with peer("ours", ours_at, WIDTH, WIDTH) as ours_pid, peer("bare", bare_at, WIDTH, WIDTH) as bare_pid:
-        socket, u = connected(bare_at), np.zeros((1, WIDTH), np.float32)
-        with opened(ours_at) as device:
-            contestants = {
-                "ours": (lambda: device.step(u), ours_pid),
-                "bare": (lambda: ping(socket, u), bare_pid),
-            }
-            seconds: dict[str, list[float]] = {name: [] for name in contestants}
-            processor = dict.fromkeys(contestants, 0.0)
-            for call, _ in contestants.values():
-                measured(call, 100)
-            for _ in range(rounds):
-                for name, (call, pid) in contestants.items():
-                    before = processor_s(pid) + processor_s("self")
-                    seconds[name] += measured(call, times)
-                    processor[name] += processor_s(pid) + processor_s("self") - before
-            device.reset(1)
-            if not np.array_equal(device.step(u), expected(WIDTH)[:, 0]):
-                raise RuntimeError("the states that came are not those of the device")
-        socket.close(linger=0)
-    row: dict[str, Any] = {"case": f"step, {WIDTH} inputs and nodes"}
-    for name, values in seconds.items():
-        ordered = sorted(values)
-        row[f"{name}_us"] = 1e6 * statistics.median(values)
-        row[f"{name}_p99_us"] = 1e6 * ordered[int(0.99 * len(ordered))]
-        row[f"{name}_processor_us"] = 1e6 * processor[name] / (rounds * times)
-    row["ratio"] = row["ours_us"] / row["bare_us"]
-    return row
+def step_case(addresses: dict[str, str], held: contextlib.ExitStack) -> list[Contestant]:
+    """Round trips of one step."""
+    u: Any = np.random.default_rng(1).uniform(-1, 1, (1, WIDTH)).astype(np.float32)
+    contestants = []
+    for name, address in addresses.items():
+        if name.startswith("bare"):
+            pid = held.enter_context(peer("bare", address, WIDTH, WIDTH))
+            socket = bare_socket(address, held)
+
+            def call(socket: zmq.Socket[bytes] = socket) -> Any:
+                socket.send_multipart([head(1), u])
+                return np.frombuffer(socket.recv_multipart()[1], np.float32)[None]
+
+        else:
+            pid = held.enter_context(peer("ours", address, WIDTH, WIDTH))
+            device = held.enter_context(opened(address, name))
+
+            def call(device: Reservoir = device) -> Any:
+                return device.step(u)
+
+        if not np.array_equal(call(), expected(WIDTH)[:, 0]):
+            raise RuntimeError(f"{name}: the states that came are not those of the device")
+        contestants.append(Contestant(name, call, pid))
+    return contestants
 
 
-def run_case(quick: bool, ours_at: str, bare_at: str) -> dict[str, Any]:
-    """Throughput of states, bytes per second."""
-    repeats = 3 if quick else 9
-    inputs = 1
-    u: Any = np.zeros((1, STEPS, inputs), np.float32)
-    out = np.empty((1, STEPS, NODES), np.float32)
-    with peer("ours", ours_at, inputs, NODES), peer("bare", bare_at, inputs, NODES):
-        socket = connected(bare_at)
-        with opened(ours_at) as device:
-            size = device._chunk_steps(1)  # type: ignore[attr-defined]
-            credits = device._credits  # type: ignore[attr-defined]
+def run_case(addresses: dict[str, str], held: contextlib.ExitStack) -> list[Contestant]:
+    """Long runs into a given array."""
+    u: Any = np.zeros((1, STEPS, 1), np.float32)
+    out: Any = np.empty((1, STEPS, NODES), np.float32)
+    right = expected(NODES)[:, :BLOCK]
+    contestants = []
+    for name, address in addresses.items():
+        if name.startswith("bare"):
+            pid = held.enter_context(peer("bare", address, 1, NODES))
+            socket = bare_socket(address, held)
 
-            def ours() -> None:
+            def call(socket: zmq.Socket[bytes] = socket) -> None:
+                sent = 0
+                for first in range(0, STEPS, BLOCK):
+                    while sent < STEPS and sent < first + WINDOW * BLOCK:
+                        steps = min(BLOCK, STEPS - sent)
+                        socket.send_multipart([head(steps), u[0, sent : sent + steps]])
+                        sent += steps
+                    answer = socket.recv_multipart(copy=False)[1]
+                    steps = min(BLOCK, STEPS - first)
+                    out[0, first : first + steps] = np.frombuffer(answer.buffer, np.float32).reshape(steps, NODES)
+
+        else:
+            pid = held.enter_context(peer("ours", address, 1, NODES))
+            device = held.enter_context(opened(address, name, credits=WINDOW, chunk_steps=BLOCK))
+
+            def call(device: Reservoir = device) -> None:
                 device.reset(1)
                 device.run(u, out=out)
 
-            def fresh() -> None:
-                device.reset(1)
-                device.run(u)
-
-            def bare(into: np.ndarray | None = None) -> None:
-                chunks = [min(size, STEPS - start) for start in range(0, STEPS, size)]
-                sent = 0
-                for done in range(len(chunks)):
-                    while sent < len(chunks) and sent - done < credits:
-                        steps = chunks[sent]
-                        socket.send_multipart([steps.to_bytes(2, "little") + bytes(78), u[0, :steps]])
-                        sent += 1
-                    answer = socket.recv_multipart(copy=False)
-                    assert len(answer[1]) == 4 * NODES * chunks[done]
-                    if into is not None:
-                        states = np.frombuffer(answer[1].buffer, np.float32).reshape(-1, NODES)
-                        into[0, done * size : done * size + len(states)] = states
-
-            contestants = {
-                "ours": ours,
-                "ours, memory not given": fresh,
-                "bare": bare,
-                "bare, into an array": lambda: bare(np.empty_like(out)),
-            }
-            for call in contestants.values():
-                call()
-            seconds: dict[str, list[float]] = {name: [] for name in contestants}
-            for _ in range(repeats):
-                for name, call in contestants.items():
-                    seconds[name] += measured(call, 1)
-        reference = expected(NODES)
-        for start in range(0, STEPS, size):
-            stop = min(start + size, STEPS)
-            if not np.array_equal(out[:, start:stop], reference[:, : stop - start]):
-                raise RuntimeError("the states that came are not those of the device")
-        socket.close(linger=0)
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    return {
-        "case": f"run, {STEPS} steps of {NODES} nodes, {size} steps a message, {credits} under way",
-        **{f"{name}_s": value for name, value in medians.items()},
-        "ours_gb_per_s": out.nbytes / medians["ours"] / 1e9,
-        "bare_gb_per_s": out.nbytes / medians["bare"] / 1e9,
-        "share": medians["bare"] / medians["ours"],
-        "share, memory not given": medians["bare"] / medians["ours, memory not given"],
-        "share of bare into an array": medians["bare, into an array"] / medians["ours, memory not given"],
-    }
+        out[...] = 0
+        call()
+        for first in range(0, STEPS, BLOCK):
+            if not np.array_equal(out[:, first : first + BLOCK], right[:, : STEPS - first]):
+                raise RuntimeError(f"{name}: the states that came are not those of the device")
+        contestants.append(Contestant(name, call, pid))
+    return contestants
 
 
 def expected(nodes: int) -> np.ndarray:
@@ -181,38 +190,90 @@ def expected(nodes: int) -> np.ndarray:
     return np.random.default_rng(0).standard_normal((1, 1 << 14, nodes), dtype=np.float32)
 
 
-def opened(address: str) -> Reservoir:
+def opened(address: str, name: str, **more: Any) -> Reservoir:
     """The client, once the server is there."""
-    return open_reservoir({"kind": "zmq", "address": address, "timeout_s": 20})
+    return open_reservoir(
+        {"kind": "zmq", "address": address, "timeout_s": 20, "checksums": "checksums" in name, **more}
+    )
+
+
+def rows_of(case: str, found: dict[str, Figures]) -> list[dict[str, Any]]:
+    """A row for each contestant: medians, and ratios to the bare sockets."""
+    unit, factor = QUANTITIES[case]
+    medians = {name: [statistics.median(one) for one in figures.seconds] for name, figures in found.items()}
+    rows = []
+    for name, figures in found.items():
+        every = sorted(second for one in figures.seconds for second in one)
+        row: dict[str, Any] = {
+            "case": case,
+            "transport": name,
+            "checksums": not name.startswith("bare") and name != "unix",
+            "unit": unit,
+            "median": factor * statistics.median(every),
+            "p99": factor * every[int(0.99 * len(every))],
+            "processor": factor * statistics.median(figures.processor),
+        }
+        if (case, name) in GOALS:
+            beside, kind, goal = GOALS[case, name]
+            ratio = statistics.median(ours / bare for ours, bare in zip(medians[name], medians[beside], strict=True))
+            processor = statistics.median(
+                ours / bare for ours, bare in zip(figures.processor, found[beside].processor, strict=True)
+            )
+            row |= {"beside": beside, "time_ratio": ratio, "processor_ratio": processor}
+            met = []
+            if goal is not None:
+                met.append(ratio <= goal if kind == "time at most" else 1 / ratio >= goal)
+                row["goal"] = f"{kind} × {goal}"
+            if (case, name) in PROCESSOR_GOALS:
+                met.append(processor <= PROCESSOR_GOALS[case, name])
+                row["goal"] += f", processor time at most × {PROCESSOR_GOALS[case, name]}"
+            if met:
+                row["met"] = all(met)
+        rows.append(row)
+    return rows
+
+
+def shown(row: dict[str, Any]) -> str:
+    """A row as a line."""
+    unit = row["unit"]
+    line = (
+        f"{row['case']:5} {row['transport']:16} {'on ' if row['checksums'] else 'off'} {row['median']:7.1f} {unit} "
+        f"(p99 {row['p99']:7.1f}), processor {row['processor']:7.1f} {unit}"
+    )
+    if "beside" in row:
+        line += (
+            f"; beside {row['beside']}: time × {row['time_ratio']:.2f}, speed × {1 / row['time_ratio']:.2f}, processor "
+            f"× {row['processor_ratio']:.2f}"
+        )
+    if "goal" in row:
+        line += f"; goal: {row['goal']}: {'met' if row['met'] else 'MISSED'}"
+    return line
 
 
 def main() -> None:
-    """Print the cases."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer repeats")
+    """Print the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--json", type=Path, help="write the figures there too")
     arguments = parser.parse_args()
     rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        places = {"tcp": [f"tcp://127.0.0.1:{PORT}", f"tcp://127.0.0.1:{PORT + 2}"]}
-        places["ipc"] = [f"ipc://{folder}/ours", f"ipc://{folder}/bare"]
-        for transport, (ours_at, bare_at) in places.items():
-            row = step_case(arguments.quick, ours_at, bare_at) | {"transport": transport}
-            rows.append(row)
-            print(
-                f"{transport}, {row['case']}: ours {row['ours_us']:.1f} µs (p99 {row['ours_p99_us']:.0f}), bare "
-                f"{row['bare_us']:.1f} µs (p99 {row['bare_p99_us']:.0f}): × {row['ratio']:.2f}; processor time a step "
-                f"{row['ours_processor_us']:.0f} µs, bare {row['bare_processor_us']:.0f} µs",
-                flush=True,
-            )
-            row = run_case(arguments.quick, ours_at, bare_at) | {"transport": transport}
-            rows.append(row)
-            print(
-                f"{transport}, {row['case']}: ours {row['ours_gb_per_s']:.2f} GB/s, bare {row['bare_gb_per_s']:.2f} "
-                f"GB/s: {100 * row['share']:.0f} % ({100 * row['share, memory not given']:.0f} % into fresh memory, "
-                f"and of bare sockets that fill fresh memory {100 * row['share of bare into an array']:.0f} %)",
-                flush=True,
-            )
+    print("case  transport        checksums")
+    for case, make, rounds, times in (
+        ("step", step_case, 6 if arguments.quick else 30, 300),
+        ("run", run_case, 4 if arguments.quick else 15, 1),
+    ):
+        with tempfile.TemporaryDirectory(prefix="rhw") as folder, contextlib.ExitStack() as held:
+            addresses = {
+                "bare tcp": f"tcp://127.0.0.1:{PORT}",
+                "tcp": f"tcp://127.0.0.1:{PORT + 2}",
+                "bare ipc": f"ipc://{folder}/bare",
+                "ipc": f"ipc://{folder}/ipc",
+                "unix": f"unix://{folder}/unix",
+                "unix, checksums": f"unix://{folder}/checked",
+            }
+            for row in rows_of(case, contest(make(addresses, held), rounds, times)):
+                rows.append(row)
+                print(shown(row), flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2))
 

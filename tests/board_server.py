@@ -20,11 +20,17 @@ SOURCES = Path(next(iter(reservoir_hw.hardware.__path__))) / "board_server"
 _builds = tempfile.TemporaryDirectory(prefix="rhw")
 
 
+def need(*programs: str) -> None:
+    """Skip a test where one of these is not there."""
+    for program in programs:
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is needed to compile the C server")
+
+
 @functools.cache
 def built(target: str = "board_server", **variables: str) -> Path:
     """The program `target` of the Makefile, with these variables of it: DEFINES="-DVN_NODES=7"."""
-    if not (shutil.which("cc") and shutil.which("make")):
-        pytest.skip("cc and make are needed to compile the C server")
+    need("cc", "make")
     folder = Path(tempfile.mkdtemp(dir=_builds.name))
     settings = {"CFLAGS": "-O2 -Werror", "PYTHON": sys.executable, "BUILD": str(folder), **variables}
     command = ["make", "-C", str(SOURCES), *(f"{name}={value}" for name, value in settings.items()), folder / target]
@@ -35,9 +41,9 @@ def built(target: str = "board_server", **variables: str) -> Path:
 
 @contextlib.contextmanager
 def running(
-    program: Path, *options: str, address: str = "tcp://127.0.0.1:0"
+    program: Path, *options: str, address: str = "tcp://127.0.0.1:0", code: int = 0
 ) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The address of a server that runs, and its process; SIGTERM ends it, and it must end well."""
+    """The address of a server that runs, and its process; SIGTERM ends it, and it must end with `code`."""
     with (
         tempfile.TemporaryFile("w+") as log,
         subprocess.Popen([program, *options, address], stdout=subprocess.PIPE, stderr=log, text=True) as process,
@@ -45,11 +51,15 @@ def running(
         assert process.stdout is not None
         try:
             kind, bound = process.stdout.readline(), process.stdout.readline()
-            assert kind == "kind: zmq\n", log.seek(0) or log.read()
+            if not bound:
+                process.wait(10)
+                log.seek(0)
+                raise AssertionError(log.read())
+            assert kind == "kind: zmq\n"
             yield bound.removeprefix("address: ").strip(), process
         finally:
             process.send_signal(signal.SIGTERM)
-            code = process.wait(10)
+            ended = process.wait(10)
             log.seek(0)
             sys.stderr.write(log.read())
-        assert code == 0
+        assert ended == code

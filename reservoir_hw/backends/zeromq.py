@@ -51,7 +51,7 @@ class ZmqConfig(ReservoirConfig):
     """A device behind a socket: what `reservoir-hw serve` offers, or anything that speaks docs/protocol.md."""
 
     kind: Literal["zmq"]
-    address: str = Field(description="tcp://host:port or ipc://path of the data socket")
+    address: str = Field(description="tcp://host:port, ipc://path or unix://path of the data socket")
     control: Annotated[str | None, NO_INFLUENCE_ON_STATES] = Field(
         default=None, description="address of the control socket; by default the next port, or the path + .control"
     )
@@ -71,6 +71,9 @@ class ZmqConfig(ReservoirConfig):
         description="look for states that are not finite: always, never, or by default unless the device says that it "
         "does so itself",
     )
+    checksums: Annotated[bool, NO_INFLUENCE_ON_STATES] = Field(
+        default=False, description="payloads have checksums at a unix address, too; at tcp and ipc they always have"
+    )
     security: Annotated[SecurityConfig | None, NO_INFLUENCE_ON_STATES] = Field(
         default=None, description="keys, where the device asks for them"
     )
@@ -83,10 +86,11 @@ class ZmqConfig(ReservoirConfig):
 
     @model_validator(mode="after")
     def _addresses(self) -> Self:
-        from reservoir_hw.drivers.zeromq.addresses import address_to_connect, control_address
+        from reservoir_hw.drivers.zeromq.addresses import address_to_connect, by_unix_sockets, control_address
 
-        address_to_connect(self.address)
-        address_to_connect(self.control or control_address(self.address))
+        by_unix_sockets(
+            [address_to_connect(at) for at in (self.address, self.control or control_address(self.address))]
+        )
         return self
 
     def build(self) -> ZmqReservoir:
@@ -174,6 +178,7 @@ class ZmqReservoir(Reservoir):
             timeout_s=config.timeout_s,
             server_key=None if security is None else read_public(security.server_key),
             keys=None if security is None else read_pair(security.key),
+            checksums=config.checksums,
         )
         return self._accept(self._connection.attach())
 

@@ -26,7 +26,11 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def serve(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Reservoir or experiment file (YAML or JSON).")],
+    ctx: typer.Context,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="Reservoir or experiment file (YAML or JSON).")
+    ] = None,
+    *,
     bind: Annotated[
         str, typer.Option(metavar="ADDRESS", help="tcp://host:port, or ipc://path for this host alone.")
     ] = "tcp://127.0.0.1:5555",
@@ -62,14 +66,39 @@ def serve(
             "0: never. (default: 3 times what the device declares, and the lease)",
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Log JSON, one object on each line of standard error.")] = False,
+    check: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Serve nothing: look at the server that listens there, rule by rule of docs/protocol.md. It drives "
+            "the device.",
+        ),
+    ] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="With --check: write JUnit XML.")] = None,
+    json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="Log JSON, one object on each line of standard error. With --check: print the rules as JSON."
+        ),
+    ] = False,
 ) -> None:
     """Offer a reservoir to experiments on this or another host (`kind: zmq`).
 
     The reservoirs of a layered model are offered each at an address of its own: every second port, or the path + .1.
     One client has it at a time; between clients the device is in its safe state. Ctrl-C or SIGTERM ends it after the
     request at hand, a second one at once; with status 3 if the device could not be brought to its safe state.
+
+    With --check, the device of another server is looked at. Exits with 0 if no rule is broken, 1 if one is, 2 for a
+    wrong address, 3 if there is no device.
     """
+    if check is not None:
+        _check_alone(ctx)
+        _check(check, control, junit, as_json=json)
+        return
+    if file is None:
+        raise ConfigurationError("name what to serve, FILE, or a server to look at, --check ADDRESS")
+    if junit is not None:
+        raise ConfigurationError("--junit is what --check ADDRESS writes; without it nothing is looked at")
     from reservoir_hw.experiment.devices.reservoir_file import reservoirs_from_file
 
     try:
@@ -108,6 +137,74 @@ def serve(
     StopOnSignals(server.stop, lambda: server.closing).__enter__()
     with network:
         server.run(None if json else lambda: _say([server], [bind], control, allowed))
+
+
+# Of each frame of a broken rule; JSON and JUnit XML have more.
+_SHOWN_BYTES = 96
+# What goes together with --check.
+_WITH_CHECK = {"check", "control", "junit", "json"}
+
+
+def _check_alone(ctx: typer.Context) -> None:
+    """Raise `ConfigurationError` if something was given that only says how to serve."""
+    given = [
+        "FILE" if name == "file" else parameter.opts[0]
+        for parameter in ctx.command.params
+        if (name := parameter.name or "") not in _WITH_CHECK
+        and getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    ]
+    if given:
+        raise ConfigurationError(
+            f"--check looks at a server that is running already, and serves nothing: leave out {', '.join(given)}"
+        )
+
+
+def _check(address: str, control: str | None, junit: Path | None, *, as_json: bool) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from reservoir_hw.cli.show import print_facts, print_json, print_tables
+
+    try:
+        from reservoir_hw.testing.protocol import lease
+        from reservoir_hw.testing.protocol.check import RULES, check
+        from reservoir_hw.testing.protocol.device import Device
+        from reservoir_hw.testing.protocol.outcomes import Broken
+    except ImportError as error:
+        raise MissingExtra("looking at a server needs pyzmq: pip install 'reservoir-hw[zmq]'") from error
+    if junit is not None:
+        # Before the device is driven: what is found must have a place.
+        junit.open("a").close()
+
+    def say(device: Device) -> None:
+        try:
+            told = f"; the leases of {device.lease_s:g} s take {lease.seconds_of(device):.0f} s of it"
+        except Broken:
+            told = ""
+        typer.echo(f"Looking at {device.address}: {len(RULES)} rules{told}.", err=True)
+
+    columns = (MofNCompleteColumn(), BarColumn(20), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        work = bar.add_task("", total=len(RULES))
+        report = check(
+            address,
+            control=control,
+            on_start=say,
+            progress=lambda what, done, total: bar.update(work, description=what, completed=done, total=total),
+        )
+    if junit is not None:
+        report.write_junit(junit)
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        print_tables(report.tables())
+        for row in report.broken:
+            typer.echo(f"\nbroken: {row.rule.group}: {row.rule.title}")
+            frames = [("frame", frame) for frame in row.frames_in_hex(_SHOWN_BYTES)]
+            print_facts([("what", row.detail), ("the page", row.page), *frames], indent="  ")
+        typer.echo(f"\n{report.summary()}")
+    if report.broken:
+        raise typer.Exit(1)
 
 
 def _log(*, as_json: bool) -> None:

@@ -20,8 +20,6 @@ else:
 
 # Values whose temporary array stays in the cache.
 _BLOCK = 1 << 16
-# Values for which a single call, here of a product, is cheaper than two.
-_FEW = 1 << 12
 
 
 def is_tensor(value: object) -> bool:
@@ -93,13 +91,18 @@ def all_finite(array: Any) -> bool:
     """Whether there is neither NaN nor infinity in `array`. One pass, no large temporary array."""
     if is_tensor(array):
         return bool(array.detach().isfinite().all())
-    if array.size <= _FEW and math.isfinite(np.vdot(array, array)):
-        # A finite sum of squares proves it. That of large finite numbers may overflow, so a bad one is looked at.
-        return True
-    if array.size <= _BLOCK or not array.flags.c_contiguous:
+    if array.size <= _BLOCK:
+        return _is_finite(array)
+    if not array.flags.c_contiguous:
         return bool(np.isfinite(array).all())
     flat = array.reshape(-1)
-    return all(np.isfinite(flat[start : start + _BLOCK]).all() for start in range(0, flat.size, _BLOCK))
+    return all(_is_finite(flat[start : start + _BLOCK]) for start in range(0, flat.size, _BLOCK))
+
+
+def _is_finite(array: np.ndarray) -> bool:
+    # A finite sum of squares proves it, and is quickest. That of large finite numbers may overflow, so a bad one is
+    # looked at.
+    return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
 
 
 def as_numpy(array: Any) -> np.ndarray:

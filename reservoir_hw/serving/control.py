@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import platform
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
-
-import zmq
 
 from reservoir_hw.core.errors import ProtocolError
 from reservoir_hw.core.reservations import reserved_for_another
@@ -17,8 +14,8 @@ from reservoir_hw.drivers.error_codes import Code, Refusal
 from reservoir_hw.drivers.texts import printable
 from reservoir_hw.drivers.zeromq.control import ON
 from reservoir_hw.drivers.zeromq.frames import VERSION, pack_control, unpack_control
+from reservoir_hw.drivers.zeromq.links import Gone, Message, Router
 from reservoir_hw.drivers.zeromq.security import Allowed
-from reservoir_hw.drivers.zeromq.sockets import receive, send_at_once
 from reservoir_hw.serving.few_lines import FewLines
 from reservoir_hw.serving.lease import Lease
 from reservoir_hw.serving.watchdog import Watchdog
@@ -33,12 +30,12 @@ class Control:
     """Answers until `at_rest` is set, also while the device is busy; after `stop` nobody is let in.
 
     `terms` is what a client is told when it is let in: device, credits, max_frame_bytes. Nobody is let in while another
-    user has one of `resources` reserved.
+    user has one of `resources` reserved. `checksums` is whether payloads must have them.
     """
 
     def __init__(
         self,
-        socket: zmq.Socket[bytes],
+        router: Router,
         lease: Lease,
         terms: Mapping[str, Any],
         status: Callable[[], dict[str, Any]],
@@ -48,38 +45,47 @@ class Control:
         stop: threading.Event,
         at_rest: threading.Event,
         watchdog: Watchdog,
+        checksums: bool,
     ) -> None:
-        self._socket, self._lease, self._terms, self._status = socket, lease, terms, status
+        self._router, self._lease, self._terms, self._status = router, lease, terms, status
         self._resources, self._allowed = resources, allowed
         self._stop, self._at_rest, self._watchdog = stop, at_rest, watchdog
+        self._checksums = checksums
+        # Where the session began, and its number.
+        self._holder: Hashable = None
+        self._session = 0
 
     def serve(self) -> None:
         """The control thread: it touches no device."""
         while not self._at_rest.is_set():
             self._watchdog.look()
             try:
-                frames = receive(self._socket)
-            except zmq.Again:
+                message = self._router.receive()
+            except TimeoutError:
                 continue
-            except zmq.ZMQError:
+            except Gone as gone:
+                self._end_session_of(gone.peer)
+                continue
+            except OSError:
                 break
             try:
-                self._answer(frames)
+                self._answer(message)
             except Exception:
                 log.exception("a control message could not be answered")
-        self._socket.close(linger=500)
 
-    def _answer(self, frames: list[zmq.Frame]) -> None:
+    def _end_session_of(self, peer: Hashable) -> None:
+        if peer == self._holder and self._lease.end(self._session):
+            log.warning("the client has gone: its session has ended", extra={"event": "gone"})
+
+    def _answer(self, received: Message) -> None:
         try:
-            if len(frames) != 2:
-                raise ProtocolError("a control message has one frame, this has more or none")
-            message = unpack_control(frames[1].bytes)
+            message = unpack_control(received.control())
         except ProtocolError as error:
             self._lease.traffic.damaged += 1
             log.warning("a control message was dropped: %s", error, extra={"event": "dropped"})
             return
         try:
-            reply = self._control_reply(message, frames[1])
+            reply = self._control_reply(message, received)
             packed = pack_control({**reply, "id": message["id"]})
         except Exception as error:
             if not isinstance(error, Refusal):
@@ -89,13 +95,12 @@ class Control:
             reply = {"op": "error", "code": int(error.code), "text": str(error)}
             packed = pack_control({**reply, "id": message["id"]})
         log.debug("control: %s -> %s", message, reply)
-        with contextlib.suppress(zmq.ZMQError):
-            send_at_once(self._socket, [frames[0].bytes, packed])
+        self._router.send_at_once(received.peer, packed)
 
-    def _control_reply(self, message: dict[str, Any], frame: zmq.Frame) -> dict[str, Any]:
+    def _control_reply(self, message: dict[str, Any], received: Message) -> dict[str, Any]:
         match message:
             case {"op": "hello"}:
-                return self._welcome(message, frame)
+                return self._welcome(message, received)
             case {"op": "status"}:
                 return {"op": "status", "status": self._status()}
             case {"op": "ping", "session": int(session)}:
@@ -118,7 +123,7 @@ class Control:
         if not self._lease.heard(session):
             raise Refusal(Code.NO_SESSION, "this session does not hold the device")
 
-    def _welcome(self, message: dict[str, Any], frame: zmq.Frame) -> dict[str, Any]:
+    def _welcome(self, message: dict[str, Any], received: Message) -> dict[str, Any]:
         versions, client, nonce = (message.get(key) for key in ("versions", "client", "nonce"))
         if not isinstance(versions, list) or not isinstance(client, str) or not isinstance(nonce, bytes):
             raise Refusal(Code.MALFORMED, "hello needs versions (list), client (text) and nonce (16 bytes)")
@@ -131,15 +136,17 @@ class Control:
         if self._stop.is_set():
             raise Refusal(Code.SHUTTING_DOWN, "the server is shutting down")
         where = f"{self._terms['device']} at {self._status()['address']}"
-        user = client.partition(ON)[0] if self._allowed is None else self._allowed.name_of(frame)
+        user = client.partition(ON)[0] if self._allowed is None else self._allowed.name_of(received.user_id())
         reserved = reserved_for_another(self._resources, user)
         if reserved is not None:
             raise Refusal(Code.BUSY, f"{where}: {printable(reserved)}, and this client is {printable(user[:200])}")
         if self._watchdog.problem is not None:
             raise Refusal(Code.DEVICE_FAULT, f"{where}: {self._watchdog.problem}")
-        session = self._lease.grant(printable(client[:200]), nonce)
+        terms = self._router.agreed(message, self._terms["credits"], checksums=self._checksums)
+        session = self._lease.grant(printable(client[:200]), nonce, terms)
         if not session:
             raise Refusal(Code.BUSY, f"{where} is in use by {self._lease.holder()}")
+        self._holder, self._session = received.peer, session
         log.info("%s has the device", self._lease.holder(), extra={"event": "leased"})
         return {
             "op": "welcome",
@@ -148,4 +155,5 @@ class Control:
             "lease_s": self._lease.lease_s,
             "server": f"reservoir_hw on {platform.node()}",
             **self._terms,
+            **self._router.told(self._lease.terms),
         }

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import zmq
 
 from reservoir_hw.core.errors import (
     DeviceError,
@@ -31,13 +30,11 @@ from reservoir_hw.drivers.zeromq.frames import (
     Flag,
     Header,
     Operation,
-    check_payload,
     name_of,
     pack_header,
     pack_map,
-    unpack_header,
 )
-from reservoir_hw.drivers.zeromq.sockets import receive, send, send_at_once
+from reservoir_hw.drivers.zeromq.links import Gone, Router
 from reservoir_hw.serving.few_lines import FewLines
 from reservoir_hw.serving.lease import Lease, Work
 
@@ -46,7 +43,6 @@ log.addFilter(FewLines())
 
 # Of the text of an error, where the frame has room for it.
 LONGEST_TEXT = 1 << 16
-_POLLIN = int(zmq.POLLIN)
 # The safe state does not wait longer for those who go on asking.
 TURN_AWAY_S = 0.5
 
@@ -57,7 +53,7 @@ class Seat:
 
     attached: int = 0
     """Its session, 0 for none."""
-    peer: bytes = b""
+    peer: Hashable = None
     expected: int = 1
     """Number of its next request."""
     step: int = 0
@@ -68,14 +64,14 @@ class Seat:
 
 
 class DataSocket:
-    """Receives requests from a data socket, and sends answers there.
+    """Receives requests from the router of a data socket, and sends answers there.
 
     `states` is how states are written. `release` is called before another client gets the device.
     """
 
     def __init__(
         self,
-        socket: zmq.Socket[bytes],
+        router: Router,
         reservoir: Reservoir,
         lease: Lease,
         seat: Seat,
@@ -86,29 +82,30 @@ class DataSocket:
     ) -> None:
         self.reservoir, self.lease, self.seat = reservoir, lease, seat
         self.states, self.max_frame_bytes = states, max_frame_bytes
-        self._socket, self._release = socket, release
+        self.router, self._release = router, release
         self._empty = time.monotonic()
 
     def next(self) -> tuple[Header, memoryview] | None:
         """The next request that counts. What cannot be one is answered with an error, or dropped, and counted."""
         traffic = self.lease.traffic
-        # What waits already came while the device was busy. Nobody knows when, but after nothing was waiting.
-        events: Any = self._socket.get(zmq.EVENTS)
-        waited = events & _POLLIN
-        if not waited:
+        try:
+            message = self.router.receive()
+        except TimeoutError:
             self._empty = time.monotonic()
-        try:
-            frames = receive(self._socket)
-        except zmq.Again:
             return None
-        arrived = self._empty if waited else time.monotonic()
+        except Gone as gone:
+            self._left(gone.peer)
+            return None
+        # What waits already came while the device was busy. Nobody knows when, but after nothing was waiting.
+        arrived = time.monotonic()
+        if message.waited:
+            arrived = self._empty
+        else:
+            self._empty = arrived
         self._expire()
-        peer = frames[0].bytes
-        traffic.bytes_received += len(frames[-1])
+        peer = message.peer
         try:
-            if len(frames) != 3:
-                raise ProtocolError(f"a data message has 2 frames, this has {'fewer' if len(frames) < 3 else 'more'}")
-            header, crc = unpack_header(frames[1].bytes)
+            header, crc = message.header()
         except ProtocolError as error:
             traffic.damaged += 1
             self.refuse(peer, Header(0, 0, 0), Refusal(Code.MALFORMED, str(error)))
@@ -132,11 +129,13 @@ class DataSocket:
         gap, self.seat.expected = header.request - self.seat.expected, header.request + 1
         traffic.requests += 1
         self.lease.begin(Work(header.request, header.operation, header.batch, header.steps))
-        payload = frames[2].buffer
         try:
+            if attaches:
+                self.router.attach(message, self.lease.terms)
             if gap:
                 raise Refusal(Code.SEQUENCE, f"{gap} requests before number {header.request} were lost")
-            check_payload(payload, crc)
+            payload = message.payload(header, crc)
+            traffic.bytes_received += len(payload)
             if self.lease.is_cancelled(header.request):
                 raise Refusal(Code.CANCELLED, "cancelled by the client")
         except ProtocolError as error:
@@ -148,6 +147,11 @@ class DataSocket:
             return None
         return header, payload
 
+    def _left(self, peer: Hashable) -> None:
+        """End the session of a client that is not connected any more."""
+        if peer == self.seat.peer and self.seat.attached and self.lease.end(self.seat.attached):
+            log.warning("the client has gone: its session has ended", extra={"event": "gone"})
+
     def _expire(self) -> None:
         """End the lease of a client that was silent for too long: nothing of it is begun any more."""
         if holder := self.lease.expire():
@@ -155,7 +159,7 @@ class DataSocket:
 
     def turn_away(self) -> None:
         """Tell those who wait why nobody does what they asked; for a moment, however many go on asking."""
-        self._socket.setsockopt(zmq.SNDTIMEO, 0)
+        self.router.hurry()
         until = time.monotonic() + TURN_AWAY_S
         while time.monotonic() < until and (message := self.next()) is not None:
             self.fail(message[0], Refusal(Code.SHUTTING_DOWN, "the server is shutting down"))
@@ -206,7 +210,7 @@ class DataSocket:
         self.refuse(self.seat.peer, header, error)
         self.lease.finish(header.session, header.request)
 
-    def refuse(self, peer: bytes, header: Header, error: BaseException) -> None:
+    def refuse(self, peer: Hashable, header: Header, error: BaseException) -> None:
         """Send an error to `peer`, which need not be the one who has the device."""
         self.lease.traffic.errors += 1
         content: dict[str, Any] = {
@@ -231,9 +235,7 @@ class DataSocket:
             log.exception("the error of request %d could not be told whole", header.request)
         content["text"] = clipped(sendable(text), self._longest_text)
         reply = Header(ERROR, header.session, header.request, step=header.step)
-        with contextlib.suppress(zmq.ZMQError):
-            # Whoever sent nonsense may be gone already.
-            self._send(peer, reply, pack_map(content))
+        self._send(peer, reply, pack_map(content))
 
     @property
     def _longest_text(self) -> int:
@@ -263,19 +265,20 @@ class DataSocket:
             return header.step + int(error.steps_done)
         return self.seat.step
 
-    def _send(self, peer: bytes, header: Header, payload: Any) -> bool:
+    def _send(self, peer: Hashable, header: Header, payload: Any) -> bool:
         """Whether the message is on its way."""
+        # Only for the one who has the device it is worth while to wait.
+        held = peer == self.seat.peer
+        packed = pack_header(header, payload, checksums=not held or self.router.terms.checksums)
         try:
-            packed = pack_header(header, payload)
-            # Only for the one who has the device is it worth while to wait.
-            if peer == self.seat.peer:
-                send(self._socket, packed, payload, peer=peer)
+            if held:
+                self.router.send(peer, packed, payload, header.request)
             else:
-                send_at_once(self._socket, [peer, packed, payload])
-        except zmq.ZMQError as error:
+                self.router.send_at_once(peer, packed, payload)
+        except (TimeoutError, Gone) as error:
             log.warning("request %d cannot be answered: %s", header.request, error, extra={"event": "dropped"})
-            if error.errno == zmq.EHOSTUNREACH and peer == self.seat.peer and self.seat.attached:
-                self.lease.end(self.seat.attached)
+            if isinstance(error, Gone):
+                self._left(peer)
             return False
         self.lease.traffic.bytes_sent += len(payload) if isinstance(payload, bytes) else payload.nbytes
         return True

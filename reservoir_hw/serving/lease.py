@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from reservoir_hw.drivers.zeromq.frames import name_of
+from reservoir_hw.drivers.zeromq.links import Terms
 
 
 @dataclass
@@ -53,13 +54,19 @@ class Lease:
         self._finished = 0
         self._cancelled = 0
         self._work: Work | None = None
+        self._terms = Terms()
+
+    @property
+    def terms(self) -> Terms:
+        """What the session has agreed on."""
+        return self._terms
 
     @property
     def number(self) -> int:
         """The session that holds the device, 0 if none does."""
         return self._number
 
-    def grant(self, client: str, nonce: bytes) -> int:
+    def grant(self, client: str, nonce: bytes, terms: Terms) -> int:
         """A new session, or the one that this client has already; 0 if another holds the device."""
         with self._guard:
             if self._number and nonce != self._nonce:
@@ -67,7 +74,7 @@ class Lease:
             if not self._number:
                 # Every language has whole numbers up to there.
                 self._number = secrets.randbits(53) or 1
-                self._holder, self._nonce, self._since = client, nonce, time.time()
+                self._holder, self._nonce, self._since, self._terms = client, nonce, time.time(), terms
                 self._received = self._finished = self._cancelled = 0
                 self.traffic.clients += 1
             self._heard = time.monotonic()
@@ -108,11 +115,13 @@ class Lease:
             self.traffic.expired_leases += 1
             return holder
 
-    def end(self, session: int | None = None) -> None:
-        """The device is free again; with `session`, only if that still has it."""
+    def end(self, session: int | None = None) -> bool:
+        """The device is free again; with `session`, only if that still has it. Whether somebody had it."""
         with self._guard:
-            if session in (None, self._number):
-                self._number, self._holder, self._nonce = 0, "", b""
+            if not self._number or session not in (None, self._number):
+                return False
+            self._number, self._holder, self._nonce = 0, "", b""
+            return True
 
     def begin(self, work: Work) -> None:
         """The device takes a request up."""

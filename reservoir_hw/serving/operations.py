@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +28,6 @@ from reservoir_hw.drivers.zeromq.frames import (
     pack_map,
     unpack_arrays,
 )
-from reservoir_hw.drivers.zeromq.sockets import ZERO_COPY_BYTES
 from reservoir_hw.serving.data_socket import LONGEST_TEXT, DataSocket
 
 log = logging.getLogger(__name__)
@@ -94,17 +94,23 @@ _FIELDS: dict[int, set[str]] = {
 }
 _WITHOUT_PAYLOAD = {Operation.ATTACH, Operation.RESET, Operation.SNAPSHOT}
 _OPTIONAL = ("flags", "step", "batch", "steps", "width", "dtype", "scale", "time_ns", "period_s")
+# The fields that an operation does not have.
+_NOT_NAMED = {
+    int(operation): [field for field in _OPTIONAL if field not in _FIELDS.get(operation, set())]
+    for operation in Operation
+}
 
 
 def _check_fields(header: Header, payload: memoryview) -> None:
     """Refuse a request with fields that its operation does not have."""
-    named, name = _FIELDS.get(header.operation, set()), name_of(header.operation)
-    for field in _OPTIONAL:
+    for field in _NOT_NAMED[header.operation]:
         value = getattr(header, field)
-        if field not in named and value != (field == "scale"):
-            raise Refusal(Code.MALFORMED, f"{name} has no {field}, and here it is {value:g}")
+        if value != (field == "scale"):
+            raise Refusal(Code.MALFORMED, f"{name_of(header.operation)} has no {field}, and here it is {value:g}")
     if header.operation in _WITHOUT_PAYLOAD and len(payload):
-        raise Refusal(Code.MALFORMED, f"{name} has no payload, and here it has {len(payload)} bytes")
+        raise Refusal(
+            Code.MALFORMED, f"{name_of(header.operation)} has no payload, and here it has {len(payload)} bytes"
+        )
 
 
 class Operations:
@@ -253,11 +259,13 @@ class Operations:
         self._answer_run(header, states, started)
 
     def _memory_for(self, header: Header) -> np.ndarray | None:
-        """Where large states are put: those of a device may lie in memory that it uses again before they are sent."""
+        """Where large states are put that are sent as they are; None where they are copied anyhow."""
         spec = self._reservoir.spec
-        if header.batch * header.steps * spec.nodes * spec.numpy_dtype.itemsize < ZERO_COPY_BYTES:
+        shape, dtype = (header.batch, header.steps, spec.nodes), spec.numpy_dtype
+        memory = self._data.router.memory(header.request, math.prod(shape) * dtype.itemsize)
+        if memory is None or header.flags & Flag.OUTPUTS or self._states != encoding_of(dtype):
             return None
-        return np.empty((header.batch, header.steps, spec.nodes), spec.numpy_dtype)
+        return memory.view(dtype).reshape(shape)
 
     def _inputs_of(self, header: Header, payload: memoryview) -> np.ndarray:
         """What a RUN drives the device with, refused unless it goes on from where the last one ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import platform
@@ -10,18 +11,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import zmq
-
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault
 from reservoir_hw.core.interrupts import StopOnSignals
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.drivers.encodings import Encoding, encoding_of
 from reservoir_hw.drivers.texts import printable
-from reservoir_hw.drivers.zeromq.addresses import checked_address, control_address
-from reservoir_hw.drivers.zeromq.frames import LARGEST_CONTROL
-from reservoir_hw.drivers.zeromq.security import Allowed, admit, check_guarded
-from reservoir_hw.drivers.zeromq.sockets import bind_router, keep_freed_memory
+from reservoir_hw.drivers.zeromq.addresses import by_unix_sockets, checked_address, control_address
+from reservoir_hw.drivers.zeromq.security import Allowed, check_guarded
+from reservoir_hw.drivers.zeromq.sockets import keep_freed_memory
+from reservoir_hw.drivers.zeromq.transports import routers
 from reservoir_hw.serving.control import Control
 from reservoir_hw.serving.data_socket import DataSocket, Seat
 from reservoir_hw.serving.lease import Lease
@@ -31,7 +30,7 @@ from reservoir_hw.serving.watchdog import Watchdog
 log = logging.getLogger(__name__)
 
 # How often an idle thread looks whether it has to end, or the client has gone.
-IDLE_MS = 100
+IDLE_S = 0.1
 MAX_FRAME_BYTES = 1 << 28
 # Besides the RUN requests that a client may have unanswered.
 SPARE_MESSAGES = 8
@@ -52,7 +51,8 @@ class Server:
 
     Args:
         reservoir: Not yet open.
-        address: `tcp://host:port` or `ipc://path`; the control socket has the next port, or the path + `.control`.
+        address: `tcp://host:port`, `ipc://path` or `unix://path`; the control socket has the next port, or the path +
+            `.control`.
         lease_s: A client that is silent for so long has lost the device.
         credits: RUN requests that a client may have unanswered.
         max_frame_bytes: Larger messages are refused before memory is taken.
@@ -61,6 +61,7 @@ class Server:
         insecure: Listen to other hosts without keys.
         watchdog_s: A request that takes longer hangs: the device gets its emergency stop, and no client until a person
             releases it. By default three times what the device declares for it, and the lease; 0: for ever.
+        checksums: Payloads have checksums at a unix address, too, whatever the client says.
     """
 
     def __init__(
@@ -77,9 +78,11 @@ class Server:
         allowed: Allowed | None = None,
         insecure: bool = False,
         watchdog_s: float | None = None,
+        checksums: bool = False,
     ) -> None:
         self.address = checked_address(address)
         self.control_address = checked_address(control or control_address(address))
+        by_unix_sockets([self.address, self.control_address])
         check_guarded([self.address, self.control_address], allowed, insecure=insecure)
         if not 0.1 <= lease_s <= 3600 or not 1 <= credits <= 1024 or not 4096 <= max_frame_bytes <= 1 << 40:
             raise ConfigurationError("lease_s must be 0.1 to 3600, credits 1 to 1024, max_frame_bytes at least 4096")
@@ -92,7 +95,7 @@ class Server:
         reservoir.honours_reservations = False
         self._lease = Lease(lease_s)
         self._watchdog = Watchdog(reservoir, self._lease, watchdog_s, lambda: self.spec, self.address)
-        self._allowed = allowed
+        self._allowed, self._checksums = allowed, checksums
         self._wanted_encodings = inputs, states
         self._stop = threading.Event()
         # Questions are answered as long as the device is at work.
@@ -111,11 +114,10 @@ class Server:
         safe state. `on_ready` is called when the device is known and clients may come.
         """
         keep_freed_memory()
-        with StopOnSignals(self.stop, lambda: self.closing):
-            context = zmq.Context()
+        # What was answered last still gets a moment to leave.
+        with StopOnSignals(self.stop, lambda: self.closing), contextlib.ExitStack() as held:
             try:
-                with admit(context, self._allowed):
-                    self._serve(context, on_ready)
+                self._serve(held, on_ready)
             except KeyboardInterrupt as interrupt:
                 # That the device is not safe matters more than why the server ends.
                 self._release()
@@ -124,8 +126,6 @@ class Server:
                 raise
             finally:
                 self._release()
-                # What was answered last still gets a moment to leave.
-                context.destroy(linger=500)
         problem = self.problem
         if problem is not None:
             raise DeviceFault(problem)
@@ -164,26 +164,20 @@ class Server:
 
     # ---- the two threads ------------------------------------------------------------------------
 
-    def _serve(self, context: zmq.Context[Any], on_ready: Callable[[], None] | None) -> None:
+    def _serve(self, held: contextlib.ExitStack, on_ready: Callable[[], None] | None) -> None:
         self._learn_device()
-        data, control = context.socket(zmq.ROUTER), context.socket(zmq.ROUTER)
-        for socket, address, largest, patience_s in (
+        data, control = routers(
+            held,
+            self.address,
+            self.control_address,
+            max_frame_bytes=self.max_frame_bytes,
+            allowed=self._allowed,
+            # What waits in the queues of a connection is bounded by it.
+            room=self.credits + SPARE_MESSAGES,
+            idle_s=IDLE_S,
             # A reply that nobody takes must not be dropped silently, nor stop the device for ever.
-            (data, self.address, self.max_frame_bytes, self._lease.lease_s),
-            (control, self.control_address, LARGEST_CONTROL, 0.0),
-        ):
-            socket.setsockopt(zmq.RCVTIMEO, IDLE_MS)
-            # What waits in the queues of a connection is bounded by it; ZeroMQ would take a thousand messages.
-            socket.setsockopt(zmq.RCVHWM, self.credits + SPARE_MESSAGES)
-            socket.setsockopt(zmq.SNDHWM, self.credits + SPARE_MESSAGES)
-            try:
-                bind_router(socket, address, largest, self._allowed, patience_s=patience_s)
-            except ConfigurationError as error:
-                if socket is data:
-                    raise
-                raise ConfigurationError(
-                    f"{error}; this is the control socket of {self.address}: choose another port, or name control"
-                ) from error
+            patience_s=self._lease.lease_s,
+        )
         terms = {"device": self._device, "credits": self.credits, "max_frame_bytes": self.max_frame_bytes}
         answering = threading.Thread(
             target=Control(
@@ -196,8 +190,9 @@ class Server:
                 stop=self._stop,
                 at_rest=self._at_rest,
                 watchdog=self._watchdog,
+                checksums=self._checksums,
             ).serve,
-            name="zeromq control",
+            name="control socket",
             daemon=True,
         )
         answering.start()
@@ -246,7 +241,6 @@ class Server:
                     # ZeroMQ ends the whole process if a socket is closed under a thread that uses it.
                     self._at_rest.set()
                     answering.join()
-                    data.close(linger=500)
             log.info("stopped", extra={"event": "stopped", "status": self.status()})
 
     def _learn_device(self) -> None:
@@ -276,7 +270,7 @@ class Server:
     def _release(self) -> None:
         """Bring the device to its safe state."""
         if self._seat.attached:
-            self._seat.attached, self._seat.peer, self._seat.readout = 0, b"", None
+            self._seat.attached, self._seat.peer, self._seat.readout = 0, None, None
         try:
             self._reservoir.close()
         except Exception:

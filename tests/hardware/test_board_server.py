@@ -10,17 +10,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 from board_server import built, running
 from served import ipc_address
-from serving import page_wire as wire
-from serving.page_client import PageClient, Refused
+from serving.page_client import PageClient, Refused, receive_within
 
 from reservoir_hw.core.errors import InputRangeError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import open_reservoir
 from reservoir_hw.emulators.virtual_nodes import SCALE, VirtualNodes
+from reservoir_hw.testing.protocol import codec as wire
 
 NODES, INPUTS = 50, 2
 DEFINES = f"-DVN_NODES={NODES} -DVN_INPUTS={INPUTS}"
@@ -169,7 +170,7 @@ def test_damage_and_gaps(client: PageClient) -> None:
     client.data.send_multipart([head, b"x" + STEP[1:]])
     refused, payload = client.take()
     assert refused.request == client.request + 1
-    assert wire.msgpack.unpackb(payload)["code"] == wire.E_CHECKSUM
+    assert msgpack.unpackb(payload)["code"] == wire.E_CHECKSUM
 
 
 def test_cancelled(client: PageClient) -> None:
@@ -234,9 +235,9 @@ def test_sigterm_refuses_what_waits() -> None:
         codes = set()
         for _ in range(20):
             client.put(client.head(wire.RESET, batch=1))
-        while (frames := wire.receive_within(client.data, 1.0)) is not None:
+        while (frames := receive_within(client.data, 1.0)) is not None:
             header, payload = wire.unpack_data(frames)
-            codes.add(wire.msgpack.unpackb(payload)["code"] if header.operation == wire.ERROR else 0)
+            codes.add(msgpack.unpackb(payload)["code"] if header.operation == wire.ERROR else 0)
         assert codes <= {0, wire.E_SHUTTING_DOWN}
         assert process.wait(5) == 0
 

@@ -6,7 +6,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -19,6 +19,7 @@ INPUTS, NODES = 2, 4
 INPUT_SCALE, STATE_SCALE = 2.0**-14, 2.0**-12
 WEIGHTS = np.array([[0.5, -0.25], [1.0, 0.5], [-0.75, 0.125], [0.0, 1.0]])
 LEAK = np.array([0.5, 0.25, 0.125, 0.75])
+LARGEST_CONTROL = 1 << 20
 
 Replies = list[list[bytes]]
 
@@ -45,27 +46,46 @@ class Refusal(Exception):
         self.fields = {"code": code, "text": text, **more}
 
 
+NAMED: dict[int, set[str]] = {
+    wire.RESET: {"batch"},
+    wire.RUN: {"flags", "step", "batch", "steps", "width", "dtype", "scale"},
+    wire.RESTORE: {"batch", "step"},
+    wire.TRANSITION: {"batch", "steps", "width", "dtype", "scale"},
+}
+WITHOUT_PAYLOAD = (wire.ATTACH, wire.RESET, wire.SNAPSHOT)
+
+
 class PageDevice:
     """Serves until it is closed: one thread for the data, one for the control messages.
 
     `reply` makes the messages of one reply; a test replaces it by one that misbehaves. `before` is called
-    with each request that is in order, and may raise a `Refusal`.
+    with each request that is in order, and may raise a `Refusal`. `has` are names of the spec that are true:
+    snapshot, settable.
     """
 
-    def __init__(self, address: str, *, lease_s: float = 3.0, credits: int = 4, **declared: Any) -> None:
+    def __init__(
+        self, address: str, *, lease_s: float = 3.0, credits: int = 4, has: Sequence[str] = (), **declared: Any
+    ) -> None:
         self.lease_s, self.credits = lease_s, credits
         self.max_frame_bytes = int(declared.pop("max_frame_bytes", 1 << 20))
         self.versions = {1}
         spec = {"inputs": INPUTS, "nodes": NODES, "input_range": [-1.0, 1.0], "max_batch": 3, "continuity": "held"}
         identity = {"vendor": "a bench", "model": "leaky", "simulated": False, "serial": "7"}
         self.declaration: dict[str, Any] = {
-            "spec": {**spec, "identity": identity, "dtype": "float32", "deterministic": True},
+            "spec": {
+                **spec,
+                "identity": identity,
+                "dtype": "float32",
+                "deterministic": True,
+                **dict.fromkeys(has, True),
+            },
             "inputs": [wire.I2, INPUT_SCALE],
             "states": [wire.I2, STATE_SCALE],
             "chunked": True,
             "readout": False,
             **declared,
         }
+        self.declaration["spec"] |= dict.fromkeys(has, True)
         self.reply: Callable[[Header, bytes], Replies] = lambda header, payload: [wire.pack_data(header, payload)]
         self.before: Callable[[Header], None] = lambda header: None
         self.answer: Callable[[dict[str, Any]], list[dict[str, Any]]] = lambda message: [message]
@@ -75,11 +95,13 @@ class PageDevice:
         self.freed = threading.Event()
         self.repeated = self.dropped = self.most_waiting = 0
 
+        self._started = time.monotonic()
         self._lock = threading.Lock()
         self._free()
         self._ended = threading.Event()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        data, control = self._bind(address), self._bind(wire.control_address(address))
+        data = self._bind(address, self.max_frame_bytes)
+        control = self._bind(wire.control_address(address), LARGEST_CONTROL)
         self._threads = [
             threading.Thread(target=self._serve, args=(data, self._data)),
             threading.Thread(target=self._serve, args=(control, self._control)),
@@ -87,10 +109,10 @@ class PageDevice:
         for thread in self._threads:
             thread.start()
 
-    def _bind(self, address: str) -> zmq.Socket[bytes]:
+    def _bind(self, address: str, largest: int) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.ROUTER)
         socket.linger = 0
-        socket.setsockopt(zmq.MAXMSGSIZE, self.max_frame_bytes)
+        socket.setsockopt(zmq.MAXMSGSIZE, largest)
         socket.bind(address)
         return socket
 
@@ -114,12 +136,18 @@ class PageDevice:
                 if not waiting:
                     socket.poll(10)
                 while socket.poll(0):
-                    waiting.append(socket.recv_multipart())
+                    message = socket.recv_multipart()
+                    if len(waiting) < self._room():
+                        waiting.append(message)
                 self.most_waiting = max(self.most_waiting, len(waiting))
                 if waiting:
                     sender, *frames = waiting.popleft()
                     for message in answer(sender, frames):
                         socket.send_multipart([sender, *message])
+
+    def _room(self) -> int:
+        """Messages that may wait."""
+        return 1000
 
     # ---- who has the device -----------------------------------------------------------------
 
@@ -128,8 +156,12 @@ class PageDevice:
         self._nonce, self._holder, self._welcome = b"", "", {}
         self._bound: bytes | None = None
         self._busy: tuple[int, float] | None = None
-        self._rest(1)
+        self._readout: dict[str, np.ndarray] = {}
+        self._to_safe_state()
         self.freed.set()
+
+    def _to_safe_state(self) -> None:
+        self._rest(1)
 
     def _rest(self, batch: int) -> None:
         self._x, self._step, self._lost = np.zeros((batch, NODES)), 0, False
@@ -146,9 +178,9 @@ class PageDevice:
         return mine
 
     def _control(self, sender: bytes, frames: list[bytes]) -> Replies:
+        del sender
         try:
-            (frame,) = frames
-            question = wire.unpack_control(frame)
+            question = self._read_question(frames)
         except (ValueError, wire.NotThePage):
             self.dropped += 1
             return []
@@ -161,43 +193,65 @@ class PageDevice:
                 answer = {"op": "error", "code": wire.E_MALFORMED, "text": f"{question['op']} without {missing}"}
         return [[wire.pack_control(message)] for message in self.answer({**answer, "id": question["id"]})]
 
+    def _read_question(self, frames: list[bytes]) -> dict[str, Any]:
+        (frame,) = frames
+        return wire.unpack_control(frame)
+
     def _answers(self, question: dict[str, Any]) -> dict[str, Any]:
         op = question["op"]
         if op == "hello":
-            return self._hello(question)
+            return self._hello(question["versions"], question["client"], question["nonce"])
         if op == "status":
-            device = {"device": "leaky", "holder": self._holder, "counters": {"repeated": self.repeated}}
-            return {"op": "status", "status": device}
+            return {"op": "status", "status": self._status()}
+        if op == "release":
+            raise Refusal(wire.E_CONFIGURATION, "the device was not hanging")
         if op == "ping":
-            self.pings.release()
-            valid = self._is_mine(question["session"])
-            busy = None
-            if self._busy is not None and valid:
-                request, since = self._busy
-                busy = {"request": request, "operation": "RUN", "seconds": time.monotonic() - since}
-            numbers = (self._received, self._finished) if valid else (0, 0)
-            return {"op": "pong", "valid": valid, "received": numbers[0], "finished": numbers[1], "busy": busy}
-        if op not in ("cancel", "goodbye"):
-            raise Refusal(wire.E_NOT_SUPPORTED, f"{op} is not understood")
-        if not self._is_mine(question["session"]):
-            raise Refusal(wire.E_NO_SESSION, "this session is over")
+            return {"op": "pong", **self._pong(question["session"])}
         if op == "cancel":
-            self._cancelled = max(self._cancelled, question["request"])
-        else:
-            self._free()
+            return self._cancel(question["session"], question["request"])
+        if op == "goodbye":
+            return self._goodbye(question["session"])
+        raise Refusal(wire.E_MALFORMED, f"{op} is not understood")
+
+    def _status(self) -> dict[str, Any]:
+        uptime_s = time.monotonic() - self._started
+        counters = {"repeated": self.repeated, "dropped": self.dropped}
+        return {"device": "leaky", "holder": self._holder or None, "uptime_s": uptime_s, "counters": counters}
+
+    def _pong(self, session: int) -> dict[str, Any]:
+        self.pings.release()
+        if not self._is_mine(session):
+            return {"valid": False, "received": 0, "finished": 0, "busy": None}
+        busy = None
+        if self._busy is not None:
+            request, since = self._busy
+            busy = {"request": request, "operation": "RUN", "seconds": time.monotonic() - since}
+        return {"valid": True, "received": self._received, "finished": self._finished, "busy": busy}
+
+    def _cancel(self, session: int, request: int) -> dict[str, Any]:
+        self._must_be_mine(session)
+        self._cancelled = max(self._cancelled, request)
         return {"op": "ok"}
 
-    def _hello(self, question: dict[str, Any]) -> dict[str, Any]:
-        common = self.versions & set(question["versions"])
+    def _goodbye(self, session: int) -> dict[str, Any]:
+        self._must_be_mine(session)
+        self._free()
+        return {"op": "ok"}
+
+    def _must_be_mine(self, session: int) -> None:
+        if not self._is_mine(session):
+            raise Refusal(wire.E_NO_SESSION, "this session is over")
+
+    def _hello(self, versions: list[int], client: str, nonce: bytes) -> dict[str, Any]:
+        if len(nonce) != 16:
+            raise Refusal(wire.E_MALFORMED, f"a nonce of {len(nonce)} bytes")
+        common = self.versions & set(versions)
         if not common:
             raise Refusal(wire.E_VERSION, f"this device speaks the versions {sorted(self.versions)}")
         if self._session:
-            if question["nonce"] != self._nonce:
-                raise Refusal(wire.E_BUSY, f"{self._holder} has this device")
-            self._until = time.monotonic() + self.lease_s
-            return self._welcome
-        self._session = secrets.randbits(63) + 1
-        self._nonce, self._holder = question["nonce"], question["client"]
+            return self._hello_while_held(nonce)
+        self._session = self._new_session()
+        self._nonce, self._holder = nonce, client
         self._until = time.monotonic() + self.lease_s
         self.freed.clear()
         self._welcome = {
@@ -212,16 +266,22 @@ class PageDevice:
         }
         return self._welcome
 
+    def _hello_while_held(self, nonce: bytes) -> dict[str, Any]:
+        if nonce != self._nonce:
+            raise Refusal(wire.E_BUSY, f"{self._holder} has this device")
+        self._until = time.monotonic() + self.lease_s
+        return self._welcome
+
+    def _new_session(self) -> int:
+        return secrets.randbits(53) or 1
+
     # ---- what drives it -----------------------------------------------------------------------
 
     def _data(self, sender: bytes, frames: list[bytes]) -> Replies:
         try:
-            header, crc = wire.unpack_header(frames[0])
-            if len(frames) != 2:
-                raise wire.NotThePage(f"{len(frames)} frames")
+            header, crc = self._read_header(frames)
         except wire.NotThePage as error:
-            fields = {"code": wire.E_MALFORMED, "text": str(error), "state_lost": False}
-            return [wire.pack_data(Header(wire.ERROR), wire.to_msgpack(fields))]
+            return [wire.pack_data(Header(wire.ERROR), self._error_map(Refusal(wire.E_MALFORMED, str(error))))]
         with self._lock:
             answer = Header(header.operation | wire.REPLY, header.session, header.request)
             try:
@@ -231,85 +291,211 @@ class PageDevice:
                     self._bound = sender
                 if sender != self._bound:
                     raise Refusal(wire.E_NO_SESSION, "this session belongs to another connection")
-                if header.request <= self._received:
-                    self.repeated += 1
-                    return []
-                missing = header.request - self._received - 1
-                self._received, self._busy = header.request, (header.request, time.monotonic())
-                self.seen.append(header)
-                self.payload_sizes.append(len(frames[1]))
             except Refusal as refusal:
-                return self.reply(error_to(answer), wire.to_msgpack(refusal.fields))
+                return self.reply(error_to(answer, header.step), self._error_map(refusal))
+            if self._is_copy(header):
+                self.repeated += 1
+                return []
+            missing = header.request - self._received - 1
+            self._received, self._busy = header.request, (header.request, time.monotonic())
+            self.seen.append(header)
+            self.payload_sizes.append(len(frames[1]))
         # Without the lock: the control thread answers while the device is being driven.
         try:
             payload = self._do(header, answer, crc, frames[1], missing)
         except Refusal as refusal:
-            losing = header.operation == wire.RUN and header.flags & wire.MORE
-            self._lost |= bool(losing) or refusal.fields["code"] in wire.LOSES_STATE
-            error = {"step": self._step, "steps_done": 0, "states": None, **refusal.fields, "state_lost": self._lost}
-            answer, payload = error_to(answer), wire.to_msgpack(error)
+            losing = header.operation == wire.RUN and bool(header.flags & wire.MORE)
+            self._lost |= losing or self._loses_state(refusal.fields["code"])
+            answer, payload = error_to(answer, header.step), self._error_map(refusal)
         with self._lock:
             self._finished, self._busy = header.request, None
         self.payload_sizes.append(len(payload))
         return self.reply(answer, payload)
 
+    def _read_header(self, frames: list[bytes]) -> tuple[Header, int]:
+        if len(frames) != 2:
+            raise wire.NotThePage(f"{len(frames)} frames")
+        return wire.unpack_header(frames[0])
+
+    def _is_copy(self, header: Header) -> bool:
+        return header.request <= self._received
+
+    def _loses_state(self, code: int) -> bool:
+        return code in wire.LOSES_STATE
+
+    def _error_map(self, refusal: Refusal) -> bytes:
+        error = {"step": self._step, "steps_done": 0, "states": None, **refusal.fields, "state_lost": self._lost}
+        return wire.to_msgpack(error)
+
     def _do(self, header: Header, answer: Header, crc: int, payload: bytes, missing: int) -> bytes:
         if missing:
-            raise Refusal(wire.E_SEQUENCE, f"{missing} requests are missing before {header.request}")
-        if wire.crc32c(payload) != crc:
+            self._refuse_gap(header)
+        if not self._payload_fits(payload, crc):
             raise Refusal(wire.E_CHECKSUM, "the payload was damaged on its way")
         if header.request <= self._cancelled:
             raise Refusal(wire.E_CANCELLED, "cancelled")
+        self._check_fields(header, payload)
         self.before(header)
-        if header.operation == wire.ATTACH:
-            self._rest(1)
-            return wire.to_msgpack(self.declaration)
-        if header.operation == wire.RESET:
-            return self._reset(header, answer)
-        if header.operation == wire.RUN:
-            return self._run(header, answer, payload)
-        raise Refusal(wire.E_NOT_SUPPORTED, f"this device has no operation {header.operation:#04x}")
+        operations = {
+            wire.ATTACH: self._attach,
+            wire.RESET: self._reset,
+            wire.RUN: self._run,
+            wire.SNAPSHOT: self._snapshot,
+            wire.RESTORE: self._restore,
+            wire.TRANSITION: self._transition,
+            wire.READOUT: self._load_readout,
+        }
+        if header.operation not in operations:
+            raise Refusal(wire.E_NOT_SUPPORTED, f"this device has no operation {header.operation:#04x}")
+        return operations[header.operation](header, answer, payload)
 
-    def _reset(self, header: Header, answer: Header) -> bytes:
-        if header.batch < 1:
-            raise Refusal(wire.E_SHAPE, "a reset to no sequence")
-        if header.batch > (self.declaration["spec"]["max_batch"] or header.batch):
-            raise Refusal(wire.E_TOO_LARGE, f"not {header.batch} sequences at once")
+    def _refuse_gap(self, header: Header) -> None:
+        raise Refusal(wire.E_SEQUENCE, f"requests are missing before {header.request}")
+
+    def _payload_fits(self, payload: bytes, crc: int) -> bool:
+        return wire.crc32c(payload) == crc
+
+    def _check_fields(self, header: Header, payload: bytes) -> None:
+        """Fields that the operation does not name are 0."""
+        named = NAMED.get(header.operation, set())
+        nothing = Header(header.operation, header.session, header.request)
+        for name in ("flags", "step", "batch", "steps", "width", "dtype", "scale", "time", "period"):
+            if name not in named and getattr(header, name) != getattr(nothing, name):
+                raise Refusal(wire.E_MALFORMED, f"{name} is not a field of operation {header.operation:#04x}")
+        if header.operation in WITHOUT_PAYLOAD and payload:
+            raise Refusal(wire.E_MALFORMED, f"operation {header.operation:#04x} has no payload")
+
+    def _attach(self, header: Header, answer: Header, payload: bytes) -> bytes:
+        del answer, payload
+        if header.request != 1:
+            raise Refusal(wire.E_SEQUENCE, "ATTACH is the first request")
+        self._to_safe_state()
+        return wire.to_msgpack(self.declaration)
+
+    def _reset(self, header: Header, answer: Header, payload: bytes) -> bytes:
+        del payload
+        self._check_batch(header.batch)
         self._rest(header.batch)
         answer.batch = header.batch
         return b""
 
+    def _check_batch(self, batch: int) -> None:
+        if batch < 1:
+            raise Refusal(wire.E_SHAPE, "no sequence")
+        if batch > (self.declaration["spec"]["max_batch"] or batch):
+            raise Refusal(wire.E_TOO_LARGE, f"not {batch} sequences at once")
+
     def _run(self, header: Header, answer: Header, payload: bytes) -> bytes:
-        if self._lost:
-            raise Refusal(wire.E_STATE_LOST, "RESET first")
-        if header.step != self._step:
-            raise Refusal(wire.E_SEQUENCE, f"step {header.step} came, {self._step} is due")
-        if header.flags & wire.OUTPUTS:
-            raise Refusal(wire.E_NOT_SUPPORTED, "there is no readout")
+        self._must_have_state()
+        self._check_step(header)
+        if header.flags & ~(wire.MORE | wire.OUTPUTS):
+            raise Refusal(wire.E_MALFORMED, f"there are no flags {header.flags:#x}")
+        if header.flags & wire.MORE and not self.declaration["chunked"]:
+            raise Refusal(wire.E_NOT_SUPPORTED, "the whole run in one message, please")
+        if header.flags & wire.OUTPUTS and not self._readout:
+            raise Refusal(wire.E_CONFIGURATION, "there is no readout")
         if (header.batch, header.width) != (len(self._x), INPUTS) or header.steps < 1:
             raise Refusal(wire.E_SHAPE, f"({header.batch}, {header.steps}, {header.width}) does not fit")
-        dtype, scale = self.declaration["inputs"]
+        if 2 * header.batch * header.steps * NODES > self.max_frame_bytes:
+            raise Refusal(wire.E_TOO_LARGE, f"the states of {header.steps} steps do not fit into a frame")
+        u = self._values(header, payload, "inputs")
+        self._check_range(u)
+        counts, self._x = integrate(self._x, u)
+        self._step += header.steps
+        answer.step, answer.batch, answer.steps = header.step, header.batch, header.steps
+        answer.flags = header.flags
+        if header.flags & wire.OUTPUTS:
+            answer.dtype, answer.width = wire.F4, len(self._readout["weights"])
+            return self._outputs(counts * STATE_SCALE).astype("<f4").tobytes()
+        answer.width = NODES
+        answer.dtype, answer.scale = wire.I2, STATE_SCALE
+        return counts.tobytes()
+
+    def _must_have_state(self) -> None:
+        if self._lost:
+            raise Refusal(wire.E_STATE_LOST, "RESET first")
+
+    def _check_step(self, header: Header) -> None:
+        if header.step != self._step:
+            raise Refusal(wire.E_SEQUENCE, f"step {header.step} came, {self._step} is due")
+
+    def _values(self, header: Header, payload: bytes, encoding: str) -> np.ndarray:
+        dtype, scale = self.declaration[encoding]
         if (header.dtype, header.scale) != (dtype, scale):
-            raise Refusal(wire.E_MALFORMED, "inputs are not as declared")
+            raise Refusal(wire.E_MALFORMED, f"dtype and scale are not as {encoding} are declared")
         try:
-            counts = wire.numbers(header, payload)
+            return wire.numbers(header, payload) * scale
         except ValueError as error:
             raise Refusal(wire.E_MALFORMED, str(error)) from error
-        u = counts * scale
+
+    def _check_range(self, u: np.ndarray) -> None:
         low, high = self.declaration["spec"]["input_range"]
         if not ((low <= u) & (u <= high)).all():
             raise Refusal(wire.E_RANGE, f"inputs outside [{low}, {high}]")
-        states, self._x = integrate(self._x, u)
-        answer.step, answer.batch, answer.steps, answer.width = header.step, header.batch, header.steps, NODES
+
+    def _outputs(self, states: np.ndarray) -> np.ndarray:
+        return self._readout["scale"] * (states @ self._readout["weights"].T) + self._readout["bias"]
+
+    def _must_declare(self, name: str) -> None:
+        if not (self.declaration["readout"] if name == "readout" else self.declaration["spec"].get(name)):
+            raise Refusal(wire.E_NOT_SUPPORTED, f"{name} is not declared")
+
+    def _snapshot(self, header: Header, answer: Header, payload: bytes) -> bytes:
+        del header, answer, payload
+        self._must_declare("snapshot")
+        self._must_have_state()
+        return wire.pack_named({"x": self._x})
+
+    def _restore(self, header: Header, answer: Header, payload: bytes) -> bytes:
+        self._must_declare("snapshot")
+        self._check_batch(header.batch)
+        arrays = _named(payload)
+        if any(array.shape[:1] != (header.batch,) for array in arrays.values()):
+            raise Refusal(wire.E_SHAPE, f"not {header.batch} rows")
+        if set(arrays) != {"x"} or arrays["x"].shape[1:] != (NODES,):
+            raise Refusal(wire.E_CONFIGURATION, "this is no state of this device")
+        self._rest(header.batch)
+        self._x, self._step = arrays["x"].astype(float), header.step
+        answer.batch, answer.step = header.batch, header.step
+        return b""
+
+    def _transition(self, header: Header, answer: Header, payload: bytes) -> bytes:
+        self._must_declare("settable")
+        if header.steps != 1 or header.width != INPUTS + NODES:
+            raise Refusal(wire.E_SHAPE, "TRANSITION takes one step of inputs and nodes")
+        self._check_batch(header.batch)
+        rows = self._values(header, payload, "states")
+        counts, _ = integrate(rows[:, 0, INPUTS:], rows[:, :, :INPUTS])
+        answer.batch, answer.steps, answer.width = header.batch, 1, NODES
         answer.dtype, answer.scale = self.declaration["states"]
-        answer.flags = header.flags
-        self._step += header.steps
-        return states.tobytes()
+        return counts.tobytes()
+
+    def _load_readout(self, header: Header, answer: Header, payload: bytes) -> bytes:
+        del header
+        self._must_declare("readout")
+        arrays = _named(payload)
+        if set(arrays) != {"weights", "scale", "bias"}:
+            raise Refusal(wire.E_CONFIGURATION, "a readout is weights, scale and bias")
+        weights = arrays["weights"]
+        if weights.ndim != 2 or weights.shape[1] != NODES or weights.dtype.str[1:] not in ("i1", "i2", "f4"):
+            raise Refusal(wire.E_CONFIGURATION, f"weights are (outputs, {NODES}), int8, int16 or float32")
+        if not arrays["scale"].shape == arrays["bias"].shape == weights.shape[:1]:
+            raise Refusal(wire.E_CONFIGURATION, "a scale and a bias for each output")
+        self._readout = arrays
+        answer.width = len(weights)
+        return b""
 
 
-def error_to(answer: Header) -> Header:
-    """The header of the error that is sent in place of `answer`."""
-    return Header(wire.ERROR, answer.session, answer.request)
+def _named(payload: bytes) -> dict[str, np.ndarray]:
+    try:
+        return wire.unpack_named(payload)
+    except (ValueError, wire.NotThePage) as error:
+        raise Refusal(wire.E_MALFORMED, f"no named arrays: {error}") from error
+
+
+def error_to(answer: Header, step: int = 0) -> Header:
+    """The header of the error that is sent in place of `answer`, for a request with this step."""
+    return Header(wire.ERROR, answer.session, answer.request, step=step)
 
 
 def is_run(header: Header) -> bool:

@@ -182,8 +182,8 @@ def test_a_client_that_goes_on_asking_does_not_keep_the_device_from_its_safe_sta
                         Operation.RUN, np.zeros((1, 1, 2)), batch=1, steps=1, width=2, step=connection._sent - 1,
                         dtype=declaration.inputs.dtype,
                     )  # fmt: skip
-                while connection._data.poll(0):
-                    receive(connection._data)
+                while connection._data.socket.poll(0):
+                    receive(connection._data.socket)
 
         flooding = threading.Thread(target=flood)
         flooding.start()

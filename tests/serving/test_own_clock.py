@@ -160,7 +160,7 @@ def test_its_safe_state_when_the_client_vanishes(tmp_path: Path) -> None:
         connection._closing.set()
         assert connection._heartbeat is not None
         connection._heartbeat.join()
-        connection._context.destroy(linger=0)
+        connection._held.close()
         until = time.monotonic() + 5
         while device.safe == before and time.monotonic() < until:
             time.sleep(0.02)

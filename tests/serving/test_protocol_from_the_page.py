@@ -225,7 +225,7 @@ def test_the_check_value() -> None:
 
 
 def test_the_examples_say_what_the_text_says() -> None:
-    ping, reset, run, run_payload, reply, reply_payload = examples()
+    ping, reset, run, run_payload, reply, reply_payload, *_unix = examples()
     mine = 0x0102030405060708
     assert wire.unpack_control(ping) == {"op": "ping", "id": 5, "session": mine}
     assert wire.unpack_data([reset, b""])[0] == Header(wire.RESET, mine, 2, batch=1)
@@ -239,7 +239,7 @@ def test_the_examples_say_what_the_text_says() -> None:
 
 
 def test_my_own_code_writes_the_examples() -> None:
-    ping, reset, run, run_payload, reply, reply_payload = examples()
+    ping, reset, run, run_payload, reply, reply_payload, *_unix = examples()
     assert wire.pack_control({"op": "ping", "id": 5, "session": 0x0102030405060708}) == ping
     for frames in ([reset, b""], [run, run_payload], [reply, reply_payload]):
         header, payload = wire.unpack_data(frames)

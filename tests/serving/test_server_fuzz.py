@@ -190,9 +190,9 @@ def test_nonsense_from_who_holds_the_device(server: tuple[Server, str], seed: in
         for _ in range(1000):
             request += 1
             header, payload = random_request(random, session, request)
-            connection._data.send_multipart([frames.pack_header(header, payload), payload])
-            assert connection._data.poll(10_000), f"no answer to {header}"
-            packed, answer = connection._data.recv_multipart()
+            connection._data.socket.send_multipart([frames.pack_header(header, payload), payload])
+            assert connection._data.socket.poll(10_000), f"no answer to {header}"
+            packed, answer = connection._data.socket.recv_multipart()
             reply, crc = frames.unpack_header(packed)
             frames.check_payload(memoryview(answer), crc)
             assert reply.request == request
@@ -219,8 +219,8 @@ def test_noise_from_who_holds_the_device() -> None:
             connection.attach()
             with connection._control._guard:
                 for _ in range(1000):
-                    connection._data.send_multipart(noise(random))
-                    connection._control._socket.send_multipart(noise(random))
+                    connection._data.socket.send_multipart(noise(random))
+                    connection._control._dealer.socket.send_multipart(noise(random))
             assert connection.ask("ping", session=connection.welcome["session"])["valid"]
             connection.send(Operation.RESET, batch=1)
             with pytest.raises(ProtocolError):

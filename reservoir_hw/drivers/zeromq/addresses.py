@@ -7,17 +7,21 @@ import os
 import re
 import socket
 import stat
+import sys
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from reservoir_hw.core.errors import ConfigurationError
 
 LAST_PORT = 65535
+# What stands behind them is a path of this host.
+_PATHS = ("ipc", "unix")
 
 
 def control_address(data: str) -> str:
     """The control socket that belongs to a data socket: the next port, or the path with `.control` behind it."""
     scheme, _, rest = checked_address(data).partition("://")
-    if scheme == "ipc":
+    if scheme in _PATHS:
         return f"{data}.control"
     host, _, port = rest.rpartition(":")
     if int(port) == LAST_PORT:
@@ -32,30 +36,35 @@ def layer_address(data: str, layer: int) -> str:
     scheme, _, rest = checked_address(data).partition("://")
     if layer == 0:
         return data
-    if scheme == "ipc":
+    if scheme in _PATHS:
         return checked_address(f"{data}.{layer}")
     host, _, port = rest.rpartition(":")
     return checked_address(f"tcp://{host}:{int(port) + 2 * layer}")
 
 
 def checked_address(address: str) -> str:
-    """The address, if one can listen there: `tcp://host:port` or `ipc://path`; else `ConfigurationError`."""
+    """The address, if one can listen there: `tcp://host:port`, `ipc://path` or `unix://path`.
+
+    Raises `ConfigurationError` if not.
+    """
     scheme, separator, rest = address.partition("://")
-    if separator and scheme == "ipc" and rest:
+    if separator and scheme in _PATHS and rest:
         if not rest.isprintable():
-            raise ConfigurationError(f"{address!r}: the path of an ipc address is printable text")
+            raise ConfigurationError(f"{address!r}: the path of an {scheme} address is printable text")
         if rest == "*":
             raise ConfigurationError(f"{address}: ZeroMQ would invent a path that nobody knows; name one")
         # The operating system's limit; ZeroMQ would cut the path.
         if len(rest.encode()) + len(".control") > 107:
-            raise ConfigurationError(f"{address}: the path of an ipc address must be shorter than 100 bytes")
+            raise ConfigurationError(f"{address}: the path of an {scheme} address must be shorter than 100 bytes")
+        if scheme == "unix" and sys.platform != "linux":
+            raise ConfigurationError(f"{address}: unix addresses need Linux; use ipc://path or tcp://127.0.0.1:port")
         return address
     if separator and scheme == "tcp":
         host, _, port = rest.rpartition(":")
         # ZeroMQ itself would take `local;remote`, and listen at what this program has not looked at.
         if _is_host(host) and re.fullmatch(r"[0-9]{1,5}", port) and 0 < int(port) <= LAST_PORT:
             return address
-    raise ConfigurationError(f"{address!r} is not tcp://host:port (port 1 to {LAST_PORT}) or ipc://path")
+    raise ConfigurationError(f"{address!r} is not tcp://host:port (port 1 to {LAST_PORT}), ipc://path or unix://path")
 
 
 def address_to_connect(address: str) -> str:
@@ -77,7 +86,7 @@ def _is_host(text: str) -> bool:
 
 def is_local(address: str) -> bool:
     """Whether only this host can connect to what is bound there."""
-    if address.startswith("ipc://"):
+    if address.partition("://")[0] in _PATHS:
         return True
     host = (urlsplit(address).hostname or "").lower()
     if host == "localhost":
@@ -89,12 +98,12 @@ def is_local(address: str) -> bool:
 
 
 def check_free(address: str) -> None:
-    """Raise `ConfigurationError` if an ipc address is being served, or its path is no socket.
+    """Raise `ConfigurationError` if the path of an address is being served, or is no socket.
 
     ZeroMQ would take the path away from another server, and remove a file, without a word.
     """
-    path = address.removeprefix("ipc://")
-    if path == address or path.startswith("@"):
+    scheme, _, path = address.partition("://")
+    if scheme not in _PATHS or (scheme == "ipc" and path.startswith("@")):
         return
     if os.path.lexists(path) and not stat.S_ISSOCK(os.lstat(path).st_mode):
         raise ConfigurationError(f"cannot listen at {address}: there is something that is no socket; name another path")
@@ -106,6 +115,17 @@ def _answers(path: str) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(path)
-        except OSError:
+        except (FileNotFoundError, ConnectionRefusedError):
             return False
+        except OSError:
+            # One that does not want us, or speaks another way.
+            return True
     return True
+
+
+def by_unix_sockets(addresses: Sequence[str]) -> bool:
+    """Whether these addresses of one device are Unix sockets; `ConfigurationError` if some are, and some are not."""
+    unix = [address.startswith("unix://") for address in addresses]
+    if any(unix) and not all(unix):
+        raise ConfigurationError(f"{' and '.join(addresses)}: data and control are both unix addresses, or none is")
+    return all(unix)

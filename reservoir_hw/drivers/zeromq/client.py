@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import zmq
 
 from reservoir_hw.core.errors import (
     ConfigurationError,
@@ -23,7 +22,7 @@ from reservoir_hw.core.errors import (
 )
 from reservoir_hw.core.waiting import while_busy
 from reservoir_hw.drivers.encodings import Encoding, checked_encoding
-from reservoir_hw.drivers.error_codes import Code, exception_of
+from reservoir_hw.drivers.error_codes import Code, Refusal, exception_of
 from reservoir_hw.drivers.texts import shown
 from reservoir_hw.drivers.zeromq.addresses import address_to_connect, control_address
 from reservoir_hw.drivers.zeromq.control import Control, Incidents
@@ -32,20 +31,18 @@ from reservoir_hw.drivers.zeromq.frames import (
     REPLY,
     Header,
     Operation,
-    check_payload,
     pack_arrays,
     pack_header,
     unpack_arrays,
-    unpack_header,
     unpack_map,
 )
+from reservoir_hw.drivers.zeromq.links import Gone, Message
 from reservoir_hw.drivers.zeromq.security import KeyPair
-from reservoir_hw.drivers.zeromq.sockets import connect, dealer, keep_freed_memory, receive, send
+from reservoir_hw.drivers.zeromq.sockets import keep_freed_memory
+from reservoir_hw.drivers.zeromq.transports import dealers
 
 log = logging.getLogger(__name__)
 
-# How often a waiting client looks up whether the device is still there.
-LOOK_MS = 100
 SAY_AFTER_S = 2.0
 LONGEST_TIMEOUT_S = 86400
 # However short a lease a device gives.
@@ -107,14 +104,11 @@ def release_hung(address: str, *, timeout_s: float = 5.0) -> None:
 def _asking(address: str, timeout_s: float) -> Iterator[Control]:
     """The control socket of a device that needs no keys."""
     device, answering = address_to_connect(address), address_to_connect(control_address(address))
-    context: zmq.Context[Any] = zmq.Context()
-    try:
-        socket = dealer(context, answering, timeout_s, None, None)
-        control = Control(socket, answering, device=device, timeout_s=timeout_s, has_keys=False, incidents=Incidents())
+    with contextlib.ExitStack() as held:
+        (dealer,) = dealers(held, [answering], timeout_s)
+        control = Control(dealer, answering, device=device, timeout_s=timeout_s, incidents=Incidents())
         control.connect()
         yield control
-    finally:
-        context.destroy(linger=0)
 
 
 class Connection:
@@ -125,6 +119,7 @@ class Connection:
         timeout_s: How long to wait for a sign of life, for a connection, and for a message that must be under way.
             What a device is busy with may take any time.
         server_key: The device's public key, with `keys`, our own pair, if it asks for them.
+        checksums: Payloads have checksums at a unix address, too.
 
     While another client has the device, it waits as long as RESERVOIR_HW_WAIT_S of the environment says.
 
@@ -140,6 +135,7 @@ class Connection:
         timeout_s: float = 5.0,
         server_key: bytes | None = None,
         keys: KeyPair | None = None,
+        checksums: bool = False,
     ) -> None:
         self.address = address_to_connect(address)
         self.control_address = address_to_connect(control or control_address(address))
@@ -149,9 +145,11 @@ class Connection:
         self.incidents = Incidents()
         self.welcome: dict[str, Any] = {}
         keep_freed_memory()
-        self._context: zmq.Context[Any] = zmq.Context()
+        self._held = contextlib.ExitStack()
         self._sent = 0
         self._answered = 0
+        # Newest reply that has come, whether anybody waited for it or not.
+        self._came = 0
         self._abandoned = 0
         self._interrupted: tuple[bytes, Any] | None = None
         self._not_understood = 0
@@ -160,29 +158,26 @@ class Connection:
         self._unusable: str | None = None
         self._heartbeat: threading.Thread | None = None
         try:
-            self._control = Control(
-                dealer(self._context, self.control_address, timeout_s, server_key, keys),
-                self.control_address,
-                device=self.address,
-                timeout_s=timeout_s,
-                has_keys=server_key is not None,
-                incidents=self.incidents,
+            self._data, asked = dealers(
+                self._held, [self.address, self.control_address], timeout_s, server_key=server_key, keys=keys
             )
-            self._data = dealer(self._context, self.address, timeout_s, server_key, keys)
-            self._data.setsockopt(zmq.RCVTIMEO, LOOK_MS)
+            self._control = Control(
+                asked, self.control_address, device=self.address, timeout_s=timeout_s, incidents=self.incidents
+            )
             self._control.connect()
-            self.welcome = while_busy(self._control.hello)
+            wishes = self._data.wishes(checksums=checksums)
+            self.welcome = while_busy(lambda: self._control.hello(**wishes))
             self._session: int = self.welcome["session"]
             self.credits: int = self.welcome["credits"]
             """RUN requests that may be unanswered."""
             self.max_frame_bytes: int = self.welcome["max_frame_bytes"]
             """The largest frame that the device takes, and sends."""
-            self._data.setsockopt(zmq.MAXMSGSIZE, self.max_frame_bytes)
-            connect(self._data, self.address)
+            self._data.agree(self.welcome)
+            self._data.connect()
             self._heartbeat = threading.Thread(target=self._beat, name="zeromq heartbeat", daemon=True)
             self._heartbeat.start()
         except BaseException:
-            self._context.destroy(linger=0)
+            self._held.close()
             raise
 
     # ---- a session ------------------------------------------------------------------------------
@@ -200,7 +195,7 @@ class Connection:
         except ReservoirError as error:
             log.info("no goodbye: %s", error)
         finally:
-            self._context.destroy(linger=0)
+            self._held.close()
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
         """One question on the control socket and its answer."""
@@ -270,7 +265,7 @@ class Connection:
         if size > self.max_frame_bytes:
             text = f"{self.address} takes messages of at most {self.max_frame_bytes} bytes, this has {size}"
             raise exception_of(Code.TOO_LARGE, text)
-        packed = pack_header(header, payload)
+        packed = pack_header(header, payload, checksums=self._data.terms.checksums)
         # No interrupt comes between these two: neither calls anything.
         self._interrupted = packed, payload
         self._sent, self._last = header.request, header
@@ -317,14 +312,19 @@ class Connection:
         """Send a message; `again` if that was interrupted, and nothing, half or all of it is under way."""
         try:
             if again:
-                # It ends half a message, or is one that nobody understands. The device drops what it has already.
-                self._not_understood += 1
-                self._data.send(b"")
-            send(self._data, packed, payload)
-        except zmq.Again:
+                self._not_understood += self._data.end_interrupted()
+            self._data.send(packed, payload, self._sent, self._came)
+        except TimeoutError:
             self._unusable = f"nothing could be sent for {self.timeout_s:g} s"
             self._unusable_after_failure()
+        except Gone:
+            raise self._gone() from None
         self._interrupted = None
+
+    def _gone(self) -> DeviceDisconnected:
+        """The error for a connection that the other side has ended."""
+        self._unusable = "its data socket was closed: has the server ended?"
+        return DeviceDisconnected(f"{self.address}: the device has gone: {self._dead or self._unusable}")
 
     def _beat(self) -> None:
         """Keep the lease, and notice when the device has gone."""
@@ -345,8 +345,10 @@ class Connection:
         suspicious_since, said = None, started
         while True:
             try:
-                frames = receive(self._data)
-            except zmq.Again:
+                message = self._data.receive()
+            except Gone:
+                raise self._gone() from None
+            except TimeoutError:
                 now = time.monotonic()
                 if self._dead is not None:
                     raise DeviceDisconnected(f"{self.address}: the device has gone: {self._dead}") from None
@@ -372,18 +374,24 @@ class Connection:
                         said = now
                         log.info("%s is busy with %s for %.0f s", self.address, busy["operation"], busy["seconds"])
                 continue
-            reply = self._checked(frames, request)
+            reply = self._checked(message, request)
             if reply is not None:
                 return reply
 
-    def _checked(self, frames: list[zmq.Frame], request: int) -> tuple[Header, memoryview] | None:
+    def _checked(self, message: Message, request: int) -> tuple[Header, memoryview] | None:
         try:
-            if len(frames) != 2:
-                raise ProtocolError(f"a reply of {len(frames)} frames")
-            header, crc = unpack_header(frames[0].bytes)
-            payload = frames[1].buffer
-            check_payload(payload, crc)
-        except ProtocolError as error:
+            header, crc = message.header()
+            if header.session == self._session:
+                self._came = max(self._came, header.request)
+                if 0 < header.request < request:
+                    # Nobody looks at its payload, whose slot may be in use again.
+                    if header.request <= self._abandoned:
+                        self.incidents.stale += 1
+                    else:
+                        self.incidents.repeated += 1
+                    return None
+            payload = message.payload(header, crc)
+        except (ProtocolError, Refusal) as error:
             self.incidents.damaged += 1
             raise ProtocolError(f"{self.address}: {error}") from error
         if header.operation == ERROR and header.request == 0:
@@ -394,13 +402,7 @@ class Connection:
             raise self._error(header, payload)
         if header.session != self._session:
             raise ProtocolError(f"{self.address}: a reply for session {header.session:x}, ours is {self._session:x}")
-        if header.request < request:
-            if header.request <= self._abandoned:
-                self.incidents.stale += 1
-            else:
-                self.incidents.repeated += 1
-            return None
-        if header.request > request:
+        if header.request != request:
             raise ProtocolError(
                 f"{self.address}: reply {header.request} came, {request} was due: a reply was lost, or overtaken"
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import platform
@@ -11,15 +10,12 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-import zmq
-import zmq.utils.monitor
-
 from reservoir_hw.core.errors import DeviceDisconnected, DeviceTimeout, ProtocolError
 from reservoir_hw.core.lock_files import user_name
 from reservoir_hw.drivers.error_codes import exception_of
 from reservoir_hw.drivers.texts import shown
 from reservoir_hw.drivers.zeromq.frames import VERSION, pack_control, unpack_control
-from reservoir_hw.drivers.zeromq.sockets import connect
+from reservoir_hw.drivers.zeromq.links import Dealer, Gone
 
 log = logging.getLogger(__name__)
 
@@ -49,92 +45,70 @@ class Control:
     """Asks a device on its control socket, from any thread.
 
     Args:
-        socket: Not yet connected.
+        dealer: Not yet connected.
         address: Where the device answers questions.
         device: The address that names the device in messages.
         timeout_s: How long to wait for a connection, and for an answer.
-        has_keys: Whether the socket shows a key.
         incidents: Counts what should not happen.
     """
 
     def __init__(
         self,
-        socket: zmq.Socket[bytes],
+        dealer: Dealer,
         address: str,
         *,
         device: str,
         timeout_s: float,
-        has_keys: bool,
         incidents: Incidents,
     ) -> None:
         self.address = address
-        self._socket, self._device, self._timeout_s = socket, device, timeout_s
-        self._has_keys, self._incidents = has_keys, incidents
+        self._dealer, self._device, self._timeout_s = dealer, device, timeout_s
+        self._incidents = incidents
         self._guard = threading.Lock()
         self._question = 0
 
     def connect(self) -> None:
-        """Connect; a refused key is told apart from a device that is not there."""
-        monitor = self._socket.get_monitor_socket()
-        try:
-            connect(self._socket, self.address)
-            until = time.monotonic() + self._timeout_s
-            refused = "nobody listens there"
-            while True:
-                left = until - time.monotonic()
-                if left <= 0 or not monitor.poll(max(1, int(1000 * left))):
-                    raise DeviceTimeout(
-                        f"{self._device}: no connection within {self._timeout_s:g} s ({refused}; its control socket is "
-                        f"{self.address}). Is the server running, and the address right?"
-                    )
-                event = zmq.utils.monitor.recv_monitor_message(monitor)
-                match event["event"]:
-                    case zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                        break
-                    case zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-                        raise DeviceDisconnected(
-                            f"{self._device} does not let us in: our public key is not in its list of clients"
-                        )
-                    case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-                        raise DeviceDisconnected(f"{self._device}: {self._handshake_failure()}")
-                    case zmq.EVENT_CONNECTED:
-                        refused = f"it accepts connections, but {self._handshake_failure()}"
-        finally:
-            self._socket.disable_monitor()
-            monitor.close()
+        """Connect, and wait until the device is there."""
+        self._dealer.reach(self._device)
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
         """One question on the control socket and its answer."""
         with self._guard:
             self._question += 1
-            number = self._question
-            with contextlib.suppress(zmq.Again):
-                self._socket.send(pack_control({"op": op, "id": number, **fields}))
-            until = time.monotonic() + self._timeout_s
-            while (left := until - time.monotonic()) > 0:
-                if not self._socket.poll(max(1, int(1000 * left))):
-                    break
-                try:
-                    reply = unpack_control(self._socket.recv())
-                except ProtocolError as error:
-                    self._incidents.damaged += 1
-                    log.warning("a control message was dropped: %s", error)
-                    continue
-                if reply["id"] != number:
-                    self._incidents.stale += 1
-                    continue
-                log.debug("control: %s %s -> %s", op, fields, reply)
-                if reply["op"] == "error":
-                    raise exception_of(reply.get("code", 0), f"{self._device}: {shown(str(reply.get('text')))}")
-                return reply
-        raise DeviceTimeout(
-            f"{self._device}: no answer to {op!r} within {self._timeout_s:g} s. Is the server running, and "
-            "the network up?"
-        )
+            try:
+                reply = self._answer_to({"op": op, "id": self._question, **fields})
+            except TimeoutError as error:
+                raise DeviceTimeout(
+                    f"{self._device}: no answer to {op!r} within {self._timeout_s:g} s. Is the server running, and "
+                    "the network up?"
+                ) from error
+            except Gone as error:
+                raise DeviceDisconnected(
+                    f"{self._device}: its control socket was closed: has the server ended?"
+                ) from error
+        log.debug("control: %s %s -> %s", op, fields, reply)
+        if reply["op"] == "error":
+            raise exception_of(reply.get("code", 0), f"{self._device}: {shown(str(reply.get('text')))}")
+        return reply
 
-    def hello(self) -> dict[str, Any]:
+    def _answer_to(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Raises `TimeoutError` and `Gone`."""
+        until = time.monotonic() + self._timeout_s
+        self._dealer.send_control(pack_control(question))
+        while True:
+            try:
+                reply = unpack_control(self._dealer.receive_control(max(0.0, until - time.monotonic())))
+            except ProtocolError as error:
+                self._incidents.damaged += 1
+                log.warning("a control message was dropped: %s", error)
+                continue
+            if reply["id"] == question["id"]:
+                return reply
+            self._incidents.stale += 1
+
+    def hello(self, **wishes: Any) -> dict[str, Any]:
         """Ask for the device; the welcome."""
-        reply = self.ask("hello", versions=[VERSION], client=_who(), nonce=os.urandom(16))
+        reply = self.ask("hello", versions=[VERSION], client=_who(), nonce=os.urandom(16), **wishes)
         if reply["op"] != "welcome" or reply.get("version") != VERSION:
             raise ProtocolError(f"{self._device}: instead of a welcome with version {VERSION} came {shown(str(reply))}")
         for name, (kinds, most) in _WELCOME.items():
@@ -161,11 +135,6 @@ class Control:
             }:
                 return pong
         raise ProtocolError(f"{self._device}: {pong} is no answer to a ping")
-
-    def _handshake_failure(self) -> str:
-        if not self._has_keys:
-            return "the handshake failed: it asks for keys (security:), or is no device of this protocol"
-        return "the handshake failed: it is not the device that security.server_key belongs to, or it uses no keys"
 
 
 def _who() -> str:

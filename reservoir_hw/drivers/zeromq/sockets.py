@@ -1,21 +1,29 @@
-"""Data messages through a socket, without copies where they are large."""
+"""Messages through ZeroMQ sockets, without copies where they are large."""
 
 from __future__ import annotations
 
 import contextlib
+import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import zmq
+import zmq.utils.monitor
 
-from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected, DeviceTimeout, ProtocolError
 from reservoir_hw.drivers.zeromq.addresses import check_free
-from reservoir_hw.drivers.zeromq.frames import LARGEST_CONTROL
+from reservoir_hw.drivers.zeromq.frames import LARGEST_CONTROL, Header, check_payload, unpack_header
+from reservoir_hw.drivers.zeromq.links import Dealer, Gone, Message, Router, Terms
 from reservoir_hw.drivers.zeromq.security import Allowed, KeyPair
 
 # As numbers: operators of enumerations take microseconds.
 _MORE = int(zmq.SNDMORE)
+_POLLIN = int(zmq.POLLIN)
+# How often a waiting client looks up whether the device is still there.
+LOOK_MS = 100
+LINGER_MS = 500
 # Below it a copy is quicker than telling another thread when the memory is free again.
 ZERO_COPY_BYTES = 1 << 16
 # More frames than any message of the protocol has. A message with so many is not one of them.
@@ -63,14 +71,6 @@ def bind_router(
             Path(address.removeprefix("ipc://")).chmod(0o600)
 
 
-def connect(socket: zmq.Socket[bytes], address: str) -> None:
-    """Connect, or raise `ConfigurationError`; that nobody is there is seen later."""
-    try:
-        socket.connect(address)
-    except zmq.ZMQError as error:
-        raise ConfigurationError(f"{address} is nothing to connect to: {error.strerror}") from error
-
-
 def send(socket: zmq.Socket[bytes], header: bytes, payload: Any, *, peer: bytes | None = None) -> None:
     """A header and a payload: bytes, or a C-contiguous array that must stay as it is until it was answered."""
     if peer is not None:
@@ -106,6 +106,212 @@ def receive(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
             socket.recv()
         raise
     return frames
+
+
+class ZmqMessage(Message):
+    """A message of ZeroMQ. `frames` are without the peer."""
+
+    __slots__ = ("_frames", "peer", "waited")
+
+    def __init__(self, frames: list[zmq.Frame], peer: bytes | None = None, *, waited: bool = False) -> None:
+        self._frames, self.peer, self.waited = frames, peer, waited
+
+    def user_id(self) -> str | None:
+        """The key of the sender, if it has shown one."""
+        return cast("str | None", self._frames[-1].get("User-Id"))
+
+    def control(self) -> bytes:
+        """The frame of a control message, or `ProtocolError`."""
+        if len(self._frames) != 1:
+            raise ProtocolError("a control message has one frame, this has more or none")
+        return self._frames[0].bytes
+
+    def header(self) -> tuple[Header, int]:
+        """The header of a data message and the checksum of its payload, or `ProtocolError`."""
+        frames = self._frames
+        if len(frames) != 2:
+            raise ProtocolError(f"a data message has 2 frames, this has {'fewer' if len(frames) < 2 else 'more'}")
+        return unpack_header(frames[0].bytes)
+
+    def payload(self, header: Header, crc: int) -> memoryview:
+        """What belongs to this header. `ProtocolError` if it was damaged."""
+        payload = self._frames[1].buffer
+        check_payload(payload, crc)
+        return payload
+
+
+class ZmqDealer(Dealer):
+    """A client's end for `address`. A context is closed with its sockets."""
+
+    terms = Terms()
+
+    def __init__(
+        self,
+        context: zmq.Context[Any],
+        address: str,
+        timeout_s: float,
+        server_key: bytes | None,
+        keys: KeyPair | None,
+    ) -> None:
+        self._address, self._timeout_s, self._has_keys = address, timeout_s, server_key is not None
+        self.socket = dealer(context, address, timeout_s, server_key, keys)
+        self.socket.setsockopt(zmq.RCVTIMEO, LOOK_MS)
+
+    def reach(self, device: str) -> None:
+        """Connect and wait for the handshake; a refused key is told apart from a device that is not there."""
+        monitor = self.socket.get_monitor_socket()
+        try:
+            self.connect()
+            until = time.monotonic() + self._timeout_s
+            refused = "nobody listens there"
+            while True:
+                left = until - time.monotonic()
+                if left <= 0 or not monitor.poll(max(1, int(1000 * left))):
+                    raise DeviceTimeout(
+                        f"{device}: no connection within {self._timeout_s:g} s ({refused}; its control socket is "
+                        f"{self._address}). Is the server running, and the address right?"
+                    )
+                event = zmq.utils.monitor.recv_monitor_message(monitor)
+                match event["event"]:
+                    case zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                        break
+                    case zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                        raise DeviceDisconnected(
+                            f"{device} does not let us in: our public key is not in its list of clients"
+                        )
+                    case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+                        raise DeviceDisconnected(f"{device}: {self._handshake_failure()}")
+                    case zmq.EVENT_CONNECTED:
+                        refused = f"it accepts connections, but {self._handshake_failure()}"
+        finally:
+            self.socket.disable_monitor()
+            monitor.close()
+
+    def connect(self) -> None:
+        """Connect, or raise `ConfigurationError`; that nobody is there is seen later."""
+        try:
+            self.socket.connect(self._address)
+        except zmq.ZMQError as error:
+            raise ConfigurationError(f"{self._address} is nothing to connect to: {error.strerror}") from error
+
+    def wishes(self, *, checksums: bool) -> dict[str, Any]:
+        """Payloads always travel the same way here."""
+        return {}
+
+    def agree(self, welcome: Mapping[str, Any]) -> None:
+        """Take frames as large as the device says from now on."""
+        self.socket.setsockopt(zmq.MAXMSGSIZE, welcome["max_frame_bytes"])
+
+    def send(self, header: bytes, payload: Any, request: int, came: int) -> None:
+        """A data message. Raises `TimeoutError` if nothing goes out."""
+        try:
+            send(self.socket, header, payload)
+        except zmq.Again as error:
+            raise TimeoutError from error
+
+    def end_interrupted(self) -> int:
+        """End half a message, or send one that nobody understands; a copy of a whole one the device drops."""
+        with contextlib.suppress(zmq.Again):
+            self.socket.send(b"")
+        return 1
+
+    def receive(self) -> Message:
+        """The next data message, or `TimeoutError` after a moment."""
+        try:
+            return ZmqMessage(receive(self.socket))
+        except zmq.Again as error:
+            raise TimeoutError from error
+
+    def send_control(self, frame: bytes) -> None:
+        """A control message; it is lost if nobody takes it."""
+        with contextlib.suppress(zmq.Again):
+            self.socket.send(frame)
+
+    def receive_control(self, seconds: float) -> bytes:
+        """The next control message, or `TimeoutError`."""
+        if not self.socket.poll(max(1, int(1000 * seconds))):
+            raise TimeoutError
+        return self.socket.recv()
+
+    def _handshake_failure(self) -> str:
+        if not self._has_keys:
+            return "the handshake failed: it asks for keys (security:), or is no device of this protocol"
+        return "the handshake failed: it is not the device that security.server_key belongs to, or it uses no keys"
+
+
+class ZmqRouter(Router):
+    """A server's end that listens at `address`; `room` messages of a client may wait in its queues."""
+
+    terms = Terms()
+
+    def __init__(
+        self,
+        context: zmq.Context[Any],
+        address: str,
+        max_frame_bytes: int,
+        *,
+        allowed: Allowed | None,
+        room: int,
+        idle_s: float,
+        patience_s: float,
+    ) -> None:
+        self._socket = context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.RCVTIMEO, int(1000 * idle_s))
+        # ZeroMQ would take a thousand messages.
+        self._socket.setsockopt(zmq.RCVHWM, room)
+        self._socket.setsockopt(zmq.SNDHWM, room)
+        bind_router(self._socket, address, max_frame_bytes, allowed, patience_s=patience_s)
+
+    def agreed(self, hello: Mapping[str, Any], slots: int, *, checksums: bool) -> Terms:
+        """Payloads always travel the same way here."""
+        return Terms()
+
+    def told(self, terms: Terms) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def receive(self) -> Message:
+        """The next message, or `TimeoutError`."""
+        events: Any = self._socket.get(zmq.EVENTS)
+        try:
+            peer, *frames = receive(self._socket)
+        except zmq.Again as error:
+            raise TimeoutError from error
+        except zmq.ZMQError as error:
+            raise OSError(error.errno, error.strerror) from error
+        return ZmqMessage(frames, peer.bytes, waited=bool(events & _POLLIN))
+
+    def attach(self, message: Message, terms: Terms) -> None:
+        """Nothing has to be prepared for a client."""
+
+    def detach(self) -> None:
+        """Nothing was prepared."""
+
+    def memory(self, request: int, size: int) -> np.ndarray | None:
+        """Bytes for the payload of a reply: those of a device may be used again before they are sent."""
+        return np.empty(size, np.uint8) if size >= ZERO_COPY_BYTES else None
+
+    def send(self, peer: Any, header: bytes, payload: Any, request: int) -> None:
+        """A reply to the client that is attached. Raises `TimeoutError`, and `Gone` with the peer."""
+        try:
+            send(self._socket, header, payload, peer=peer)
+        except zmq.Again as error:
+            raise TimeoutError("nobody takes it") from error
+        except zmq.ZMQError as error:
+            raise Gone(peer) from error
+
+    def send_at_once(self, peer: Any, *frames: bytes) -> None:
+        """A control frame, or a header and a payload, to anybody; what is not taken now is lost."""
+        with contextlib.suppress(zmq.ZMQError):
+            send_at_once(self._socket, [peer, *frames])
+
+    def hurry(self) -> None:
+        """From now on `send` waits for nobody."""
+        self._socket.setsockopt(zmq.SNDTIMEO, 0)
+
+    def close(self) -> None:
+        """What was answered last still gets a moment to leave."""
+        self._socket.close(linger=LINGER_MS)
 
 
 def keep_freed_memory() -> None:

@@ -21,7 +21,6 @@
 #define MOST_PARTS 4
 
 static volatile sig_atomic_t ended;
-static volatile sig_atomic_t at_rest; /* set once the device is in its safe state: the control thread may end */
 
 static void end(int number)
 {
@@ -96,7 +95,7 @@ static void *answer_control(void *given)
     answering *a = given;
     uint8_t answer[CONTROL_ROOM];
     message m;
-    while (!at_rest) {
+    while (!session_is_over(a->s)) {
         if (!receive(a->socket, &m))
             continue;
         size_t size = session_control(a->s, m.frames + 1, m.count - 1, now(), answer);
@@ -285,7 +284,6 @@ int main(int count, char **arguments)
     fflush(stdout);
     drive(s, data);
     zmq_close(data);
-    at_rest = 1;
     pthread_join(thread, NULL);
     zmq_close(control);
     int unsafe = session_free(s, why);

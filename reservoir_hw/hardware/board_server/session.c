@@ -27,7 +27,7 @@ struct session {
     uint64_t received, finished, cancelled;
     struct { uint64_t request; uint8_t operation; double since; } busy; /* request 0: with nothing */
     char problem[WHY_BYTES];
-    int stopping;
+    int stopping, over;
     double now; /* of the control message at hand */
     uint64_t clients, requests, errors, repeated, damaged, foreign, expired_leases, safe_states, steps;
 
@@ -444,8 +444,8 @@ static const char *nonsense_in(const declaration *d, size_t max_frame_bytes)
     if (d->settable && (d->state_bytes != d->nodes * out || d->input_dtype != d->state_dtype ||
                         d->input_scale != d->state_scale))
         return "a settable device has its states as its state, and inputs in the same dtype and scale";
-    uint64_t row = (uint64_t)d->inputs * in + (uint64_t)d->nodes * out + d->state_bytes + ERROR_BYTES;
-    if (row > max_frame_bytes / d->max_batch)
+    uint64_t row = (uint64_t)d->inputs * in + (uint64_t)d->nodes * out + d->state_bytes;
+    if (row > (max_frame_bytes - ERROR_BYTES) / d->max_batch)
         return "one step of all sequences does not go into a frame";
     return NULL;
 }
@@ -919,6 +919,9 @@ void session_look(session *s, double now)
     pthread_mutex_unlock(&s->guard);
     if (left)
         release(s);
+    pthread_mutex_lock(&s->guard);
+    s->over = s->stopping;
+    pthread_mutex_unlock(&s->guard);
 }
 
 void session_stop(session *s)
@@ -926,6 +929,14 @@ void session_stop(session *s)
     pthread_mutex_lock(&s->guard);
     s->stopping = 1;
     pthread_mutex_unlock(&s->guard);
+}
+
+int session_is_over(session *s)
+{
+    pthread_mutex_lock(&s->guard);
+    int over = s->over;
+    pthread_mutex_unlock(&s->guard);
+    return over;
 }
 
 /* Whether a number of the inputs' dtype can be one that the device does not take. */

@@ -43,8 +43,9 @@ void session_sent(session *s, const reply *out, int delivered);
 /* Takes the device from a client that has left, or from any after `session_stop`. To be called between requests. */
 void session_look(session *s, double now);
 
-/* From now on all requests are refused: the server is about to end. */
+/* From now on all requests are refused: the server is about to end. It is over when the device is in its safe state. */
 void session_stop(session *s);
+int session_is_over(session *s);
 
 /* The safe state, and the end. What is wrong with the device then, or 0. */
 int session_free(session *s, char why[WHY_BYTES]);

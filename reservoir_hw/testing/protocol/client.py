@@ -6,7 +6,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import msgpack
 import numpy as np
@@ -14,10 +14,8 @@ import zmq
 
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.codec import Header, NotThePage
+from reservoir_hw.testing.protocol.line import Line
 from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
-
-if TYPE_CHECKING:
-    from reservoir_hw.testing.protocol.device import Device
 
 ANSWERS = {"hello": "welcome", "ping": "pong", "status": "status", "cancel": "ok", "goodbye": "ok", "release": "ok"}
 OPERATIONS = ("", "ATTACH", "RESET", "RUN", "SNAPSHOT", "RESTORE", "TRANSITION", "UPLOAD", "READOUT")
@@ -68,14 +66,14 @@ class Reply(NamedTuple):
 class Client:
     """One client, from one thread, with at most one question on the control socket at a time.
 
-    Every message that comes goes through the ledger of the device. Raises `Broken` where nothing can be made of one.
+    Every message that comes goes through the ledger of the line. Raises `Broken` where nothing can be made of one.
     """
 
-    def __init__(self, device: Device, name: str) -> None:
-        self.device, self.name = device, name
+    def __init__(self, line: Line, name: str) -> None:
+        self._line, self.name = line, name
         self.nonce = secrets.token_bytes(16)
-        self.control = device.dealer(device.control_address)
-        self.data = device.dealer(device.address)
+        self.control = line.dealer(line.control_address)
+        self.data = line.dealer(line.address)
         self.welcome: dict[str, Any] = {}
         self.session = 0
         self.sent = 0
@@ -103,15 +101,15 @@ class Client:
         self._asked += 1
         number = self._asked if number is None else number
         frame = codec.pack_control({"op": op, "id": number, **fields})
-        self.device.send(self.control, [frame])
-        frames = self.device.receive(self.control, ANSWER_S)
+        self._line.send(self.control, [frame])
+        frames = self._line.receive(self.control, ANSWER_S)
         if frames is None:
             raise Broken(f"no answer to {op} within {ANSWER_S:g} s", [frame])
         return self.read_answer(op, number, frames)
 
     def read_answer(self, op: str, number: int, frames: list[bytes]) -> dict[str, Any]:
         """The map of an answer to a question."""
-        ledger = self.device.ledger
+        ledger = self._line.ledger
         ledger.must("control frame", len(frames) == 1, f"an answer of {len(frames)} frames", frames)
         try:
             answer = codec.unpack_control(frames[0])
@@ -172,19 +170,19 @@ class Client:
 
     def send(self, header: Header, payload: bytes = b"") -> Header:
         """Send a request; it counts."""
-        self.device.send(self.data, codec.pack_data(header, payload))
+        self._line.send(self.data, codec.pack_data(header, payload))
         self.sent = max(self.sent, header.request)
         return header
 
     def send_raw(self, frames: list[bytes]) -> None:
         """Send any frames, which do not count."""
-        self.device.send(self.data, frames)
+        self._line.send(self.data, frames)
 
     def next_message(self, awaited: str) -> list[bytes]:
         """The frames of the next message. While there is none, the device is asked whether it is working."""
-        sent, idle, until = self.device.last, 0, time.monotonic() + LONGEST_S
+        sent, idle, until = self._line.last, 0, time.monotonic() + LONGEST_S
         while idle < IDLE_LOOKS and time.monotonic() < until:
-            frames = self.device.receive(self.data, LOOK_S)
+            frames = self._line.receive(self.data, LOOK_S)
             if frames is not None:
                 return frames
             idle += 1
@@ -197,7 +195,7 @@ class Client:
         name = name_of(request.operation)
         frames = self.next_message(f"{name}, request {request.request}")
         header, payload = self._read(frames)
-        look, must = self.device.ledger.look, self.device.ledger.must
+        look, must = self._line.ledger.look, self._line.ledger.must
         what = f"the reply to {name}, request {request.request}"
         must("request", header.request == request.request, f"{what}, has request {header.request}", frames)
         due = codec.ERROR if header.operation == codec.ERROR else request.operation | codec.REPLY
@@ -217,7 +215,7 @@ class Client:
 
     def _read(self, frames: list[bytes]) -> tuple[Header, bytes]:
         """A data message with the right form and checksums."""
-        ledger = self.device.ledger
+        ledger = self._line.ledger
         fits = len(frames) == 2 and len(frames[0]) == 80
         ledger.must("data frames", fits, f"a data message of frames with {[*map(len, frames)]} bytes", frames)
         try:
@@ -232,7 +230,7 @@ class Client:
         return header, frames[1]
 
     def _look_at_fields(self, request: Header, header: Header, frames: list[bytes], what: str) -> None:
-        look = self.device.ledger.look
+        look = self._line.ledger.look
         operation = header.operation & ~codec.REPLY
         named = NAMED.get(operation, frozenset())
         extra = {name: getattr(header, name) for name in FIELDS if name not in named and getattr(header, name) != 0}
@@ -248,7 +246,7 @@ class Client:
             look("repeated", same, text, frames)
 
     def _look_at_array(self, request: Header, header: Header, payload: bytes, frames: list[bytes], what: str) -> None:
-        look, must = self.device.ledger.look, self.device.ledger.must
+        look, must = self._line.ledger.look, self._line.ledger.must
         outputs = request.operation == codec.RUN and request.flags & codec.OUTPUTS
         width = self._outputs if outputs else self.nodes
         must("width", header.width == width, f"{what}, is {header.width} wide; {width} are due", frames)
@@ -269,7 +267,7 @@ class Client:
 
     def error_in(self, payload: bytes, frames: list[bytes]) -> dict[str, Any]:
         """The map of an ERROR."""
-        ledger = self.device.ledger
+        ledger = self._line.ledger
         error = self.map_in(payload, frames)
         wrong = [
             key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ ERROR = 0xFF
 MORE, OUTPUTS = 1, 2
 
 NONE, F4, F8, I2, I4, I1 = range(6)
+ARRAY_DTYPES = ("f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1")
 NUMBERS = {F4: "<f4", F8: "<f8", I2: "<i2", I4: "<i4", I1: "i1"}
 
 E_VERSION, E_BUSY, E_NO_SESSION, E_MALFORMED, E_CHECKSUM, E_SEQUENCE, E_SHAPE, E_RANGE, E_TOO_LARGE = range(1, 10)
@@ -165,8 +167,18 @@ def pack_named(arrays: Mapping[str, np.ndarray]) -> bytes:
 
 
 def unpack_named(payload: bytes) -> dict[str, np.ndarray]:
-    """The named arrays in a payload."""
-    return {
-        name: np.frombuffer(data, "<" + kind).reshape(shape)
-        for name, (kind, shape, data) in msgpack.unpackb(payload).items()
-    }
+    """The named arrays in a payload; `ValueError` if it is no msgpack, `NotThePage` if it is something else."""
+    content = msgpack.unpackb(payload)
+    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
+        raise NotThePage("named arrays are a map with text keys")
+    return {name: _array(name, entry) for name, entry in content.items()}
+
+
+def _array(name: str, entry: Any) -> np.ndarray:
+    match entry:
+        case [str(dtype), list(shape), bytes(data)] if dtype in ARRAY_DTYPES and len(shape) <= 8:
+            lengths = all(type(length) is int and length >= 0 for length in shape)
+            number = np.dtype("?" if dtype == "b1" else f"<{dtype}")
+            if lengths and math.prod(shape) * number.itemsize == len(data):
+                return np.frombuffer(data, number).reshape(shape)
+    raise NotThePage(f"{name!r} is not [dtype, shape, data]: {str(entry)[:100]}")

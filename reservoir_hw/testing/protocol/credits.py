@@ -8,7 +8,8 @@ import numpy as np
 
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.device import Device, close
-from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered, Rules
+from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
+from reservoir_hw.testing.protocol.rules import Rules
 
 RULES = Rules("credits")
 
@@ -52,8 +53,12 @@ def _(device: Device) -> None:
         client.reset()
         request = client.send_run(u)
         time.sleep(seconds / 4)
+        asked = time.monotonic()
         pong = client.ping()
+        took = time.monotonic() - asked
         client.states(request)
+        if took > seconds / 2:
+            raise Broken(f"in the middle of a request a pong came after {took:.2f} s")
         if pong["finished"] >= request.request:
             raise NotOffered("the device was done before it could be asked")
         busy = pong["busy"]

@@ -15,7 +15,8 @@ from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import Client, repeat
 from reservoir_hw.testing.protocol.device import Device
 from reservoir_hw.testing.protocol.order import lost
-from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered, Rules
+from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
+from reservoir_hw.testing.protocol.rules import Rules
 
 CONTROL = Rules("damaged control messages")
 DATA = Rules("damaged data messages")

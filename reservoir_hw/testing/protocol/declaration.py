@@ -12,7 +12,8 @@ import numpy as np
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import Client
 from reservoir_hw.testing.protocol.device import LARGEST_BATCH, Device, same
-from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered, Rules
+from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
+from reservoir_hw.testing.protocol.rules import Rules
 
 RULES = Rules("declaration")
 
@@ -164,7 +165,7 @@ def _(device: Device) -> None:
     low, high = device.spec["input_range"]
     dtype, scale = device.declaration["inputs"]
     number = np.dtype(codec.NUMBERS[dtype])
-    far = (high - low) / 4 + abs(high)
+    far = (high - low) / 8
     outside = [value for value in (low - far, high + far) if _fits(value, number, scale)]
     if not outside:
         raise NotOffered("inputs as they travel cannot leave input_range")

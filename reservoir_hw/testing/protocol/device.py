@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import platform
-import re
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-import zmq
-import zmq.utils.monitor
 
-from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, DeviceDisconnected, DeviceTimeout
+from reservoir_hw.core.errors import DeviceBusy, DeviceTimeout
 from reservoir_hw.core.lock_files import user_name
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import Client, repeat
-from reservoir_hw.testing.protocol.ledger import Ledger
+from reservoir_hw.testing.protocol.line import CONNECT_S, Line
 from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
 
-CONNECT_S = 5.0
 STEPS = 12
 """Of a run that is compared with another one."""
 LARGEST_BATCH = 64
@@ -33,55 +28,19 @@ RANGE = 0.8
 T = TypeVar("T")
 
 
-class Device:
+class Device(Line):
     """What the rules look at. One thread; any number of clients.
 
     Raises `ConfigurationError` if the address is none.
     """
 
     def __init__(self, address: str, control: str | None = None) -> None:
-        self.address = checked(address)
-        self.control_address = checked(control) if control else codec.control_address(self.address)
-        self.ledger = Ledger()
-        self.last: list[bytes] = []
-        """Frames of the message that came or went last."""
+        super().__init__(address, control)
         self._welcome: dict[str, Any] = {}
+        self._welcome_frames: list[bytes] = []
         self._declaration: dict[str, Any] = {}
         self._trouble = Broken("nobody has asked the device yet")
         self._found: dict[str, Any] = {}
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._context.destroy(linger=0)
-
-    # ---- sockets --------------------------------------------------------------------------------
-
-    def dealer(self, address: str) -> zmq.Socket[bytes]:
-        """A new connection."""
-        socket = self._context.socket(zmq.DEALER)
-        socket.linger = 0
-        socket.setsockopt(zmq.SNDTIMEO, round(1000 * CONNECT_S))
-        socket.setsockopt(zmq.IPV6, "[" in address)
-        socket.connect(address)
-        return socket
-
-    def send(self, socket: zmq.Socket[bytes], frames: list[bytes]) -> None:
-        """Send a message."""
-        self.last = frames
-        try:
-            socket.send_multipart(frames, copy=False)
-        except zmq.Again:
-            raise Broken(f"no message could be sent for {CONNECT_S:g} s") from None
-
-    def receive(self, socket: zmq.Socket[bytes], seconds: float) -> list[bytes] | None:
-        """The frames of the next message, None if none comes in time."""
-        if not socket.poll(math.ceil(1000 * seconds)):
-            return None
-        self.last = socket.recv_multipart()
-        return self.last
 
     def connect(self) -> None:
         """Look whether somebody listens there who speaks ZeroMQ, and this protocol.
@@ -89,7 +48,7 @@ class Device:
         Raises `DeviceTimeout`, `DeviceDisconnected`, or `DeviceBusy` if another client has the device.
         """
         for address in (self.address, self.control_address):
-            self._shake_hands(address)
+            self.shake_hands(address)
         with self.client() as client:
             frame = codec.pack_control({"op": "status", "id": 1})
             self.send(client.control, [frame])
@@ -104,36 +63,12 @@ class Device:
                     raise DeviceBusy(f"the check needs the device for itself: {answer['text']}")
                 if answer["op"] == "error":
                     raise Broken(f"hello was answered with error {answer['code']}: {answer['text']}")
-                self._welcome = client.welcome
+                self._welcome, self._welcome_frames = client.welcome, self.last
                 self._declaration = client.attach()
             except Broken as broken:
                 broken.frames = broken.frames or self.last
                 self._trouble = broken
             client.leave()
-
-    def _shake_hands(self, address: str) -> None:
-        what = f"no connection to {address} within {CONNECT_S:g} s"
-        refused = "nobody listens there. Is the server running, and the address right?"
-        socket = self._context.socket(zmq.DEALER)
-        socket.linger = 0
-        socket.setsockopt(zmq.IPV6, "[" in address)
-        monitor = socket.get_monitor_socket()
-        try:
-            socket.connect(address)
-            until = time.monotonic() + CONNECT_S
-            while (left := until - time.monotonic()) > 0 and monitor.poll(math.ceil(1000 * left)):
-                event = zmq.utils.monitor.recv_monitor_message(monitor)["event"]
-                if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                    return
-                if event in (zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL):
-                    raise DeviceDisconnected(f"{address} does not speak ZeroMQ without keys")
-                if event == zmq.EVENT_CONNECTED:
-                    refused = "it accepts connections, but does not speak ZeroMQ"
-            raise DeviceTimeout(f"{what}: {refused}")
-        finally:
-            socket.disable_monitor()
-            monitor.close()
-            socket.close()
 
     def is_alive(self) -> bool:
         """Whether it still answers questions."""
@@ -169,7 +104,7 @@ class Device:
         """As the welcome says."""
         lease_s = self.welcome.get("lease_s")
         if not isinstance(lease_s, int | float) or not lease_s > 0:
-            raise Broken(f"the welcome gives no lease: {lease_s!r}")
+            raise Broken(f"the welcome gives no lease: {lease_s!r}", self._welcome_frames)
         return lease_s
 
     def welcomed(self, client: Client, seconds: float | None = None) -> None:
@@ -243,7 +178,7 @@ class Device:
     def longest(self, batch: int = 1, at_most: int = LARGEST_CHUNK) -> int:
         """Steps of a RUN whose inputs and states go into a frame."""
         widest = 8 * batch * max(self.spec["inputs"], self.spec["nodes"])
-        return max(1, min(self.welcome["max_frame_bytes"] - 4096, at_most) // widest)
+        return max(1, min(self.welcome["max_frame_bytes"], at_most) // widest)
 
     def u(self, batch: int = 1, steps: int = STEPS, *, seed: int = 1) -> np.ndarray:
         """Numbers (batch, steps, inputs) for RUN, as they travel, within the declared range."""
@@ -306,17 +241,6 @@ class Device:
                 if number + 1 < len(runs):
                     sent.append(client.send(client.head(codec.RESET, batch=1)))
         return sent
-
-
-def checked(address: str) -> str:
-    """The address, or `ConfigurationError`."""
-    scheme, _, rest = address.partition("://")
-    host, _, port = rest.rpartition(":")
-    if scheme == "ipc" and rest.isprintable() and rest:
-        return address
-    if scheme == "tcp" and host and host != "*" and re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 65535:
-        return address
-    raise ConfigurationError(f"{address!r} is no address of a device: tcp://host:port (1 to 65534) or ipc://path")
 
 
 def same(first: np.ndarray, second: np.ndarray, what: str) -> None:

@@ -9,7 +9,8 @@ import time
 from reservoir_hw.testing.protocol import codec, mortal_client
 from reservoir_hw.testing.protocol.client import Client
 from reservoir_hw.testing.protocol.device import Device, same
-from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered, Rules
+from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
+from reservoir_hw.testing.protocol.rules import Rules
 
 RULES = Rules("lease")
 

@@ -9,7 +9,8 @@ import numpy as np
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import Client
 from reservoir_hw.testing.protocol.device import Device, close
-from reservoir_hw.testing.protocol.outcomes import Broken, Rules
+from reservoir_hw.testing.protocol.outcomes import Broken
+from reservoir_hw.testing.protocol.rules import Rules
 
 RULES = Rules("order")
 

@@ -6,7 +6,8 @@ from functools import partial
 
 from reservoir_hw.testing.protocol.device import Device
 from reservoir_hw.testing.protocol.ledger import SENT
-from reservoir_hw.testing.protocol.outcomes import NotOffered, Rules
+from reservoir_hw.testing.protocol.outcomes import NotOffered
+from reservoir_hw.testing.protocol.rules import Rules
 
 RULES = Rules("strictness")
 

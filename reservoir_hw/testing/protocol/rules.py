@@ -1,0 +1,62 @@
+"""How a rule is written down, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from reservoir_hw.testing.protocol.device import Device
+
+Outcome = Literal["held", "broken", "not offered"]
+Look = Callable[[Device], None]
+
+SHOWN_BYTES = 4096
+"""Of each frame of a broken rule; the rest is counted."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One thing that the page says about a device."""
+
+    group: str
+    title: str
+    page: str
+    """The sentence, or the cell of a table, as it stands on the page."""
+    look: Look
+    """Returns if the device keeps it; raises `Broken` or `NotOffered`."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A rule and what came of it."""
+
+    rule: Rule
+    outcome: Outcome
+    detail: str = ""
+    page: str = ""
+    frames: tuple[bytes, ...] = ()
+
+    def frames_in_hex(self, at_most: int = SHOWN_BYTES) -> list[str]:
+        """The frames, of each at most so many bytes."""
+        return [
+            frame[:at_most].hex() + (f"... ({len(frame)} bytes)" if len(frame) > at_most else "")
+            for frame in self.frames
+        ]
+
+
+class Rules(list[Rule]):
+    """The rules of one group, in the order in which they are looked at."""
+
+    def __init__(self, group: str) -> None:
+        super().__init__()
+        self.group = group
+
+    def rule(self, title: str, *, page: str) -> Callable[[Look], Look]:
+        """Add a function as a rule."""
+
+        def add(look: Look) -> Look:
+            self.append(Rule(self.group, title, page, look))
+            return look
+
+        return add

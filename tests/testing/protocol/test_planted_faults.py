@@ -1,0 +1,45 @@
+"""The checker finds what is wrong with a device: one planted fault each, and a device without any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from served import ipc_address
+from serving.page_device import PageDevice
+
+from reservoir_hw.testing.protocol.check import RULES, check
+from reservoir_hw.testing.protocol.rules import Rule
+
+from .planted_faults import FAULTS, Fault, device
+
+BY_TITLE = {rule.title: rule for rule in RULES}
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "protocol.md"
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    with ipc_address() as address:
+        yield address
+
+
+def rules_for(fault: Fault) -> list[Rule]:
+    """The rule that is broken, behind one that makes the device show it."""
+    return [BY_TITLE[fault.shown_by], BY_TITLE[fault.breaks]]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_the_fault_is_found(fault: Fault, address: str) -> None:
+    with fault.make(address):
+        report = check(address, rules=rules_for(fault))
+    row = report.rows[-1]
+    assert row.outcome == "broken", row
+    assert row.detail
+    assert row.frames
+
+
+def test_the_same_rules_without_a_fault(address: str) -> None:
+    with device(PageDevice, address):
+        report = check(address, rules=dict.fromkeys(rule for fault in FAULTS for rule in rules_for(fault)))
+    assert not report.broken

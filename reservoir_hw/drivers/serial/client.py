@@ -39,8 +39,8 @@ from reservoir_hw.drivers.serial.line import Line
 
 log = logging.getLogger(__name__)
 
-# INFO is sent so often within the time that a board has to answer it.
-INFO_TIMES = 8
+# Until INFO is sent again, beyond the time that it and its answer take.
+ASK_AGAIN_S = 0.1
 LAST_NUMBER = 0xFFFF
 LAST_STEP = 0xFFFFFFFF
 
@@ -186,8 +186,8 @@ class Connection:
         bytes_before, frames_before, self._echoed = self._line.received, self.incidents.dropped, False
         while (now := time.monotonic()) < until:
             self._line.send(request)
-            pause = (until - began) / INFO_TIMES
-            answer = self._answer(Operation.INFO, 0, number, min(until, now + pause), strict=False)
+            again = now + ASK_AGAIN_S + self._on_the_line_s(SHORTEST_BODY, LEAST_FRAME_BYTES)
+            answer = self._answer(Operation.INFO, 0, number, min(until, again), strict=False)
             if answer is None:
                 continue
             try:
@@ -318,8 +318,10 @@ class Connection:
 
     def _until(self, sent: int, answered: int, work_s: float) -> float:
         """When an answer must have come: bodies of so many bytes, and the work between them."""
-        on_the_line = self._line.seconds(stuffed_bytes(sent) + stuffed_bytes(answered))
-        return time.monotonic() + self.timeout_s + on_the_line + work_s
+        return time.monotonic() + self.timeout_s + self._on_the_line_s(sent, answered) + work_s
+
+    def _on_the_line_s(self, sent: int, answered: int) -> float:
+        return self._line.seconds(stuffed_bytes(sent) + stuffed_bytes(answered))
 
     def _answer(self, operation: Operation, session: int, number: int, until: float, *, strict: bool) -> bytes | None:
         """What the answer says, or None if it has not come. Raises what the board answered instead.

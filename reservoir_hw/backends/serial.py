@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import numpy as np
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, field_validator
 
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES
 from reservoir_hw.core.errors import (
@@ -44,6 +45,15 @@ class SerialConfig(ReservoirConfig):
         default=None, description="time steps in a frame; by default as many as the board takes"
     )
     reset: ResetPolicy | None = Field(default=None, description="in addition to the reset of the board itself")
+
+    @field_validator("port")
+    @classmethod
+    def _host_and_port(cls, port: str) -> str:
+        if port.startswith(("socket://", "rfc2217://")):
+            place = urlsplit(port)
+            if not place.hostname or not place.port:
+                raise ValueError(f"{port} is not {place.scheme}://host:port")
+        return port
 
     @property
     def kind_name(self) -> str:

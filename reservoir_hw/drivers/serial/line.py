@@ -168,10 +168,8 @@ def _not_opened(port: str, error: OSError) -> ReservoirError:
 
 
 def _group_of(port: str) -> str:
-    import grp
-
     try:
-        group = grp.getgrgid(Path(port).stat().st_gid).gr_name
+        group = Path(port).group()
     except (OSError, KeyError):
         return ""
     return f": add them to the group {group} (sudo usermod -a -G {group} NAME), and log in again"

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from scripted_board import ScriptedBoard, declared, line_of, nak
@@ -376,6 +377,22 @@ def test_ports_that_there_are_not(tmp_path: os.PathLike[str]) -> None:
         port = server.getsockname()[1]
     with pytest.raises(DeviceDisconnected, match=rf"^socket://127.0.0.1:{port} cannot be reached: .*refused"):
         Connection(f"socket://127.0.0.1:{port}")
+
+
+def test_a_port_that_this_user_may_not_open(board: ScriptedBoard) -> None:
+    # Once, as the modules of Python may not be readable for others.
+    Path(board.port).group()
+    os.chmod(board.port, 0)
+    me = os.geteuid()
+    if me == 0:
+        os.seteuid(65534)
+    try:
+        with pytest.raises(
+            ConfigurationError, match=r"may not be opened by this user: add them to the group \w+ \(sudo"
+        ):
+            Connection(board.port, timeout_s=TIMEOUT_S)
+    finally:
+        os.seteuid(me)
 
 
 def test_a_port_that_another_program_has(board: ScriptedBoard) -> None:

@@ -7,6 +7,7 @@ import pty
 import select
 import struct
 import threading
+import time
 import tty
 from collections.abc import Callable
 from typing import Any, Self
@@ -53,6 +54,7 @@ class ScriptedBoard:
     def __init__(self, info: bytes | None = None, *, silent: bool = False) -> None:
         self.info = declared() if info is None else info
         self.silent = silent
+        self.deaf = False
         self.problem = ""
         self.seen: list[Frame] = []
         self.damaged = 0
@@ -102,7 +104,8 @@ class ScriptedBoard:
     def _serve(self) -> None:
         buffer = b""
         while not self._stopping.is_set():
-            if not select.select([self._master], [], [], 0.005)[0]:
+            if self.deaf or not select.select([self._master], [], [], 0.005)[0]:
+                time.sleep(0.005 * self.deaf)
                 continue
             *frames, buffer = (buffer + os.read(self._master, 65536)).split(b"\0")
             for data in filter(None, frames):

@@ -75,7 +75,7 @@ class Line:
             self._serial.write(data)
         except serial.SerialTimeoutException:
             raise DeviceTimeout(
-                f"{self.port}: nothing could be sent for {self._serial.write_timeout:g} s: the board does not read"
+                f"{self.port}: nothing could be sent for {self._serial.write_timeout:.2g} s: the board does not read"
             ) from None
         except OSError as error:
             raise self._gone(error) from error

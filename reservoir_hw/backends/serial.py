@@ -31,7 +31,7 @@ class SerialConfig(ReservoirConfig):
 
     kind: Literal["serial"]
     port: str = Field(
-        min_length=1, description="/dev/ttyACM0, COM5, or a URL of pyserial: socket://host:port, rfc2217://host:port"
+        min_length=1, description="/dev/ttyACM0, COM5, or a URL of pyserial: socket://host:port"
     )
     baud: Annotated[PositiveInt, NO_INFLUENCE_ON_STATES] = Field(
         default=115200, description="bits a second, as the board has it; USB boards and sockets take any"
@@ -49,10 +49,9 @@ class SerialConfig(ReservoirConfig):
     @field_validator("port")
     @classmethod
     def _host_and_port(cls, port: str) -> str:
-        if port.startswith(("socket://", "rfc2217://")):
-            place = urlsplit(port)
-            if not place.hostname or not place.port:
-                raise ValueError(f"{port} is not {place.scheme}://host:port")
+        place = urlsplit(port)
+        if place.scheme == "socket" and not (place.hostname and place.port):
+            raise ValueError(f"{port} is not socket://host:port")
         return port
 
     @property

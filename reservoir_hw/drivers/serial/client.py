@@ -233,7 +233,7 @@ class Connection:
             pass
         self._session = session
         self._ask(Operation.ATTACH, self._session, 0, work_s=self.declaration.reset_time_s)
-        self._number, self._step, self._failure = 0, 0, None
+        self._number, self._failure = 0, None
 
     def _detach(self) -> None:
         """Bring the board to its safe state, if it can be told to."""

@@ -34,7 +34,7 @@ class Line:
     """An open port. Nobody else of this host has it meanwhile, as far as they ask.
 
     Args:
-        port: `/dev/ttyACM0`, `COM5`, or a URL of pyserial: `socket://host:port`, `rfc2217://host:port`, `loop://`.
+        port: `/dev/ttyACM0`, `COM5`, or a URL of pyserial: `socket://host:port`, `loop://`.
         baud: Bits a second. USB boards and sockets do not care.
         patience_s: The longest wait until a byte can be sent.
 
@@ -48,7 +48,7 @@ class Line:
         self._buffer = bytearray()
         try:
             self._serial = serial.serial_for_url(port, baud, timeout=_LOOK_S, write_timeout=patience_s, exclusive=True)
-        except ValueError as error:
+        except (ValueError, NotImplementedError) as error:
             raise ConfigurationError(f"{port} at {baud} baud cannot be opened: {error}") from error
         except OSError as error:
             raise _not_opened(port, error) from error

@@ -30,9 +30,7 @@ class SerialConfig(ReservoirConfig):
     """A board on a serial line: a microcontroller, anything that speaks docs/serial-protocol.md."""
 
     kind: Literal["serial"]
-    port: str = Field(
-        min_length=1, description="/dev/ttyACM0, COM5, or a URL of pyserial: socket://host:port"
-    )
+    port: str = Field(min_length=1, description="/dev/ttyACM0, COM5, or a URL of pyserial: socket://host:port")
     baud: Annotated[PositiveInt, NO_INFLUENCE_ON_STATES] = Field(
         default=115200, description="bits a second, as the board has it; USB boards and sockets take any"
     )

@@ -15,6 +15,7 @@ from reservoir_hw.core.errors import (
     ProtocolError,
     ReservoirError,
 )
+from reservoir_hw.core.waiting import while_busy
 from reservoir_hw.drivers.error_codes import Code, exception_of
 from reservoir_hw.drivers.serial.frames import (
     ANSWER,
@@ -80,7 +81,8 @@ class Connection:
         timeout_s: How long to wait for an answer, beyond the time that bytes and declared steps take.
 
     Raises (all methods): DeviceDisconnected, DeviceTimeout, ProtocolError, and what the board answered
-    (`error_codes.exception_of`), in which `states` are bytes. `__init__` also ConfigurationError and DeviceBusy.
+    (`error_codes.exception_of`), in which `states` are bytes. `__init__` also ConfigurationError and DeviceBusy. While
+    another program has the port, it waits as long as RESERVOIR_HW_WAIT_S of the environment says.
     """
 
     def __init__(self, port: str, *, baud: int = 115200, timeout_s: float = 3.0) -> None:
@@ -102,7 +104,7 @@ class Connection:
         self._failure: ReservoirError | None = None
         self._interrupted = DeviceTimeout(f"{port}: the last request was interrupted before its answer came")
         self._longest = LEAST_FRAME_BYTES
-        self._line = Line(port, baud, timeout_s)
+        self._line = while_busy(lambda: Line(port, baud, timeout_s))
         try:
             self.declaration = self._info()
             self._longest = self.declaration.frame_bytes

@@ -64,9 +64,9 @@ class ScriptedBoard:
         self._inputs = inputs
         self._step = 0
         self._changes: dict[int, list[Change]] = {}
-        self._master, self._slave = pty.openpty()
-        tty.setraw(self._slave)
-        self.port = os.ttyname(self._slave)
+        self._master, self.slave = pty.openpty()
+        tty.setraw(self.slave)
+        self.port = os.ttyname(self.slave)
         self._stopping, self._thread = threading.Event(), threading.Thread(target=self._serve, daemon=True)
 
     def __enter__(self) -> Self:
@@ -75,7 +75,7 @@ class ScriptedBoard:
 
     def __exit__(self, *error: object) -> None:
         self.unplug()
-        os.close(self._slave)
+        os.close(self.slave)
 
     def change(self, operation: Operation, change: Change, after: int = 0) -> None:
         """Alter the answer to the next request of this kind, or the one that comes `after` so many."""

@@ -63,7 +63,7 @@ _MEANING: dict[int, str] = {
     Code.SEQUENCE: "the board misses a request",
     Code.TOO_LARGE: "a request was longer than the board takes, or damaged on its way",
 }
-"""What to say for codes without a text."""
+"""Of the codes that are about the protocol, and not about the device."""
 
 
 def board_at(port: str, *, baud: int = 115200, timeout_s: float = 2.0) -> Declaration:
@@ -372,7 +372,9 @@ class Connection:
             nak = nak_of(content)
         except ProtocolError as error:
             return ProtocolError(f"{self.port}: {error}")
-        text = nak.text or _MEANING.get(nak.code, "the board gives no reason")
+        # What the board says of the protocol is for those who build it.
+        meaning = _MEANING.get(nak.code)
+        text = f"{meaning} ({nak.text})" if meaning and nak.text else meaning or nak.text or "the board gives no reason"
         error = exception_of(nak.code, f"{self.port}: {text}", nak.step)
         if isinstance(error, DeviceError):
             error.steps_done, error.states = nak.steps_done, nak.states

@@ -13,12 +13,19 @@ import serial
 PING, INFO, ATTACH, RESET, STEP, RUN, STATUS, DETACH, NAK = 1, 2, 3, 4, 5, 6, 7, 8, 0xFF
 
 
+def _remainder(crc: int) -> int:
+    for _ in range(8):
+        crc = (crc << 1 ^ 0x1021 if crc & 0x8000 else crc << 1) & 0xFFFF
+    return crc
+
+
+_TABLE = [_remainder(byte << 8) for byte in range(256)]
+
+
 def crc16(data: bytes) -> int:
     crc = 0xFFFF
     for byte in data:
-        crc ^= byte << 8
-        for _ in range(8):
-            crc = (crc << 1 ^ 0x1021 if crc & 0x8000 else crc << 1) & 0xFFFF
+        crc = (crc << 8 & 0xFF00) ^ _TABLE[crc >> 8 ^ byte]
     return crc
 
 
@@ -116,10 +123,10 @@ class Status(NamedTuple):
 class Host:
     """A host that says what it is told to, right or wrong."""
 
-    def __init__(self, port: str, wait_s: float = 5.0) -> None:
-        self.wait_s = wait_s
+    def __init__(self, port: str, wait_s: float = 5.0, baud: int = 115200) -> None:
+        self.port, self.wait_s = port, wait_s
         self.session, self.number = 0, 0
-        self._serial = serial.Serial(port, 115200, timeout=wait_s)
+        self._serial = serial.Serial(port, baud, timeout=wait_s)
 
     def __enter__(self) -> Self:
         return self
@@ -145,6 +152,15 @@ class Host:
         body = unstuffed(line[:-1])
         assert body[0] == 1
         return Answer(*struct.unpack_from("<BHH", body, 1), body[6:-2])
+
+    def forget(self) -> None:
+        """Drop what has come."""
+        self._serial.reset_input_buffer()
+
+    def expect_line(self, line: bytes) -> None:
+        """The next bytes are these."""
+        self._serial.timeout = self.wait_s
+        assert self._serial.read(len(line)) == line
 
     def send(self, operation: int, rest: bytes = b"", *, session: int | None = None, number: int = 0) -> bytes:
         """A request as the page wants it, with a byte 0 before it; what was sent."""

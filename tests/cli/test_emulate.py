@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 from command_line import call_here
+from serial_host import DETACH, STATUS, Host
 
 from reservoir_hw.backends.visa.reservoir import VisaConfig
 from reservoir_hw.core.configuration import Document, validate
@@ -15,14 +16,15 @@ from reservoir_hw.drivers.visa.keysight_33500 import Keysight33500Config
 from reservoir_hw.drivers.visa.keysight_infiniivision import KeysightInfiniiVisionConfig
 from reservoir_hw.drivers.visa.roles import Trigger
 
-COMMAND = [sys.executable, "-m", "reservoir_hw.cli", "emulate", "bench", "--dialect", "keysight", "--port", "0"]
+EMULATE = [sys.executable, "-m", "reservoir_hw.cli", "emulate"]
+BENCH = ["bench", "--dialect", "keysight", "--port", "0"]
 
 
 @contextlib.contextmanager
-def emulating(*arguments, cwd):
-    """What a bench says, line by line; it ends by the signal with one more line."""
+def emulating(*arguments, cwd, ends="The bench has ended after"):
+    """What an emulator says, line by line; it ends by the signal with one more line."""
     process = subprocess.Popen(
-        [*COMMAND, *arguments], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*EMULATE, *arguments], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     try:
@@ -30,7 +32,7 @@ def emulating(*arguments, cwd):
         process.send_signal(signal.SIGTERM)
         rest, errors = process.communicate(timeout=30)
         assert process.returncode == 0, errors
-        assert (rest + errors).splitlines()[-1].startswith("The bench has ended after")
+        assert (rest + errors).splitlines()[-1].startswith(ends)
     finally:
         process.kill()
         process.communicate()
@@ -44,7 +46,7 @@ def test_a_bench_is_driven_by_the_reservoir_file_that_it_prints(tmp_path):
     log = tmp_path / "events.jsonl"
     log.write_text('{"event": "on", "channel": 2}\n')
     options = ["--dut", "dut.yaml", "--log", log.name, "-o", "bench.yaml", "--json"]
-    with emulating(*options, cwd=tmp_path) as said:
+    with emulating(*BENCH, *options, cwd=tmp_path) as said:
         first = json.loads(next(said))
         reservoir = Document.from_file(tmp_path / "bench.yaml").data
         assert first["reservoir"] == json.loads(json.dumps(reservoir))
@@ -73,7 +75,7 @@ def test_a_bench_is_driven_by_the_reservoir_file_that_it_prints(tmp_path):
 
 
 def test_the_default_bench_says_what_to_write_into_a_file(tmp_path):
-    with emulating("--hislip", "--generator", "tektronix", cwd=tmp_path) as said:
+    with emulating(*BENCH, "--hislip", "--generator", "tektronix", cwd=tmp_path) as said:
         first = next(said)
         assert "(keysight, with a generator of tektronix)" in first
         assert "hislip0," in first
@@ -88,6 +90,38 @@ def test_the_default_bench_says_what_to_write_into_a_file(tmp_path):
     assert 35 < config.memory_steps < 45
     assert config.hil is None
     assert (config.generator.kind, config.digitizer.kind) == ("tektronix_afg3000", "keysight_infiniivision")
+
+
+def test_a_board_is_found_by_the_reservoir_file_that_it_prints(tmp_path):
+    (tmp_path / "faults.yaml").write_text("faults: [{kind: drop, direction: to_board, operation: status}]\n")
+    options = ["--nodes", "4", "--link", "board", "--log", "log", "--faults", "faults.yaml"]
+    ends = "The board has ended after 1 sessions; faults: drop 1."
+    with emulating("board", *options, "-o", "board.yaml", "--json", cwd=tmp_path, ends=ends) as said:
+        first = json.loads(next(said))
+        reservoir = Document.from_file(tmp_path / "board.yaml").data
+        assert first["reservoir"] == json.loads(json.dumps(reservoir))
+        assert (reservoir["kind"], reservoir["port"], reservoir["baud"]) == ("serial", first["port"], 115200)
+        assert first["port"] == str(tmp_path / "board")
+        with Host(reservoir["port"], wait_s=0.2) as host:
+            assert host.info().nodes == 4
+            host.attach()
+            checked = subprocess.run(reservoir["hil"]["safe_check"], capture_output=True, text=True, check=False)
+            assert (checked.returncode, checked.stdout) == (1, "on: output 1\n")
+            assert call_here("emulate", "check", first["log"]).returncode == 1
+            host.send(STATUS)
+            assert host.read() is None
+            host.counted(DETACH)
+            assert call_here("emulate", "check", first["log"]).returncode == 0
+    assert not (tmp_path / "board").is_symlink()
+
+
+def test_a_board_says_what_to_write_into_a_file(tmp_path):
+    with emulating("board", cwd=tmp_path, ends="The board has ended after 0 sessions.") as said:
+        first = next(said)
+        port = first.split()[-3].rstrip(",")
+        assert first == f"Emulated board with 50 virtual nodes at {port}, 115200 baud\n"
+        assert next(said) == "A reservoir file (Ctrl-C ends the board):\n"
+        assert "".join(next(said) for _ in range(4)) == f"\n    kind: serial\n    port: {port}\n    baud: 115200\n"
 
 
 def test_wrong_options_are_told_in_a_sentence(tmp_path):
@@ -113,6 +147,11 @@ def test_wrong_options_are_told_in_a_sentence(tmp_path):
         ([*bench, "film"], "--dut film: there is no such file, and the devices are ikeda, mackey_glass, linear"),
         ([*bench, "bare.yaml"], "none of the inputs of this bench has a device"),
         ([*bench, "wild.yaml"], "does not forget its past within 0.2 s"),
+        (["board", "--nodes", "3000"], "a step of 1 inputs and 3000 nodes does not fit into a frame of 4095 bytes"),
+        (["board", "--baud", "115201"], "115201 is no rate of a pty; there are: 1200, "),
+        (["board", "--link", "text"], "text: the link to the board cannot be made: File exists"),
+        (["board", "--log", "no/log"], "no/log cannot be written: No such file"),
+        (["board", "--faults", "bare.yaml"], "unknown key 'inputs'; (known: faults, seed)"),
         (["check", "none"], "none cannot be read: No such file"),
         (["check", "empty"], "empty says nothing about outputs"),
         (["check", "text"], "text:1: this is no event"),

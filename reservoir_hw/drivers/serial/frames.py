@@ -81,16 +81,19 @@ def stuffed(body: bytes) -> bytes:
 
 def unstuffed(data: bytes) -> bytes:
     """The body of `data`, which has no zeros; `ProtocolError` if it is not COBS."""
-    groups, at, end = [], 0, len(data)
+    body, at, end, behind_full = bytearray(data), 0, len(data), []
     while at < end:
-        after = at + data[at]
-        groups.append(data[at + 1 : after])
-        if after < end and after - at <= _LONGEST_GROUP:
-            groups.append(b"\0")
-        at = after
+        length = body[at]
+        body[at] = 0
+        at += length
+        if length > _LONGEST_GROUP and at < end:
+            behind_full.append(at)
     if at != end:
         raise ProtocolError("a frame was damaged on its way (its COBS is wrong)")
-    return b"".join(groups)
+    # The zero of each group stands before it. There is none before the first one, and none behind a full one.
+    for place in reversed(behind_full):
+        del body[place]
+    return bytes(body[1:])
 
 
 def on_line(frame: Frame) -> bytes:

@@ -12,11 +12,11 @@ A frame is struck between the line and the board. Hosts meet it as they would wi
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.seeds import generator
@@ -36,6 +36,12 @@ class _Fault(Config):
     rate: float | None = Field(default=None, ge=0, le=1, description="probability, instead of occurrence and times")
     occurrence: PositiveInt = 1
     times: PositiveInt | None = Field(default=1, description="null: from then on always")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.rate is not None and self.model_fields_set & {"occurrence", "times"}:
+            raise ValueError("give either rate, or occurrence and times")
+        return self
 
     def is_due(self, count: int, random: np.random.Generator) -> bool:
         """Whether it strikes at this occurrence."""

@@ -261,7 +261,7 @@ static void still_right(void)
             put(0, 4);
             put(2, 2);
             for (int i = 0; i < 2 * DEVICE_INPUTS; i++)
-                put(drawn(65536), 2);
+                put(drawn(1000), 2);
         }
         out_count = 0;
         send_request();

@@ -112,6 +112,7 @@ class PageDevice:
     def _bind(self, address: str, largest: int) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.ROUTER)
         socket.linger = 0
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.MAXMSGSIZE, largest)
         socket.bind(address)
         return socket
@@ -143,7 +144,17 @@ class PageDevice:
                 if waiting:
                     sender, *frames = waiting.popleft()
                     for message in answer(sender, frames):
-                        socket.send_multipart([sender, *message])
+                        self._send(socket, sender, message)
+
+    def _send(self, socket: zmq.Socket[bytes], client: bytes, message: list[bytes]) -> None:
+        try:
+            socket.send_multipart([client, *message])
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            with self._lock:
+                if client == self._bound:
+                    self._free()
 
     def _room(self) -> int:
         """Messages that may wait."""

@@ -16,7 +16,6 @@ RULES = Rules("credits")
 MOST = 1024
 FIRST_S = 0.05
 WORK_S = 0.4
-SHORTEST_S = 0.1
 
 
 @RULES.rule(
@@ -28,7 +27,7 @@ def _(device: Device) -> None:
     count = (
         min(device.welcome["credits"], MOST) if device.is_chunked else (min(device.welcome["credits"], MOST) + 1) // 2
     )
-    runs = [first, *(device.u(steps=1, seed=number) for number in range(1, count))]
+    runs = [first, *(device.u(steps=device.chunk_steps, seed=number) for number in range(1, count))]
     with device.session() as client:
         client.reset()
         # Those behind it wait, as the first one takes a moment.
@@ -46,9 +45,7 @@ def _(device: Device) -> None:
 )
 def _(device: Device) -> None:
     u = device.long_run(WORK_S)
-    seconds = u.shape[1] * device.step_s
-    if seconds < SHORTEST_S:
-        raise NotOffered(f"the device needs {1000 * seconds:.0f} ms for a run as long as can be sent")
+    seconds = device.must_take(u)
     with device.session() as client:
         client.reset()
         request = client.send_run(u)

@@ -13,7 +13,7 @@ from serving.page_device import NODES, PageDevice, Refusal, Replies, is_run
 from reservoir_hw.testing.protocol import codec as wire
 from reservoir_hw.testing.protocol.codec import Header
 
-LEASE_S = 0.4
+LEASE_S = 0.8
 TRAFFIC = "RESET brings to rest, at step 0"
 """A rule that makes a device send messages of most kinds."""
 STEP_BY_STEP = "a run step by step is the run as a whole"
@@ -524,6 +524,14 @@ class _(PageDevice):
         replies = super()._data(sender, frames)
         self._until = kept
         return replies
+
+
+@planted("a client whose connection is gone keeps the device", "a session ends when an answer cannot be delivered")
+class _(PageDevice):
+    def _send(self, socket: Any, client: bytes, message: list[bytes]) -> None:
+        kept = self._session
+        super()._send(socket, client, message)
+        self._session = kept
 
 
 @planted("the safe state is skipped", "after goodbye the next client finds the device at rest")

@@ -13,6 +13,7 @@ from reservoir_hw.testing.protocol import (
     lease,
     operations,
     order,
+    precedence,
     runs,
     strictness,
 )
@@ -27,6 +28,7 @@ RULES: tuple[Rule, ...] = (
     *operations.RULES,
     *runs.RULES,
     *order.RULES,
+    *precedence.RULES,
     *credits.RULES,
     *cancel.RULES,
     *lease.RULES,

@@ -21,7 +21,7 @@ from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, DeviceTimeo
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir, parse_reservoir
 from reservoir_hw.core.spec import Identity, ReservoirSpec
-from reservoir_hw.drivers.zeromq.frames import Encoding
+from reservoir_hw.drivers.encodings import Encoding
 from reservoir_hw.testing.protocol.check import GONE, RULES, check
 from reservoir_hw.testing.protocol.codec import I2
 from reservoir_hw.testing.protocol.device import Device

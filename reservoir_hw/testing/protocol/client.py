@@ -162,6 +162,15 @@ class Client:
             raise Broken(f"the pong lacks valid, received, finished or busy: {pong}")
         return pong
 
+    def is_busy_with(self, request: Header) -> bool:
+        """Whether a pong says that the device works at this request."""
+        busy = self.ping()["busy"]
+        if not isinstance(busy, dict) or busy.get("request") != request.request:
+            return False
+        if not isinstance(busy.get("operation"), str) or not isinstance(busy.get("seconds"), int | float):
+            raise Broken(f"busy has no operation (text) or seconds: {busy}")
+        return True
+
     # ---- data -----------------------------------------------------------------------------------
 
     def head(self, operation: int, **fields: Any) -> Header:

@@ -104,9 +104,11 @@ def _(device: Device) -> None:
     with device.client() as client:
         device.welcomed(client)
         client.attach()
-        client.send_run(u)
-        # It has arrived, and is being done.
-        time.sleep(seconds / 4)
+        request = client.send_run(u)
+        while not client.is_busy_with(request):
+            if client.data.poll(0):
+                client.leave()
+                raise NotOffered("the device was done before its client could go")
         client.data.close()
         if not repeat(seconds + LATE_S, device.lease_s / 10, lambda: not client.ping()["valid"]):
             client.leave()

@@ -218,7 +218,7 @@ def _(device: Device) -> None:
             came = device.receive(client.data, 0.5)
             if came is None:
                 return False
-            header, payload = client._read(came)
+            header, payload = client.read_data(came)
             if header.operation != codec.ERROR or client.error_in(payload, came)["code"] != codec.E_NO_SESSION:
                 raise Broken(f"a frame of {largest + 1} bytes was taken, or its connection is still known", came)
             return True

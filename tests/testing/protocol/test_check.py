@@ -194,3 +194,10 @@ def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reservoir_hw.testing.protocol.line.CONNECT_S", 0.2)
     with pytest.raises(DeviceTimeout, match="nobody listens there"):
         check(free_address())
+
+
+def test_the_docs_show_all_rules() -> None:
+    """Made with COLUMNS=140 from the command's own output."""
+    shown = (PAGE.parent / "device-kit.md").read_text(encoding="utf-8").partition("## The rules")[2]
+    assert [rule.title for rule in RULES if f"│ {rule.title} " not in shown] == []
+    assert f"{len(RULES)} rules, " in shown

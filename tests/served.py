@@ -28,10 +28,10 @@ def free_address() -> str:
 
 
 @contextlib.contextmanager
-def ipc_address() -> Iterator[str]:
-    """An ipc address: the folders of pytest have paths that are too long for one."""
+def ipc_address(scheme: str = "ipc") -> Iterator[str]:
+    """An ipc address, or a unix one: the folders of pytest have paths that are too long for one."""
     with tempfile.TemporaryDirectory(prefix="rhw") as folder:
-        yield f"ipc://{Path(folder)}/device"
+        yield f"{scheme}://{Path(folder)}/device"
 
 
 @contextlib.contextmanager

@@ -82,7 +82,7 @@ def memory(
 def find(
     addresses: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ADDRESS]...", help="Of VISA (TCPIP::…), or of served devices (tcp://…)."),
+        typer.Argument(metavar="[ADDRESS]...", help="Of VISA (TCPIP::…), or of served devices (tcp://…, unix://…)."),
     ] = None,
     library: Annotated[
         str, typer.Option(metavar="NAME", help='VISA library: @py, or "" for that of a vendor.')

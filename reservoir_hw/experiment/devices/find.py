@@ -43,7 +43,7 @@ class Found:
 
 
 def ask(address: str, *, library: str = "@py", timeout_s: float = 2.0) -> Found:
-    """Who answers at an address, `tcp://…` or `ipc://…` of a served device, or `…::…` of VISA.
+    """Who answers at an address, `tcp://…`, `ipc://…` or `unix://…` of a served device, or `…::…` of VISA.
 
     Who has a served device keeps it. Raises `ConfigurationError` for an address of neither form.
     """

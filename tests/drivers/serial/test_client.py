@@ -334,7 +334,11 @@ def test_a_board_that_begins_anew_when_its_port_is_opened(board: ScriptedBoard) 
     ("change", "error", "said"),
     [
         (nothing, DeviceDisconnected, "at 9600 baud: nobody answers within 0.43 s: is the board on"),
-        (lambda _: b"\xf8\x80\xf8", ProtocolError, "at 9600 baud: .* bytes came, and none was a frame: the board has anot"),
+        (
+            lambda _: b"\xf8\x80\xf8",
+            ProtocolError,
+            "at 9600 baud: .* bytes came, and none was a frame: the board has anot",
+        ),
         (lambda _: line_of(0x81, 7, 7), ProtocolError, "frames came, but no answer to INFO"),
         (lambda _: b"", DeviceDisconnected, "nobody answers"),
     ],

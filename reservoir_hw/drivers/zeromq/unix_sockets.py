@@ -30,7 +30,7 @@ SLOT_BYTES = 1 << 21
 PAGE_BYTES = 4096
 LARGEST_SLOT = 1 << 30
 # Up to here a copy through the socket is quicker than a look into shared memory.
-INLINE_BYTES = 1 << 12
+INLINE_BYTES = 1 << 13
 # Clients besides the one that has the device only ask something, and go.
 MOST_CONNECTIONS = 64
 LOOK_S = 0.1

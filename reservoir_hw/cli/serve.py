@@ -118,7 +118,8 @@ def serve(
     largest = _bytes(max_message)
     reachable: dict[str, Any] = {"allowed": allowed, "insecure": insecure}
     options: dict[str, Any] = {
-        "lease_s": lease, "credits": credits, "max_frame_bytes": largest, "watchdog_s": watchdog, "checksums": checksums,
+        "lease_s": lease, "credits": credits, "max_frame_bytes": largest, "watchdog_s": watchdog,
+        "checksums": checksums,
     }  # fmt: skip
     reservoirs = reservoirs_from_file(file, set=set_ or [], inputs=inputs)
     if len(reservoirs) > 1:

@@ -29,7 +29,7 @@ from reservoir_hw.testing.protocol import codec as wire
 from . import unix_page
 from .test_lost_connections import process
 from .test_protocol_from_the_page import examples
-from .unix_page import INLINE, SEGMENT, SLOT, Refused, UnixPage, front, memfd
+from .unix_page import INLINE, MEMFD, SLOT, Refused, UnixPage, front, memfd
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="unix addresses need Linux")
 
@@ -86,12 +86,12 @@ def test_every_place(address: str, checksums: bool, slot_bytes: int) -> None:
         welcome = client.hello(checksums=checksums, slot_bytes=slot_bytes)
         assert (welcome["checksums"], welcome["slot_bytes"]) == (checksums, slot_bytes)
         client.attach()
-        for steps, place in ((1, INLINE), (40, SLOT), (60, SEGMENT), (300, SEGMENT), (1, SEGMENT), (1, INLINE)):
+        for steps, place in ((1, INLINE), (40, SLOT), (60, MEMFD), (300, MEMFD), (1, MEMFD), (1, INLINE)):
             u = drive(1, steps).astype(np.float32)
             where = place if slot_bytes or place != SLOT else INLINE
             assert np.array_equal(client.run(u, where), local.run(u))
         seen = {place for place in client.places if place}
-        assert seen == ({SLOT, SEGMENT} if slot_bytes else {SEGMENT})
+        assert seen == ({SLOT, MEMFD} if slot_bytes else {MEMFD})
 
 
 def test_credits_in_flight_use_the_slots_in_turn(address: str) -> None:
@@ -240,10 +240,10 @@ UNTRUSTED: dict[str, Callable[[UnixPage], tuple[bytes, list[int]]]] = {
         front(16, INLINE) + client.sealed(client.run_header(U), U.tobytes()) + U.tobytes(), [memfd(PAGE)],
     ),
     "two descriptors": lambda client: (
-        front(16, SEGMENT) + client.sealed(client.run_header(U), U.tobytes()), [memfd(PAGE), memfd(PAGE)],
+        front(16, MEMFD) + client.sealed(client.run_header(U), U.tobytes()), [memfd(PAGE), memfd(PAGE)],
     ),
     "a segment without a descriptor": lambda client: (
-        front(16, SEGMENT) + client.sealed(client.run_header(U), U.tobytes()), [],
+        front(16, MEMFD) + client.sealed(client.run_header(U), U.tobytes()), [],
     ),
 }  # fmt: skip
 
@@ -279,13 +279,13 @@ WITHOUT: dict[str, tuple[Callable[[UnixPage], tuple[bytes, list[int]]], int]] = 
         lambda client: (front(16, SLOT) + client.sealed(client.run_header(U), b"") + bytes(16), []), 4,
     ),
     "a segment that ends too early": (
-        lambda client: (front(16, SEGMENT) + client.sealed(client.run_header(U), b""), [memfd(15)]), 4,
+        lambda client: (front(16, MEMFD) + client.sealed(client.run_header(U), b""), [memfd(15)]), 4,
     ),
     "a pipe as a segment": (
-        lambda client: (front(16, SEGMENT) + client.sealed(client.run_header(U), b""), [os.pipe()[0]]), 4,
+        lambda client: (front(16, MEMFD) + client.sealed(client.run_header(U), b""), [os.pipe()[0]]), 4,
     ),
     "more than may be sent": (
-        lambda client: (front(1 << 40, SEGMENT) + client.sealed(client.run_header(U), b""), [memfd(16)]), 9,
+        lambda client: (front(1 << 40, MEMFD) + client.sealed(client.run_header(U), b""), [memfd(16)]), 9,
     ),
 }  # fmt: skip
 
@@ -314,7 +314,7 @@ def test_no_slot_without_a_ring(address: str) -> None:
         assert code_of(client.reply) == wire.E_MALFORMED
 
 
-@pytest.mark.parametrize("place", [INLINE, SLOT, SEGMENT])
+@pytest.mark.parametrize("place", [INLINE, SLOT, MEMFD])
 def test_checksums_that_a_server_insists_on(address: str, place: int) -> None:
     with served(Toy(), address, checksums=True), UnixPage(address) as client:
         assert client.hello(checksums=False, slot_bytes=PAGE)["checksums"]
@@ -398,11 +398,11 @@ LIES: dict[str, tuple[Callable[[bytes], tuple[bytes, list[int]]], type[Exception
         ProtocolError, "there is no slot with a payload of 4097 bytes",
     ),
     "a segment too short": (
-        lambda packet: (front(9, SEGMENT) + wire.pack_data(reply_to(packet))[0], [memfd(8)]),
+        lambda packet: (front(9, MEMFD) + wire.pack_data(reply_to(packet))[0], [memfd(8)]),
         ProtocolError, "a payload of 9 bytes ends after 8",
     ),
     "larger than it said": (
-        lambda packet: (front(1 << 30, SEGMENT) + wire.pack_data(reply_to(packet))[0], [memfd(8)]),
+        lambda packet: (front(1 << 30, MEMFD) + wire.pack_data(reply_to(packet))[0], [memfd(8)]),
         ProtocolError, "a payload of 1073741824 bytes; at most 1048576 are taken",
     ),
     "gone": (lambda _: (b"", []), DeviceDisconnected, "the device has gone"),

@@ -17,7 +17,7 @@ import numpy as np
 from reservoir_hw.testing.protocol import codec as wire
 from reservoir_hw.testing.protocol.codec import Header
 
-INLINE, SLOT, SEGMENT = range(3)
+INLINE, SLOT, MEMFD = range(3)
 LARGEST_INLINE = 65_440
 PATIENCE_S = 5.0
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
@@ -128,7 +128,7 @@ class UnixPage:
         assert packet[:16] == front(length, place)
         header, crc = wire.unpack_header(packet[16:96])
         self.places.append(place)
-        assert len(descriptors) == (place == SEGMENT)
+        assert len(descriptors) == (place == MEMFD)
         if place == INLINE:
             payload = packet[96:]
             assert len(payload) == length <= LARGEST_INLINE

@@ -22,7 +22,7 @@ from reservoir_hw.drivers.error_codes import Code, Refusal
 from reservoir_hw.drivers.zeromq.addresses import check_free
 from reservoir_hw.drivers.zeromq.frames import HEADER_BYTES, Header, Operation, check_payload, unpack_header
 from reservoir_hw.drivers.zeromq.links import Dealer, Gone, Message, Router, Terms
-from reservoir_hw.drivers.zeromq.ring import Ring, filled_segment, mapped, new_segment, read_segment
+from reservoir_hw.drivers.zeromq.ring import Ring, filled_memfd, mapped, new_segment, read_memfd
 
 LARGEST_PACKET = 1 << 16
 SLOT_BYTES = 1 << 21
@@ -35,7 +35,7 @@ INLINE_BYTES = 1 << 13
 MOST_CONNECTIONS = 64
 LOOK_S = 0.1
 
-_INLINE, _SLOT, _SEGMENT = range(3)
+_INLINE, _SLOT, _MEMFD = range(3)
 _PLACE = struct.Struct("<QB3s")
 _CHECKSUM = struct.Struct("<I")
 _FRONT_BYTES = _PLACE.size + _CHECKSUM.size
@@ -61,7 +61,7 @@ def _unpack_front(front: bytes) -> tuple[int, int]:
     length, place, unused = _PLACE.unpack_from(front)
     if google_crc32c.value(front[: _PLACE.size]) != _CHECKSUM.unpack_from(front, _PLACE.size)[0]:
         raise ProtocolError("the packet was damaged on its way (the checksum of its first bytes is wrong)")
-    if place > _SEGMENT or any(unused):
+    if place > _MEMFD or any(unused):
         raise ProtocolError(f"the packet begins with {front[: _PLACE.size]!r}: there is no place {place}")
     return length, place
 
@@ -90,7 +90,7 @@ class Packet(Message):
             raise ProtocolError(f"a packet begins with {_PAYLOAD_AT} bytes, this has {len(packet)}")
         self._size, self._place = _unpack_front(packet[:_FRONT_BYTES].tobytes())
         header, crc = unpack_header(packet[_FRONT_BYTES:_PAYLOAD_AT].tobytes())
-        if descriptors != (self._place == _SEGMENT) and not (header.operation == Operation.ATTACH and descriptors == 1):
+        if descriptors != (self._place == _MEMFD) and not (header.operation == Operation.ATTACH and descriptors == 1):
             raise ProtocolError(f"a packet with a payload at place {self._place} came with {descriptors} descriptors")
         return header, crc
 
@@ -105,8 +105,8 @@ class Packet(Message):
                 raise Refusal(Code.MALFORMED, f"a payload of {size} bytes was announced, {len(payload)} came")
         elif len(self._packet) != _PAYLOAD_AT:
             raise Refusal(Code.MALFORMED, "a payload that lies elsewhere was announced, but the packet goes on")
-        elif self._place == _SEGMENT:
-            payload = read_segment(end.descriptors[0], size)
+        elif self._place == _MEMFD:
+            payload = read_memfd(end.descriptors[0], size)
         else:
             slot = end.incoming(header.request)
             if slot is None or size > len(slot):
@@ -165,7 +165,7 @@ class _End:
         """Send a data message; raises `BlockingIOError` and `Gone`. `slot` is None if its slot cannot be used."""
         size = len(payload) if isinstance(payload, bytes) else payload.nbytes
         parts: list[Any] = [_front(size, _INLINE), header]
-        segment = None
+        own = None
         if slot is not None and INLINE_BYTES < size <= len(slot):
             parts[0] = _front(size, _SLOT)
             content = np.frombuffer(payload, np.uint8)
@@ -174,8 +174,8 @@ class _End:
         elif size <= _LARGEST_INLINE:
             parts.append(payload)
         else:
-            parts[0] = _front(size, _SEGMENT)
-            descriptor = segment = filled_segment(payload)
+            parts[0] = _front(size, _MEMFD)
+            descriptor = own = filled_memfd(payload)
         extra = [] if descriptor is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(descriptor))]
         try:
             connection.sendmsg(parts, extra, flags)
@@ -184,8 +184,8 @@ class _End:
         except OSError as error:
             raise Gone(connection) from error
         finally:
-            if segment is not None:
-                os.close(segment)
+            if own is not None:
+                os.close(own)
 
     def _drop_descriptors(self) -> None:
         while self.descriptors:
@@ -294,7 +294,7 @@ class UnixDealer(_End, Dealer):
         self._socket.close()
         if self._segment is not None:
             os.close(self._segment)
-            self._segment = None
+            self._own = None
 
     def _check_user(self, device: str) -> None:
         user = _user_of(self._socket)

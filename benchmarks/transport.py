@@ -295,7 +295,7 @@ def main() -> None:
     print("case  transport        checksums")
     for case, make, rounds, times in (
         ("step", step_case, 6 if arguments.quick else 30, 300),
-        ("run", run_case, 4 if arguments.quick else 15, 1),
+        ("run", run_case, 3 if arguments.quick else 12, 3),
     ):
         with tempfile.TemporaryDirectory(prefix="rhw") as folder, contextlib.ExitStack() as held:
             addresses = {

@@ -42,6 +42,8 @@ _FRONT_BYTES = _PLACE.size + _CHECKSUM.size
 _PAYLOAD_AT = _FRONT_BYTES + HEADER_BYTES
 _LARGEST_INLINE = LARGEST_PACKET - _PAYLOAD_AT
 _ONE_DESCRIPTOR = socket.CMSG_SPACE(4)
+# As numbers: operators of enumerations take microseconds.
+_NO_WAIT, _NO_SIGNAL = int(socket.MSG_DONTWAIT), int(socket.MSG_NOSIGNAL)
 _CLOSE_ON_EXEC, _CUT = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 _DESCRIPTOR = struct.Struct("i")
 _CREDENTIALS = struct.Struct("iII")
@@ -178,7 +180,7 @@ class _End:
             descriptor = own = filled_memfd(payload)
         extra = [] if descriptor is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(descriptor))]
         try:
-            connection.sendmsg(parts, extra, flags)
+            connection.sendmsg(parts, extra, _NO_SIGNAL | flags)
         except BlockingIOError:
             raise
         except OSError as error:
@@ -276,7 +278,7 @@ class UnixDealer(_End, Dealer):
     def send_control(self, frame: bytes) -> None:
         """A control message; it is lost if nobody takes it."""
         try:
-            self._socket.send(frame)
+            self._socket.send(frame, _NO_SIGNAL)
         except BlockingIOError:
             pass
         except OSError as error:
@@ -340,7 +342,7 @@ class UnixRouter(_End, Router):
         connection = self._connections.get(ready[0][0]) if ready else None
         try:
             if connection is not None:
-                return self._take(connection, connection, socket.MSG_DONTWAIT, waited=waited)
+                return self._take(connection, connection, _NO_WAIT, waited=waited)
             if ready:
                 self._accept()
         except Gone:
@@ -383,7 +385,7 @@ class UnixRouter(_End, Router):
         until = time.monotonic() + self._patience_s
         while True:
             try:
-                self._put(peer, header, payload, slot, socket.MSG_DONTWAIT)
+                self._put(peer, header, payload, slot, _NO_WAIT)
                 return
             except BlockingIOError as error:
                 if not _ready(peer, select.POLLOUT, until - time.monotonic()):
@@ -394,10 +396,10 @@ class UnixRouter(_End, Router):
         assert isinstance(peer, socket.socket)
         with contextlib.suppress(Gone, OSError):
             if len(frames) == 1:
-                peer.send(frames[0], socket.MSG_DONTWAIT)
+                peer.send(frames[0], _NO_SIGNAL | _NO_WAIT)
             else:
                 header, payload = frames
-                self._put(peer, header, payload, None, socket.MSG_DONTWAIT)
+                self._put(peer, header, payload, None, _NO_WAIT)
 
     def hurry(self) -> None:
         """From now on `send` waits for nobody."""

@@ -11,7 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import zmq
+
 from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.drivers.zeromq.links import Dealer
+from reservoir_hw.drivers.zeromq.sockets import ZmqDealer
 from reservoir_hw.serving import Server
 
 
@@ -59,3 +63,9 @@ def served(reservoir: Reservoir, address: str, **options: Any) -> Iterator[Serve
         thread.join()
     if ended:
         raise ended[0]
+
+
+def socket_of(dealer: Dealer) -> zmq.Socket[bytes]:
+    """The socket of ZeroMQ at the client's end, for what no client does."""
+    assert isinstance(dealer, ZmqDealer)
+    return dealer.socket

@@ -325,7 +325,7 @@ def test_checksums_that_a_server_insists_on(address: str, place: int) -> None:
         packed = client.sealed(header, u.tobytes())
         damaged = bytearray(u.tobytes())
         damaged[5] ^= 4
-        client.sealed = lambda *_: packed
+        client.sealed = lambda header, payload: packed
         client.put(header, bytes(damaged), place)
         assert code_of(client.reply) == wire.E_CHECKSUM
 

@@ -64,11 +64,11 @@ class UnixProxy:
         self._thread.join()
         for side in self._sides():
             side.socket.close()
-        for listener, (front, _) in zip(self._listeners, self._places.values(), strict=True):
+        for listener, places in zip(self._listeners, self._places.values(), strict=True):
             listener.close()
-            os.unlink(front)
-        for _, _, _, _, descriptors in self._waiting:
-            _close(descriptors)
+            os.unlink(places[0])
+        for entry in self._waiting:
+            _close(entry[-1])
         self._selector.close()
 
     # ---- the thread -----------------------------------------------------------------------------
@@ -85,8 +85,7 @@ class UnixProxy:
                 else:
                     self._accept(key.fileobj, key.data)
             while self._waiting and self._waiting[0][0] <= time.monotonic():
-                _, _, side, packet, descriptors = heapq.heappop(self._waiting)
-                self._deliver(side, packet, descriptors)
+                self._deliver(*heapq.heappop(self._waiting)[2:])
 
     def _sides(self) -> list[Side]:
         return [key.data for key in self._selector.get_map().values() if isinstance(key.data, Side)]

@@ -33,7 +33,7 @@ def serve(
     ] = None,
     *,
     bind: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="tcp://host:port, or ipc://path for this host alone.")
+        str, typer.Option(metavar="ADDRESS", help="tcp://host:port, or ipc://path or unix://path for this host.")
     ] = "tcp://127.0.0.1:5555",
     control: Annotated[
         str | None,
@@ -54,6 +54,9 @@ def serve(
     ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen to other hosts without keys: anybody may drive the device.")
+    ] = False,
+    checksums: Annotated[
+        bool, typer.Option("--checksums", help="Payloads have checksums at a unix address, too.")
     ] = False,
     chaos: Annotated[
         Path | None, typer.Option(metavar="FAULTS", help="Damage the traffic as this YAML file says, to test clients.")
@@ -115,7 +118,10 @@ def serve(
     allowed = None if secret_key is None or clients is None else Allowed.from_files(secret_key, clients)
     largest = _bytes(max_message)
     reachable: dict[str, Any] = {"allowed": allowed, "insecure": insecure}
-    options: dict[str, Any] = {"lease_s": lease, "credits": credits, "max_frame_bytes": largest, "watchdog_s": watchdog}
+    options: dict[str, Any] = {
+        "lease_s": lease, "credits": credits, "max_frame_bytes": largest, "watchdog_s": watchdog,
+        "checksums": checksums,
+    }  # fmt: skip
     reservoirs = reservoirs_from_file(file, set=set_ or [], inputs=inputs)
     if len(reservoirs) > 1:
         if control is not None or chaos is not None:

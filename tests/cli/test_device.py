@@ -45,9 +45,9 @@ def call(*arguments: object) -> Any:
     return CliRunner().invoke(app, ["device", *map(str, arguments)])
 
 
-@pytest.fixture
-def address() -> Iterator[str]:
-    with ipc_address() as address:
+@pytest.fixture(params=["ipc", "unix"])
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
+    with ipc_address(request.param) as address:
         yield address
 
 

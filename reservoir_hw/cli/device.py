@@ -82,8 +82,12 @@ def memory(
 def find(
     addresses: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ADDRESS]...", help="Of VISA (TCPIP::…), or of served devices (tcp://…)."),
+        typer.Argument(metavar="[ADDRESS]...", help="Of VISA (TCPIP::…), served devices (tcp://…), serial ports."),
     ] = None,
+    serial: Annotated[
+        bool, typer.Option("--serial", help="Ask all serial ports of this computer, not only those given.")
+    ] = False,
+    baud: Annotated[int, typer.Option(metavar="N", min=1, help="Rate at which serial ports are asked.")] = 115200,
     library: Annotated[
         str, typer.Option(metavar="NAME", help='VISA library: @py, or "" for that of a vendor.')
     ] = "@py",
@@ -94,15 +98,21 @@ def find(
 
     For each there is a part of a reservoir file. Served devices, and instruments on raw sockets, are found by their
     addresses alone. Exits with 3 if nobody answers at an address that was given.
+
+    A serial port that is given, or any with --serial, is asked as a board of docs/serial-protocol.md. Mind what is
+    behind it: some boards begin anew when their port is opened, and an instrument may take the question for something
+    else. Without --serial the ports are listed and nothing is sent.
     """
     from reservoir_hw.experiment.devices import find as finding
 
+    if addresses and serial:
+        raise typer.BadParameter("--serial asks all serial ports, and addresses say whom to ask: give one of the two")
     with own_stdout(json):
         if addresses:
             remarks = []
-            found = [finding.ask(address, library=library, timeout_s=timeout) for address in addresses]
+            found = [finding.ask(one, library=library, baud=baud, timeout_s=timeout) for one in addresses]
         else:
-            found, remarks = finding.look_around(library=library, timeout_s=timeout)
+            found, remarks = finding.look_around(library=library, ask_ports=serial, baud=baud, timeout_s=timeout)
     if json:
         print_json([asdict(one) for one in found])
     else:

@@ -19,6 +19,7 @@ import pytest
 import typer
 from ruamel.yaml import YAML
 from serial.tools import list_ports
+from serial.tools.list_ports_common import ListPortInfo
 from served import ipc_address, served
 from toys import Toy
 from typer.testing import CliRunner
@@ -27,8 +28,10 @@ from reservoir_hw.backends.visa.reservoir import VisaConfig
 from reservoir_hw.cli import device
 from reservoir_hw.cli.errors import CommandGroup
 from reservoir_hw.core.configuration import Document, validate
+from reservoir_hw.core.reservoir_config import open_reservoir
 from reservoir_hw.core.spec import Identity
 from reservoir_hw.drivers.zeromq.security import read_pair, read_public
+from reservoir_hw.emulators.board.emulated import emulated_board
 from reservoir_hw.emulators.dialects import DIALECTS
 from reservoir_hw.emulators.lab import virtual_lab
 from reservoir_hw.experiment.devices.info import look_at
@@ -228,6 +231,34 @@ def test_who_answers_at_an_address_and_what_to_write_for_it(address: str) -> Non
         assert said in one["problem"]
         assert one["snippet"] == ""
     assert call("find", "lab").exit_code == 2
+
+
+def test_a_board_at_a_serial_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A board that is there, and a line whose other end says nothing.
+    with emulated_board(7, 2, link=tmp_path / "board") as line, serial_line(b"") as silent:
+        nobody = silent.removeprefix("ASRL").removesuffix("::INSTR")
+        done = call("find", line.port, nobody, "/dev/nowhere", "--timeout", 0.3)
+        assert done.exit_code == 3
+        shown = f"{line.port} (serial): reservoir_hw virtual nodes emulated 1, 2 inputs, 7 nodes\n    kind: serial\n"
+        assert shown in done.stdout
+        found = json.loads(call("find", line.port, "--json").stdout)
+        snippet = YAML(typ="safe", pure=True).load(found[0]["snippet"])
+        assert snippet == {"kind": "serial", "port": line.port, "baud": 115200}
+        with open_reservoir(snippet) as reservoir:
+            assert reservoir.run(np.zeros((1, 3, 2))).shape == (1, 3, 7)
+            # Who has it is not disturbed.
+            assert "in use by" in call("find", line.port).stdout
+            assert reservoir.run(np.zeros((1, 3, 2))).shape == (1, 3, 7)
+
+        # All that this computer has: without --serial nothing is sent to them.
+        monkeypatch.setattr(list_ports, "comports", lambda: [ListPortInfo(line.port), ListPortInfo(nobody)])
+        listed = json.loads(call("find", "--json", "--library", "@nowhere").stdout)
+        assert [one["snippet"].split(":")[0] for one in listed] == ["aux", "aux"]
+        assert line.board.sessions == 1
+        asked = json.loads(call("find", "--serial", "--timeout", 0.3, "--json", "--library", "@nowhere").stdout)
+        assert asked[0] == found[0]
+        assert "nobody answers" in asked[1]["problem"]
+        assert call("find", "--serial", line.port).exit_code == 2
 
 
 SHELF = """

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define CODEC_TABLES
 #include "codec.h"
 
 /* In two's complement; the server itself writes none. */

@@ -473,13 +473,20 @@ def test_the_firmware_is_built_as_its_makefile_says(tmp_path: Path) -> None:
         pytest.skip("there is no C compiler or no make")
     folder = tmp_path / "hardware" / "board_serial"
     shutil.copytree(FIRMWARE.parent, folder.parent)
-    done = subprocess.run(["make", "board_pty", "size"], cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["make", "CFLAGS=-Os -Werror", "build/board_pty", "build/fuzz", "size"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    wrong = subprocess.run([folder / "board_pty", "--no"], capture_output=True, text=True, check=False)
+    program = folder / "build" / "board_pty"
+    wrong = subprocess.run([program, "--no"], capture_output=True, text=True, check=False)
     assert (wrong.returncode, wrong.stderr) == (2, "usage: board_pty [--link PATH] [--log FILE]\n")
     for options, said in ((["--link", folder], "File exists"), (["--log", "/nowhere/log"], "/nowhere/log: No such")):
-        wrong = subprocess.run([folder / "board_pty", *options], capture_output=True, text=True, check=False)
+        wrong = subprocess.run([program, *options], capture_output=True, text=True, check=False)
         assert wrong.returncode == 1
         assert said in wrong.stderr
 

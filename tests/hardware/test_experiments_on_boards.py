@@ -80,3 +80,9 @@ def test_the_same_harvest(server: Path, tmp_path: Path) -> None:
 def test_it_does_what_it_declares(server: Path) -> None:
     said = call("conform", server)
     assert "24 passed, 7 unverified, 2 not offered" in said
+
+
+@pytest.mark.parametrize("server", [1], indirect=True)
+def test_it_keeps_the_rules_of_the_page(server: Path) -> None:
+    said = call("serve", "--check", server.read_text().split()[-1])
+    assert "150 held, 0 broken, 16 not offered" in said

@@ -21,6 +21,8 @@ _ROLES: list[tuple[str, type[GeneratorConfig] | type[DigitizerConfig], str, str]
     ("generator", GeneratorConfig, "outputs", "{1: {range_v: [-1, 1], load_ohm: 50}}"),
     ("digitizer", DigitizerConfig, "inputs", "{1: {range_v: [-1, 1]}}"),
 ]
+# /dev/ttyACM0, COM5, socket://host:port: ports of pyserial.
+_PORT = re.compile(r"[./]|COM\d+$|(socket|rfc2217)://")
 _AUXILIARY = """\
 aux:
   NAME:
@@ -42,26 +44,32 @@ class Found:
     snippet: str = ""
 
 
-def ask(address: str, *, library: str = "@py", timeout_s: float = 2.0) -> Found:
-    """Who answers at an address, `tcp://…` or `ipc://…` of a served device, or `…::…` of VISA.
+def ask(address: str, *, library: str = "@py", baud: int = 115200, timeout_s: float = 2.0) -> Found:
+    """Who answers at an address: `tcp://…` or `ipc://…` of a served device, `…::…` of VISA, or a serial port.
 
-    Who has a served device keeps it. Raises `ConfigurationError` for an address of neither form.
+    A serial port is asked as a board of docs/serial-protocol.md. Who has a served device or a board keeps it. Raises
+    `ConfigurationError` for an address of no such form.
     """
+    if _PORT.match(address):
+        return _board(address, baud, timeout_s)
     if "://" in address:
         return _served(address_to_connect(address), timeout_s)
     if "::" in address:
         return _instrument(address, library, timeout_s)
     raise ConfigurationError(
-        f"{address!r} is neither the address of a served device (tcp://host:port) nor one of VISA "
-        "(TCPIP::192.168.1.5::5025::SOCKET, USB0::0x2A8D::0x1602::MY1::INSTR)"
+        f"{address!r} is neither the address of a served device (tcp://host:port), nor one of VISA "
+        "(TCPIP::192.168.1.5::5025::SOCKET, USB0::0x2A8D::0x1602::MY1::INSTR), nor a serial port (/dev/ttyACM0, COM5)"
     )
 
 
-def look_around(*, library: str = "@py", timeout_s: float = 2.0) -> tuple[list[Found], list[str]]:
-    """VISA resources that show themselves, which are asked, and serial ports, which are not. And what was not searched.
+def look_around(
+    *, library: str = "@py", ask_ports: bool = False, baud: int = 115200, timeout_s: float = 2.0
+) -> tuple[list[Found], list[str]]:
+    """VISA resources that show themselves, which are asked, and serial ports. And what was not searched.
 
-    A TCPIP instrument on a raw socket and a served device do not show themselves. Some boards begin anew when their
-    serial port is opened.
+    A TCPIP instrument on a raw socket and a served device do not show themselves. Serial ports are asked if `ask_ports`
+    is true: some boards begin anew when their port is opened, and what is no board may take the question for something
+    else.
     """
     found, remarks = [], []
     try:
@@ -70,7 +78,8 @@ def look_around(*, library: str = "@py", timeout_s: float = 2.0) -> tuple[list[F
     except MissingExtra as error:
         remarks.append(f"VISA: {error}")
     try:
-        found += _serial_ports()
+        ports = _serial_ports()
+        found += [_board(port.address, baud, timeout_s) if ask_ports else port for port in ports]
     except MissingExtra as error:
         remarks.append(f"serial ports: {error}")
     return found, remarks
@@ -106,6 +115,20 @@ def _serial_ports() -> list[Found]:
         )
         for port in list_ports.comports()
     ]
+
+
+def _board(port: str, baud: int, timeout_s: float) -> Found:
+    try:
+        from reservoir_hw.drivers.serial import board_at
+    except ImportError as error:
+        raise MissingExtra("boards need pyserial: pip install 'reservoir-hw[serial]'") from error
+    try:
+        board = board_at(port, baud=baud, timeout_s=timeout_s)
+    except ReservoirError as error:
+        return Found("serial", port, problem=str(error))
+    names = " ".join(name for name in (board.vendor, board.model, board.serial, board.firmware) if name)
+    identity = f"{names}, {board.inputs} inputs, {board.nodes} nodes"
+    return Found("serial", port, identity, snippet=f"kind: serial\nport: {port}\nbaud: {baud}\n")
 
 
 def _instrument(address: str, library: str, timeout_s: float) -> Found:

@@ -1,8 +1,8 @@
 /* The bytes of docs/protocol.md: checksums, headers of data messages, msgpack, control frames, named arrays.
  *
  * Header-only C99, without memory of its own. Readers never leave the bytes that they were given, and take no more
- * steps than there are bytes. Writers stop at the end of their room, and say so. A source file that includes it calls
- * `crc32c_begin` before it computes checksums.
+ * steps than there are bytes. Writers stop at the end of their room, and say so. One source file defines CODEC_TABLES
+ * before it includes this one, and calls `crc32c_begin` before anything else.
  */
 #ifndef CODEC_H
 #define CODEC_H
@@ -76,9 +76,13 @@ static inline size_t dtype_bytes(int dtype)
     return dtype >= 0 && dtype <= DTYPE_INT8 ? size[dtype] : 0;
 }
 
-/* ---- CRC-32C (Castagnoli), eight bytes at a time (Kounavis and Berry 2005) ---------------------------------------- */
+/* ---- CRC-32C (Castagnoli), eight bytes at a time (Kounavis and Berry 2005) --------------------------------------- */
 
-static uint32_t crc32c_tables[8][256];
+#ifdef CODEC_TABLES
+uint32_t crc32c_tables[8][256];
+#else
+extern uint32_t crc32c_tables[8][256];
+#endif
 
 static inline void crc32c_begin(void)
 {
@@ -417,6 +421,34 @@ static inline void write_bin(writer *w, bytes content)
     else
         write_size(w, 0, 0, 0xC5, content.size);
     write_raw(w, content.data, content.size);
+}
+
+/* Entries of a map. A text that is NULL is nil. */
+static inline void entry_int(writer *w, const char *name, uint64_t number)
+{
+    write_text(w, name);
+    write_int(w, number);
+}
+
+static inline void entry_bool(writer *w, const char *name, int value)
+{
+    write_text(w, name);
+    write_bool(w, value);
+}
+
+static inline void entry_double(writer *w, const char *name, double number)
+{
+    write_text(w, name);
+    write_double(w, number);
+}
+
+static inline void entry_text(writer *w, const char *name, const char *text)
+{
+    write_text(w, name);
+    if (text)
+        write_text(w, text);
+    else
+        write_nil(w);
 }
 
 /* ---- control frames ----------------------------------------------------------------------------------------------- */

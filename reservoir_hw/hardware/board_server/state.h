@@ -1,0 +1,69 @@
+/* What the parts of a session share: session.c, control.c and operations.c. */
+#ifndef STATE_H
+#define STATE_H
+
+#include <pthread.h>
+
+#include "session.h"
+
+#define NONCE_BYTES 16
+#define HOLDER_BYTES 240
+#define PEER_BYTES 256
+/* Of an error without its states. */
+#define ERROR_BYTES 1024
+
+struct session {
+    terms t;
+    char device[WHY_BYTES]; /* its name, for people */
+    double started;
+
+    pthread_mutex_t guard; /* of all up to the next comment */
+    uint64_t number;       /* the session that has the device, 0: none */
+    uint8_t nonce[NONCE_BYTES];
+    char holder[HOLDER_BYTES];
+    double heard;
+    uint64_t received, finished, cancelled;
+    struct { uint64_t request; uint8_t operation; double since; } busy; /* request 0: with nothing */
+    char problem[WHY_BYTES];
+    int stopping, over;
+    uint64_t clients, requests, errors, repeated, damaged, foreign, expired_leases, safe_states, steps;
+
+    /* Of the thread that drives the device: */
+    declaration d;
+    uint64_t attached, expected; /* the session that it is open for, and the number of its next request */
+    uint8_t peer[PEER_BYTES];
+    size_t peer_size;
+    int opened, attended, lost; /* not safe; ATTACH went well; the state is not known */
+    uint64_t step;
+    uint32_t batch, done; /* `done` steps of the RUN at hand have states in `outputs` */
+    int check_inputs;
+    uint8_t *inputs, *outputs, *kept, *given; /* two frames, and two states of the largest batch */
+    char why[WHY_BYTES];
+};
+
+/* Writes why into s->why; returns the code. */
+int refuse(session *s, int code, const char *format, ...);
+/* A line for the log. */
+void say(const session *s, const char *format, ...);
+/* Makes a text that others may print: no control characters, and UTF-8. */
+void clean(char *text);
+const char *name_of(int operation);
+
+/* With the guard held: something of session `number` came at this time; whether it holds the device. */
+int heard(session *s, uint64_t number, double at);
+
+/* Does what a request asks for: `answer` and `w` get the reply. 0, or the code of an error with its text in s->why. */
+int attend(session *s, const header *h, bytes payload, header *answer, writer *w);
+/* The safe state, if the device is open. */
+void release(session *s);
+
+/* ATTACH's answer. */
+void declare(writer *w, const declaration *d);
+/* NULL, or what is wrong with a declaration. */
+const char *nonsense_in(const declaration *d, size_t max_frame_bytes);
+/* Whether requests that fit one fit the other. */
+int has_sizes_of(const declaration *a, const declaration *b);
+/* Whether a number of the inputs' dtype can be one that the device does not take. */
+int must_check_inputs(const declaration *d);
+
+#endif

@@ -14,6 +14,7 @@ import typer
 
 from reservoir_hw.cli.options import InputsOption, SetOption
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.files import must_be_writable
 from reservoir_hw.core.interrupts import StopOnSignals
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def _check(address: str, control: str | None, junit: Path | None, *, as_json: bo
         raise MissingExtra("looking at a server needs pyzmq: pip install 'reservoir-hw[zmq]'") from error
     if junit is not None:
         # Before the device is driven: what is found must have a place.
-        junit.open("a").close()
+        must_be_writable(junit, "the JUnit XML")
 
     def say(device: Device) -> None:
         try:
@@ -184,7 +185,8 @@ def _check(address: str, control: str | None, junit: Path | None, *, as_json: bo
         typer.echo(f"Looking at {device.address}: {len(RULES)} rules{told}.", err=True)
 
     columns = (MofNCompleteColumn(), BarColumn(20), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         work = bar.add_task("", total=len(RULES))
         report = check(
             address,

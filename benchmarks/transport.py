@@ -3,7 +3,8 @@
     python benchmarks/transport.py [--quick] [--json FILE]
 
 *Step*: one step of 256 float32 inputs and 256 nodes, 1 kB each way, on a device that does nothing, against a DEALER and
-a ROUTER that exchange frames of the same sizes.
+a ROUTER that exchange frames of the same sizes. *Wire alone* is the same exchange by the sockets of the protocol, with
+headers and checksums packed and looked at, but without a reservoir at either end.
 *Run*: 100,000 steps of 512 nodes in one `run` into a given array, 205 MB in blocks of 2 MiB with 4 under way, against
 bare sockets that send the same frames and copy the answers into a given array.
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import statistics
 import subprocess
@@ -23,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +34,8 @@ import zmq
 
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import open_reservoir
+from reservoir_hw.drivers.zeromq.frames import Header, Operation, array_of, pack_header
+from reservoir_hw.drivers.zeromq.transports import dealers
 
 WIDTH = 256
 NODES = 512
@@ -42,6 +47,8 @@ QUANTITIES = {"step": ("µs", 1e6), "run": ("ms", 1e3)}
 # What a contestant is measured beside, and the goals: at most, or at least, so many times the speed or the time of it.
 GOALS = {
     ("step", "tcp"): ("bare tcp", "time at most", 1.3),
+    ("step", "tcp, wire alone"): ("bare tcp", None, None),
+    ("step", "unix, wire alone"): ("bare ipc", None, None),
     ("step", "ipc"): ("bare ipc", None, None),
     ("step", "unix"): ("bare ipc", "time at most", 0.4),
     ("step", "unix, checksums"): ("bare ipc", None, None),
@@ -125,25 +132,48 @@ def step_case(addresses: dict[str, str], held: contextlib.ExitStack) -> list[Con
     u: Any = np.random.default_rng(1).uniform(-1, 1, (1, WIDTH)).astype(np.float32)
     contestants = []
     for name, address in addresses.items():
-        if name.startswith("bare"):
-            pid = held.enter_context(peer("bare", address, WIDTH, WIDTH))
-            socket = bare_socket(address, held)
-
-            def call(socket: zmq.Socket[bytes] = socket) -> Any:
-                socket.send_multipart([head(1), u])
-                return np.frombuffer(socket.recv_multipart()[1], np.float32)[None]
-
+        who = "bare" if name.startswith("bare") else "wire" if name.endswith("wire alone") else "ours"
+        pid = held.enter_context(peer(who, address, WIDTH, WIDTH))
+        call: Callable[[], Any]
+        if who == "bare":
+            call = partial(bare_step, bare_socket(address, held), u)
+        elif who == "wire":
+            call = wire_call(address, u[:, None], held)
         else:
-            pid = held.enter_context(peer("ours", address, WIDTH, WIDTH))
-            device = held.enter_context(opened(address, name))
-
-            def call(device: Reservoir = device) -> Any:
-                return device.step(u)
-
+            call = partial(held.enter_context(opened(address, name)).step, u)
         if not np.array_equal(call(), expected(WIDTH)[:, 0]):
             raise RuntimeError(f"{name}: the states that came are not those of the device")
         contestants.append(Contestant(name, call, pid))
     return contestants
+
+
+def bare_step(socket: zmq.Socket[bytes], u: Any) -> np.ndarray:
+    """An exchange of frames of the same sizes."""
+    socket.send_multipart([head(1), u])
+    return np.frombuffer(socket.recv_multipart()[1], np.float32)[None]
+
+
+def wire_call(address: str, u: np.ndarray, held: contextlib.ExitStack) -> Callable[[], np.ndarray]:
+    """An exchange of a request and a reply, into a given array."""
+    (dealer,) = dealers(held, [address], 20.0)
+    dealer.reach(address)
+    checksums = not address.startswith("unix")
+    dealer.agree({"checksums": checksums, "slot_bytes": 0, "credits": 8, "max_frame_bytes": 1 << 28})
+    states, requests = np.empty(u.shape, np.float32), itertools.count(1)
+
+    def call() -> np.ndarray:
+        request = next(requests)
+        header = Header(Operation.RUN, 5, request, step=request, batch=1, steps=1, width=WIDTH, dtype=1)
+        dealer.send(pack_header(header, u, checksums=checksums), u, request, request - 1)
+        while True:
+            with contextlib.suppress(TimeoutError):
+                message = dealer.receive()
+                break
+        header, crc = message.header()
+        states[...] = array_of(header, message.payload(header, crc))
+        return states[:, 0]
+
+    return call
 
 
 def run_case(addresses: dict[str, str], held: contextlib.ExitStack) -> list[Contestant]:
@@ -153,29 +183,14 @@ def run_case(addresses: dict[str, str], held: contextlib.ExitStack) -> list[Cont
     right = expected(NODES)[:, :BLOCK]
     contestants = []
     for name, address in addresses.items():
-        if name.startswith("bare"):
-            pid = held.enter_context(peer("bare", address, 1, NODES))
-            socket = bare_socket(address, held)
-
-            def call(socket: zmq.Socket[bytes] = socket) -> None:
-                sent = 0
-                for first in range(0, STEPS, BLOCK):
-                    while sent < STEPS and sent < first + WINDOW * BLOCK:
-                        steps = min(BLOCK, STEPS - sent)
-                        socket.send_multipart([head(steps), u[0, sent : sent + steps]])
-                        sent += steps
-                    answer = socket.recv_multipart(copy=False)[1]
-                    steps = min(BLOCK, STEPS - first)
-                    out[0, first : first + steps] = np.frombuffer(answer.buffer, np.float32).reshape(steps, NODES)
-
+        who = "bare" if name.startswith("bare") else "ours"
+        pid = held.enter_context(peer(who, address, 1, NODES))
+        call: Callable[[], Any]
+        if who == "bare":
+            call = partial(bare_run, bare_socket(address, held), u, out)
         else:
-            pid = held.enter_context(peer("ours", address, 1, NODES))
             device = held.enter_context(opened(address, name, credits=WINDOW, chunk_steps=BLOCK))
-
-            def call(device: Reservoir = device) -> None:
-                device.reset(1)
-                device.run(u, out=out)
-
+            call = partial(run_from_rest, device, u, out)
         out[...] = 0
         call()
         for first in range(0, STEPS, BLOCK):
@@ -183,6 +198,26 @@ def run_case(addresses: dict[str, str], held: contextlib.ExitStack) -> list[Cont
                 raise RuntimeError(f"{name}: the states that came are not those of the device")
         contestants.append(Contestant(name, call, pid))
     return contestants
+
+
+def bare_run(socket: zmq.Socket[bytes], u: np.ndarray, out: np.ndarray) -> None:
+    """The same frames, `WINDOW` under way, into `out`."""
+    sent = 0
+    for first in range(0, STEPS, BLOCK):
+        while sent < STEPS and sent < first + WINDOW * BLOCK:
+            steps = min(BLOCK, STEPS - sent)
+            inputs: Any = u[0, sent : sent + steps]
+            socket.send_multipart([head(steps), inputs])
+            sent += steps
+        answer = socket.recv_multipart(copy=False)[1]
+        steps = min(BLOCK, STEPS - first)
+        out[0, first : first + steps] = np.frombuffer(answer.buffer, np.float32).reshape(steps, NODES)
+
+
+def run_from_rest(device: Reservoir, u: np.ndarray, out: np.ndarray) -> None:
+    """What is measured of ours."""
+    device.reset(1)
+    device.run(u, out=out)
 
 
 def expected(nodes: int) -> np.ndarray:
@@ -207,7 +242,7 @@ def rows_of(case: str, found: dict[str, Figures]) -> list[dict[str, Any]]:
         row: dict[str, Any] = {
             "case": case,
             "transport": name,
-            "checksums": not name.startswith("bare") and name != "unix",
+            "checksums": not name.startswith("bare") and name not in ("unix", "unix, wire alone"),
             "unit": unit,
             "median": factor * statistics.median(every),
             "p99": factor * every[int(0.99 * len(every))],
@@ -260,7 +295,7 @@ def main() -> None:
     print("case  transport        checksums")
     for case, make, rounds, times in (
         ("step", step_case, 6 if arguments.quick else 30, 300),
-        ("run", run_case, 4 if arguments.quick else 15, 1),
+        ("run", run_case, 3 if arguments.quick else 12, 3),
     ):
         with tempfile.TemporaryDirectory(prefix="rhw") as folder, contextlib.ExitStack() as held:
             addresses = {
@@ -271,6 +306,9 @@ def main() -> None:
                 "unix": f"unix://{folder}/unix",
                 "unix, checksums": f"unix://{folder}/checked",
             }
+            if case == "step":
+                addresses["tcp, wire alone"] = f"tcp://127.0.0.1:{PORT + 4}"
+                addresses["unix, wire alone"] = f"unix://{folder}/wire"
             for row in rows_of(case, contest(make(addresses, held), rounds, times)):
                 rows.append(row)
                 print(shown(row), flush=True)

@@ -7,6 +7,7 @@ import pty
 import select
 import struct
 import threading
+import time
 import tty
 from collections.abc import Callable
 from typing import Any, Self
@@ -53,6 +54,7 @@ class ScriptedBoard:
     def __init__(self, info: bytes | None = None, *, silent: bool = False) -> None:
         self.info = declared() if info is None else info
         self.silent = silent
+        self.deaf = False
         self.problem = ""
         self.seen: list[Frame] = []
         self.damaged = 0
@@ -62,9 +64,9 @@ class ScriptedBoard:
         self._inputs = inputs
         self._step = 0
         self._changes: dict[int, list[Change]] = {}
-        self._master, self._slave = pty.openpty()
-        tty.setraw(self._slave)
-        self.port = os.ttyname(self._slave)
+        self._master, self.slave = pty.openpty()
+        tty.setraw(self.slave)
+        self.port = os.ttyname(self.slave)
         self._stopping, self._thread = threading.Event(), threading.Thread(target=self._serve, daemon=True)
 
     def __enter__(self) -> Self:
@@ -73,7 +75,7 @@ class ScriptedBoard:
 
     def __exit__(self, *error: object) -> None:
         self.unplug()
-        os.close(self._slave)
+        os.close(self.slave)
 
     def change(self, operation: Operation, change: Change, after: int = 0) -> None:
         """Alter the answer to the next request of this kind, or the one that comes `after` so many."""
@@ -102,7 +104,8 @@ class ScriptedBoard:
     def _serve(self) -> None:
         buffer = b""
         while not self._stopping.is_set():
-            if not select.select([self._master], [], [], 0.005)[0]:
+            if self.deaf or not select.select([self._master], [], [], 0.005)[0]:
+                time.sleep(0.005 * self.deaf)
                 continue
             *frames, buffer = (buffer + os.read(self._master, 65536)).split(b"\0")
             for data in filter(None, frames):

@@ -11,7 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import zmq
+
 from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.drivers.zeromq.links import Dealer
+from reservoir_hw.drivers.zeromq.sockets import ZmqDealer
 from reservoir_hw.serving import Server
 
 
@@ -28,10 +32,10 @@ def free_address() -> str:
 
 
 @contextlib.contextmanager
-def ipc_address() -> Iterator[str]:
-    """An ipc address: the folders of pytest have paths that are too long for one."""
+def ipc_address(scheme: str = "ipc") -> Iterator[str]:
+    """An ipc address, or a unix one: the folders of pytest have paths that are too long for one."""
     with tempfile.TemporaryDirectory(prefix="rhw") as folder:
-        yield f"ipc://{Path(folder)}/device"
+        yield f"{scheme}://{Path(folder)}/device"
 
 
 @contextlib.contextmanager
@@ -59,3 +63,9 @@ def served(reservoir: Reservoir, address: str, **options: Any) -> Iterator[Serve
         thread.join()
     if ended:
         raise ended[0]
+
+
+def socket_of(dealer: Dealer) -> zmq.Socket[bytes]:
+    """The socket of ZeroMQ at the client's end, for what no client does."""
+    assert isinstance(dealer, ZmqDealer)
+    return dealer.socket

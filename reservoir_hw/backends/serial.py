@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import numpy as np
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, field_validator
 
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES
 from reservoir_hw.core.errors import (
@@ -29,9 +30,7 @@ class SerialConfig(ReservoirConfig):
     """A board on a serial line: a microcontroller, anything that speaks docs/serial-protocol.md."""
 
     kind: Literal["serial"]
-    port: str = Field(
-        min_length=1, description="/dev/ttyACM0, COM5, or a URL of pyserial: socket://host:port, rfc2217://host:port"
-    )
+    port: str = Field(min_length=1, description="/dev/ttyACM0, COM5, or a URL of pyserial: socket://host:port")
     baud: Annotated[PositiveInt, NO_INFLUENCE_ON_STATES] = Field(
         default=115200, description="bits a second, as the board has it; USB boards and sockets take any"
     )
@@ -44,6 +43,14 @@ class SerialConfig(ReservoirConfig):
         default=None, description="time steps in a frame; by default as many as the board takes"
     )
     reset: ResetPolicy | None = Field(default=None, description="in addition to the reset of the board itself")
+
+    @field_validator("port")
+    @classmethod
+    def _host_and_port(cls, port: str) -> str:
+        place = urlsplit(port)
+        if place.scheme == "socket" and not (place.hostname and place.port):
+            raise ValueError(f"{port} is not socket://host:port")
+        return port
 
     @property
     def kind_name(self) -> str:

@@ -82,7 +82,9 @@ def memory(
 def find(
     addresses: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ADDRESS]...", help="Of VISA (TCPIP::…), served devices (tcp://…), serial ports."),
+        typer.Argument(
+            metavar="[ADDRESS]...", help="Of VISA (TCPIP::…), served devices (tcp://…, unix://…), serial ports."
+        ),
     ] = None,
     serial: Annotated[
         bool, typer.Option("--serial", help="Ask all serial ports of this computer, not only those given.")

@@ -14,6 +14,7 @@ import typer
 
 from reservoir_hw.cli.options import InputsOption, SetOption
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.files import must_be_writable
 from reservoir_hw.core.interrupts import StopOnSignals
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def serve(
     ] = None,
     *,
     bind: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="tcp://host:port, or ipc://path for this host alone.")
+        str, typer.Option(metavar="ADDRESS", help="tcp://host:port, or ipc://path or unix://path for this host.")
     ] = "tcp://127.0.0.1:5555",
     control: Annotated[
         str | None,
@@ -53,6 +54,9 @@ def serve(
     ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen to other hosts without keys: anybody may drive the device.")
+    ] = False,
+    checksums: Annotated[
+        bool, typer.Option("--checksums", help="Payloads have checksums at a unix address, too.")
     ] = False,
     chaos: Annotated[
         Path | None, typer.Option(metavar="FAULTS", help="Damage the traffic as this YAML file says, to test clients.")
@@ -114,7 +118,10 @@ def serve(
     allowed = None if secret_key is None or clients is None else Allowed.from_files(secret_key, clients)
     largest = _bytes(max_message)
     reachable: dict[str, Any] = {"allowed": allowed, "insecure": insecure}
-    options: dict[str, Any] = {"lease_s": lease, "credits": credits, "max_frame_bytes": largest, "watchdog_s": watchdog}
+    options: dict[str, Any] = {
+        "lease_s": lease, "credits": credits, "max_frame_bytes": largest, "watchdog_s": watchdog,
+        "checksums": checksums,
+    }  # fmt: skip
     reservoirs = reservoirs_from_file(file, set=set_ or [], inputs=inputs)
     if len(reservoirs) > 1:
         if control is not None or chaos is not None:
@@ -174,7 +181,7 @@ def _check(address: str, control: str | None, junit: Path | None, *, as_json: bo
         raise MissingExtra("looking at a server needs pyzmq: pip install 'reservoir-hw[zmq]'") from error
     if junit is not None:
         # Before the device is driven: what is found must have a place.
-        junit.open("a").close()
+        must_be_writable(junit, "the JUnit XML")
 
     def say(device: Device) -> None:
         try:
@@ -184,7 +191,8 @@ def _check(address: str, control: str | None, junit: Path | None, *, as_json: bo
         typer.echo(f"Looking at {device.address}: {len(RULES)} rules{told}.", err=True)
 
     columns = (MofNCompleteColumn(), BarColumn(20), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         work = bar.add_task("", total=len(RULES))
         report = check(
             address,

@@ -44,6 +44,14 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
 
 
+def must_be_writable(path: str | os.PathLike[str], what: str) -> None:
+    """Raise `ConfigurationError` unless a file can be written there. It is made if there is none."""
+    try:
+        Path(path).open("a").close()
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {what} cannot be written there: {error.strerror}") from error
+
+
 def make_folder(path: Path) -> None:
     """A folder for results, with those above it. Raises `ConfigurationError` where that is not possible."""
     try:

@@ -148,7 +148,11 @@ class Live(Source):
             self._done(len(u))
             return np.asarray(self.reservoir.transition(u, x))
 
-        return lyapunov_from_transition(transition, inputs[:, self.washout :], begin, settle=self._short // 10)
+        spec, level = self.reservoir.spec, 0.0
+        if spec.output_bits is not None and spec.state_range is not None:
+            level = (spec.state_range[1] - spec.state_range[0]) / (2**spec.output_bits - 1)
+        driven = inputs[:, self.washout :]
+        return lyapunov_from_transition(transition, driven, begin, settle=self._short // 10, level=level)
 
     def lyapunov_from_replicas(self) -> LyapunovExponent:
         """From pairs of drives with the same inputs, after a past of the highest and one of the lowest input."""

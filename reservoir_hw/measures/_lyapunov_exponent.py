@@ -53,6 +53,7 @@ def lyapunov_from_transition(
     *,
     settle: int = 100,
     size: float | None = None,
+    level: float = 0.0,
     seed: int = 0,
     confidence: float = 0.95,
 ) -> LyapunovExponent:
@@ -73,6 +74,9 @@ def lyapunov_from_transition(
         First steps, which turn the difference into the direction that grows most, and do not count.
     size
         The distance, relative to the size of the state; by default the square root of the precision of `states`.
+    level
+        The smallest difference between two states of a node, where that is coarser than their dtype. The distance is
+        many levels, whatever `size` says.
 
     The interval is that of batch means over time of the mean over the trials. The exponent is minus infinity where
     nothing is left of a difference, as in a delay line. Raises `ShapeError`, `InputRangeError`, `ConfigurationError`.
@@ -86,16 +90,21 @@ def lyapunov_from_transition(
     if not 0 <= settle < u.shape[1]:
         raise ConfigurationError(f"settle is {settle}, but the inputs have {u.shape[1]} steps")
     relative = float(precision(given.dtype) ** 0.5) if size is None else size
+    # For each node the geometric mean of a level and the state: many levels, and still a small part of the state.
+    many_levels = math.sqrt(level * math.sqrt(np.mean(x**2)) * x.shape[1])
     if not relative > 0:
         raise ConfigurationError(f"size is {size}; it must be more than 0")
     direction = generator(seed, "measures/lyapunov").standard_normal(x.shape)
     direction /= np.linalg.norm(direction, axis=1, keepdims=True)
     growth = np.empty(u.shape[:2])
     for t in range(u.shape[1]):
-        distance = relative * np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-3)
+        distance = np.maximum(relative * np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-3), many_levels)
         beside = x + distance * direction
         # What was set is not exactly what was asked for: the device rounds.
-        distance = np.linalg.norm(beside.astype(given.dtype) - x.astype(given.dtype), axis=1, keepdims=True)
+        difference = beside.astype(given.dtype) - x.astype(given.dtype)
+        if level:
+            difference = level * (np.rint(beside / level) - np.rint(x / level))
+        distance = np.linalg.norm(difference, axis=1, keepdims=True)
         after = transition(np.concatenate([u[:, t], u[:, t]]), np.concatenate([x, beside])).astype(np.float64)
         x, apart = after[: len(u)], after[len(u) :] - after[: len(u)]
         length = np.linalg.norm(apart, axis=1, keepdims=True)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self
 
 import zmq
 
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.drivers.zeromq.addresses import checked_address, control_address
 from reservoir_hw.drivers.zeromq.security import Allowed, admit, check_guarded
 from reservoir_hw.drivers.zeromq.sockets import bind_router
@@ -69,6 +70,8 @@ class ChaosProxy:
                 checked_address(back_control or control_address(back)),
             ),
         }
+        if front.startswith("unix://"):
+            raise ConfigurationError(f"{front}: what passes through ZeroMQ is damaged; give a tcp or an ipc address")
         check_guarded([listening for listening, _ in self._addresses.values()], allowed, insecure=insecure)
         self._allowed = allowed
         self._max_frame_bytes = max_frame_bytes

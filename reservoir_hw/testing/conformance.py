@@ -12,6 +12,7 @@ import pytest
 
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.files import must_be_writable
 from reservoir_hw.core.hil import GROUPS
 from reservoir_hw.core.reservoir_config import ReservoirConfig, parse_reservoir
 from reservoir_hw.experiment.devices.reservoir_file import config_from_file
@@ -58,10 +59,7 @@ def conform(
     if seed < 0:
         raise ConfigurationError(f"seed is {seed}: give 0 or more")
     if junit is not None:
-        try:
-            Path(junit).open("a").close()
-        except OSError as error:
-            raise ConfigurationError(f"{junit}: the JUnit XML cannot be written there: {error.strerror}") from error
+        must_be_writable(junit, "the JUnit XML")
     collected.budget(None if budget is None else str(budget))
     if isinstance(config, Mapping):
         config = parse_reservoir(Document.from_mapping(config, "conform"))

@@ -65,9 +65,11 @@ def address(request: pytest.FixtureRequest) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture
-def ipc() -> Iterator[str]:
-    with ipc_address() as address:
+@pytest.fixture(params=["ipc", "unix"])
+def same_host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    # So that all payloads go through shared memory.
+    monkeypatch.setattr("reservoir_hw.drivers.zeromq.unix_sockets.INLINE_BYTES", 0)
+    with ipc_address(request.param) as address:
         yield address
 
 
@@ -127,23 +129,27 @@ def test_the_states_of_a_noisy_device_are_those_of_the_local_one(address: str, k
 
 @pytest.mark.parametrize("chunk_steps", [1, 7, 100, 5000])
 @pytest.mark.parametrize("credits", [1, 8])
-def test_chunks_and_credits_change_no_state(ipc: str, chunk_steps: int, credits: int) -> None:
-    with served(built(NOISY), ipc), connect(ipc, chunk_steps=chunk_steps, credits=credits) as far, built(NOISY) as near:
+def test_chunks_and_credits_change_no_state(same_host: str, chunk_steps: int, credits: int) -> None:
+    with (
+        served(built(NOISY), same_host),
+        connect(same_host, chunk_steps=chunk_steps, credits=credits) as far,
+        built(NOISY) as near,
+    ):
         assert_same([far.run(drive(1, 500))], [near.run(drive(1, 500))])
 
 
-def test_a_reset_costs_noise_here_and_there(ipc: str) -> None:
+def test_a_reset_costs_noise_here_and_there(same_host: str) -> None:
     """The noise of a sequence depends on how many came before: nothing may be reset that was not asked for."""
-    with served(built(NOISY), ipc), connect(ipc) as far, built(NOISY) as near:
+    with served(built(NOISY), same_host), connect(same_host) as far, built(NOISY) as near:
         for _ in range(3):
             far.reset(1)
             near.reset(1)
             assert_same([far.run(drive(1, 20))], [near.run(drive(1, 20))])
 
 
-def test_snapshots_travel(ipc: str) -> None:
-    with served(built(NOISY), ipc), built(NOISY) as near:
-        with connect(ipc) as far:
+def test_snapshots_travel(same_host: str) -> None:
+    with served(built(NOISY), same_host), built(NOISY) as near:
+        with connect(same_host) as far:
             far.reset(2)
             near.reset(2)
             assert_same([far.run(drive(2, 30))], [near.run(drive(2, 30))])
@@ -153,16 +159,16 @@ def test_snapshots_travel(ipc: str) -> None:
             far.reset(1)
             far.restore(frozen)
             assert_same([far.run(drive(2, 25, seed=3))], [expected])
-        with connect(ipc) as another:
+        with connect(same_host) as another:
             another.restore(frozen)
             assert_same([another.run(drive(2, 25, seed=3))], [expected])
             with pytest.raises(ConfigurationError, match="another device"):
                 another.restore({**frozen, "contract.device": frozen["contract.device"] ^ 1})
 
 
-def test_transitions_and_uploads_travel(ipc: str) -> None:
+def test_transitions_and_uploads_travel(same_host: str) -> None:
     u, x = drive(4, 1)[:, 0], drive(4, 1, seed=1)[:, 0]
-    with served(SnapshotToy(), ipc), connect(ipc) as far:
+    with served(SnapshotToy(), same_host), connect(same_host) as far:
         fingerprint = far.spec.identity.fingerprint
         far.reset(2)
         far.run(drive(2, 10))
@@ -173,18 +179,18 @@ def test_transitions_and_uploads_travel(ipc: str) -> None:
         with Toy() as near:
             near.reset(2)
             assert_same([far.run(drive(2, 10))], [near.run(drive(2, 10))])
-    with served(Toy(not_supported={"snapshot": "a toy"}), ipc), connect(ipc) as far:
+    with served(Toy(not_supported={"snapshot": "a toy"}), same_host), connect(same_host) as far:
         for call in (far.snapshot, lambda: far.transition(u, x), lambda: far.upload({})):
             with pytest.raises(NotSupported):
                 call()
 
 
-def test_weights_reach_a_simulation_and_stay(ipc: str) -> None:
+def test_weights_reach_a_simulation_and_stay(same_host: str) -> None:
     rng = np.random.default_rng(0)
     weights = {"W": rng.normal(size=(20, 20)) / 20, "W_in": rng.normal(size=(20, 2))}
     near = built(NOISY)
-    with served(built(NOISY), ipc), near:
-        with connect(ipc) as far:
+    with served(built(NOISY), same_host), near:
+        with connect(same_host) as far:
             drawn = far.spec.identity.fingerprint
             for reservoir in (far, near):
                 reservoir.run(drive(1, 10))
@@ -193,7 +199,7 @@ def test_weights_reach_a_simulation_and_stay(ipc: str) -> None:
             assert_same([far.run(drive(1, 50))], [near.run(drive(1, 50))])
         near.close()
         # The device was closed between two clients and keeps its weights: it does not pass for the old one.
-        with connect(ipc) as far, near:
+        with connect(same_host) as far, near:
             assert far.spec.identity.fingerprint == near.spec.identity.fingerprint != drawn
             assert_same(story(far), story(near))
 
@@ -210,7 +216,7 @@ def test_weights_reach_a_simulation_and_stay(ipc: str) -> None:
     ],
     ids=str,
 )
-def test_the_rules_of_each_continuity_hold(ipc: str, declared: dict[str, Any]) -> None:
+def test_the_rules_of_each_continuity_hold(same_host: str, declared: dict[str, Any]) -> None:
     def outcomes(reservoir: Reservoir) -> Iterator[Any]:
         for act in (
             lambda: reservoir.run(drive(1, 30)),
@@ -227,7 +233,7 @@ def test_the_rules_of_each_continuity_hold(ipc: str, declared: dict[str, Any]) -
             except (StateLost, NotSupported, ShapeError) as error:
                 yield type(error)
 
-    with served(Toy(**declared), ipc), connect(ipc) as far, Toy(**declared) as near:
+    with served(Toy(**declared), same_host), connect(same_host) as far, Toy(**declared) as near:
         there, here = list(outcomes(far)), list(outcomes(near))
     # The client can feed chunks without a gap where the device can be given a whole run at once only.
     for a, b in zip(there, here, strict=True):
@@ -237,8 +243,8 @@ def test_the_rules_of_each_continuity_hold(ipc: str, declared: dict[str, Any]) -
             assert a is b
 
 
-def test_sequences_in_turn_are_frozen_over_the_wire(ipc: str) -> None:
-    with served(SnapshotToy(max_batch=2), ipc), connect(ipc) as far, Toy() as near:
+def test_sequences_in_turn_are_frozen_over_the_wire(same_host: str) -> None:
+    with served(SnapshotToy(max_batch=2), same_host), connect(same_host) as far, Toy() as near:
         far.reset(5)
         near.reset(5)
         for seed in range(3):
@@ -259,8 +265,8 @@ class Clocked(Toy):
             yield self._run(chunk, None)
 
 
-def test_a_clocked_device_is_fed_in_chunks(ipc: str) -> None:
-    with served(Clocked(), ipc), connect(ipc, chunk_steps=8) as far, Clocked() as near:
+def test_a_clocked_device_is_fed_in_chunks(same_host: str) -> None:
+    with served(Clocked(), same_host), connect(same_host, chunk_steps=8) as far, Clocked() as near:
         assert_same([far.run(drive(1, 100))], [near.run(drive(1, 100))])
         with pytest.raises(StateLost, match="free running"):
             far.run(drive(1, 1))
@@ -272,8 +278,8 @@ def test_a_clocked_device_is_fed_in_chunks(ipc: str) -> None:
 
 
 @pytest.mark.parametrize("chunk", [0, 1, 5])
-def test_a_clocked_device_that_fails_says_so_at_once(ipc: str, chunk: int) -> None:
-    with served(Clocked(fails_in_chunk=chunk), ipc), connect(ipc, chunk_steps=10) as far:
+def test_a_clocked_device_that_fails_says_so_at_once(same_host: str, chunk: int) -> None:
+    with served(Clocked(fails_in_chunk=chunk), same_host), connect(same_host, chunk_steps=10) as far:
         started = time.monotonic()
         with pytest.raises(DeviceFault, match="the laser is off") as caught:
             far.run(drive(1, 100))
@@ -286,22 +292,22 @@ def test_a_clocked_device_that_fails_says_so_at_once(ipc: str, chunk: int) -> No
             list(far.stream(np.array_split(drive(1, 100), 10, axis=1)))
 
 
-def test_inputs_out_of_range(ipc: str) -> None:
+def test_inputs_out_of_range(same_host: str) -> None:
     u = drive(1, 10)
-    with served(Toy(input_range=(-0.5, 0.5)), ipc):
-        with connect(ipc) as far:
+    with served(Toy(input_range=(-0.5, 0.5)), same_host):
+        with connect(same_host) as far:
             with pytest.raises(InputRangeError, match=r"outside the range \[-0.5, 0.5\]"):
                 far.run(u)
             # Nothing was sent: the device is where it was.
             far.run(u / 2)
-        with connect(ipc, out_of_range="clip") as far, Toy() as near:
+        with connect(same_host, out_of_range="clip") as far, Toy() as near:
             assert_same([far.run(u)], [near.run(u.clip(-0.5, 0.5))])
             assert far.counters.clipped == int((abs(u) > 0.5).sum()) > 0
 
 
-def test_tensors_come_back_as_tensors(ipc: str) -> None:
+def test_tensors_come_back_as_tensors(same_host: str) -> None:
     torch = pytest.importorskip("torch")
-    with served(Toy(), ipc), connect(ipc) as far, Toy() as near:
+    with served(Toy(), same_host), connect(same_host) as far, Toy() as near:
         states: Any = far.run(torch.from_numpy(drive(1, 10)))
         assert isinstance(states, torch.Tensor)
         assert_same([states.numpy()], [near.run(drive(1, 10))])
@@ -309,18 +315,18 @@ def test_tensors_come_back_as_tensors(ipc: str) -> None:
             far.run(torch.from_numpy(drive(1, 10)).requires_grad_())
 
 
-def test_a_torch_backend_can_be_served(ipc: str) -> None:
+def test_a_torch_backend_can_be_served(same_host: str) -> None:
     pytest.importorskip("torch")
     config = {"kind": "esn", "nodes": 10, "inputs": 2, "gradients": True}
-    with served(built(config), ipc), connect(ipc) as far, built(config) as near:
+    with served(built(config), same_host), connect(same_host) as far, built(config) as near:
         assert near.spec.differentiable
         assert not far.spec.differentiable
         assert_same([far.run(drive(1, 50))], [np.asarray(near.run(drive(1, 50)))])
 
 
-def test_fixed_point_states_are_off_by_half_a_step_at_most(ipc: str) -> None:
+def test_fixed_point_states_are_off_by_half_a_step_at_most(same_host: str) -> None:
     step = 2.0**-13
-    with served(Toy(dtype="float32"), ipc, states=Encoding(3, step)), connect(ipc) as far, Toy() as near:
+    with served(Toy(dtype="float32"), same_host, states=Encoding(3, step)), connect(same_host) as far, Toy() as near:
         assert far.spec.output_bits == 16
         error = far.run(drive(1, 1000)) - near.run(drive(1, 1000))
         assert 0.4 * step < np.abs(error).max() <= 0.5 * step * (1 + 1e-3)
@@ -333,9 +339,9 @@ def test_fixed_point_states_are_off_by_half_a_step_at_most(ipc: str) -> None:
         far.run(drive(1, 1))
 
 
-def test_fixed_point_inputs_are_declared(ipc: str) -> None:
+def test_fixed_point_inputs_are_declared(same_host: str) -> None:
     u = np.rint(drive(1, 50) * 127) / 128
-    with served(Toy(), ipc, inputs=Encoding(5, 1 / 128)), connect(ipc) as far, Toy() as near:
+    with served(Toy(), same_host, inputs=Encoding(5, 1 / 128)), connect(same_host) as far, Toy() as near:
         assert far.spec.input_bits == 8
         assert_same([far.run(u)], [near.run(u)])
         assert far.spec.input_range == (-1.0, 127 / 128)
@@ -345,8 +351,8 @@ def test_fixed_point_inputs_are_declared(ipc: str) -> None:
         assert_same([far.run(u)], [near.run(u)])
 
 
-def test_a_fault_brings_what_was_harvested(ipc: str) -> None:
-    with served(Toy(fails_at=7), ipc), connect(ipc) as far, Toy() as near:
+def test_a_fault_brings_what_was_harvested(same_host: str) -> None:
+    with served(Toy(fails_at=7), same_host), connect(same_host) as far, Toy() as near:
         with pytest.raises(DeviceFault, match="toy fault at step 7") as caught:
             far.run(drive(1, 30))
         assert caught.value.steps_done == 7
@@ -357,11 +363,11 @@ def test_a_fault_brings_what_was_harvested(ipc: str) -> None:
         assert far.run(drive(1, 5)).shape == (1, 5, 2)
 
 
-def test_a_readout_runs_on_the_device(ipc: str) -> None:
+def test_a_readout_runs_on_the_device(same_host: str) -> None:
     rng = np.random.default_rng(0)
     weights, bias = rng.normal(size=(3, 20)), rng.normal(size=3)
     quiet = {"kind": "esn", "nodes": 20, "inputs": 2}
-    with served(built(quiet), ipc), connect(ipc) as far, built(quiet) as near:
+    with served(built(quiet), same_host), connect(same_host) as far, built(quiet) as near:
         expected = near.run(drive(1, 40)) @ weights.T + bias
         dtypes: tuple[tuple[Literal["int8", "int16", "float32"], float], ...]
         dtypes = (("float32", 1e-5), ("int16", 1e-3), ("int8", 0.2))
@@ -372,9 +378,9 @@ def test_a_readout_runs_on_the_device(ipc: str) -> None:
             np.testing.assert_allclose(outputs, expected, atol=tolerance)
 
 
-def test_a_recording_knows_of_drives_whose_states_nobody_saw(ipc: str, tmp_path: Path) -> None:
+def test_a_recording_knows_of_drives_whose_states_nobody_saw(same_host: str, tmp_path: Path) -> None:
     u = drive(1, 30)
-    with served(Toy(), ipc), connect(ipc) as far, Recorder(far, tmp_path / "trace") as recorder:
+    with served(Toy(), same_host), connect(same_host) as far, Recorder(far, tmp_path / "trace") as recorder:
         far.set_readout(np.eye(2), np.zeros(2), dtype="float32")
         first = far.run(u[:, :10])
         far.run_outputs(u[:, 10:20])
@@ -388,39 +394,39 @@ def test_a_recording_knows_of_drives_whose_states_nobody_saw(ipc: str, tmp_path:
             replay.run(u[:, 20:])
 
 
-def test_another_client_is_told_who_has_the_device(ipc: str) -> None:
-    with served(Toy(), ipc) as server:
-        with connect(ipc) as far:
+def test_another_client_is_told_who_has_the_device(same_host: str) -> None:
+    with served(Toy(), same_host) as server:
+        with connect(same_host) as far:
             with pytest.raises(DeviceBusy, match=r"is in use by .* on .* \(process \d+\) since"):
-                connect(ipc)
+                connect(same_host)
             far.run(drive(1, 3))
             assert far.status()["traffic"]["clients"] == 1
-        with connect(ipc) as far:
+        with connect(same_host) as far:
             assert far.run(drive(1, 3)).shape == (1, 3, 2)
         assert server.status()["traffic"]["clients"] == 2
 
 
-def test_the_device_is_in_its_safe_state_between_clients(ipc: str) -> None:
+def test_the_device_is_in_its_safe_state_between_clients(same_host: str) -> None:
     toy = Toy()
-    with served(toy, ipc):
+    with served(toy, same_host):
         assert toy.closed == 1
-        with connect(ipc):
+        with connect(same_host):
             assert toy.is_open
         until = time.monotonic() + 5
         while toy.is_open and time.monotonic() < until:
             time.sleep(0.01)
         assert toy.closed == 2
-        with connect(ipc) as far:
+        with connect(same_host) as far:
             far.run(drive(1, 3))
     assert (toy.is_open, toy.closed) == (False, 3)
 
 
-def test_another_number_of_inputs_is_refused_by_name(ipc: str) -> None:
-    with served(Toy(), ipc):
+def test_another_number_of_inputs_is_refused_by_name(same_host: str) -> None:
+    with served(Toy(), same_host):
         with pytest.raises(ConfigurationError, match=r"has 2 inputs, but 3 are wanted.*input_mask"):
-            connect(ipc, inputs=3)
+            connect(same_host, inputs=3)
         masked = open_reservoir(
-            {"kind": "zmq", "address": ipc, "inputs": 2, "input_mask": {"kind": "binary", "seed": 1}}, inputs=3
+            {"kind": "zmq", "address": same_host, "inputs": 2, "input_mask": {"kind": "binary", "seed": 1}}, inputs=3
         )
         with masked:
             assert masked.spec.inputs == 3
@@ -456,9 +462,9 @@ def test_without_the_right_keys_nothing_is_told(
             far.run(drive(1, 3))
 
 
-def test_keys_for_a_device_without_keys(ipc: str, keys: Path) -> None:
-    with served(Toy(), ipc), pytest.raises(DeviceError, match="or it uses no keys"):
-        connect(ipc, security=security(keys))
+def test_keys_for_a_device_without_keys(address: str, keys: Path) -> None:
+    with served(Toy(), address), pytest.raises(DeviceError, match="or it uses no keys"):
+        connect(address, security=security(keys))
 
 
 def test_mistakes_with_key_files(keys: Path, tmp_path: Path) -> None:
@@ -504,8 +510,8 @@ def test_the_other_internet_protocol() -> None:
         assert far.run(drive(1, 3)).shape == (1, 3, 2)
 
 
-def test_a_server_that_is_not_there(ipc: str) -> None:
-    for address in (free_address(), ipc):
+def test_a_server_that_is_not_there(same_host: str) -> None:
+    for address in (free_address(), same_host):
         started = time.monotonic()
         with pytest.raises(DeviceTimeout, match=r"no connection within 0\.5 s.*Is the server running"):
             connect(address, timeout_s=0.5)
@@ -519,8 +525,11 @@ def test_something_else_listens_there() -> None:
         connect(address, timeout_s=0.5)
 
 
-def test_a_server_that_ends_says_so(ipc: str) -> None:
-    with connect_and_end(ipc) as far, pytest.raises(DeviceDisconnected, match=r"gone|shutting down|no longer be used"):
+def test_a_server_that_ends_says_so(same_host: str) -> None:
+    with (
+        connect_and_end(same_host) as far,
+        pytest.raises(DeviceDisconnected, match=r"gone|shutting down|no longer be used"),
+    ):
         far.run(drive(1, 3))
 
 
@@ -555,7 +564,7 @@ def test_the_ten_lines_of_the_page(tmp_path: Path) -> None:
 @pytest.mark.parametrize("chunk_steps", [None, 10])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_states_that_are_not_finite_end_the_run_where_they_came(
-    ipc: str, chunk_steps: int | None, value: float
+    same_host: str, chunk_steps: int | None, value: float
 ) -> None:
     class Broken(Toy):
         # The server does not look at the states of this one.
@@ -571,7 +580,7 @@ def test_states_that_are_not_finite_end_the_run_where_they_came(
     u = drive(1, 60)
     with Toy() as here:
         true = here.run(u)
-    with served(Broken(), ipc), built({"kind": "zmq", "address": ipc, "chunk_steps": chunk_steps}) as far:
+    with served(Broken(), same_host), built({"kind": "zmq", "address": same_host, "chunk_steps": chunk_steps}) as far:
         assert isinstance(far, ZmqReservoir)
         assert far._declaration.finite
         far._declaration = replace(far._declaration, finite=False)

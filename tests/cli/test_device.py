@@ -45,9 +45,9 @@ def call(*arguments: object) -> Any:
     return CliRunner().invoke(app, ["device", *map(str, arguments)])
 
 
-@pytest.fixture
-def address() -> Iterator[str]:
-    with ipc_address() as address:
+@pytest.fixture(params=["ipc", "unix"])
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
+    with ipc_address(request.param) as address:
         yield address
 
 
@@ -64,7 +64,7 @@ def test_a_simulation(esn: Path) -> None:
     assert done.exit_code == 0, done.output
     for text in ("reservoir_hw esn", "a simulation", "fingerprint", "held", "settable", "99th percentile", "MB/s"):
         assert text in done.stdout
-    assert "Its server" not in done.stdout
+    assert "Its status" not in done.stdout
     found = json.loads(call("info", esn, "--inputs", 2, "--json", "--set", "nodes=30").stdout)
     assert found["kind"] == "esn"
     assert found["identity"]["simulated"] is True
@@ -87,7 +87,7 @@ def test_a_served_device(esn: Path, address: str) -> None:
     with served(Toy(input_range=(0, 1)), address):
         done = call("info", esn)
         assert done.exit_code == 0, done.output
-        assert "Its server" in done.stdout
+        assert "Its status" in done.stdout
         assert address in done.stdout
         found = json.loads(call("info", esn, "--json").stdout)
     assert found["server"]["address"] == address

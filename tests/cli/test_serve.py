@@ -115,10 +115,11 @@ def states_of(path: Path) -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def address(request: pytest.FixtureRequest) -> Iterator[str]:
-    if getattr(request, "param", "tcp") == "tcp":
+    scheme = getattr(request, "param", "tcp")
+    if scheme == "tcp":
         yield free_address()
         return
-    with ipc_address() as address:
+    with ipc_address(scheme) as address:
         yield address
 
 
@@ -140,6 +141,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, wire, curve, quick in (
             ("elman", "tcp", False, True), ("narma", "tcp", False, False),
             ("elman", "ipc", False, False), ("narma", "ipc", False, False),
+            ("elman", "unix", False, False), ("narma", "unix", False, False),
             ("elman", "tcp", True, False), ("narma", "tcp", True, False),
             ("elman", "ipc", True, False), ("narma", "ipc", True, True),
         )
@@ -502,6 +504,8 @@ def test_a_server_of_ones_own_ends_safely_by_a_signal(tmp_path: Path, address: s
         (["--bind", "5555"], "is not tcp://host:port"),
         (["--bind", "tcp://127.0.0.1:x"], "is not tcp://host:port"),
         (["--bind", "ipc:///no/such/folder/x"], "cannot listen at ipc:///no/such/folder/x: No such file"),
+        (["--bind", "unix:///no/such/folder/x"], "cannot listen at unix:///no/such/folder/x: No such file"),
+        (["--bind", "unix:///tmp/x", "--control", "tcp://127.0.0.1:5555"], "both unix addresses, or none is"),
         (["--bind", "tcp://[zz]:5555"], "is not tcp://host:port"),
         (["--bind", "ipc:///tmp/\udcff"], "printable text"),
         (["--bind", "ipc://*"], "name one"),

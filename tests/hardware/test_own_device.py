@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from board_server import SOURCES, built, running
+from board_server import built, running
 from serving.page_client import PageClient, Refused
 
 from reservoir_hw.core.errors import DeviceFault, InputRangeError
@@ -21,7 +21,7 @@ LEAKY = Path(__file__).with_name("leaky_device.c")
 
 @pytest.fixture
 def program() -> Path:
-    return built(DEVICE=str(LEAKY), DEFINES=f"-I{SOURCES}")
+    return built(DEVICE=str(LEAKY))
 
 
 @pytest.fixture

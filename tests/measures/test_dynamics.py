@@ -165,6 +165,18 @@ def test_chaos_has_a_positive_exponent() -> None:
         lyapunov_from_replicas(np.repeat(after_pasts(contracting, 1), 4, axis=0))
 
 
+def test_a_device_that_holds_whole_levels_alone() -> None:
+    level, u = 2.0**-14, random(6).uniform(-0.2, 0.2, (4, 400, 1))
+
+    def halved(v: np.ndarray, x: np.ndarray) -> np.ndarray:
+        return level * np.trunc((0.5 * np.rint(x / level)) + np.rint(v / level))
+
+    start = np.zeros((4, 30), np.float32)
+    assert lyapunov_from_transition(halved, u, start).value == -np.inf
+    found = lyapunov_from_transition(halved, u, start + np.float32(0.2), level=level)
+    assert found.value == pytest.approx(np.log(0.5), abs=0.02)
+
+
 def test_a_delay_line_forgets_at_once() -> None:
     with linear(np.diag(np.ones(5), -1)) as line:
         live = Live(line, steps=1000, washout=20)

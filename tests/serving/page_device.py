@@ -112,6 +112,7 @@ class PageDevice:
     def _bind(self, address: str, largest: int) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.ROUTER)
         socket.linger = 0
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.MAXMSGSIZE, largest)
         socket.bind(address)
         return socket
@@ -143,7 +144,17 @@ class PageDevice:
                 if waiting:
                     sender, *frames = waiting.popleft()
                     for message in answer(sender, frames):
-                        socket.send_multipart([sender, *message])
+                        self._send(socket, sender, message)
+
+    def _send(self, socket: zmq.Socket[bytes], client: bytes, message: list[bytes]) -> None:
+        try:
+            socket.send_multipart([client, *message])
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            with self._lock:
+                if client == self._bound:
+                    self._free()
 
     def _room(self) -> int:
         """Messages that may wait."""
@@ -189,8 +200,6 @@ class PageDevice:
                 answer = self._answers(question)
             except Refusal as refusal:
                 answer = {"op": "error", **refusal.fields}
-            except KeyError as missing:
-                answer = {"op": "error", "code": wire.E_MALFORMED, "text": f"{question['op']} without {missing}"}
         return [[wire.pack_control(message)] for message in self.answer({**answer, "id": question["id"]})]
 
     def _read_question(self, frames: list[bytes]) -> dict[str, Any]:
@@ -198,20 +207,20 @@ class PageDevice:
         return wire.unpack_control(frame)
 
     def _answers(self, question: dict[str, Any]) -> dict[str, Any]:
-        op = question["op"]
-        if op == "hello":
-            return self._hello(question["versions"], question["client"], question["nonce"])
-        if op == "status":
-            return {"op": "status", "status": self._status()}
-        if op == "release":
-            raise Refusal(wire.E_CONFIGURATION, "the device was not hanging")
-        if op == "ping":
-            return {"op": "pong", **self._pong(question["session"])}
-        if op == "cancel":
-            return self._cancel(question["session"], question["request"])
-        if op == "goodbye":
-            return self._goodbye(question["session"])
-        raise Refusal(wire.E_MALFORMED, f"{op} is not understood")
+        match question:
+            case {"op": "hello", "versions": list(versions), "client": str(client), "nonce": bytes(nonce)}:
+                return self._hello(versions, client, nonce)
+            case {"op": "status"}:
+                return {"op": "status", "status": self._status()}
+            case {"op": "release"}:
+                raise Refusal(wire.E_CONFIGURATION, "the device was not hanging")
+            case {"op": "ping", "session": int(session)}:
+                return {"op": "pong", **self._pong(session)}
+            case {"op": "cancel", "session": int(session), "request": int(request)}:
+                return self._cancel(session, request)
+            case {"op": "goodbye", "session": int(session)}:
+                return self._goodbye(session)
+        raise Refusal(wire.E_MALFORMED, f"{question['op']} is not understood, or lacks a field")
 
     def _status(self) -> dict[str, Any]:
         uptime_s = time.monotonic() - self._started
@@ -334,8 +343,6 @@ class PageDevice:
             raise Refusal(wire.E_CHECKSUM, "the payload was damaged on its way")
         if header.request <= self._cancelled:
             raise Refusal(wire.E_CANCELLED, "cancelled")
-        self._check_fields(header, payload)
-        self.before(header)
         operations = {
             wire.ATTACH: self._attach,
             wire.RESET: self._reset,
@@ -347,6 +354,8 @@ class PageDevice:
         }
         if header.operation not in operations:
             raise Refusal(wire.E_NOT_SUPPORTED, f"this device has no operation {header.operation:#04x}")
+        self._check_fields(header, payload)
+        self.before(header)
         return operations[header.operation](header, answer, payload)
 
     def _refuse_gap(self, header: Header) -> None:

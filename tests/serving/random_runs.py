@@ -22,6 +22,8 @@ from reservoir_hw.serving import Server
 from reservoir_hw.serving.chaos import ChaosProxy
 from reservoir_hw.serving.faults import FAULTS, ChaosConfig
 
+from .unix_proxy import UnixProxy
+
 TIMEOUT_S = 0.3
 LEASE_S = 0.5
 RUNS_OF_A_SETTING = 10
@@ -138,24 +140,27 @@ def execute(device: Reservoir, program: Program) -> list[Any]:
 class Bench:
     """A server with a bad network in front of it, and the same reservoir on the spot."""
 
-    def __init__(self, number: int, seed: int) -> None:
+    def __init__(self, number: int, seed: int, scheme: str, *, checksums: bool) -> None:
+        self.scheme, self.checksums = scheme, checksums
         self.random = np.random.default_rng([seed, number])
         self.seed = seed
         self.number = number
         self.outcome = Outcome()
-        # The first is float64 over tcp, the second sends its states as integers.
+        # The first is float64 over tcp (or unix), the second sends its states as integers.
         self.dtype = "float64" if number == 0 else "float32"
         self.states = Encoding(3, 2.0**-12) if number == 1 else None
         self.local = esn(self.dtype)
 
     def work(self, next_setting: Callable[[], int | None]) -> None:
         """Do settings until there are no more."""
-        with ipc_address() as back, ipc_address() as ipc:
-            front = free_address() if self.number == 0 else ipc
+        proxy_between = ChaosProxy if self.scheme == "ipc" else UnixProxy
+        with ipc_address(self.scheme) as back, ipc_address(self.scheme) as front:
+            if self.number == 0 and self.scheme == "ipc":
+                front = free_address()
             options = {"lease_s": LEASE_S, "credits": 4, "states": self.states}
             with served(esn(self.dtype), back, **options) as server, self.local:
                 while (setting := next_setting()) is not None and not self.outcome.wrong:
-                    with ChaosProxy(draw_setting(setting, self.seed), front=front, back=back) as proxy:
+                    with proxy_between(draw_setting(setting, self.seed), front=front, back=back) as proxy:
                         self._runs(front, server)
                         self.outcome.faults.update(proxy.counts)
                         self.outcome.messages += proxy.messages
@@ -212,6 +217,7 @@ class Bench:
                 "timeout_s": timeout_s,
                 "credits": [None, 1, 2, 4][choice(4)],
                 "chunk_steps": [None, 1, 3, 7][choice(4)],
+                "checksums": self.checksums,
             }
         )
 
@@ -252,7 +258,9 @@ class Bench:
             self.outcome.wrong.append(f"wrong states in an exception: {error.states}")
 
 
-def random_runs(runs: int, benches: int, seed: int, limit_s: float) -> Outcome:
+def random_runs(
+    runs: int, benches: int, seed: int, limit_s: float, scheme: str = "ipc", *, checksums: bool = False
+) -> Outcome:
     """So many runs, on several benches at once: most of the time is spent waiting for what was lost."""
     settings = iter(range(-(-runs // RUNS_OF_A_SETTING)))
     guard = threading.Lock()
@@ -272,7 +280,10 @@ def random_runs(runs: int, benches: int, seed: int, limit_s: float) -> Outcome:
 
     # Not waited for at the end of the program, in case that one of them hangs.
     threads = [
-        threading.Thread(target=work, args=(Bench(n, seed),), name=f"bench {n}", daemon=True) for n in range(benches)
+        threading.Thread(
+            target=work, args=(Bench(n, seed, scheme, checksums=checksums),), name=f"bench {n}", daemon=True
+        )
+        for n in range(benches)
     ]
     for thread in threads:
         thread.start()

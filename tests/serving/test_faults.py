@@ -32,6 +32,25 @@ def test_300_runs(caplog: pytest.LogCaptureFixture) -> None:
     check(outcome, 300)
 
 
+# Without checksums of payloads damage is seen where the socket carries it: all payloads lie in shared memory there.
+@pytest.mark.parametrize("checksums", [True, False], ids=["checksums", "shared memory"])
+@pytest.mark.parametrize("runs", [pytest.param(40, id="few"), pytest.param(400, id="many", marks=pytest.mark.slow)])
+def test_over_unix(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, checksums: bool, runs: int
+) -> None:
+    caplog.set_level(logging.CRITICAL, "reservoir_hw")
+    if not checksums:
+        monkeypatch.setattr("reservoir_hw.drivers.zeromq.unix_sockets.INLINE_BYTES", 0)
+    outcome = random_runs(runs, benches=4, seed=3, limit_s=240, scheme="unix", checksums=checksums)
+    print(outcome)
+    if runs >= 400:
+        check(outcome, runs)
+    else:
+        assert not outcome.wrong, "\n".join(outcome.wrong[:5])
+        assert outcome.correct
+        assert outcome.exceptions
+
+
 @pytest.mark.slow
 def test_10000_runs(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "reservoir_hw")

@@ -15,7 +15,7 @@ import msgpack
 import numpy as np
 import pytest
 import zmq
-from served import free_address, ipc_address, served
+from served import free_address, ipc_address, served, socket_of
 from toys import Toy
 
 from reservoir_hw.backends.zeromq import ZmqReservoir
@@ -175,6 +175,8 @@ def test_a_client_that_goes_on_asking_does_not_keep_the_device_from_its_safe_sta
         declaration = connection.attach()
         closed = device.closed
 
+        data = socket_of(connection._data)
+
         def flood() -> None:
             while not ended.is_set():
                 with contextlib.suppress(Exception):
@@ -182,8 +184,8 @@ def test_a_client_that_goes_on_asking_does_not_keep_the_device_from_its_safe_sta
                         Operation.RUN, np.zeros((1, 1, 2)), batch=1, steps=1, width=2, step=connection._sent - 1,
                         dtype=declaration.inputs.dtype,
                     )  # fmt: skip
-                while connection._data.socket.poll(0):
-                    receive(connection._data.socket)
+                while data.poll(0):
+                    receive(data)
 
         flooding = threading.Thread(target=flood)
         flooding.start()

@@ -60,7 +60,7 @@ def process(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A Python process that has said its first line; killed at the end."""
     child = subprocess.Popen(
         [sys.executable, str(HERE / script), *arguments],
-        env={**os.environ, "PYTHONPATH": str(HERE.parent)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -74,12 +74,12 @@ def process(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             child.kill()
 
 
-@pytest.mark.parametrize("scheme", ["tcp", "ipc"])
+@pytest.mark.parametrize("scheme", ["tcp", "ipc", "unix"])
 @pytest.mark.parametrize("credits", [1, 4])
 def test_a_server_that_is_killed_in_a_run(scheme: str, credits: int) -> None:
     u = inputs(100)
     with contextlib.ExitStack() as stack:
-        address = free_address() if scheme == "tcp" else stack.enter_context(ipc_address())
+        address = free_address() if scheme == "tcp" else stack.enter_context(ipc_address(scheme))
         with process("mortal_server.py", address, "57") as server:
             device = stack.enter_context(connect(address, credits=credits, chunk_steps=10))
             started = time.monotonic()

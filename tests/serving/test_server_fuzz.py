@@ -11,7 +11,7 @@ import msgpack
 import numpy as np
 import pytest
 import zmq
-from served import ipc_address, served
+from served import ipc_address, served, socket_of
 from toys import SnapshotToy, Toy
 
 from reservoir_hw.core.errors import ConfigurationError, ProtocolError, ReservoirError
@@ -187,12 +187,13 @@ def test_nonsense_from_who_holds_the_device(server: tuple[Server, str], seed: in
     try:
         connection.attach()
         session, request = connection.welcome["session"], 1
+        data = socket_of(connection._data)
         for _ in range(1000):
             request += 1
             header, payload = random_request(random, session, request)
-            connection._data.socket.send_multipart([frames.pack_header(header, payload), payload])
-            assert connection._data.socket.poll(10_000), f"no answer to {header}"
-            packed, answer = connection._data.socket.recv_multipart()
+            data.send_multipart([frames.pack_header(header, payload), payload])
+            assert data.poll(10_000), f"no answer to {header}"
+            packed, answer = data.recv_multipart()
             reply, crc = frames.unpack_header(packed)
             frames.check_payload(memoryview(answer), crc)
             assert reply.request == request
@@ -217,10 +218,11 @@ def test_noise_from_who_holds_the_device() -> None:
         connection = Connection(address, timeout_s=15.0)
         try:
             connection.attach()
+            data, control = socket_of(connection._data), socket_of(connection._control._dealer)
             with connection._control._guard:
                 for _ in range(1000):
-                    connection._data.socket.send_multipart(noise(random))
-                    connection._control._dealer.socket.send_multipart(noise(random))
+                    data.send_multipart(noise(random))
+                    control.send_multipart(noise(random))
             assert connection.ask("ping", session=connection.welcome["session"])["valid"]
             connection.send(Operation.RESET, batch=1)
             with pytest.raises(ProtocolError):

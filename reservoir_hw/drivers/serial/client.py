@@ -15,6 +15,7 @@ from reservoir_hw.core.errors import (
     ProtocolError,
     ReservoirError,
 )
+from reservoir_hw.core.waiting import while_busy
 from reservoir_hw.drivers.error_codes import Code, exception_of
 from reservoir_hw.drivers.serial.frames import (
     ANSWER,
@@ -39,8 +40,8 @@ from reservoir_hw.drivers.serial.line import Line
 
 log = logging.getLogger(__name__)
 
-# INFO is sent so often within the time that a board has to answer it.
-INFO_TIMES = 8
+# Until INFO is sent again, beyond the time that it and its answer take.
+ASK_AGAIN_S = 0.1
 LAST_NUMBER = 0xFFFF
 LAST_STEP = 0xFFFFFFFF
 
@@ -62,7 +63,7 @@ _MEANING: dict[int, str] = {
     Code.SEQUENCE: "the board misses a request",
     Code.TOO_LARGE: "a request was longer than the board takes, or damaged on its way",
 }
-"""What to say for codes without a text."""
+"""Of the codes that are about the protocol, and not about the device."""
 
 
 def board_at(port: str, *, baud: int = 115200, timeout_s: float = 2.0) -> Declaration:
@@ -80,7 +81,8 @@ class Connection:
         timeout_s: How long to wait for an answer, beyond the time that bytes and declared steps take.
 
     Raises (all methods): DeviceDisconnected, DeviceTimeout, ProtocolError, and what the board answered
-    (`error_codes.exception_of`), in which `states` are bytes. `__init__` also ConfigurationError and DeviceBusy.
+    (`error_codes.exception_of`), in which `states` are bytes. `__init__` also ConfigurationError and DeviceBusy. While
+    another program has the port, it waits as long as RESERVOIR_HW_WAIT_S of the environment says.
     """
 
     def __init__(self, port: str, *, baud: int = 115200, timeout_s: float = 3.0) -> None:
@@ -102,7 +104,7 @@ class Connection:
         self._failure: ReservoirError | None = None
         self._interrupted = DeviceTimeout(f"{port}: the last request was interrupted before its answer came")
         self._longest = LEAST_FRAME_BYTES
-        self._line = Line(port, baud, timeout_s)
+        self._line = while_busy(lambda: Line(port, baud, timeout_s))
         try:
             self.declaration = self._info()
             self._longest = self.declaration.frame_bytes
@@ -186,8 +188,8 @@ class Connection:
         bytes_before, frames_before, self._echoed = self._line.received, self.incidents.dropped, False
         while (now := time.monotonic()) < until:
             self._line.send(request)
-            pause = (until - began) / INFO_TIMES
-            answer = self._answer(Operation.INFO, 0, number, min(until, now + pause), strict=False)
+            again = now + ASK_AGAIN_S + self._on_the_line_s(SHORTEST_BODY, LEAST_FRAME_BYTES)
+            answer = self._answer(Operation.INFO, 0, number, min(until, again), strict=False)
             if answer is None:
                 continue
             try:
@@ -233,7 +235,7 @@ class Connection:
             pass
         self._session = session
         self._ask(Operation.ATTACH, self._session, 0, work_s=self.declaration.reset_time_s)
-        self._number, self._step, self._failure = 0, 0, None
+        self._number, self._failure = 0, None
 
     def _detach(self) -> None:
         """Bring the board to its safe state, if it can be told to."""
@@ -318,8 +320,10 @@ class Connection:
 
     def _until(self, sent: int, answered: int, work_s: float) -> float:
         """When an answer must have come: bodies of so many bytes, and the work between them."""
-        on_the_line = self._line.seconds(stuffed_bytes(sent) + stuffed_bytes(answered))
-        return time.monotonic() + self.timeout_s + on_the_line + work_s
+        return time.monotonic() + self.timeout_s + self._on_the_line_s(sent, answered) + work_s
+
+    def _on_the_line_s(self, sent: int, answered: int) -> float:
+        return self._line.seconds(stuffed_bytes(sent) + stuffed_bytes(answered))
 
     def _answer(self, operation: Operation, session: int, number: int, until: float, *, strict: bool) -> bytes | None:
         """What the answer says, or None if it has not come. Raises what the board answered instead.
@@ -368,7 +372,9 @@ class Connection:
             nak = nak_of(content)
         except ProtocolError as error:
             return ProtocolError(f"{self.port}: {error}")
-        text = nak.text or _MEANING.get(nak.code, "the board gives no reason")
+        # What the board says of the protocol is for those who build it.
+        meaning = _MEANING.get(nak.code)
+        text = f"{meaning} ({nak.text})" if meaning and nak.text else meaning or nak.text or "the board gives no reason"
         error = exception_of(nak.code, f"{self.port}: {text}", nak.step)
         if isinstance(error, DeviceError):
             error.steps_done, error.states = nak.steps_done, nak.states

@@ -34,7 +34,7 @@ class Line:
     """An open port. Nobody else of this host has it meanwhile, as far as they ask.
 
     Args:
-        port: `/dev/ttyACM0`, `COM5`, or a URL of pyserial: `socket://host:port`, `rfc2217://host:port`, `loop://`.
+        port: `/dev/ttyACM0`, `COM5`, or a URL of pyserial: `socket://host:port`, `loop://`.
         baud: Bits a second. USB boards and sockets do not care.
         patience_s: The longest wait until a byte can be sent.
 
@@ -48,7 +48,7 @@ class Line:
         self._buffer = bytearray()
         try:
             self._serial = serial.serial_for_url(port, baud, timeout=_LOOK_S, write_timeout=patience_s, exclusive=True)
-        except ValueError as error:
+        except (ValueError, NotImplementedError) as error:
             raise ConfigurationError(f"{port} at {baud} baud cannot be opened: {error}") from error
         except OSError as error:
             raise _not_opened(port, error) from error
@@ -75,7 +75,7 @@ class Line:
             self._serial.write(data)
         except serial.SerialTimeoutException:
             raise DeviceTimeout(
-                f"{self.port}: nothing could be sent for {self._serial.write_timeout:g} s: the board does not read"
+                f"{self.port}: nothing could be sent for {self._serial.write_timeout:.2g} s: the board does not read"
             ) from None
         except OSError as error:
             raise self._gone(error) from error
@@ -168,10 +168,8 @@ def _not_opened(port: str, error: OSError) -> ReservoirError:
 
 
 def _group_of(port: str) -> str:
-    import grp
-
     try:
-        group = grp.getgrgid(Path(port).stat().st_gid).gr_name
+        group = Path(port).group()
     except (OSError, KeyError):
         return ""
     return f": add them to the group {group} (sudo usermod -a -G {group} NAME), and log in again"

@@ -50,12 +50,12 @@ def checked_address(address: str) -> str:
     scheme, separator, rest = address.partition("://")
     if separator and scheme in _PATHS and rest:
         if not rest.isprintable():
-            raise ConfigurationError(f"{address!r}: the path of an {scheme} address is printable text")
+            raise ConfigurationError(f"{address!r}: the path in an address is printable text")
         if rest == "*":
             raise ConfigurationError(f"{address}: ZeroMQ would invent a path that nobody knows; name one")
         # The operating system's limit; ZeroMQ would cut the path.
         if len(rest.encode()) + len(".control") > 107:
-            raise ConfigurationError(f"{address}: the path of an {scheme} address must be shorter than 100 bytes")
+            raise ConfigurationError(f"{address}: the path in an address must be shorter than 100 bytes")
         if scheme == "unix" and sys.platform != "linux":
             raise ConfigurationError(f"{address}: unix addresses need Linux; use ipc://path or tcp://127.0.0.1:port")
         return address

@@ -95,9 +95,9 @@ class Control:
         """Raises `TimeoutError` and `Gone`."""
         until = time.monotonic() + self._timeout_s
         self._dealer.send_control(pack_control(question))
-        while True:
+        while (left := until - time.monotonic()) > 0:
             try:
-                reply = unpack_control(self._dealer.receive_control(max(0.0, until - time.monotonic())))
+                reply = unpack_control(self._dealer.receive_control(left))
             except ProtocolError as error:
                 self._incidents.damaged += 1
                 log.warning("a control message was dropped: %s", error)
@@ -105,6 +105,7 @@ class Control:
             if reply["id"] == question["id"]:
                 return reply
             self._incidents.stale += 1
+        raise TimeoutError
 
     def hello(self, **wishes: Any) -> dict[str, Any]:
         """Ask for the device; the welcome."""

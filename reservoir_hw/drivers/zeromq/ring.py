@@ -1,4 +1,4 @@
-"""Payloads in shared memory: a ring of slots, and segments of their own (docs/protocol.md)."""
+"""Payloads in shared memory: a ring of slots, and for large ones a memfd of their own (docs/protocol.md)."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def mapped(descriptor: int, slots: int, slot_bytes: int) -> Ring:
         raise Refusal(Code.CONFIGURATION, f"the segment for the ring cannot be mapped: {error.strerror}") from error
 
 
-def filled_segment(payload: Any) -> int:
-    """The descriptor of a segment that holds one payload."""
+def filled_memfd(payload: Any) -> int:
+    """The descriptor of a memfd that holds one payload."""
     descriptor = os.memfd_create("reservoir_hw payload", os.MFD_CLOEXEC)
     left = memoryview(payload).cast("B")
     while len(left):
@@ -76,16 +76,16 @@ def filled_segment(payload: Any) -> int:
     return descriptor
 
 
-def read_segment(descriptor: int, length: int) -> memoryview:
-    """A copy of the first `length` bytes of a segment, or `Refusal`."""
+def read_memfd(descriptor: int, length: int) -> memoryview:
+    """A copy of the first `length` bytes behind a descriptor, or `Refusal`."""
     content = np.empty(length, np.uint8).data
     done = 0
     try:
         while done < length:
             got = os.preadv(descriptor, [content[done:]], done)
             if not got:
-                raise Refusal(Code.MALFORMED, f"the segment of a payload of {length} bytes ends after {done}")
+                raise Refusal(Code.MALFORMED, f"the memfd with a payload of {length} bytes ends after {done}")
             done += got
     except OSError as error:
-        raise Refusal(Code.MALFORMED, f"the segment of a payload cannot be read: {error.strerror}") from error
+        raise Refusal(Code.MALFORMED, f"the memfd with a payload cannot be read: {error.strerror}") from error
     return content

@@ -22,7 +22,7 @@ from reservoir_hw.drivers.error_codes import Code, Refusal
 from reservoir_hw.drivers.zeromq.addresses import check_free
 from reservoir_hw.drivers.zeromq.frames import HEADER_BYTES, Header, Operation, check_payload, unpack_header
 from reservoir_hw.drivers.zeromq.links import Dealer, Gone, Message, Router, Terms
-from reservoir_hw.drivers.zeromq.ring import Ring, filled_segment, mapped, new_segment, read_segment
+from reservoir_hw.drivers.zeromq.ring import Ring, filled_memfd, mapped, new_segment, read_memfd
 
 LARGEST_PACKET = 1 << 16
 SLOT_BYTES = 1 << 21
@@ -30,18 +30,20 @@ SLOT_BYTES = 1 << 21
 PAGE_BYTES = 4096
 LARGEST_SLOT = 1 << 30
 # Up to here a copy through the socket is quicker than a look into shared memory.
-INLINE_BYTES = 1 << 12
+INLINE_BYTES = 1 << 13
 # Clients besides the one that has the device only ask something, and go.
 MOST_CONNECTIONS = 64
 LOOK_S = 0.1
 
-_INLINE, _SLOT, _SEGMENT = range(3)
+_INLINE, _SLOT, _MEMFD = range(3)
 _PLACE = struct.Struct("<QB3s")
 _CHECKSUM = struct.Struct("<I")
 _FRONT_BYTES = _PLACE.size + _CHECKSUM.size
 _PAYLOAD_AT = _FRONT_BYTES + HEADER_BYTES
 _LARGEST_INLINE = LARGEST_PACKET - _PAYLOAD_AT
 _ONE_DESCRIPTOR = socket.CMSG_SPACE(4)
+# As numbers: operators of enumerations take microseconds.
+_NO_WAIT, _NO_SIGNAL = int(socket.MSG_DONTWAIT), int(socket.MSG_NOSIGNAL)
 _CLOSE_ON_EXEC, _CUT = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 _DESCRIPTOR = struct.Struct("i")
 _CREDENTIALS = struct.Struct("iII")
@@ -61,7 +63,7 @@ def _unpack_front(front: bytes) -> tuple[int, int]:
     length, place, unused = _PLACE.unpack_from(front)
     if google_crc32c.value(front[: _PLACE.size]) != _CHECKSUM.unpack_from(front, _PLACE.size)[0]:
         raise ProtocolError("the packet was damaged on its way (the checksum of its first bytes is wrong)")
-    if place > _SEGMENT or any(unused):
+    if place > _MEMFD or any(unused):
         raise ProtocolError(f"the packet begins with {front[: _PLACE.size]!r}: there is no place {place}")
     return length, place
 
@@ -90,7 +92,7 @@ class Packet(Message):
             raise ProtocolError(f"a packet begins with {_PAYLOAD_AT} bytes, this has {len(packet)}")
         self._size, self._place = _unpack_front(packet[:_FRONT_BYTES].tobytes())
         header, crc = unpack_header(packet[_FRONT_BYTES:_PAYLOAD_AT].tobytes())
-        if descriptors != (self._place == _SEGMENT) and not (header.operation == Operation.ATTACH and descriptors == 1):
+        if descriptors != (self._place == _MEMFD) and not (header.operation == Operation.ATTACH and descriptors == 1):
             raise ProtocolError(f"a packet with a payload at place {self._place} came with {descriptors} descriptors")
         return header, crc
 
@@ -105,8 +107,8 @@ class Packet(Message):
                 raise Refusal(Code.MALFORMED, f"a payload of {size} bytes was announced, {len(payload)} came")
         elif len(self._packet) != _PAYLOAD_AT:
             raise Refusal(Code.MALFORMED, "a payload that lies elsewhere was announced, but the packet goes on")
-        elif self._place == _SEGMENT:
-            payload = read_segment(end.descriptors[0], size)
+        elif self._place == _MEMFD:
+            payload = read_memfd(end.descriptors[0], size)
         else:
             slot = end.incoming(header.request)
             if slot is None or size > len(slot):
@@ -165,7 +167,7 @@ class _End:
         """Send a data message; raises `BlockingIOError` and `Gone`. `slot` is None if its slot cannot be used."""
         size = len(payload) if isinstance(payload, bytes) else payload.nbytes
         parts: list[Any] = [_front(size, _INLINE), header]
-        segment = None
+        own = None
         if slot is not None and INLINE_BYTES < size <= len(slot):
             parts[0] = _front(size, _SLOT)
             content = np.frombuffer(payload, np.uint8)
@@ -174,18 +176,18 @@ class _End:
         elif size <= _LARGEST_INLINE:
             parts.append(payload)
         else:
-            parts[0] = _front(size, _SEGMENT)
-            descriptor = segment = filled_segment(payload)
+            parts[0] = _front(size, _MEMFD)
+            descriptor = own = filled_memfd(payload)
         extra = [] if descriptor is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(descriptor))]
         try:
-            connection.sendmsg(parts, extra, flags)
+            connection.sendmsg(parts, extra, _NO_SIGNAL | flags)
         except BlockingIOError:
             raise
         except OSError as error:
             raise Gone(connection) from error
         finally:
-            if segment is not None:
-                os.close(segment)
+            if own is not None:
+                os.close(own)
 
     def _drop_descriptors(self) -> None:
         while self.descriptors:
@@ -276,7 +278,7 @@ class UnixDealer(_End, Dealer):
     def send_control(self, frame: bytes) -> None:
         """A control message; it is lost if nobody takes it."""
         try:
-            self._socket.send(frame)
+            self._socket.send(frame, _NO_SIGNAL)
         except BlockingIOError:
             pass
         except OSError as error:
@@ -294,7 +296,7 @@ class UnixDealer(_End, Dealer):
         self._socket.close()
         if self._segment is not None:
             os.close(self._segment)
-            self._segment = None
+            self._own = None
 
     def _check_user(self, device: str) -> None:
         user = _user_of(self._socket)
@@ -340,7 +342,7 @@ class UnixRouter(_End, Router):
         connection = self._connections.get(ready[0][0]) if ready else None
         try:
             if connection is not None:
-                return self._take(connection, connection, socket.MSG_DONTWAIT, waited=waited)
+                return self._take(connection, connection, _NO_WAIT, waited=waited)
             if ready:
                 self._accept()
         except Gone:
@@ -383,7 +385,7 @@ class UnixRouter(_End, Router):
         until = time.monotonic() + self._patience_s
         while True:
             try:
-                self._put(peer, header, payload, slot, socket.MSG_DONTWAIT)
+                self._put(peer, header, payload, slot, _NO_WAIT)
                 return
             except BlockingIOError as error:
                 if not _ready(peer, select.POLLOUT, until - time.monotonic()):
@@ -394,10 +396,10 @@ class UnixRouter(_End, Router):
         assert isinstance(peer, socket.socket)
         with contextlib.suppress(Gone, OSError):
             if len(frames) == 1:
-                peer.send(frames[0], socket.MSG_DONTWAIT)
+                peer.send(frames[0], _NO_SIGNAL | _NO_WAIT)
             else:
                 header, payload = frames
-                self._put(peer, header, payload, None, socket.MSG_DONTWAIT)
+                self._put(peer, header, payload, None, _NO_WAIT)
 
     def hurry(self) -> None:
         """From now on `send` waits for nobody."""

@@ -45,7 +45,7 @@ class Found:
 
 
 def ask(address: str, *, library: str = "@py", baud: int = 115200, timeout_s: float = 2.0) -> Found:
-    """Who answers at an address: `tcp://…` or `ipc://…` of a served device, `…::…` of VISA, or a serial port.
+    """Who answers at `tcp://…`, `ipc://…` or `unix://…` (a served device), `…::…` (VISA), or a serial port.
 
     A serial port is asked as a board of docs/serial-protocol.md. Who has a served device or a board keeps it. Raises
     `ConfigurationError` for an address of no such form.

@@ -83,7 +83,7 @@ class DeviceInfo:
         title = self.label or f"{identity.vendor} {identity.model} {identity.serial}".strip()
         sections = [(title, [*_identity_facts(self.spec), *_spec_facts(self.spec)])]
         if self.server is not None:
-            sections.append(("Its server", _server_facts(self.server)))
+            sections.append(("Its status", _server_facts(self.server)))
         sections.append(("Speed, as seen from here", self._speed_facts()))
         return sections
 

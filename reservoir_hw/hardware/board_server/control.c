@@ -5,8 +5,11 @@
 
 #include "state.h"
 
+#define SLOT_UNIT 4096
+#define LARGEST_SLOT (1u << 30)
+
 typedef struct {
-    bytes map, id;
+    bytes peer, map, id;
     double now;
     writer answer;
     char why[512];
@@ -60,6 +63,24 @@ static uint64_t new_session(void)
     return got == sizeof draw ? get_number(draw, 8) >> 11 | 1 : 0;
 }
 
+/* What a client wants over Unix sockets: nothing that is said means checksums and no ring. Whether it makes sense. */
+static int has_wishes(session *s, const question *q, int *checksums, uint64_t *slot_bytes)
+{
+    bytes raw;
+    mp_value v;
+    *checksums = 1;
+    *slot_bytes = 0;
+    if (!s->t.offers_rings)
+        return 1;
+    if (mp_find(q->map, "checksums", &raw, &v) && v.type != MP_BOOL)
+        return 0;
+    if (has(q, "checksums", MP_BOOL, &v))
+        *checksums = (int)v.number;
+    return !mp_find(q->map, "slot_bytes", &raw, &v) ||
+           (has_number(q, "slot_bytes", slot_bytes) && !v.negative && *slot_bytes % SLOT_UNIT == 0 &&
+            *slot_bytes <= LARGEST_SLOT);
+}
+
 static void grant(session *s, const mp_value *client, const mp_value *nonce)
 {
     size_t size = client->size < 200 ? client->size : 200;
@@ -95,6 +116,8 @@ static int hello(session *s, question *q)
 {
     mp_value versions, client, nonce;
     bytes list;
+    int checksums;
+    uint64_t slot_bytes;
     if (!mp_find(q->map, "versions", &list, &versions) || versions.type != MP_LIST || !has(q, "client", MP_TEXT, &client) ||
         !has(q, "nonce", MP_BIN, &nonce) || nonce.size != NONCE_BYTES)
         return deny(q, E_MALFORMED, "hello needs versions (list), client (text) and nonce (16 bytes)");
@@ -104,12 +127,23 @@ static int hello(session *s, question *q)
         return deny(q, E_SHUTTING_DOWN, "the server is shutting down");
     if (s->number && memcmp(s->nonce, nonce.data, NONCE_BYTES))
         return deny(q, E_BUSY, "%s is in use by %s", s->device, s->holder);
-    if (!s->number)
+    if (!has_wishes(s, q, &checksums, &slot_bytes))
+        return deny(q, E_MALFORMED, "checksums is a truth value, and slot_bytes a multiple of 4096 up to 2^30");
+    if (!s->number) {
         grant(s, &client, &nonce);
+        s->checksums = checksums;
+        s->slot_bytes = slot_bytes;
+        s->driver.size = 0;
+    }
     if (!s->number)
         return deny(q, E_INTERNAL, "this host gives no random numbers");
+    remember(&s->greeter, q->peer);
     s->heard = q->now;
-    writer *w = answer_begin(q, "welcome", 7);
+    writer *w = answer_begin(q, "welcome", s->t.offers_rings ? 9 : 7);
+    if (s->t.offers_rings) {
+        entry_bool(w, "checksums", s->checksums);
+        entry_int(w, "slot_bytes", s->slot_bytes);
+    }
     entry_int(w, "version", PROTOCOL_VERSION);
     entry_int(w, "session", s->number);
     entry_double(w, "lease_s", s->t.lease_s);
@@ -195,11 +229,11 @@ static int answer_to(session *s, question *q, const mp_value *op)
     return 0;
 }
 
-size_t session_control(session *s, const bytes *frames, size_t count, double now, uint8_t answer[CONTROL_ROOM])
+size_t session_control(session *s, const message *m, double now, uint8_t answer[CONTROL_ROOM])
 {
-    question q = {.now = now, .answer = {answer, 0, CONTROL_ROOM, 0}};
+    question q = {.peer = m->peer, .now = now, .answer = {answer, 0, CONTROL_ROOM, 0}};
     mp_value op, id;
-    int taken = count == 1 && control_read(frames[0], &q.map) && has(&q, "op", MP_TEXT, &op) &&
+    int taken = !m->damage && control_read(m->frames[0], &q.map) && has(&q, "op", MP_TEXT, &op) &&
                 mp_find(q.map, "id", &q.id, &id) && id.type == MP_INT;
     pthread_mutex_lock(&s->guard);
     s->damaged += !taken;

@@ -12,11 +12,12 @@
 #define ROOM 8192
 #define MOST_FRAMES 512
 
-static const terms TERMS = {"in process", 1.0, 4, ROOM, NULL};
+static const terms TERMS = {"in process", 1.0, 4, ROOM, 1, NULL};
 static struct { uint8_t data[ROOM]; size_t size; } corpus[MOST_FRAMES];
 static size_t frames;
 static uint64_t word;
 static uint64_t answered;
+static const bytes RIGHT = {(const uint8_t *)"right", 5}, ODD = {(const uint8_t *)"odd", 3};
 
 /* xorshift64 (Marsaglia 2003): 0 to below - 1. */
 static uint32_t draw(uint32_t below)
@@ -47,22 +48,19 @@ static size_t control_message(uint8_t *frame, const char *op, uint64_t session)
 {
     writer w = {frame, 0, ROOM, 0};
     control_begin(&w);
-    write_map(&w, 7);
-    write_text(&w, "op");
-    write_text(&w, op);
-    write_text(&w, "id");
-    write_int(&w, 7);
+    write_map(&w, 9);
+    entry_text(&w, "op", op);
+    entry_int(&w, "id", 7);
     write_text(&w, "versions");
     write_list(&w, 1);
     write_int(&w, 1);
-    write_text(&w, "client");
-    write_text(&w, "fuzz");
+    entry_text(&w, "client", "fuzz");
     write_text(&w, "nonce");
     write_bin(&w, (bytes){(const uint8_t *)"0123456789abcdef", 16});
-    write_text(&w, "session");
-    write_int(&w, session);
-    write_text(&w, "request");
-    write_int(&w, 3);
+    entry_int(&w, "session", session);
+    entry_int(&w, "request", 3);
+    entry_bool(&w, "checksums", (int)draw(2));
+    entry_int(&w, "slot_bytes", 4096);
     control_end(&w);
     return w.size;
 }
@@ -71,12 +69,13 @@ static size_t control_message(uint8_t *frame, const char *op, uint64_t session)
 static uint64_t session_of(session *s, uint64_t before, double now)
 {
     uint8_t frame[ROOM], answer[CONTROL_ROOM];
-    bytes question = {frame, control_message(frame, "goodbye", before)}, map, raw;
+    message question = {.peer = RIGHT, .frames = {{frame, control_message(frame, "goodbye", before)}}};
+    bytes map, raw;
     mp_value v;
-    session_control(s, &question, 1, now, answer);
+    session_control(s, &question, now, answer);
     session_look(s, now);
-    question.size = control_message(frame, "hello", 0);
-    size_t size = session_control(s, &question, 1, now, answer);
+    question.frames[0].size = control_message(frame, "hello", 0);
+    size_t size = session_control(s, &question, now, answer);
     if (!size || !control_read((bytes){answer, size}, &map) || !mp_find(map, "session", &raw, &v))
         return 0;
     return v.number;
@@ -96,8 +95,8 @@ static const reply *ask(session *s, header h, bytes payload, double now)
     static reply out;
     static uint8_t frame[ROOM];
     request_message(frame, h, payload);
-    bytes parts[] = {{frame, HEADER_BYTES}, {frame + HEADER_BYTES, payload.size}};
-    if (!session_data(s, (bytes){(const uint8_t *)"right", 5}, parts, 2, now, now, &out))
+    message request = {.peer = RIGHT, .frames = {{frame, HEADER_BYTES}, {frame + HEADER_BYTES, payload.size}}, .arrived = now};
+    if (!session_data(s, &request, now, &out))
         die("a right request was dropped");
     session_sent(s, &out, 1);
     if (out.header[5] != (h.operation | OP_REPLY))
@@ -241,23 +240,26 @@ int main(int count, char **arguments)
             mend(frame, size, number, request, step);
         now += draw(1000) ? 1e-4 : 2;
         if (size > 3 && frame[3] == 'C') {
-            bytes whole = copy_of(frame, size), parts[] = {whole, whole}, map;
-            size_t told = session_control(s, parts, draw(50) ? 1 : draw(3), now, answer);
-            free((void *)whole.data);
+            message question = {.peer = ODD, .frames = {copy_of(frame, size)}, .damage = draw(50) ? NULL : "odd"};
+            bytes map;
+            size_t told = session_control(s, &question, now, answer);
+            free((void *)question.frames[0].data);
             if (told && !control_read((bytes){answer, told}, &map))
                 die("an answer is no control message");
             answered += told > 0;
         } else {
             size_t head = draw(20) && size > HEADER_BYTES ? HEADER_BYTES : size;
-            bytes parts[] = {copy_of(frame, head), copy_of(frame + head, size - head), {frame, 0}};
+            message m = {.peer = ODD, .frames = {copy_of(frame, head), copy_of(frame + head, size - head)},
+                               .damage = draw(50) ? NULL : "odd", .lacking = draw(50) ? 0 : (int)draw(21), .why = "odd",
+                               .arrived = now};
             reply out;
             header h;
-            int answers = session_data(s, (bytes){(const uint8_t *)"odd", 3}, parts, draw(50) ? 2 : draw(4), now, now, &out);
-            free((void *)parts[0].data);
-            free((void *)parts[1].data);
+            int answers = session_data(s, &m, now, &out);
+            free((void *)m.frames[0].data);
+            free((void *)m.frames[1].data);
             if (answers) {
                 if (header_read((bytes){out.header, HEADER_BYTES}, &h) || out.payload.size > ROOM ||
-                    h.payload_crc != crc32c(out.payload.data, out.payload.size))
+                    (h.payload_crc && h.payload_crc != crc32c(out.payload.data, out.payload.size)))
                     die("a reply is no data message");
                 answered++;
                 request = h.session == number && h.request ? h.request + 1 : request;
@@ -269,6 +271,8 @@ int main(int count, char **arguments)
                 session_sent(s, &out, draw(1000) > 0);
             }
         }
+        if (!draw(500))
+            session_gone(s, draw(2) ? ODD : RIGHT);
         session_look(s, now);
         if (!draw(100) || !i) {
             number = session_of(s, number, now);

@@ -26,7 +26,7 @@ static int close_device(session *s)
 void release(session *s)
 {
     s->attached = 0;
-    s->attended = 0;
+    s->ready = 0;
     if (s->opened)
         close_device(s);
 }
@@ -59,9 +59,10 @@ static int attach(session *s, const header *h, writer *w)
         close_device(s);
         return code;
     }
-    s->attended = 1;
+    s->ready = 1;
     s->d = d;
-    declare(w, &s->d);
+    s->check_inputs = must_check_inputs(&d);
+    declare(w, &d);
     return 0;
 }
 
@@ -115,7 +116,8 @@ static int take_array(session *s, const header *h, bytes payload, int dtype, dou
     if (payload.size / row != h->steps || payload.size % row)
         return refuse(s, E_MALFORMED, "a payload of %lu bytes is not (%lu, %lu, %lu)", (unsigned long)payload.size,
                       (unsigned long)h->batch, (unsigned long)h->steps, (unsigned long)h->width);
-    memcpy(s->inputs, payload.data, payload.size);
+    if (payload.data != s->inputs)
+        memcpy(s->inputs, payload.data, payload.size);
     return 0;
 }
 
@@ -299,7 +301,7 @@ int attend(session *s, const header *h, bytes payload, header *answer, writer *w
     int code = check_fields(s, h, payload);
     if (code)
         return code;
-    if (h->operation != OP_ATTACH && !s->attended)
+    if (h->operation != OP_ATTACH && !s->ready)
         return refuse(s, E_SEQUENCE, "ATTACH is the first request of a session; here it failed or is missing");
     switch (h->operation) {
     case OP_ATTACH: return attach(s, h, w);

@@ -53,6 +53,17 @@ int heard(session *s, uint64_t number, double at)
     return 1;
 }
 
+void remember(connection *c, bytes peer)
+{
+    c->size = peer.size < PEER_BYTES ? peer.size : PEER_BYTES;
+    memcpy(c->name, peer.data, c->size);
+}
+
+int is_from(const connection *c, bytes peer)
+{
+    return c->size == peer.size && !memcmp(c->name, peer.data, c->size);
+}
+
 /* A busy device finishes what it does first. */
 static void expire(session *s, double now)
 {
@@ -63,12 +74,12 @@ static void expire(session *s, double now)
     s->expired_leases++;
 }
 
-static void finish_reply(reply *out, header *answer, writer *w)
+static void finish_reply(const session *s, reply *out, header *answer, writer *w)
 {
     out->payload = (bytes){w->data, w->size};
     out->session = answer->session;
     out->request = answer->request;
-    answer->payload_crc = crc32c(w->data, w->size);
+    answer->payload_crc = s->sums ? crc32c(w->data, w->size) : 0;
     header_write(out->header, answer);
 }
 
@@ -104,7 +115,7 @@ static void fail(session *s, const header *h, int code, reply *out)
         write_bin(&w, states);
     else
         write_nil(&w);
-    finish_reply(out, &answer, &w);
+    finish_reply(s, out, &answer, &w);
 }
 
 /* Errors after which the state is as it was before. */
@@ -114,20 +125,21 @@ static int is_harmless(int code)
            code == E_CONFIGURATION || code == E_CALIBRATION;
 }
 
-int session_data(session *s, bytes peer, const bytes *frames, size_t count, double now, double arrived, reply *out)
+int session_data(session *s, const message *m, double now, reply *out)
 {
     header h = {.scale = 1};
-    const char *damage = count == 2 ? header_read(frames[0], &h) : "a data message has 2 frames";
+    const char *damage = m->damage ? m->damage : header_read(m->frames[0], &h);
     s->done = 0;
     *s->why = 0;
     pthread_mutex_lock(&s->guard);
     expire(s, now);
-    int holds = !damage && heard(s, h.session, arrived);
+    int holds = !damage && heard(s, h.session, m->arrived);
     int attaches = h.operation == OP_ATTACH && h.session != s->attached;
-    int same = h.session == s->attached && peer.size == s->peer_size && !memcmp(peer.data, s->peer, peer.size);
+    int same = h.session == s->attached && is_from(&s->driver, m->peer);
     int foreign = !damage && !(holds && (attaches || same));
     s->damaged += damage != NULL;
     s->foreign += foreign;
+    s->sums = damage || foreign || s->checksums;
     pthread_mutex_unlock(&s->guard);
     if (damage) {
         h = (header){.scale = 1};
@@ -146,10 +158,10 @@ int session_data(session *s, bytes peer, const bytes *frames, size_t count, doub
         s->expected = 1;
         s->lost = 0;
         s->step = 0;
-        s->peer_size = peer.size < PEER_BYTES ? peer.size : PEER_BYTES;
-        memcpy(s->peer, peer.data, s->peer_size);
     }
     pthread_mutex_lock(&s->guard);
+    if (attaches)
+        remember(&s->driver, m->peer);
     int copy = h.request < s->expected;
     s->repeated += (uint64_t)copy;
     s->requests += !copy;
@@ -171,14 +183,16 @@ int session_data(session *s, bytes peer, const bytes *frames, size_t count, doub
     int code;
     if (missing)
         code = refuse(s, E_SEQUENCE, "%llu requests before this one were lost", (unsigned long long)missing);
-    else if (crc32c(frames[1].data, frames[1].size) != h.payload_crc)
+    else if (m->lacking)
+        code = refuse(s, m->lacking, "%s", m->why);
+    else if (s->sums && crc32c(m->frames[1].data, m->frames[1].size) != h.payload_crc)
         code = refuse(s, E_CHECKSUM, "the payload was damaged on its way (its checksum is wrong)");
     else if (cancelled)
         code = refuse(s, E_CANCELLED, "cancelled by the client");
     else if (stopping)
         code = refuse(s, E_SHUTTING_DOWN, "the server is shutting down");
     else
-        code = attend(s, &h, frames[1], &answer, &w);
+        code = attend(s, &h, m->frames[1], &answer, &w);
     if (!code && w.full)
         code = refuse(s, E_TOO_LARGE, "the answer is larger than a frame, %lu bytes", (unsigned long)s->t.max_frame_bytes);
     if (code) {
@@ -186,7 +200,7 @@ int session_data(session *s, bytes peer, const bytes *frames, size_t count, doub
         fail(s, &h, code, out);
         say(s, "request %llu (%s): error %d, %s", (unsigned long long)h.request, name_of(h.operation), code, s->why);
     } else {
-        finish_reply(out, &answer, &w);
+        finish_reply(s, out, &answer, &w);
     }
     return 1;
 }
@@ -206,6 +220,34 @@ void session_sent(session *s, const reply *out, int delivered)
     if (!delivered)
         say(s, "the client is not connected any more: its session has ended");
 }
+
+void session_gone(session *s, bytes peer)
+{
+    pthread_mutex_lock(&s->guard);
+    if (s->number && (is_from(&s->greeter, peer) || is_from(&s->driver, peer))) {
+        say(s, "%s has gone: its session has ended", s->holder);
+        s->number = 0;
+    }
+    pthread_mutex_unlock(&s->guard);
+}
+
+int session_holds(session *s, uint64_t number)
+{
+    pthread_mutex_lock(&s->guard);
+    int holds = number && number == s->number;
+    pthread_mutex_unlock(&s->guard);
+    return holds;
+}
+
+uint64_t session_slot_bytes(session *s, uint64_t number)
+{
+    pthread_mutex_lock(&s->guard);
+    uint64_t slot_bytes = number == s->number ? s->slot_bytes : 0;
+    pthread_mutex_unlock(&s->guard);
+    return slot_bytes;
+}
+
+uint8_t *session_room(session *s) { return s->inputs; }
 
 void session_look(session *s, double now)
 {
@@ -268,7 +310,6 @@ session *session_new(const terms *t, double now, char why[WHY_BYTES])
         session_free(s, closing);
         return NULL;
     }
-    s->check_inputs = must_check_inputs(&s->d);
     snprintf(s->device, sizeof s->device, "%s %s%s%s", s->d.vendor, s->d.model, s->d.serial ? " " : "",
              s->d.serial ? s->d.serial : "");
     clean(s->device);

@@ -12,6 +12,11 @@
 /* Of an error without its states. */
 #define ERROR_BYTES 1024
 
+typedef struct {
+    uint8_t name[PEER_BYTES];
+    size_t size;
+} connection;
+
 struct session {
     terms t;
     char device[WHY_BYTES]; /* its name, for people */
@@ -22,6 +27,9 @@ struct session {
     uint8_t nonce[NONCE_BYTES];
     char holder[HOLDER_BYTES];
     double heard;
+    int checksums;       /* of payloads */
+    uint64_t slot_bytes; /* of the ring in shared memory, 0: none */
+    connection greeter, driver; /* where hello and ATTACH came from */
     uint64_t received, finished, cancelled;
     struct { uint64_t request; uint8_t operation; double since; } busy; /* request 0: with nothing */
     char problem[WHY_BYTES];
@@ -31,9 +39,8 @@ struct session {
     /* Of the thread that drives the device: */
     declaration d;
     uint64_t attached, expected; /* the session that it is open for, and the number of its next request */
-    uint8_t peer[PEER_BYTES];
-    size_t peer_size;
-    int opened, attended, lost; /* not safe; ATTACH went well; the state is not known */
+    int sums; /* whether payloads of the request at hand and its reply have checksums */
+    int opened, ready, lost; /* not in its safe state; ATTACH went well; the state is not known */
     uint64_t step;
     uint32_t batch, done; /* `done` steps of the RUN at hand have states in `outputs` */
     int check_inputs;
@@ -51,6 +58,9 @@ const char *name_of(int operation);
 
 /* With the guard held: something of session `number` came at this time; whether it holds the device. */
 int heard(session *s, uint64_t number, double at);
+
+void remember(connection *c, bytes peer);
+int is_from(const connection *c, bytes peer);
 
 /* Does what a request asks for: `answer` and `w` get the reply. 0, or the code of an error with its text in s->why. */
 int attend(session *s, const header *h, bytes payload, header *answer, writer *w);

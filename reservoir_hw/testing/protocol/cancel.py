@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import dropwhile
+
+import numpy as np
+
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import Client, Reply
+from reservoir_hw.testing.protocol.codec import Header
 from reservoir_hw.testing.protocol.device import Device
 from reservoir_hw.testing.protocol.order import lost
 from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
@@ -13,6 +18,8 @@ RULES = Rules("cancel")
 
 RUNS = 8
 WORK_S = 0.8
+AT_HAND = 2
+"""Requests that may be done after the device was told: the one at hand, and one whose reply was on its way."""
 ALL = "All requests up to and including `request` that are not done yet are answered with error 15."
 
 
@@ -34,24 +41,55 @@ def _(device: Device) -> None:
         lost(client, device)
 
 
-@RULES.rule("requests that wait when they are cancelled get error 15", page=ALL)
-def _(device: Device) -> None:
+def _several(device: Device) -> list[np.ndarray]:
+    """Runs that take a moment, as many as may wait."""
     count = min(device.welcome["credits"], RUNS)
     if count < 2:
         raise NotOffered("the device gives one credit: no request waits")
-    runs = [device.long_run(WORK_S / count)] * (count if device.is_chunked else (count + 1) // 2)
+    return [device.long_run(WORK_S / count)] * (count if device.is_chunked else (count + 1) // 2)
+
+
+def _waited(client: Client, requests: list[Header], code: int) -> None:
+    """The requests that wait now must get an error, but for the one at hand."""
+    replies: list[Reply] = []
+    early = 0
+    for request in requests:
+        if early == len(replies) and client.data.poll(0):
+            early += 1
+        replies.append(client.reply(request))
+    codes = [0 if reply.error is None else reply.error["code"] for reply in replies]
+    if codes[early:].count(0) > AT_HAND:
+        raise Broken(f"{codes[early:].count(0)} requests that waited were done all the same", replies[-1].frames)
+    # Behind the first that was not done, none is. That one may have been stopped in its middle.
+    refused = list(dropwhile(lambda came: came == 0, codes))
+    if not refused:
+        raise NotOffered(f"the device had answered {len(codes)} requests before it was told")
+    if refused[0] not in (code, codec.E_CANCELLED) or set(refused[1:]) - {code}:
+        raise Broken(f"error {code} is due, and the codes are {codes}", replies[-1].frames)
+
+
+@RULES.rule("requests that wait when they are cancelled get error 15", page=ALL)
+def _(device: Device) -> None:
+    runs = _several(device)
     with device.session() as client:
         client.reset()
         requests = device.pipeline(client, runs)
         _cancel(client, client.sent)
-        replies = [client.reply(request) for request in requests]
-        cancelled = [reply.error is not None for reply in replies]
-        if not any(cancelled):
-            raise NotOffered(f"the device had answered {len(requests)} requests before the cancel reached it")
-        for reply in replies[cancelled.index(True) :]:
-            if _code(reply) != codec.E_CANCELLED:
-                raise Broken(f"error 15 is due, code {_code(reply)} came", reply.frames)
+        _waited(client, requests, codec.E_CANCELLED)
         lost(client, device)
+
+
+@RULES.rule(
+    "requests that wait when their session ends get error 3",
+    page="none that waits is begun any more, and each gets error 3.",
+)
+def _(device: Device) -> None:
+    runs = _several(device)
+    with device.session() as client:
+        client.reset()
+        requests = device.pipeline(client, runs)
+        client.goodbye()
+        _waited(client, requests, codec.E_NO_SESSION)
 
 
 @RULES.rule("a request after the last one that is cancelled is not cancelled", page=ALL)
@@ -74,7 +112,3 @@ def _(device: Device) -> None:
         for request in (0, 1, client.sent):
             _cancel(client, request)
         client.run(u, step=u.shape[1])
-
-
-def _code(reply: Reply) -> int:
-    return 0 if reply.error is None else reply.error["code"]

@@ -13,6 +13,7 @@ from reservoir_hw.testing.protocol import (
     lease,
     operations,
     order,
+    precedence,
     runs,
     strictness,
 )
@@ -27,6 +28,7 @@ RULES: tuple[Rule, ...] = (
     *operations.RULES,
     *runs.RULES,
     *order.RULES,
+    *precedence.RULES,
     *credits.RULES,
     *cancel.RULES,
     *lease.RULES,
@@ -44,7 +46,7 @@ def check(
     address: str,
     *,
     control: str | None = None,
-    rules: Iterable[Rule] = RULES,
+    rules: Iterable[Rule] | None = None,
     on_start: Callable[[Device], None] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Report:
@@ -52,13 +54,14 @@ def check(
 
     Args:
         control: Address of its control socket; by default the next port, or the path with `.control` behind it.
+        rules: Those to look at; by default all.
         on_start: Called once, when the device has answered.
         progress: Called with what is looked at, rules done, rules in all.
 
     Raises `ConfigurationError` for an address that is none, and `DeviceTimeout`, `DeviceDisconnected` or `DeviceBusy`
     if there is no device that can be looked at.
     """
-    rules = list(rules)
+    rules = list(RULES if rules is None else rules)
     rows: list[Row] = []
     with Device(address, control) as device:
         device.connect()

@@ -162,6 +162,15 @@ class Client:
             raise Broken(f"the pong lacks valid, received, finished or busy: {pong}")
         return pong
 
+    def is_busy_with(self, request: Header) -> bool:
+        """Whether a pong says that the device works at this request."""
+        busy = self.ping()["busy"]
+        if not isinstance(busy, dict) or busy.get("request") != request.request:
+            return False
+        if not isinstance(busy.get("operation"), str) or not isinstance(busy.get("seconds"), int | float):
+            raise Broken(f"busy has no operation (text) or seconds: {busy}")
+        return True
+
     # ---- data -----------------------------------------------------------------------------------
 
     def head(self, operation: int, **fields: Any) -> Header:
@@ -194,7 +203,7 @@ class Client:
         """What comes for a request, which is the next that is due."""
         name = name_of(request.operation)
         frames = self.next_message(f"{name}, request {request.request}")
-        header, payload = self._read(frames)
+        header, payload = self.read_data(frames)
         look, must = self._line.ledger.look, self._line.ledger.must
         what = f"the reply to {name}, request {request.request}"
         must("request", header.request == request.request, f"{what}, has request {header.request}", frames)
@@ -213,7 +222,7 @@ class Client:
             look("length", not payload, f"{what}, has a payload of {len(payload)} bytes", frames)
         return Reply(header, payload, None, frames)
 
-    def _read(self, frames: list[bytes]) -> tuple[Header, bytes]:
+    def read_data(self, frames: list[bytes]) -> tuple[Header, bytes]:
         """A data message with the right form and checksums."""
         ledger = self._line.ledger
         fits = len(frames) == 2 and len(frames[0]) == 80
@@ -324,7 +333,7 @@ class Client:
         """Send what cannot be trusted: it must get error 4 with session 0 and request 0."""
         self.send_raw(frames)
         came = self.next_message("a message that cannot be trusted")
-        header, payload = self._read(came)
+        header, payload = self.read_data(came)
         if header.operation != codec.ERROR or (header.session, header.request) != (0, 0):
             numbers = f"session {header.session}, request {header.request}"
             raise Broken(f"operation {header.operation:#04x} came, {numbers}; an ERROR with 0 and 0 is due", came)

@@ -22,7 +22,11 @@ CONTROL = Rules("damaged control messages")
 DATA = Rules("damaged data messages")
 FIELDS = Rules("odd fields")
 
-DROPPED = "A frame that does not fit this table, or has more than 2^20 bytes, is dropped and counted."
+DROPPED = (
+    "A message of several frames, a frame that does not fit this table, and msgpack with anything behind the map are "
+    "dropped and counted."
+)
+TOO_LONG = "So is a frame of more than 2^20 bytes, unless ZeroMQ has closed the connection because of it."
 UNTRUSTED = "A request whose header cannot be trusted is not counted. Its error has session 0 and request 0"
 FRAMES = "The same is sent for a message with another number of frames: error 4, request 0."
 UNNAMED = "A request where they are not, or with a payload where none is named, gets error 4."
@@ -51,6 +55,7 @@ DROP: dict[str, list[bytes]] = {
     "bytes 5 to 7 that are not 0": [_framed(QUESTION, start=b"RHWC\x01\0\x01\0")],
     "what is no msgpack": [_framed(b"\xc1\xc1")],
     "half a map": [_framed(QUESTION[:-1])],
+    "a byte behind the map": [_framed(QUESTION + b"\0")],
     "a list instead of a map": [_framed(codec.to_msgpack([1, 2, 3]))],
     "keys that are no text": [_framed(codec.to_msgpack({"op": "status", "id": 7, 3: 4}))],
     "two frames": [_framed(QUESTION), b""],
@@ -79,7 +84,7 @@ def _(device: Device) -> None:
         _dropped(device, frames=[codec.pack_control(content)])
 
 
-@CONTROL.rule("more than 2^20 bytes: dropped", page=DROPPED)
+@CONTROL.rule("more than 2^20 bytes: dropped", page=TOO_LONG)
 def _(device: Device) -> None:
     frame = codec.pack_control({"op": "status", "id": 7, "x": bytes(LARGEST_CONTROL)})
     with device.client() as client, device.session() as other:
@@ -213,7 +218,7 @@ def _(device: Device) -> None:
             came = device.receive(client.data, 0.5)
             if came is None:
                 return False
-            header, payload = client._read(came)
+            header, payload = client.read_data(came)
             if header.operation != codec.ERROR or client.error_in(payload, came)["code"] != codec.E_NO_SESSION:
                 raise Broken(f"a frame of {largest + 1} bytes was taken, or its connection is still known", came)
             return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import platform
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,9 @@ STEPS = 12
 LARGEST_BATCH = 64
 LARGEST_CHUNK = 4 << 20
 """Bytes of states in one message of a long run."""
+SHORTEST_S = 0.1
+"""Of a run in whose middle something happens."""
+CHUNK_S = 0.1
 RANGE = 0.8
 """Part of the input range that is used."""
 
@@ -210,6 +214,12 @@ class Device(Line):
         return numbers * self.declaration[encoding][1]
 
     @property
+    def chunk_steps(self) -> int:
+        """Steps of a short chunk. A clock that goes on needs longer ones: the next must be there in time."""
+        period_s = self.spec.get("step_period_s")
+        return 1 if self.is_held or not period_s else math.ceil(CHUNK_S / period_s)
+
+    @property
     def step_s(self) -> float:
         """Seconds of a step, as measured from here."""
 
@@ -228,6 +238,13 @@ class Device(Line):
         """Inputs for a RUN of about so many seconds, or shorter if it would not go into a message."""
         steps = max(1, round(seconds / max(self.step_s, 1e-9)))
         return self.u(steps=min(steps, self.longest(at_most=at_most)))
+
+    def must_take(self, u: np.ndarray) -> float:
+        """Seconds that a RUN of these inputs takes; `NotOffered` if that is too short to do something meanwhile."""
+        seconds = u.shape[1] * self.step_s
+        if seconds < SHORTEST_S:
+            raise NotOffered(f"the device needs {1000 * seconds:.0f} ms for a run as long as can be sent")
+        return seconds
 
     def pipeline(self, client: Client, runs: list[np.ndarray]) -> list[codec.Header]:
         """Send RUN requests that need no answer in between: chunks of one run, or a run from rest each."""

@@ -21,7 +21,7 @@ WELCOME: dict[str, type | tuple[type, ...]] = {
     "credits": int,
     "max_frame_bytes": int,
 }
-LACKS = "A map that lacks a field, or has an `op` that is not listed, gets error 4."
+LACKS = "A map with `op` and `id` that lacks another field, or where one has another type, gets error 4."
 NO_SESSION = "`cancel` and `goodbye` of a session that does not hold the device get error 3."
 BUSY = "While the device is held, another `hello` gets error 2 (busy), whose text names the holder."
 
@@ -146,6 +146,19 @@ def _(device: Device) -> None:
             client.turned_down("hello", codec.E_MALFORMED, versions=[1], client="check", nonce=bytes(size))
 
 
+@RULES.rule("fields of another type get error 4", page=LACKS)
+def _(device: Device) -> None:
+    with device.client() as client:
+        for change in ({"versions": 1}, {"client": 7}, {"nonce": "0123456789abcdef"}):
+            fields = {"versions": [1], "client": "check", "nonce": bytes(16), **change}
+            client.turned_down("hello", codec.E_MALFORMED, **fields)
+    with device.session() as client:
+        for op in ("ping", "cancel", "goodbye"):
+            client.turned_down(op, codec.E_MALFORMED, session=str(client.session), request=1)
+        client.turned_down("cancel", codec.E_MALFORMED, session=client.session, request="1")
+        client.reset()
+
+
 @RULES.rule("ping, cancel and goodbye without their fields get error 4", page=LACKS)
 def _(device: Device) -> None:
     with device.session() as client:
@@ -155,7 +168,7 @@ def _(device: Device) -> None:
         client.turned_down("goodbye", codec.E_MALFORMED)
 
 
-@RULES.rule("an op that is not listed gets error 4", page=LACKS)
+@RULES.rule("an op that is not listed gets error 4", page="So does an `op` that is not listed.")
 def _(device: Device) -> None:
     with device.client() as client:
         client.turned_down("dance", codec.E_MALFORMED)

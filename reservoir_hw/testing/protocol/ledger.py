@@ -56,7 +56,7 @@ SENT: dict[str, tuple[str, str]] = {
     "error code": ("the code of an ERROR is in the table", "| code | | state lost |"),
     "error lost": (
         "state_lost is true for the codes that lose the state",
-        "`state_lost` says whether the state is lost now.",
+        "`state_lost` says whether the state is lost now, after this error.",
     ),
     "frame size": ("no frame is larger than max_frame_bytes", "The limit holds for each frame, and for replies, too."),
     "finite": (

@@ -70,7 +70,7 @@ for _title, _more in (
 
 @RULES.rule(
     "after a refusal that loses nothing the state is kept",
-    page="`state_lost` says whether the state is lost now.",
+    page="`state_lost` says whether the state is lost now, after this error.",
 )
 def _(device: Device) -> None:
     with device.session() as client:
@@ -92,6 +92,22 @@ def _(device: Device) -> None:
         if device.spec.get("deterministic"):
             whole = client.from_rest(u)
             close(whole, np.concatenate(states, axis=1), "a run, and the same with refused requests in between")
+
+
+@RULES.rule(
+    "an error where nothing was driven has the step that is due",
+    page="Where nothing was driven, it is the step that is due.",
+)
+def _(device: Device) -> None:
+    with device.session() as client:
+        u = device.u()
+        step = 0
+        if device.is_held:
+            client.run(u)
+            step = u.shape[1]
+        error = client.refused(codec.RESET, codec.E_SHAPE, batch=0)
+        if error["step"] != step:
+            raise Broken(f"the error has step {error['step']}, step {step} is due")
 
 
 @RULES.rule(

@@ -14,8 +14,8 @@ from reservoir_hw.testing.protocol.rules import Rules
 
 RULES = Rules("order")
 
-STEP = "The step of a RUN must be where the last RUN ended, otherwise error 6."
-COPY = "A number seen before is a copy: it is dropped and counted."
+STEP = "The step of a RUN must be where the last RUN ended, and its batch that of the last ATTACH, RESET or RESTORE."
+COPY = "A lower one than the one that is due, or 0, is a copy: it is dropped and counted, without an answer."
 LOST = "If it is, RUN and SNAPSHOT are refused with error 11 until RESET, RESTORE or UPLOAD."
 
 
@@ -68,7 +68,7 @@ def _(device: Device) -> None:
         client.from_rest(device.u())
 
 
-@RULES.rule("a gap between requests is error 6, and the state is lost", page="A gap is error 6.")
+@RULES.rule("a gap between requests is error 6, and the state is lost", page="A higher one is error 6.")
 def _(device: Device) -> None:
     with device.session() as client:
         client.reset()
@@ -96,6 +96,13 @@ def _copied(device: Device, *, back: int) -> None:
         states = np.concatenate([states, client.run(second, step=half)], axis=1)
         if device.spec.get("deterministic"):
             close(client.from_rest(u), states, "a run, and the same with a copy of a request in between")
+
+
+@RULES.rule("request 0 is a copy, too", page=COPY)
+def _(device: Device) -> None:
+    with device.session() as client:
+        device.send(client.data, codec.pack_data(codec.Header(codec.RESET, client.session, 0, batch=1)))
+        client.from_rest(device.u())
 
 
 for _title, _back in (("the last request", 0), ("an older request", 2)):

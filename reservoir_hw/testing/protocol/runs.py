@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from reservoir_hw.testing.protocol import codec
-from reservoir_hw.testing.protocol.client import Client
 from reservoir_hw.testing.protocol.device import Device, close
-from reservoir_hw.testing.protocol.outcomes import NotOffered
+from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
 from reservoir_hw.testing.protocol.rules import Rules
 
 RULES = Rules("runs")
 
-
-def _in_chunks(client: Client, u: np.ndarray, lengths: list[int]) -> np.ndarray:
-    """The states of a run in several messages, all but the last with "more chunks follow"."""
-    client.reset(len(u))
-    states, step = [], 0
-    for length in lengths:
-        last = step + length == u.shape[1]
-        chunk = u[:, step : step + length]
-        states.append(client.run(chunk, step=step, flags=0 if last else codec.MORE))
-        step += length
-    return np.concatenate(states, axis=1)
+LATE_S = 0.3
 
 
 @RULES.rule("a run in chunks is the run as a whole", page="whether a run may come in several RUN messages.")
 def _(device: Device) -> None:
     device.must_be_chunked()
     device.must_be_deterministic()
-    device.must_be_held()
     with device.session() as client:
-        u = device.u()
-        rest = u.shape[1]
-        lengths = [1, 5, rest - 6] if rest > 6 else [1] * rest
-        close(client.from_rest(u), _in_chunks(client, u, lengths), "a run as a whole, and in chunks")
+        if device.is_held:
+            u = device.u()
+            parts = np.split(u, [1, u.shape[1] // 2], axis=1)
+        else:
+            u = device.u(steps=3 * device.chunk_steps)
+            parts = np.array_split(u, min(3, u.shape[1], device.welcome["credits"]), axis=1)
+        whole = client.from_rest(u)
+        client.reset()
+        states = [client.states(request) for request in device.pipeline(client, parts)]
+        close(whole, np.concatenate(states, axis=1), "a run as a whole, and in chunks")
 
 
 @RULES.rule("a run step by step is the run as a whole", page="A single step of a closed loop is a RUN of one step.")
@@ -79,3 +75,27 @@ def _(device: Device) -> None:
         other[:, half:] = device.u(seed=2)[:, half:]
         first, second = client.from_rest(u), client.from_rest(other)
         close(first[:, :half], second[:, :half], f"two runs whose inputs are the same for {half} steps")
+
+
+@RULES.rule(
+    "a chunk that comes too late for a free running device is error 12",
+    page="If the next chunk is not there when it is due, the device answers with error 12 and the step, and counts an "
+    "underrun.",
+)
+def _(device: Device) -> None:
+    period_s = device.spec.get("step_period_s")
+    if device.is_held or not period_s:
+        raise NotOffered("the device declares no clock that it keeps while it is not driven")
+    device.must_be_chunked()
+    with device.session() as client:
+        u = device.u()
+        client.reset()
+        requests = [client.send_run(u, flags=codec.MORE)]
+        time.sleep(u.shape[1] * period_s + LATE_S)
+        requests.append(client.send_run(u, step=u.shape[1]))
+        replies = [client.reply(request) for request in requests]
+        codes = [0 if reply.error is None else reply.error["code"] for reply in replies]
+        if codes not in ([0, codec.E_DISCONTINUITY], [codec.E_DISCONTINUITY, codec.E_STATE_LOST]):
+            raise Broken(
+                f"two chunks, {LATE_S:g} s too far apart, were answered with codes {codes}", replies[-1].frames
+            )

@@ -6,13 +6,12 @@ import contextlib
 import re
 import struct
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_board import declared, line_of, nak
+from serial_page import PAGE, Example, examples
 
 from reservoir_hw.core.errors import ProtocolError
 from reservoir_hw.drivers.encodings import Encoding
@@ -20,37 +19,28 @@ from reservoir_hw.drivers.serial import frames
 from reservoir_hw.drivers.serial.frames import Frame
 
 unhurried = settings(deadline=None)
-PAGE = Path(__file__).parents[3] / "docs" / "serial-protocol.md"
 u8, u16, u32 = (st.integers(0, 2**bits - 1) for bits in (8, 16, 32))
 
 
-def examples() -> list[Any]:
-    """Title, body and line of every example on the page."""
-    text = PAGE.read_text().partition("## Examples in hex")[2]
-    found = []
-    for title, body, crc, line in re.findall(
-        r"^(\S[^\n]*):\n\n((?: {4}[0-9a-f ]+\n)+) {4}CRC ([0-9a-f]{4})\n {4}line\n((?: {4}[0-9a-f ]+\n?)+)", text, re.M
-    ):
-        packed = bytes.fromhex(body) + bytes.fromhex(crc)[::-1]
-        found.append(pytest.param(packed, bytes.fromhex(line), id=title[:40]))
-    return found
+EXAMPLES = examples()
+by_example = pytest.mark.parametrize("example", EXAMPLES, ids=[one.title[:30] for one in EXAMPLES])
 
 
 def test_the_page_has_all_its_examples() -> None:
-    assert len(examples()) == 18
+    assert len(EXAMPLES) == PAGE.read_text(encoding="utf-8").count("    CRC ") == 18
 
 
-@pytest.mark.parametrize(("body", "line"), examples())
-def test_examples_of_the_page(body: bytes, line: bytes) -> None:
-    assert line[-1] == 0
-    assert frames.stuffed(body) == line[:-1]
+@by_example
+def test_examples_of_the_page(example: Example) -> None:
+    body, line = example.body, example.line
+    assert frames.crc16(body) == example.crc
     frame = frames.frame_of(line[:-1])
-    assert frame == (body[1], *struct.unpack_from("<HH", body, 2), body[6:-2])
+    assert frame == (body[1], *struct.unpack_from("<HH", body, 2), body[6:])
     assert frames.on_line(frame) == b"\0" + line
 
 
 def test_what_the_page_says_in_info_status_and_nak() -> None:
-    said = {body[1]: frames.frame_of(line[:-1]).content for body, line in (case.values for case in examples())}
+    said = {one.body[1]: frames.frame_of(one.line[:-1]).content for one in EXAMPLES}
     board = frames.declaration_of(said[0x82])
     number = Encoding(3, 2**-14)
     assert (board.vendor, board.model, board.serial, board.firmware) == ("Lab 5", "loop", "7", "1.2")
@@ -60,8 +50,7 @@ def test_what_the_page_says_in_info_status_and_nak() -> None:
     assert (board.deterministic, board.simulated, board.continuity) == (True, False, "held")
     assert board.step_period_s == pytest.approx(1e-3)
     assert frames.status_of(said[0x87]) == frames.Status("driven", 0x1234, 3, 60.0, 9, 0, 0, 0, 0, "")
-    fault = next(case.values[1] for case in examples() if b"no light" in case.values[0])
-    told = frames.nak_of(frames.frame_of(fault[:-1]).content)
+    told = frames.nak_of(next(one.body[6:] for one in EXAMPLES if b"no light" in one.body))
     assert told == (13, True, 4, 1, "no light", struct.pack("<hhh", 7, 8, 9))
 
 
@@ -113,9 +102,10 @@ def flipped(line: bytes, bits: int) -> bytes:
     return (int.from_bytes(line, "big") ^ bits).to_bytes(len(line), "big")
 
 
-@pytest.mark.parametrize(("body", "line"), examples())
-def test_no_burst_of_two_flipped_bits_gets_past(body: bytes, line: bytes) -> None:
+@by_example
+def test_no_burst_of_two_flipped_bits_gets_past(example: Example) -> None:
     """Each single bit, and each two that are next to each other, of what is on the line."""
+    line = example.line
     for bit in range(8 * len(line)):
         for pattern in (1, 3):
             for part in filter(None, flipped(line, pattern << bit & (1 << 8 * len(line)) - 1).split(b"\0")):

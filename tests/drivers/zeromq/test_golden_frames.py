@@ -7,8 +7,8 @@ import pytest
 from golden_frames import Golden, golden_frames
 
 from reservoir_hw.core.errors import ProtocolError
+from reservoir_hw.drivers.encodings import Encoding
 from reservoir_hw.drivers.zeromq.frames import (
-    Encoding,
     Header,
     array_of,
     check_payload,

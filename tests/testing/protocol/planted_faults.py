@@ -13,7 +13,7 @@ from serving.page_device import NODES, PageDevice, Refusal, Replies, is_run
 from reservoir_hw.testing.protocol import codec as wire
 from reservoir_hw.testing.protocol.codec import Header
 
-LEASE_S = 0.4
+LEASE_S = 0.8
 TRAFFIC = "RESET brings to rest, at step 0"
 """A rule that makes a device send messages of most kinds."""
 STEP_BY_STEP = "a run step by step is the run as a whole"
@@ -292,6 +292,38 @@ class _(PageDevice):
         return super()._data(b"anybody", frames)
 
 
+@planted("request 0 is refused instead of dropped", "request 0 is a copy, too")
+class _(PageDevice):
+    def _is_copy(self, header: Header) -> bool:
+        return 0 < header.request <= self._received
+
+
+@planted("the payload is looked at before the number of a request", "a gap, and a damaged payload: error 6")
+class _(PageDevice):
+    def _refuse_gap(self, header: Header) -> None:
+        raise Refusal(wire.E_CHECKSUM, "the payload was damaged on its way")
+
+
+@planted("a cancelled request is not looked at any further", "a damaged payload, and cancelled: error 5")
+class _(PageDevice):
+    def _payload_fits(self, payload: bytes, crc: int) -> bool:
+        return self._received <= self._cancelled or super()._payload_fits(payload, crc)
+
+
+@planted("the shape is looked at before the step", "a wrong step, and a wrong shape: error 6")
+class _(PageDevice):
+    def _check_step(self, header: Header) -> None:
+        if header.width != 2:
+            raise Refusal(wire.E_SHAPE, "the width")
+        super()._check_step(header)
+
+
+@planted("an error has the step of its request", "an error where nothing was driven has the step that is due")
+class _(PageDevice):
+    def _error_map(self, refusal: Refusal) -> bytes:
+        return super()._error_map(Refusal(**{"step": 0, **refusal.fields}))
+
+
 # ---- states -----------------------------------------------------------------------------------------
 
 
@@ -526,19 +558,40 @@ class _(PageDevice):
         return replies
 
 
+class Clinging(PageDevice):
+    def _goodbye(self, session: int) -> dict[str, Any]:
+        self._must_be_mine(session)
+        return {"op": "ok"}
+
+
+planted("goodbye ends no session", "after goodbye the session is void, and the device free")(Clinging)
+planted("what waits is done after goodbye", "requests that wait when their session ends get error 3")(Clinging)
+
+
+@planted("what waits is done although it was cancelled", "requests that wait when they are cancelled get error 15")
+class _(PageDevice):
+    def _cancel(self, session: int, request: int) -> dict[str, Any]:
+        return super()._cancel(session, request if request > self._received + 1 else 0)
+
+    def _is_copy(self, header: Header) -> bool:
+        self._cancelled = 0
+        return super()._is_copy(header)
+
+
+@planted("a client whose connection is gone keeps the device", "a session ends when an answer cannot be delivered")
+class _(PageDevice):
+    def _send(self, socket: Any, client: bytes, message: list[bytes]) -> None:
+        kept = self._session
+        super()._send(socket, client, message)
+        self._session = kept
+
+
 @planted("the safe state is skipped", "after goodbye the next client finds the device at rest")
 class _(PageDevice):
     def _to_safe_state(self) -> None:
         if not hasattr(self, "_x"):
             self._rest(1)
         self._step, self._lost, self._x = 0, False, self._x[:1]
-
-
-@planted("goodbye ends no session", "after goodbye the session is void, and the device free")
-class _(PageDevice):
-    def _goodbye(self, session: int) -> dict[str, Any]:
-        self._must_be_mine(session)
-        return {"op": "ok"}
 
 
 @planted("a busy device is given away twice", "another client gets error 2, and hears who has the device")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from served import ipc_address
@@ -15,7 +14,6 @@ from reservoir_hw.testing.protocol.rules import Rule
 from .planted_faults import FAULTS, Fault, device
 
 BY_TITLE = {rule.title: rule for rule in RULES}
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "protocol.md"
 
 
 @pytest.fixture
@@ -43,3 +41,12 @@ def test_the_same_rules_without_a_fault(address: str) -> None:
     with device(PageDevice, address):
         report = check(address, rules=dict.fromkeys(rule for fault in FAULTS for rule in rules_for(fault)))
     assert not report.broken
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS[::8], ids=lambda fault: fault.name)
+def test_the_fault_is_found_among_all_rules(fault: Fault, address: str) -> None:
+    with fault.make(address):
+        report = check(address)
+    assert fault.breaks in {row.rule.title for row in report.broken}
+    assert len(report.rows) == len(RULES)

@@ -1,0 +1,594 @@
+"""Unix addresses: what the page says of them, what is refused, and who is let in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from served import ipc_address, served
+from toys import SnapshotToy, Toy
+
+from reservoir_hw import open_reservoir
+from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected, DeviceTimeout, ProtocolError
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.drivers.zeromq import Connection, status_of, unix_sockets
+from reservoir_hw.serving import Server
+from reservoir_hw.testing.protocol import codec as wire
+
+from . import unix_page
+from .test_lost_connections import process
+from .test_protocol_from_the_page import examples
+from .unix_page import INLINE, MEMFD, SLOT, Refused, UnixPage, front, memfd
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="unix addresses need Linux")
+
+ESN = {"kind": "esn", "nodes": 200, "inputs": 2, "seed": 3}
+PAGE = 4096
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    with ipc_address("unix") as address:
+        yield address
+
+
+def drive(batch: int, steps: int) -> np.ndarray:
+    return np.random.default_rng(steps).uniform(-1, 1, (batch, steps, 2))
+
+
+def connect(address: str, **more: Any) -> Reservoir:
+    return open_reservoir({"kind": "zmq", "address": address, "timeout_s": 2.0, **more})
+
+
+def until(true: Callable[[], bool], seconds: float = 5.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def code_of(call: Callable[[], Any]) -> int:
+    with pytest.raises(Refused) as refused:
+        call()
+    return refused.value.code
+
+
+# ---- the page -------------------------------------------------------------------------------------
+
+
+def test_the_examples_of_the_page() -> None:
+    *_, run, reply = examples()
+    mine = 0x0102030405060708
+    assert run[:16] == front(8, INLINE)
+    assert wire.unpack_header(run[16:96])[1] == 0
+    assert np.frombuffer(run[96:], "<f4").tolist() == [0.5, -1.0]
+    assert reply[:16] == front(12, SLOT)
+    header, crc = wire.unpack_header(reply[16:])
+    assert (header.session, header.request, header.operation, crc) == (mine, 3, wire.RUN | wire.REPLY, 0)
+
+
+@pytest.mark.parametrize("checksums", [False, True])
+@pytest.mark.parametrize("slot_bytes", [0, 16 * PAGE])
+def test_every_place(address: str, checksums: bool, slot_bytes: int) -> None:
+    """Runs inline, in slots and in segments of their own: the states are those of the local device."""
+    with served(open_reservoir(ESN), address), UnixPage(address) as client, open_reservoir(ESN) as local:
+        welcome = client.hello(checksums=checksums, slot_bytes=slot_bytes)
+        assert (welcome["checksums"], welcome["slot_bytes"]) == (checksums, slot_bytes)
+        client.attach()
+        for steps, place in ((1, INLINE), (40, SLOT), (60, MEMFD), (300, MEMFD), (1, MEMFD), (1, INLINE)):
+            u = drive(1, steps).astype(np.float32)
+            where = place if slot_bytes or place != SLOT else INLINE
+            assert np.array_equal(client.run(u, where), local.run(u))
+        seen = {place for place in client.places if place}
+        assert seen == ({SLOT, MEMFD} if slot_bytes else {MEMFD})
+
+
+def test_credits_in_flight_use_the_slots_in_turn(address: str) -> None:
+    with served(open_reservoir(ESN), address, credits=3), UnixPage(address) as client, open_reservoir(ESN) as local:
+        client.hello(checksums=False, slot_bytes=32 * PAGE)
+        client.attach()
+        chunks = [drive(1, 100 + n).astype(np.float32) for n in range(10)]
+        states = []
+        for n, chunk in enumerate(chunks):
+            if n >= 3:
+                states.append(client.states())
+            client.send_run(chunk, SLOT)
+        states += [client.states() for _ in range(3)]
+        assert all(np.array_equal(one, local.run(chunk)) for one, chunk in zip(states, chunks, strict=True))
+        assert client.places[1:] == [SLOT] * 10
+
+
+def test_a_device_fills_the_slot_itself(address: str) -> None:
+    """The server copies nothing: what the device gets as `out` lies in the ring."""
+    filled = []
+
+    class Filler(Toy):
+        def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+            filled.append(out)
+            return super()._run(u, out)
+
+    with served(Filler(), address), connect(address) as far, Toy() as near:
+        u = drive(1, 1000)
+        assert np.array_equal(far.run(u), near.run(u))
+        connection: Any = far._connection  # type: ignore[attr-defined]
+        ours = connection._data._ring.reply(connection._sent)[: filled[0].nbytes]
+        assert np.array_equal(ours, filled[0].view(np.uint8).reshape(-1))
+        filled[0][...] = 7.0
+        assert (ours.view(np.float64) == 7.0).all()
+
+
+@pytest.mark.parametrize("inline_bytes", [0, 1 << 12])
+def test_large_payloads_without_a_ring(address: str, monkeypatch: pytest.MonkeyPatch, inline_bytes: int) -> None:
+    monkeypatch.setattr(unix_sockets, "SLOT_BYTES", 0)
+    monkeypatch.setattr(unix_sockets, "INLINE_BYTES", inline_bytes)
+    with served(SnapshotToy(), address), connect(address) as far, Toy() as near:
+        for u in (drive(1, 1), drive(1, 20_000)):
+            assert np.array_equal(far.run(u), near.run(u))
+        far.reset(40_000)
+        far.restore(far.snapshot())
+
+
+def test_after_a_cancel_slots_wait_for_the_replies(address: str) -> None:
+    """Requests that nobody waits for any more may still be read: the next one keeps out of their slots."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Waiting(Toy):
+        def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+            begun.set()
+            assert go_on.wait(10)
+            return super()._run(u, out)
+
+    device = Waiting()
+    with served(device, address, credits=2), connect(address) as far, Toy() as near:
+        connection: Any = far._connection  # type: ignore[attr-defined]
+        for number in range(2):
+            far._send_run(np.full((1, 500, 2), number + 1.0), more=False, outputs=False)  # type: ignore[attr-defined]
+        assert begun.wait(5)
+        waiting = [connection._data._ring.request(n).copy() for n in (2, 3)]
+        threading.Timer(0.2, go_on.set).start()
+        far.reset(1)
+        assert all(
+            np.array_equal(connection._data._ring.request(n), one) for n, one in zip((2, 3), waiting, strict=True)
+        )
+        u = drive(1, 3000)
+        assert np.array_equal(far.run(u), near.run(u))
+        assert far.run(u).shape == u.shape
+
+
+# ---- bad input ------------------------------------------------------------------------------------
+
+
+def no_memfd(folder: Path, size: int) -> int:
+    (folder / "file").write_bytes(bytes(size))
+    return os.open(folder / "file", os.O_RDWR)
+
+
+SEGMENTS: dict[str, tuple[Callable[[Path, int], int], str]] = {
+    "too small": (lambda _, size: memfd(size - PAGE), "slots of 4096 each way take"),
+    "too large": (lambda _, size: memfd(size + PAGE), "slots of 4096 each way take"),
+    "empty": (lambda _, size: memfd(0), "has 0 bytes"),
+    "no seals": (lambda _, size: memfd(size, 0), "lacks a seal"),
+    "one seal": (lambda _, size: memfd(size, unix_page.fcntl.F_SEAL_SHRINK), "lacks a seal"),
+    "a file": (no_memfd, "is no memfd"),
+}
+
+
+@pytest.mark.parametrize("name", SEGMENTS)
+def test_segments_that_could_vanish_are_refused(address: str, tmp_path: Path, name: str) -> None:
+    make, message = SEGMENTS[name]
+    with served(Toy(), address):
+        with UnixPage(address) as client:
+            client.hello(checksums=False, slot_bytes=PAGE)
+            with pytest.raises(Refused, match=message) as refused:
+                client.attach(make(tmp_path, 2 * client.slots * PAGE))
+            assert refused.value.code == wire.E_CONFIGURATION
+        until(lambda: status_of(address)["holder"] is None)
+        with connect(address) as far:
+            assert far.run(drive(1, 3)).shape == (1, 3, 2)
+
+
+def test_a_segment_that_is_missing_or_was_not_agreed_on(address: str) -> None:
+    with served(Toy(), address):
+        with UnixPage(address) as client:
+            client.hello(slot_bytes=PAGE)
+            client.packet(front(0, INLINE) + client.sealed(client.head(wire.ATTACH), b""))
+            assert code_of(client.reply) == wire.E_CONFIGURATION
+        until(lambda: status_of(address)["holder"] is None)
+        with UnixPage(address) as client:
+            client.hello()
+            assert code_of(lambda: client.attach(memfd(16 * PAGE))) == wire.E_CONFIGURATION
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [{"slot_bytes": 100}, {"slot_bytes": -PAGE}, {"slot_bytes": 1 << 31}, {"slot_bytes": "x"}, {"checksums": 1}],
+)
+def test_terms_that_cannot_be(address: str, terms: dict[str, Any]) -> None:
+    with served(Toy(), address), UnixPage(address) as client:
+        assert code_of(lambda: client.hello(**terms)) == wire.E_MALFORMED
+        assert client.hello()["slot_bytes"] == 0
+
+
+U = np.zeros((1, 1, 2))
+
+
+def damaged_front(client: UnixPage) -> bytes:
+    packed = bytearray(front(16, INLINE) + client.sealed(client.run_header(U), U.tobytes()) + U.tobytes())
+    packed[0] ^= 1
+    return bytes(packed)
+
+
+# Packets that nobody can trust: what is sent, and its descriptors.
+UNTRUSTED: dict[str, Callable[[UnixPage], tuple[bytes, list[int]]]] = {
+    "one byte": lambda client: (b"x", []),
+    "half a header": lambda client: (front(16, INLINE) + client.sealed(client.run_header(U), U.tobytes())[:40], []),
+    "damaged first bytes": lambda client: (damaged_front(client), []),
+    "a place that is none": lambda client: (front(16, 3) + client.sealed(client.run_header(U), U.tobytes()), []),
+    "longer than a packet": lambda client: (bytes(70_000), []),
+    "a descriptor too many": lambda client: (
+        front(16, INLINE) + client.sealed(client.run_header(U), U.tobytes()) + U.tobytes(), [memfd(PAGE)],
+    ),
+    "two descriptors": lambda client: (
+        front(16, MEMFD) + client.sealed(client.run_header(U), U.tobytes()), [memfd(PAGE), memfd(PAGE)],
+    ),
+    "a segment without a descriptor": lambda client: (
+        front(16, MEMFD) + client.sealed(client.run_header(U), U.tobytes()), [],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNTRUSTED)
+def test_packets_that_cannot_be_trusted(address: str, name: str) -> None:
+    with served(Toy(), address) as server, UnixPage(address) as client:
+        client.hello(checksums=False, slot_bytes=PAGE)
+        client.attach()
+        before = len(os.listdir("/proc/self/fd"))
+        client.packet(*UNTRUSTED[name](client))
+        with pytest.raises(Refused) as refused:
+            client.reply()
+        assert refused.value.code == wire.E_MALFORMED
+        assert refused.value.header is not None
+        assert (refused.value.header.session, refused.value.header.request) == (0, 0)
+        # It was not counted.
+        client.request = 1
+        client.reset()
+        assert client.run(U).shape == U.shape
+        assert server.status()["traffic"]["damaged"] == 1
+        assert len(os.listdir("/proc/self/fd")) <= before
+
+
+# Payloads that cannot be had, of requests that can be trusted: what is sent, its descriptors, the error.
+WITHOUT: dict[str, tuple[Callable[[UnixPage], tuple[bytes, list[int]]], int]] = {
+    "shorter than announced": (lambda client: (front(16, INLINE) + client.sealed(client.run_header(U), b""), []), 4),
+    "longer than announced": (
+        lambda client: (front(16, INLINE) + client.sealed(client.run_header(U), b"") + bytes(17), []), 4,
+    ),
+    "larger than a slot": (lambda client: (front(PAGE + 1, SLOT) + client.sealed(client.run_header(U), b""), []), 4),
+    "in a slot and behind it": (
+        lambda client: (front(16, SLOT) + client.sealed(client.run_header(U), b"") + bytes(16), []), 4,
+    ),
+    "a segment that ends too early": (
+        lambda client: (front(16, MEMFD) + client.sealed(client.run_header(U), b""), [memfd(15)]), 4,
+    ),
+    "a pipe as a segment": (
+        lambda client: (front(16, MEMFD) + client.sealed(client.run_header(U), b""), [os.pipe()[0]]), 4,
+    ),
+    "more than may be sent": (
+        lambda client: (front(1 << 40, MEMFD) + client.sealed(client.run_header(U), b""), [memfd(16)]), 9,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_payloads_that_cannot_be_had(address: str, name: str) -> None:
+    make, code = WITHOUT[name]
+    with served(Toy(), address), UnixPage(address) as client:
+        client.hello(checksums=False, slot_bytes=PAGE)
+        client.attach()
+        client.packet(*make(client))
+        with pytest.raises(Refused) as refused:
+            client.reply()
+        assert refused.value.code == code
+        assert refused.value.header is not None
+        assert refused.value.header.request == client.request
+        client.reset()
+        assert client.run(U, SLOT).shape == U.shape
+
+
+def test_no_slot_without_a_ring(address: str) -> None:
+    with served(Toy(), address), UnixPage(address) as client:
+        client.hello()
+        client.attach()
+        client.packet(front(16, SLOT) + client.sealed(client.run_header(U), U.tobytes()))
+        assert code_of(client.reply) == wire.E_MALFORMED
+
+
+@pytest.mark.parametrize("place", [INLINE, SLOT, MEMFD])
+def test_checksums_that_a_server_insists_on(address: str, place: int) -> None:
+    with served(Toy(), address, checksums=True), UnixPage(address) as client:
+        assert client.hello(checksums=False, slot_bytes=PAGE)["checksums"]
+        client.attach()
+        u = drive(1, 20)
+        assert client.run(u, place).shape == u.shape
+        header = client.run_header(u)
+        packed = client.sealed(header, u.tobytes())
+        damaged = bytearray(u.tobytes())
+        damaged[5] ^= 4
+        client.sealed = lambda header, payload: packed
+        client.put(header, bytes(damaged), place)
+        assert code_of(client.reply) == wire.E_CHECKSUM
+
+
+def test_a_control_message_that_is_too_long(address: str) -> None:
+    with served(Toy(), address), UnixPage(address) as client:
+        client.control.send(bytes(70_000))
+        assert client.ask("status")["status"]["traffic"]["damaged"] == 1
+
+
+# ---- what a client does not take ------------------------------------------------------------------
+
+
+def meet(address: str, lie: Callable[[bytes], tuple[bytes, list[int]]], **welcome: Any) -> None:
+    """A client of this project and a server whose answer to ATTACH is a lie."""
+    path = address.removeprefix("unix://")
+    listeners = []
+    for place in (path, path + ".control"):
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(place)
+        listener.listen()
+        listeners.append(listener)
+
+    def serve() -> None:
+        control, _ = listeners[1].accept()
+        with control:
+            question = wire.unpack_control(control.recv(1 << 16))
+            answer = {"version": 1, "session": 5, "lease_s": 10, "credits": 2, "max_frame_bytes": 1 << 20}
+            control.send(wire.pack_control({"op": "welcome", "id": question["id"], **answer, **welcome}))
+            listeners[0].settimeout(1)
+            try:
+                data, _ = listeners[0].accept()
+            except TimeoutError:
+                return
+            with data:
+                packet, given, _, _ = socket.recv_fds(data, 1 << 16, 1)
+                for one in given:
+                    os.close(one)
+                answer, descriptors = lie(packet)
+                socket.send_fds(data, [answer], descriptors) if answer else None
+                for one in descriptors:
+                    os.close(one)
+                time.sleep(0.3 if answer else 0.0)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        connection = Connection(address, timeout_s=1.0)
+        try:
+            connection.attach()
+        finally:
+            connection.close()
+    finally:
+        thread.join()
+        for listener in listeners:
+            listener.close()
+
+
+def reply_to(packet: bytes) -> wire.Header:
+    header = wire.unpack_header(packet[16:96])[0]
+    return wire.Header(header.operation | wire.REPLY, header.session, header.request)
+
+
+LIES: dict[str, tuple[Callable[[bytes], tuple[bytes, list[int]]], type[Exception], str]] = {
+    "half a packet": (lambda packet: (packet[:50], []), ProtocolError, "a packet begins with 96 bytes, this has 50"),
+    "noise": (lambda _: (bytes(range(200)), []), ProtocolError, "damaged on its way"),
+    "too long": (lambda _: (bytes(80_000), []), ProtocolError, "at most 65536 bytes"),
+    "a slot too short": (
+        lambda packet: (front(PAGE + 1, SLOT) + wire.pack_data(reply_to(packet))[0], []),
+        ProtocolError, "there is no slot with a payload of 4097 bytes",
+    ),
+    "a segment too short": (
+        lambda packet: (front(9, MEMFD) + wire.pack_data(reply_to(packet))[0], [memfd(8)]),
+        ProtocolError, "a payload of 9 bytes ends after 8",
+    ),
+    "larger than it said": (
+        lambda packet: (front(1 << 30, MEMFD) + wire.pack_data(reply_to(packet))[0], [memfd(8)]),
+        ProtocolError, "a payload of 1073741824 bytes; at most 1048576 are taken",
+    ),
+    "gone": (lambda _: (b"", []), DeviceDisconnected, "the device has gone"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_servers_that_lie(address: str, name: str) -> None:
+    lie, error, message = LIES[name]
+    with pytest.raises(error, match=message):
+        meet(address, lie, checksums=False, slot_bytes=PAGE)
+
+
+@pytest.mark.parametrize(
+    "terms", [{"slot_bytes": 1 << 22}, {"slot_bytes": 5}, {"slot_bytes": None}, {"checksums": 1}, {"slot_bytes": True}]
+)
+def test_welcomes_that_cannot_be(address: str, terms: dict[str, Any]) -> None:
+    with pytest.raises(ProtocolError, match="which cannot be"):
+        meet(address, lambda packet: (packet, []), **terms)
+
+
+# ---- who may, and where ---------------------------------------------------------------------------
+
+
+def test_only_this_user_can_open_the_files(address: str) -> None:
+    with served(Toy(), address):
+        for name in ("device", "device.control"):
+            assert os.stat(Path(address.removeprefix("unix://")).with_name(name)).st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user(address: str) -> None:
+    path = Path(address.removeprefix("unix://"))
+    path.parent.chmod(0o755)
+    with process("mortal_server.py", address, "1000000"):
+        os.seteuid(65534)
+        try:
+            with pytest.raises(DeviceDisconnected, match="its socket belongs to another user"):
+                connect(address)
+            os.seteuid(0)
+            for name in ("device", "device.control"):
+                path.with_name(name).chmod(0o666)
+            os.seteuid(65534)
+            with pytest.raises(DeviceDisconnected, match="belongs to user 0, this is user 65534"):
+                connect(address)
+            with unix_page.connected(str(path)) as stranger:
+                assert stranger.recv(1) == b""
+        finally:
+            os.seteuid(0)
+        with connect(address) as far:
+            assert far.run(drive(1, 3)).shape == (1, 3, 2)
+
+
+def test_a_path_that_is_in_use(address: str) -> None:
+    path = address.removeprefix("unix://")
+    for scheme in ("unix", "ipc"):
+        with (
+            served(Toy(), f"{scheme}://{path}"),
+            pytest.raises(ConfigurationError, match="another server listens there"),
+            served(Toy(), address),
+        ):
+            pass
+    Path(path).unlink(missing_ok=True)
+    Path(path).write_text("no socket")
+    with pytest.raises(ConfigurationError, match="something that is no socket"), served(Toy(), address):
+        pass
+    assert Path(path).read_text() == "no socket"
+    with pytest.raises(ConfigurationError, match="No such file or directory"), served(Toy(), "unix:///no/such/x"):
+        pass
+
+
+def test_the_control_path_is_in_use(address: str) -> None:
+    path = address.removeprefix("unix://")
+    with (
+        served(Toy(), f"unix://{path}.control"),
+        pytest.raises(ConfigurationError, match="this is the control socket of"),
+        served(Toy(), address),
+    ):
+        pass
+    assert not os.path.exists(path)
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_SEQPACKET])
+def test_the_file_of_a_dead_server_is_taken_over(address: str, kind: socket.SocketKind) -> None:
+    with socket.socket(socket.AF_UNIX, kind) as dead:
+        dead.bind(address.removeprefix("unix://"))
+        dead.listen()
+    with served(Toy(), address), connect(address) as far:
+        assert far.run(drive(1, 3)).shape == (1, 3, 2)
+    assert not os.path.exists(address.removeprefix("unix://"))
+
+
+def test_of_two_servers_that_start_at_once_one_does(address: str) -> None:
+    for _ in range(5):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
+            dead.bind(address.removeprefix("unix://"))
+        servers, refused = [Server(Toy(), address) for _ in range(3)], []
+
+        def run(server: Server, refused: list[str] = refused) -> None:
+            try:
+                server.run()
+            except ConfigurationError as error:
+                refused.append(str(error))
+
+        threads = [threading.Thread(target=run, args=(server,)) for server in servers]
+        for thread in threads:
+            thread.start()
+        until(lambda refused=refused: len(refused) == 2)
+        with connect(address) as far:
+            assert far.run(drive(1, 3)).shape == (1, 3, 2)
+        for server in servers:
+            server.stop()
+        for thread in threads:
+            thread.join()
+        assert all("another server listens there" in one for one in refused)
+
+
+def test_sentences_for_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match="both unix addresses, or none is"):
+        connect("unix:///tmp/x", control="tcp://127.0.0.1:5555")
+    with pytest.raises(ConfigurationError, match="both unix addresses, or none is"):
+        Server(Toy(), "ipc:///tmp/x", control="unix:///tmp/x.control")
+    with pytest.raises(ConfigurationError, match="shorter than 100 bytes"):
+        connect(f"unix:///{'x' * 110}")
+    with pytest.raises(ConfigurationError, match="keys are for tcp and ipc"):
+        Connection("unix:///tmp/x", server_key=b"k" * 40)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(ConfigurationError, match=re.escape("unix:///tmp/x: unix addresses need Linux")):
+        connect("unix:///tmp/x")
+
+
+def test_nobody_is_there(address: str) -> None:
+    with pytest.raises(DeviceTimeout, match=r"no connection within 0\.3 s .*Is the server running"):
+        connect(address, timeout_s=0.3)
+    with served(Toy(), address.replace("unix", "ipc")), pytest.raises(DeviceDisconnected, match="an ipc:// address"):
+        connect(address)
+
+
+# ---- who has gone ---------------------------------------------------------------------------------
+
+
+# A data connection belongs to the session from ATTACH on.
+@pytest.mark.parametrize(("which", "attached"), [("control", False), ("control", True), ("data", True)])
+def test_a_client_that_has_gone_is_noticed_at_once(address: str, which: str, attached: bool) -> None:
+    toy = Toy()
+    with served(toy, address, lease_s=60.0) as server, UnixPage(address) as client:
+        client.hello()
+        if attached:
+            client.attach()
+        getattr(client, which).close()
+        started = time.monotonic()
+        until(lambda: server.status()["holder"] is None and not toy.is_open)
+        assert time.monotonic() - started < 1
+        with connect(address) as far:
+            assert far.run(drive(1, 3)).shape == (1, 3, 2)
+
+
+def test_a_server_that_has_gone_is_noticed_at_once(address: str) -> None:
+    with served(Toy(), address, lease_s=60.0):
+        far = connect(address, timeout_s=30)
+    started = time.monotonic()
+    with pytest.raises(DeviceDisconnected):
+        far.run(drive(1, 3))
+    far.close()
+    assert time.monotonic() - started < 1
+
+
+def test_a_client_that_reads_nothing_stops_the_device_for_a_lease(address: str) -> None:
+    toy = Toy()
+    with served(toy, address, lease_s=0.3) as server, UnixPage(address) as client:
+        client.hello()
+        client.attach()
+        client.data.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while client.request < 100_000:
+                client.send_run(U)
+        assert client.request < 100_000
+        until(lambda: server.status()["holder"] is None, 10)
+
+
+def test_many_strangers(address: str) -> None:
+    with served(Toy(), address), connect(address) as far:
+        strangers = [unix_page.connected(address.removeprefix("unix://")) for _ in range(100)]
+        assert far.run(drive(1, 3)).shape == (1, 3, 2)
+        for stranger in strangers:
+            with contextlib.suppress(BrokenPipeError):
+                stranger.send(struct.pack("<Q", 3))
+            stranger.close()
+        assert far.run(drive(1, 3)).shape == (1, 3, 2)

@@ -1,0 +1,203 @@
+"""The checker on devices that keep the page, and what it writes."""
+
+from __future__ import annotations
+
+import re
+import threading
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from served import free_address, ipc_address, served
+from serving.page_device import PageDevice
+from serving.test_own_clock import Clocked
+
+from reservoir_hw.core.configuration import Document
+from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, DeviceTimeout
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import build_reservoir, parse_reservoir
+from reservoir_hw.core.spec import Identity, ReservoirSpec
+from reservoir_hw.drivers.encodings import Encoding
+from reservoir_hw.testing.protocol.check import GONE, RULES, check
+from reservoir_hw.testing.protocol.codec import I2
+from reservoir_hw.testing.protocol.device import Device
+
+from .planted_faults import LEASE_S, device
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "protocol.md"
+QUICK = [rule for rule in RULES if rule.group != "lease"]
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    with ipc_address() as address:
+        yield address
+
+
+def in_one_line(text: str) -> str:
+    return re.sub(r"\s+", " ", text)
+
+
+def test_each_rule_quotes_the_page() -> None:
+    page = in_one_line(PAGE.read_text(encoding="utf-8"))
+    assert [rule.title for rule in RULES if in_one_line(rule.page) not in page] == []
+    assert len({rule.title for rule in RULES}) == len(RULES)
+
+
+def of_kind(**section: Any) -> Reservoir:
+    return build_reservoir(parse_reservoir(Document.from_mapping(section, "test")))
+
+
+def esn() -> Reservoir:
+    return of_kind(kind="esn", nodes=30, inputs=2, seed=1)
+
+
+class Halving(Reservoir):
+    """x <- x/2 + u, within limits."""
+
+    def __init__(self, **declared: Any) -> None:
+        identity = Identity(vendor="tests", model="halving", simulated=True)
+        spec = {"inputs": 2, "nodes": 2, "identity": identity, "input_range": (-1.0, 1.0), "deterministic": True}
+        super().__init__(ReservoirSpec(**{**spec, **declared}))
+
+    def _reset(self, batch: int) -> None:
+        self.x = np.zeros((batch, 2), np.float32)
+
+    def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+        states = np.empty_like(u)
+        for t in range(u.shape[1]):
+            self.x = self.x / 2 + u[:, t]
+            states[:, t] = self.x
+        return states
+
+
+def lab_function(step: np.ndarray, state: np.ndarray) -> np.ndarray:
+    return np.tanh(0.5 * state + step.sum(axis=1, keepdims=True))
+
+
+INT16 = {"inputs": Encoding(I2, 2.0**-14), "states": Encoding(I2, 2.0**-14)}
+SERVED: dict[str, tuple[Callable[[], Reservoir], dict[str, Any]]] = {
+    "esn": (esn, {}),
+    "esn in int16": (esn, INT16),
+    "esn, one credit": (esn, {"credits": 1}),
+    "esn, small frames": (esn, {"max_frame_bytes": 4096}),
+    "two sequences at most": (lambda: Halving(max_batch=2), {}),
+    "one sequence at a time": (lambda: Halving(max_batch=1), {}),
+    "not deterministic": (lambda: Halving(deterministic=False), {}),
+    "replayed": (lambda: Halving(continuity="replayed", memory_steps=60), {}),
+    "free running, whole runs": (lambda: Halving(continuity="free_running"), {}),
+    "free running, in chunks": (lambda: Clocked(1e-3), {}),
+}
+IN_MAKE_TEST = {"esn", "two sequences at most", "replayed", "free running, in chunks"}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in IN_MAKE_TEST else pytest.param(name, marks=pytest.mark.slow) for name in SERVED]
+)
+def test_serve_keeps_the_page(name: str, address: str) -> None:
+    make, options = SERVED[name]
+    with served(make(), address, **options):
+        report = check(address, rules=QUICK)
+    assert [(row.rule.title, row.detail) for row in report.broken] == []
+    assert report.counts["held"] > 110
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["delay_loop", "gated_esn"])
+def test_simulations_keep_the_page(kind: str, address: str) -> None:
+    with served(of_kind(kind=kind, nodes=20, inputs=1), address):
+        assert check(address, rules=QUICK).broken == []
+
+
+def test_serve_keeps_its_leases_over_tcp() -> None:
+    address = free_address()
+    with served(esn(), address, lease_s=LEASE_S):
+        report = check(address, rules=[rule for rule in RULES if rule.group == "lease"])
+    assert report.broken == []
+    assert report.counts["held"] >= 4
+
+
+def test_the_device_of_the_page_keeps_all_rules(address: str, tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    with device(PageDevice, address):
+        report = check(address, progress=lambda *what: told.append(what))
+    assert report.broken == []
+    assert report.counts["held"] > 150
+    assert [done for _, done, _ in told] == list(range(len(RULES)))
+    report.write_junit(tmp_path / "junit.xml")
+    suite = ET.parse(tmp_path / "junit.xml").getroot()
+    assert len(suite.findall("testcase")) == int(suite.get("tests", 0)) == len(RULES)
+    assert len(suite.findall("testcase/skipped")) == report.counts["not offered"]
+
+
+def test_a_broken_rule_comes_with_the_sentence_and_the_frames(address: str, tmp_path: Path) -> None:
+    (rule,) = (rule for rule in RULES if rule.title == "an op that is not listed gets error 4")
+    with device(PageDevice, address) as page:
+        page.answer = lambda answer: [{**answer, "code": 10} if answer.get("code") == 4 else answer]
+        report = check(address, rules=[rule])
+    (row,) = report.as_dict()["rules"]
+    assert row["outcome"] == "broken"
+    assert row["page"] == rule.page
+    assert "error 10" in row["detail"]
+    assert row["frames"][0].startswith("52485743")
+    report.write_junit(tmp_path / "junit.xml")
+    (failure,) = ET.parse(tmp_path / "junit.xml").getroot().findall("testcase/failure")
+    assert failure.text is not None
+    assert rule.page in failure.text
+    assert row["frames"][0] in failure.text
+
+
+def test_a_device_that_dies_in_the_middle(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reservoir_hw.testing.protocol.client.ANSWER_S", 0.5)
+    page = device(PageDevice, address)
+    closing = threading.Thread(target=page.close)
+
+    def die(_: Device) -> None:
+        closing.start()
+        closing.join()
+
+    try:
+        report = check(address, rules=[replace(QUICK[0], look=die), *QUICK[3:6]])
+    finally:
+        page.close()
+    assert [row.outcome for row in report.rows] == ["held", "broken", "not offered", "not offered"]
+    assert report.rows[-1].detail == GONE
+
+
+@pytest.mark.parametrize("address", ["bench", "http://bench:80", "tcp://bench", "tcp://*:5555", "tcp://bench:65535"])
+def test_an_address_that_is_none(address: str) -> None:
+    with pytest.raises(ConfigurationError, match="is no address of a device"):
+        check(address)
+
+
+def test_a_device_that_somebody_has(address: str) -> None:
+    with device(PageDevice, address), Device(address) as other, other.client("somebody") as client:
+        client.hello()
+        with pytest.raises(DeviceBusy, match="somebody"):
+            check(address)
+        client.goodbye()
+
+
+def test_a_device_of_another_protocol_version(address: str) -> None:
+    with device(PageDevice, address) as page:
+        page.versions = {2}
+        report = check(address, rules=RULES[:3])
+    assert [row.outcome for row in report.rows] == ["broken"] * 3
+    assert "error 1" in report.rows[0].detail
+
+
+def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reservoir_hw.testing.protocol.line.CONNECT_S", 0.2)
+    with pytest.raises(DeviceTimeout, match="nobody listens there"):
+        check(free_address())
+
+
+def test_the_docs_show_all_rules() -> None:
+    """Made with COLUMNS=140 from the command's own output."""
+    shown = (PAGE.parent / "device-kit.md").read_text(encoding="utf-8").partition("## The rules")[2]
+    assert [rule.title for rule in RULES if f"│ {rule.title} " not in shown] == []
+    assert f"{len(RULES)} rules, " in shown

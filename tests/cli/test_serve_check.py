@@ -32,7 +32,7 @@ def address() -> Iterator[str]:
 def few_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the others find is tested in tests/testing/protocol."""
     monkeypatch.setattr(checker, "RULES", tuple(FEW))
-    monkeypatch.setattr("reservoir_hw.testing.protocol.line.CONNECT_S", 0.5)
+    monkeypatch.setattr("reservoir_hw.testing.protocol.pipes.CONNECT_S", 0.5)
     monkeypatch.setattr("reservoir_hw.testing.protocol.device.CONNECT_S", 0.5)
 
 

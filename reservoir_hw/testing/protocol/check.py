@@ -16,6 +16,7 @@ from reservoir_hw.testing.protocol import (
     precedence,
     runs,
     strictness,
+    unix,
 )
 from reservoir_hw.testing.protocol.device import Device
 from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
@@ -35,6 +36,7 @@ RULES: tuple[Rule, ...] = (
     *damage.CONTROL,
     *damage.DATA,
     *damage.FIELDS,
+    *unix.RULES,
     *strictness.RULES,
 )
 """Those that hold for every message come last."""

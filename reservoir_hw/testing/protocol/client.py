@@ -72,8 +72,10 @@ class Client:
     def __init__(self, line: Line, name: str) -> None:
         self._line, self.name = line, name
         self.nonce = secrets.token_bytes(16)
-        self.control = line.dealer(line.control_address)
-        self.data = line.dealer(line.address)
+        self.control = line.new_control()
+        self.data = line.new_data()
+        self.terms: dict[str, Any] = {}
+        """More fields of hello."""
         self.welcome: dict[str, Any] = {}
         self.session = 0
         self.sent = 0
@@ -144,7 +146,7 @@ class Client:
 
     def hello(self, versions: Sequence[int] = (1,)) -> dict[str, Any]:
         """Ask for the device; a welcome is remembered."""
-        answer = self.ask("hello", versions=list(versions), client=self.name, nonce=self.nonce)
+        answer = self.ask("hello", versions=list(versions), client=self.name, nonce=self.nonce, **self.terms)
         if answer["op"] == "welcome":
             session, largest = answer.get("session"), answer.get("max_frame_bytes")
             if type(session) is not int or type(largest) is not int or type(answer.get("credits")) is not int:
@@ -233,7 +235,8 @@ class Client:
             ledger.must("header", False, str(error), frames)
             raise
         ledger.look("header", True, "", frames)
-        ledger.must("payload", codec.crc32c(frames[1]) == crc, "the checksum of the payload is wrong", frames)
+        due = codec.crc32c(frames[1]) if self.welcome.get("checksums", True) else 0
+        ledger.must("payload", crc == due, "the checksum of the payload is wrong", frames)
         largest = self.welcome.get("max_frame_bytes", math.inf)
         ledger.look("frame size", max(map(len, frames)) <= largest, f"a frame of {len(frames[1])} bytes", frames)
         return header, frames[1]
@@ -332,6 +335,10 @@ class Client:
     def untrusted(self, frames: list[bytes]) -> None:
         """Send what cannot be trusted: it must get error 4 with session 0 and request 0."""
         self.send_raw(frames)
+        self.must_be_untrusted()
+
+    def must_be_untrusted(self) -> None:
+        """What was sent last must get error 4 with session 0 and request 0."""
         came = self.next_message("a message that cannot be trusted")
         header, payload = self.read_data(came)
         if header.operation != codec.ERROR or (header.session, header.request) != (0, 0):

@@ -15,8 +15,9 @@ from reservoir_hw.core.errors import DeviceBusy, DeviceTimeout
 from reservoir_hw.core.lock_files import user_name
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import Client, repeat
-from reservoir_hw.testing.protocol.line import CONNECT_S, Line
+from reservoir_hw.testing.protocol.line import Line
 from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
+from reservoir_hw.testing.protocol.pipes import CONNECT_S
 
 STEPS = 12
 """Of a run that is compared with another one."""
@@ -51,8 +52,7 @@ class Device(Line):
 
         Raises `DeviceTimeout`, `DeviceDisconnected`, or `DeviceBusy` if another client has the device.
         """
-        for address in (self.address, self.control_address):
-            self.shake_hands(address)
+        self.shake_hands()
         with self.client() as client:
             frame = codec.pack_control({"op": "status", "id": 1})
             self.send(client.control, [frame])

@@ -191,7 +191,7 @@ def test_a_device_of_another_protocol_version(address: str) -> None:
 
 
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reservoir_hw.testing.protocol.line.CONNECT_S", 0.2)
+    monkeypatch.setattr("reservoir_hw.testing.protocol.pipes.CONNECT_S", 0.2)
     with pytest.raises(DeviceTimeout, match="nobody listens there"):
         check(free_address())
 

@@ -17,9 +17,9 @@ from served import free_address, ipc_address
 from serving.page_device import PageDevice
 
 from reservoir_hw.testing.protocol import check as checker
-from reservoir_hw.testing.protocol.check import RULES
+from reservoir_hw.testing.protocol.check import rules_for
 
-FEW = [rule for rule in RULES if rule.group in ("handshake", "strictness")]
+FEW = [rule for rule in rules_for("ipc://device") if rule.group in ("handshake", "strictness")]
 
 
 @pytest.fixture

@@ -21,8 +21,10 @@ from reservoir_hw.testing.protocol.rules import Rules
 
 RULES = Rules("Unix sockets")
 
-WANTED = 1 << 16
+WANTED = 1 << 18
 """Bytes of a slot."""
+LARGE = 1 << 17
+"""Bytes of states that do not go inline."""
 PREFIX = (
     "A device treats a packet whose first 16 bytes are not as this table says like one whose header cannot be trusted"
 )
@@ -66,7 +68,7 @@ def _(device: Device) -> None:
             raise Broken(f"{path} has mode {mode:o}")
 
 
-@RULES.rule("who asks for no terms gets no ring, and checksums", page="Missing or 0: no ring.")
+@RULES.rule("who asks for no terms gets no ring, and checksums", page="Missing or 0: no ring")
 def _(device: Device) -> None:
     with _packet_session(device) as (client, _):
         terms = client.welcome.get("checksums", True), client.welcome.get("slot_bytes", 0)
@@ -224,9 +226,10 @@ def _attach(client: Client, data: Packets, descriptors: Sequence[int]) -> Header
     page="Request n has slot i = (n − 1) mod `credits`.",
 )
 def _(device: Device) -> None:
-    u = device.u()
+    # Small ones, and some whose states do not go inline.
+    runs = [device.u(), device.u(steps=device.longest(at_most=2 * LARGE))]
     with device.session() as client:
-        inline = client.from_rest(u)
+        before = [client.from_rest(u) for u in runs]
     with _asking(device, slot_bytes=WANTED) as (client, data):
         size = _ring_bytes(client)
         data.slot_bytes, data.credits = client.welcome["slot_bytes"], client.welcome["credits"]
@@ -234,18 +237,23 @@ def _(device: Device) -> None:
             data.ring = mmap.mmap(segment, size)
             reply = client.done(_attach(client, data, [segment]))
         client.declared(client.map_in(reply.payload, reply.frames), reply.frames)
-        for _ in range(data.credits + 1):
+        for number in range(data.credits + 1):
+            u = runs[number % 2]
+            if u.nbytes > data.slot_bytes:
+                continue
             client.reset()
             header = client.head_of_run(u)
             at = (header.request - 1) % data.credits * data.slot_bytes
             data.ring[at : at + u.nbytes] = u.tobytes()
             states = client.states(_send(client, data, header, u.tobytes(), prefix(u.nbytes, SLOT)))
             if device.spec.get("deterministic"):
-                same(inline, states, f"the same RUN inline, and in a slot (request {header.request})")
-        header = client.head_of_run(u, step=u.shape[1])
-        front = prefix(data.slot_bytes + 1, SLOT)
+                same(
+                    before[number % 2], states, f"the same RUN without a ring, and in a slot (request {header.request})"
+                )
         if data.slot_bytes < client.welcome["max_frame_bytes"]:
-            client.failed(_send(client, data, header, u.tobytes(), front), codec.E_MALFORMED)
+            client.reset()
+            header, front = client.head_of_run(runs[0]), prefix(data.slot_bytes + 1, SLOT)
+            client.failed(_send(client, data, header, runs[0].tobytes(), front), codec.E_MALFORMED)
 
 
 def _bad_ring(device: Device, *, extra: int, seals: int) -> None:
@@ -263,6 +271,17 @@ for _title, _extra, _seals in (
     ("a segment that may grow", 0, 0x2),
 ):
     RULES.rule(f"ATTACH with {_title}: error 17", page=TERMS)(partial(_bad_ring, extra=_extra, seals=_seals))
+
+
+@RULES.rule("terms of another type: error 4", page="where one has another type, gets error 4.")
+def _(device: Device) -> None:
+    with device.client() as client:
+        _packets(device, client)
+        hello = {"versions": [1], "client": "check", "nonce": bytes(16)}
+        for terms in ({"checksums": "no"}, {"slot_bytes": "4096"}):
+            client.turned_down("hello", codec.E_MALFORMED, **hello, **terms)
+    with device.session():
+        """Nobody has it."""
 
 
 @RULES.rule("ATTACH without the segment that was agreed on: error 17", page=TERMS)

@@ -8,7 +8,7 @@ import pytest
 from served import ipc_address
 from serving.page_device import PageDevice
 
-from reservoir_hw.testing.protocol.check import RULES, check
+from reservoir_hw.testing.protocol.check import RULES, check, rules_for
 from reservoir_hw.testing.protocol.rules import Rule
 
 from .planted_faults import FAULTS, Fault, device
@@ -22,7 +22,7 @@ def address() -> Iterator[str]:
         yield address
 
 
-def rules_for(fault: Fault) -> list[Rule]:
+def needed_for(fault: Fault) -> list[Rule]:
     """The rule that is broken, behind one that makes the device show it."""
     return [BY_TITLE[fault.shown_by], BY_TITLE[fault.breaks]]
 
@@ -30,7 +30,7 @@ def rules_for(fault: Fault) -> list[Rule]:
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_the_fault_is_found(fault: Fault, address: str) -> None:
     with fault.make(address):
-        report = check(address, rules=rules_for(fault))
+        report = check(address, rules=needed_for(fault))
     row = report.rows[-1]
     assert row.outcome == "broken", row
     assert row.detail
@@ -39,7 +39,7 @@ def test_the_fault_is_found(fault: Fault, address: str) -> None:
 
 def test_the_same_rules_without_a_fault(address: str) -> None:
     with device(PageDevice, address):
-        report = check(address, rules=dict.fromkeys(rule for fault in FAULTS for rule in rules_for(fault)))
+        report = check(address, rules=dict.fromkeys(rule for fault in FAULTS for rule in needed_for(fault)))
     assert not report.broken
 
 
@@ -49,4 +49,4 @@ def test_the_fault_is_found_among_all_rules(fault: Fault, address: str) -> None:
     with fault.make(address):
         report = check(address)
     assert fault.breaks in {row.rule.title for row in report.broken}
-    assert len(report.rows) == len(RULES)
+    assert len(report.rows) == len(rules_for(address))

@@ -20,7 +20,7 @@ from reservoir_hw.testing.protocol import codec
 
 CONNECT_S = 5.0
 LARGEST_PACKET = 65536
-INLINE, SLOT, SEGMENT = range(3)
+INLINE, SLOT, MEMFD = range(3)
 HEADER_BYTES = 80
 LARGEST_INLINE = LARGEST_PACKET - 16 - HEADER_BYTES
 SEALS = 0x2 | 0x4
@@ -100,7 +100,7 @@ class Packets:
             return
         segment = memfd(len(payload), payload)
         try:
-            self.send_packet(prefix(len(payload), SEGMENT), header, descriptors=[segment])
+            self.send_packet(prefix(len(payload), MEMFD), header, descriptors=[segment])
         finally:
             os.close(segment)
 
@@ -131,11 +131,11 @@ class Packets:
         if codec.crc32c(packet[:12]) != crc or zeros != bytes(3):
             raise codec.NotThePage(f"the packet begins with {packet[:16].hex()}")
         rest = packet[16 + HEADER_BYTES :]
-        if len(descriptors) != (place == SEGMENT) or (rest and place != INLINE):
+        if len(descriptors) != (place == MEMFD) or (rest and place != INLINE):
             raise codec.NotThePage(f"place {place}, {len(descriptors)} descriptors and {len(rest)} bytes inline")
         if place == INLINE:
             payload = rest
-        elif place == SEGMENT:
+        elif place == MEMFD:
             payload = os.pread(descriptors[0], length, 0)
         elif place == SLOT and self.ring is not None and length <= self.slot_bytes:
             (request,) = struct.unpack("<Q", packet[32:40])

@@ -16,7 +16,7 @@ from reservoir_hw.testing.protocol.client import Client
 from reservoir_hw.testing.protocol.codec import Header
 from reservoir_hw.testing.protocol.device import Device, same
 from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
-from reservoir_hw.testing.protocol.pipes import INLINE, LARGEST_PACKET, SEALS, SEGMENT, SLOT, Packets, memfd, prefix
+from reservoir_hw.testing.protocol.pipes import INLINE, LARGEST_PACKET, MEMFD, SEALS, SLOT, Packets, memfd, prefix
 from reservoir_hw.testing.protocol.rules import Rules
 
 RULES = Rules("Unix sockets")
@@ -110,7 +110,7 @@ def _(device: Device) -> None:
         header, payload = codec.pack_data(client.head_of_run(u), u.tobytes())
         data.send_packet(prefix(len(payload), INLINE), header, payload, descriptors=[segment])
         client.must_be_untrusted()
-        data.send_packet(prefix(len(payload), SEGMENT), header)
+        data.send_packet(prefix(len(payload), MEMFD), header)
         client.must_be_untrusted()
         client.run(u)
 
@@ -148,23 +148,23 @@ def _(device: Device) -> None:
             client.failed(header, codec.E_MALFORMED)
 
 
-@RULES.rule("a payload in a segment of its own is a payload", page="*Segment* is for all that does not fit elsewhere")
+@RULES.rule("a payload in a memfd of its own is a payload", page="*Memfd* is for all that does not fit elsewhere")
 def _(device: Device) -> None:
     with _packet_session(device) as (client, data), _segment(4096, device.u().tobytes()) as segment:
         u = device.u()
         inline = client.from_rest(u)
         client.reset()
-        header = _send(client, data, client.head_of_run(u), u.tobytes(), prefix(u.nbytes, SEGMENT), [segment])
+        header = _send(client, data, client.head_of_run(u), u.tobytes(), prefix(u.nbytes, MEMFD), [segment])
         states = client.states(header)
         if device.spec.get("deterministic"):
-            same(inline, states, "the same RUN inline, and in a segment")
+            same(inline, states, "the same RUN inline, and in a memfd")
 
 
-@RULES.rule("a segment that ends too early: error 4", page=CANNOT)
+@RULES.rule("a memfd that ends too early: error 4", page=CANNOT)
 def _(device: Device) -> None:
     with _packet_session(device) as (client, data), _segment(1, b"x") as segment:
         u = device.u()
-        header = _send(client, data, client.head_of_run(u), u.tobytes(), prefix(u.nbytes, SEGMENT), [segment])
+        header = _send(client, data, client.head_of_run(u), u.tobytes(), prefix(u.nbytes, MEMFD), [segment])
         client.failed(header, codec.E_MALFORMED)
         client.from_rest(u)
 
@@ -173,7 +173,7 @@ def _(device: Device) -> None:
 def _(device: Device) -> None:
     with _packet_session(device) as (client, data), _segment(device.welcome["max_frame_bytes"] + 1) as segment:
         u = device.u()
-        front = prefix(device.welcome["max_frame_bytes"] + 1, SEGMENT)
+        front = prefix(device.welcome["max_frame_bytes"] + 1, MEMFD)
         client.failed(_send(client, data, client.head_of_run(u), u.tobytes(), front, [segment]), codec.E_TOO_LARGE)
         client.from_rest(u)
 
@@ -299,8 +299,8 @@ def _(device: Device) -> None:
 
 @RULES.rule(
     "without checksums they are 0 in both directions",
-    page="Without checksums, the field at offset 72 of every header of the session is 0, in both directions, and "
-    "nobody looks at it.",
+    page="Without checksums, the field at offset 72 of every header on the data connection of the session is 0, in "
+    "both directions, and nobody looks at it.",
 )
 def _(device: Device) -> None:
     u = device.u()

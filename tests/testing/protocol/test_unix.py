@@ -90,7 +90,7 @@ PLANTED: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
         "byte 9 not 0: error 4 with request 0, not counted",
     ),
     "the seals are not looked at": (_no_seals, "ATTACH with a segment that may shrink: error 17"),
-    "a short segment is filled with 0": (_padded, "a segment that ends too early: error 4"),
+    "a short memfd is filled with 0": (_padded, "a memfd that ends too early: error 4"),
     "payloads are taken from the next slot": (
         _next_slot,
         "payloads in the slots of a ring are payloads, round and round",

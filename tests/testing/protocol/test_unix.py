@@ -49,7 +49,7 @@ def _no_seals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _padded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unix_sockets, "read_segment", lambda _, size: memoryview(bytes(size)))
+    monkeypatch.setattr(unix_sockets, "read_memfd", lambda _, size: memoryview(bytes(size)))
 
 
 def _next_slot(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,8 @@ RULES = Rules("Unix sockets")
 WANTED = 1 << 18
 """Bytes of a slot."""
 LARGE = 1 << 17
-"""Bytes of states that do not go inline."""
+"""Bytes of states that do not go inline, if the device has so many in `LARGE_S` seconds."""
+LARGE_S = 0.5
 PREFIX = (
     "A device treats a packet whose first 16 bytes are not as this table says like one whose header cannot be trusted"
 )
@@ -34,9 +35,14 @@ ENDS = "the session ends as by `goodbye`."
 SOON_S = 0.5
 
 
-def _packets(device: Device, client: Client) -> Packets:
-    if not isinstance(client.data, Packets):
+def _must_be_unix(device: Device) -> None:
+    if not device.is_unix:
         raise NotOffered(f"{device.address} is not unix://")
+
+
+def _packets(device: Device, client: Client) -> Packets:
+    _must_be_unix(device)
+    assert isinstance(client.data, Packets)
     return client.data
 
 
@@ -226,8 +232,8 @@ def _attach(client: Client, data: Packets, descriptors: Sequence[int]) -> Header
     page="Request n has slot i = (n − 1) mod `credits`.",
 )
 def _(device: Device) -> None:
-    # Small ones, and some whose states do not go inline.
-    runs = [device.u(), device.u(steps=device.longest(at_most=2 * LARGE))]
+    _must_be_unix(device)
+    runs = [device.u(), device.long_run(LARGE_S, at_most=2 * LARGE)]
     with device.session() as client:
         before = [client.from_rest(u) for u in runs]
     with _asking(device, slot_bytes=WANTED) as (client, data):

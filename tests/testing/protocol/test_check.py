@@ -29,7 +29,7 @@ from reservoir_hw.testing.protocol.device import Device
 from .planted_faults import LEASE_S, device
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "protocol.md"
-QUICK = [rule for rule in RULES if rule.group != "lease"]
+QUICK = [rule for rule in rules_for("ipc://device") if rule.group != "lease"]
 
 
 @pytest.fixture
@@ -75,8 +75,29 @@ class Halving(Reservoir):
         return states
 
 
-def lab_function(step: np.ndarray, state: np.ndarray) -> np.ndarray:
-    return np.tanh(0.5 * state + step.sum(axis=1, keepdims=True))
+def lab_function() -> Reservoir:
+    """`kind: python`."""
+    bench = [0.0]
+
+    def drive(u: np.ndarray) -> np.ndarray:
+        states = np.empty((len(u), 1))
+        for t, row in enumerate(u):
+            bench[0] = np.tanh(0.5 * bench[0] + row.sum())
+            states[t] = bench[0]
+        return states
+
+    def rest() -> None:
+        bench[0] = 0.0
+
+    declared = {
+        "nodes": 1,
+        "inputs": 2,
+        "continuity": "held",
+        "deterministic": True,
+        "dtype": "float64",
+        "simulated": True,
+    }
+    return of_kind(kind="python", call=drive, reset_call=rest, input_range=[-1, 1], **declared)
 
 
 INT16 = {"inputs": Encoding(I2, 2.0**-14), "states": Encoding(I2, 2.0**-14)}
@@ -88,11 +109,12 @@ SERVED: dict[str, tuple[Callable[[], Reservoir], dict[str, Any]]] = {
     "two sequences at most": (lambda: Halving(max_batch=2), {}),
     "one sequence at a time": (lambda: Halving(max_batch=1), {}),
     "not deterministic": (lambda: Halving(deterministic=False), {}),
+    "a function of a lab": (lab_function, {}),
     "replayed": (lambda: Halving(continuity="replayed", memory_steps=60), {}),
     "free running, whole runs": (lambda: Halving(continuity="free_running"), {}),
     "free running, in chunks": (lambda: Clocked(1e-3), {}),
 }
-IN_MAKE_TEST = {"esn", "two sequences at most", "replayed", "free running, in chunks"}
+IN_MAKE_TEST = {"esn", "a function of a lab", "replayed", "free running, in chunks"}
 
 
 @pytest.mark.parametrize(

@@ -117,3 +117,4 @@ def test_the_fault_is_found(name: str, address: str, monkeypatch: pytest.MonkeyP
         os.umask(before)
     (row,) = report.rows
     assert row.outcome == "broken", row
+    assert "error 2" not in row.detail

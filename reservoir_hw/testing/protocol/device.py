@@ -27,6 +27,7 @@ LARGEST_CHUNK = 4 << 20
 SHORTEST_S = 0.1
 """Of a run in whose middle something happens."""
 CHUNK_S = 0.1
+MEASURED_S = 0.05
 RANGE = 0.8
 """Part of the input range that is used."""
 
@@ -224,13 +225,18 @@ class Device(Line):
         """Seconds of a step, as measured from here."""
 
         def find() -> float:
+            steps = STEPS
             with self.session() as client:
-                client.from_rest(self.u())
-                u = self.u(steps=min(200, self.longest()))
-                client.reset()
-                started = time.monotonic()
-                client.run(u)
-                return (time.monotonic() - started) / u.shape[1]
+                while True:
+                    client.reset()
+                    u = self.u(steps=steps)
+                    started = time.monotonic()
+                    client.run(u)
+                    took = time.monotonic() - started
+                    # A short run takes longer to travel than to be done.
+                    if took > MEASURED_S or u.shape[1] < steps:
+                        return took / u.shape[1]
+                    steps *= 4
 
         return self.once("step_s", find)
 

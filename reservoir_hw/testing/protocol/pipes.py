@@ -198,7 +198,9 @@ def shake_hands(context: zmq.Context[Any], address: str) -> None:
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 return
             if event in (zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL):
-                raise DeviceDisconnected(f"{address} does not speak ZeroMQ without keys")
+                raise DeviceDisconnected(
+                    f"{address}: the handshake failed: it asks for keys, which the check does not have, or does not speak ZeroMQ"
+                )
             if event == zmq.EVENT_CONNECTED:
                 refused = "it accepts connections, but does not speak ZeroMQ"
         raise DeviceTimeout(f"no connection to {address} within {CONNECT_S:g} s: {refused}")

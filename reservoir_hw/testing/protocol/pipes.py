@@ -199,7 +199,7 @@ def shake_hands(context: zmq.Context[Any], address: str) -> None:
                 return
             if event in (zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL):
                 raise DeviceDisconnected(
-                    f"{address}: the handshake failed: it asks for keys, which the check does not have, or does not speak ZeroMQ"
+                    f"{address}: the handshake failed: it asks for keys, which the check does not have, or is no ZeroMQ"
                 )
             if event == zmq.EVENT_CONNECTED:
                 refused = "it accepts connections, but does not speak ZeroMQ"

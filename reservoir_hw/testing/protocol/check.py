@@ -20,7 +20,7 @@ from reservoir_hw.testing.protocol import (
     unix,
 )
 from reservoir_hw.testing.protocol.device import Device
-from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
+from reservoir_hw.testing.protocol.outcomes import Broken, Hangs, NotOffered
 from reservoir_hw.testing.protocol.report import Report
 from reservoir_hw.testing.protocol.rules import Row, Rule
 
@@ -82,19 +82,18 @@ def check(
         for number, rule in enumerate(rules):
             if progress is not None:
                 progress(f"{rule.group}: {rule.title}", number, len(rules))
-            row = Row(rule, "not offered", GONE) if gone else _look(device, rule)
-            gone = gone or (row.outcome == "broken" and not device.is_alive())
+            if gone:
+                rows.append(Row(rule, "not offered", GONE))
+                continue
+            device.last = []
+            try:
+                rule.look(device)
+                row = Row(rule, "held")
+            except NotOffered as reason:
+                row = Row(rule, "not offered", str(reason))
+            except Broken as broken:
+                frames = tuple(broken.frames or device.last)
+                row = Row(rule, "broken", str(broken), broken.page or rule.page, frames)
+                gone = isinstance(broken, Hangs) or not device.is_alive()
             rows.append(row)
     return Report(address, rows)
-
-
-def _look(device: Device, rule: Rule) -> Row:
-    device.last = []
-    try:
-        rule.look(device)
-    except NotOffered as reason:
-        return Row(rule, "not offered", str(reason))
-    except Broken as broken:
-        frames = tuple(broken.frames or device.last)
-        return Row(rule, "broken", str(broken), broken.page or rule.page, frames)
-    return Row(rule, "held")

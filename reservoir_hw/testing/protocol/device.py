@@ -14,10 +14,11 @@ import numpy as np
 from reservoir_hw.core.errors import DeviceBusy, DeviceTimeout
 from reservoir_hw.core.lock_files import user_name
 from reservoir_hw.testing.protocol import codec
-from reservoir_hw.testing.protocol.client import Client, repeat
+from reservoir_hw.testing.protocol.client import ANSWER_S, Client, repeat
 from reservoir_hw.testing.protocol.line import Line
 from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
 from reservoir_hw.testing.protocol.pipes import CONNECT_S
+from reservoir_hw.testing.protocol.spec import fitting
 
 STEPS = 12
 """Of a run that is compared with another one."""
@@ -78,11 +79,8 @@ class Device(Line):
     def is_alive(self) -> bool:
         """Whether it still answers questions."""
         with self.client() as client:
-            try:
-                client.ask("status")
-            except Broken as broken:
-                return not str(broken).startswith("no ")
-            return True
+            self.send(client.control, [codec.pack_control({"op": "status", "id": 1})])
+            return self.receive(client.control, ANSWER_S) is not None
 
     @property
     def welcome(self) -> dict[str, Any]:
@@ -149,7 +147,7 @@ class Device(Line):
     @property
     def spec(self) -> dict[str, Any]:
         """The declared spec."""
-        return self.declaration["spec"]
+        return fitting(self.declaration["spec"])
 
     @property
     def is_held(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,10 +24,10 @@ from reservoir_hw.core.reservoir_config import build_reservoir, parse_reservoir
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.drivers.encodings import Encoding
 from reservoir_hw.testing.protocol.check import GONE, RULES, check, rules_for
-from reservoir_hw.testing.protocol.codec import I2
+from reservoir_hw.testing.protocol.codec import I2, RESET
 from reservoir_hw.testing.protocol.device import Device
 
-from .planted_faults import LEASE_S, device
+from .planted_faults import LEASE_S, declaring, device
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "protocol.md"
 QUICK = [rule for rule in rules_for("ipc://device") if rule.group != "lease"]
@@ -188,6 +189,24 @@ def test_a_device_that_dies_in_the_middle(address: str, monkeypatch: pytest.Monk
         page.close()
     assert [row.outcome for row in report.rows] == ["held", "broken", "not offered", "not offered"]
     assert report.rows[-1].detail == GONE
+
+
+def test_a_declaration_that_makes_no_sense(address: str) -> None:
+    nonsense = {"input_range": "wide", "max_batch": 1.5, "continuity": 3, "step_period_s": [], "deterministic": "yes"}
+    with device(declaring(**nonsense), address):
+        report = check(address, rules=QUICK)
+    broken = [row.rule.title for row in report.broken]
+    # The device still refuses what its true range does not hold.
+    assert broken == ["what else the spec says is of the right type", "max_batch sequences are driven at once"]
+
+
+def test_a_device_that_hangs(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reservoir_hw.testing.protocol.client.LONGEST_S", 1.0)
+    with device(PageDevice, address) as page:
+        page.before = lambda header: time.sleep(3) if header.operation == RESET else None
+        report = check(address, rules=[rule for rule in QUICK if rule.group == "operations"])
+    assert "busy for 1 s" in report.broken[0].detail
+    assert {row.detail for row in report.rows[1:]} == {GONE}
 
 
 @pytest.mark.parametrize("address", ["bench", "http://bench:80", "tcp://bench", "tcp://*:5555", "tcp://bench:65535"])

@@ -174,7 +174,7 @@ def _check(address: str, control: str | None, junit: Path | None, *, as_json: bo
 
     try:
         from reservoir_hw.testing.protocol import lease
-        from reservoir_hw.testing.protocol.check import RULES, check
+        from reservoir_hw.testing.protocol.check import check
         from reservoir_hw.testing.protocol.device import Device
         from reservoir_hw.testing.protocol.outcomes import Broken
     except ImportError as error:
@@ -183,17 +183,17 @@ def _check(address: str, control: str | None, junit: Path | None, *, as_json: bo
         # Before the device is driven: what is found must have a place.
         must_be_writable(junit, "the JUnit XML")
 
-    def say(device: Device) -> None:
+    def say(device: Device, rules: int) -> None:
         try:
             told = f"; the leases of {device.lease_s:g} s take {lease.seconds_of(device):.0f} s of it"
         except Broken:
             told = ""
-        typer.echo(f"Looking at {device.address}: {len(RULES)} rules{told}.", err=True)
+        typer.echo(f"Looking at {device.address}: {rules} rules{told}.", err=True)
 
     columns = (MofNCompleteColumn(), BarColumn(20), TextColumn("{task.description}"))
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        work = bar.add_task("", total=len(RULES))
+        work = bar.add_task("", total=None)
         report = check(
             address,
             control=control,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +84,7 @@ class DataSocket:
         self.states, self.max_frame_bytes = states, max_frame_bytes
         self.router, self._release = router, release
         self._empty = time.monotonic()
+        self._behind: list[tuple[Header, Refusal]] | None = None
 
     def next(self) -> tuple[Header, memoryview] | None:
         """The next request that counts. What cannot be one is answered with an error, or dropped, and counted."""
@@ -114,11 +115,11 @@ class DataSocket:
         attaches = header.operation == Operation.ATTACH and header.session != self.seat.attached
         if not heard or not (attaches or (header.session == self.seat.attached and peer == self.seat.peer)):
             traffic.foreign += 1
-            self.refuse(
-                peer,
-                header,
-                Refusal(Code.NO_SESSION, "this session does not hold the device (any more); open it again"),
-            )
+            ended = Refusal(Code.NO_SESSION, "this session does not hold the device (any more); open it again")
+            if self._behind is not None and header.session == self.seat.attached and peer == self.seat.peer:
+                self._behind.append((header, ended))
+            else:
+                self.refuse(peer, header, ended)
             return None
         if attaches:
             self._release()
@@ -140,12 +141,30 @@ class DataSocket:
                 raise Refusal(Code.CANCELLED, "cancelled by the client")
         except ProtocolError as error:
             traffic.damaged += 1
-            self.fail(header, Refusal(Code.CHECKSUM, str(error)))
+            self._turn_down(header, Refusal(Code.CHECKSUM, str(error)))
             return None
         except Refusal as refusal:
-            self.fail(header, refusal)
+            self._turn_down(header, refusal)
             return None
         return header, payload
+
+    @contextlib.contextmanager
+    def in_order(self) -> Iterator[None]:
+        """While requests are unanswered: what `next` turns down meanwhile is answered after them."""
+        self._behind = []
+        try:
+            yield
+        finally:
+            behind, self._behind = self._behind, None
+            for header, refusal in behind:
+                self.fail(header, refusal)
+
+    def _turn_down(self, header: Header, refusal: Refusal) -> None:
+        if self._behind is None:
+            self.fail(header, refusal)
+            return
+        self.seat.lost = self.seat.lost or sendable(f"request {header.request} failed: {text_of(refusal)}")
+        self._behind.append((header, refusal))
 
     def _left(self, peer: Hashable) -> None:
         """End the session of a client that is not connected any more."""

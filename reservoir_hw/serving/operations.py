@@ -304,12 +304,13 @@ class Operations:
                     raise Refusal(Code.CANCELLED, "the client has left in the middle of a run")
                 if self._lease.is_cancelled(latest):
                     raise Refusal(Code.CANCELLED, "cancelled by the client")
+                if self._seat.lost is not None:
+                    raise Refusal(Code.STATE_LOST, self._seat.lost)
                 self._lease.wait()
                 message = self._data.next()
                 if message is None:
-                    if self._seat.lost is not None:
-                        raise Refusal(Code.STATE_LOST, self._seat.lost)
-                    if period_s and time.monotonic() > started + given * period_s:
+                    underrun = period_s and time.monotonic() > started + given * period_s
+                    if underrun and self._seat.lost is None:
                         reservoir.counters.underruns += 1
                         raise Discontinuity(
                             f"discontinuity at step {first.step + given}: its inputs were not there when they were due",
@@ -330,24 +331,25 @@ class Operations:
             """Steps that were taken up and not answered."""
             return sum(header.steps for header in taken[:-1])
 
-        try:
-            for states in reservoir.stream(chunks()):
-                header = taken.pop(0)
-                # A copy, as in `_memory_for`.
-                states = np.array(states)
-                since_first = header.step - first.step
-                if not self._answer_run(header, states, started_ns + round(1e9 * since_first * (period_s or 0))):
-                    reservoir.counters.overruns += 1
-                    raise Discontinuity(
-                        f"discontinuity at step {header.step}: nobody took its states in time", step=header.step
-                    )
-                self._seat.step += header.steps
-        except Exception as error:
-            # The device went on without what it was refused.
-            self._seat.lost = self._seat.lost or sendable(text_of(error))
-            for number, header in enumerate(taken):
-                behind = Refusal(Code.STATE_LOST, f"the run has failed before this chunk: {text_of(error)}")
-                self._data.fail(header, behind if number else error)
+        with self._data.in_order():
+            try:
+                for states in reservoir.stream(chunks()):
+                    header = taken.pop(0)
+                    # A copy, as in `_memory_for`.
+                    states = np.array(states)
+                    since_first = header.step - first.step
+                    if not self._answer_run(header, states, started_ns + round(1e9 * since_first * (period_s or 0))):
+                        reservoir.counters.overruns += 1
+                        raise Discontinuity(
+                            f"discontinuity at step {header.step}: nobody took its states in time", step=header.step
+                        )
+                    self._seat.step += header.steps
+            except Exception as error:
+                # The device went on without what it was refused.
+                self._seat.lost = self._seat.lost or sendable(text_of(error))
+                for number, header in enumerate(taken):
+                    behind = Refusal(Code.STATE_LOST, f"the run has failed before this chunk: {text_of(error)}")
+                    self._data.fail(header, behind if number else error)
 
     def _values(self, header: Header, payload: memoryview, encoding: Encoding) -> np.ndarray:
         try:

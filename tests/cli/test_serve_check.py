@@ -17,9 +17,9 @@ from served import free_address, ipc_address
 from serving.page_device import PageDevice
 
 from reservoir_hw.testing.protocol import check as checker
-from reservoir_hw.testing.protocol.check import RULES
+from reservoir_hw.testing.protocol.check import rules_for
 
-FEW = [rule for rule in RULES if rule.group in ("handshake", "strictness")]
+FEW = [rule for rule in rules_for("ipc://device") if rule.group in ("handshake", "strictness")]
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def address() -> Iterator[str]:
 def few_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the others find is tested in tests/testing/protocol."""
     monkeypatch.setattr(checker, "RULES", tuple(FEW))
-    monkeypatch.setattr("reservoir_hw.testing.protocol.line.CONNECT_S", 0.5)
+    monkeypatch.setattr("reservoir_hw.testing.protocol.pipes.CONNECT_S", 0.5)
     monkeypatch.setattr("reservoir_hw.testing.protocol.device.CONNECT_S", 0.5)
 
 

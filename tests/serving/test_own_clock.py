@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 
@@ -19,6 +20,9 @@ from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.drivers.zeromq import Connection
 from reservoir_hw.drivers.zeromq.frames import Operation
 from reservoir_hw.serving import Server
+from reservoir_hw.testing.protocol import codec as wire
+
+from .page_client import PageClient
 
 
 class Clocked(Reservoir):
@@ -127,6 +131,33 @@ def test_a_chunk_that_comes_too_late_is_not_played(served: tuple[Clocked, str]) 
         assert caught.value.step == 30
     finally:
         connection.close()
+
+
+@pytest.mark.parametrize("damaged", [True, False])
+def test_what_is_refused_meanwhile_is_answered_behind_the_chunk_at_hand(
+    served: tuple[Clocked, str], damaged: bool
+) -> None:
+    _, address = served
+    u = np.zeros((1, 100, 1), np.float32)
+    with PageClient(address) as client:
+        client.hello()
+        client.attach()
+        requests = [client.send_run(u, flags=wire.MORE)]
+        for _ in range(2):
+            header, payload = client.run_header(u, flags=wire.MORE)
+            frames = wire.pack_data(header, payload)
+            client.data.send_multipart([frames[0], b"x" if damaged and len(requests) == 1 else frames[1]])
+            client.request, client.step = header.request, client.step + 100
+            requests.append(header)
+        if not damaged:
+            client.cancel(client.request)
+        replies = [client.take() for _ in requests]
+        assert [header.request for header, _ in replies] == [header.request for header in requests]
+        codes = [
+            msgpack.unpackb(payload)["code"] if header.operation == wire.ERROR else 0 for header, payload in replies
+        ]
+        # What is cancelled may be done already.
+        assert codes == [11, 5, 11] if damaged else codes in ([15] * 3, [0, 15, 15], [0, 0, 15])
 
 
 def test_a_time_that_does_not_follow_is_noticed(served: tuple[Clocked, str]) -> None:

@@ -54,7 +54,7 @@ def _waited(client: Client, requests: list[Header], code: int) -> None:
     replies: list[Reply] = []
     early = 0
     for request in requests:
-        if early == len(replies) and client.data.poll(0):
+        if early == len(replies) and client.data.waits(0):
             early += 1
         replies.append(client.reply(request))
     codes = [0 if reply.error is None else reply.error["code"] for reply in replies]

@@ -11,14 +11,16 @@ from reservoir_hw.testing.protocol import (
     declaration,
     handshake,
     lease,
+    ledger,
     operations,
     order,
     precedence,
     runs,
     strictness,
+    unix,
 )
 from reservoir_hw.testing.protocol.device import Device
-from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
+from reservoir_hw.testing.protocol.outcomes import Broken, Hangs, NotOffered
 from reservoir_hw.testing.protocol.report import Report
 from reservoir_hw.testing.protocol.rules import Row, Rule
 
@@ -35,9 +37,18 @@ RULES: tuple[Rule, ...] = (
     *damage.CONTROL,
     *damage.DATA,
     *damage.FIELDS,
+    *unix.RULES,
     *strictness.RULES,
 )
 """Those that hold for every message come last."""
+
+
+def rules_for(address: str) -> list[Rule]:
+    """Those that say something about a device at this address."""
+    if address.startswith("unix://"):
+        return list(RULES)
+    return [rule for rule in RULES if rule.group != unix.RULES.group and rule.title != ledger.SENT["packet"][0]]
+
 
 GONE = "not looked at: the device does not answer any more"
 
@@ -47,7 +58,7 @@ def check(
     *,
     control: str | None = None,
     rules: Iterable[Rule] | None = None,
-    on_start: Callable[[Device], None] | None = None,
+    on_start: Callable[[Device, int], None] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Report:
     """Look at the device at `address` rule by rule. It is driven with inputs within its range.
@@ -55,35 +66,34 @@ def check(
     Args:
         control: Address of its control socket; by default the next port, or the path with `.control` behind it.
         rules: Those to look at; by default all.
-        on_start: Called once, when the device has answered.
+        on_start: Called once, when the device has answered, with the number of rules.
         progress: Called with what is looked at, rules done, rules in all.
 
     Raises `ConfigurationError` for an address that is none, and `DeviceTimeout`, `DeviceDisconnected` or `DeviceBusy`
     if there is no device that can be looked at.
     """
-    rules = list(RULES if rules is None else rules)
+    rules = rules_for(address) if rules is None else list(rules)
     rows: list[Row] = []
     with Device(address, control) as device:
         device.connect()
         if on_start is not None:
-            on_start(device)
+            on_start(device, len(rules))
         gone = False
         for number, rule in enumerate(rules):
             if progress is not None:
                 progress(f"{rule.group}: {rule.title}", number, len(rules))
-            row = Row(rule, "not offered", GONE) if gone else _look(device, rule)
-            gone = gone or (row.outcome == "broken" and not device.is_alive())
+            if gone:
+                rows.append(Row(rule, "not offered", GONE))
+                continue
+            device.last = []
+            try:
+                rule.look(device)
+                row = Row(rule, "held")
+            except NotOffered as reason:
+                row = Row(rule, "not offered", str(reason))
+            except Broken as broken:
+                frames = tuple(broken.frames or device.last)
+                row = Row(rule, "broken", str(broken), broken.page or rule.page, frames)
+                gone = isinstance(broken, Hangs) or not device.is_alive()
             rows.append(row)
     return Report(address, rows)
-
-
-def _look(device: Device, rule: Rule) -> Row:
-    device.last = []
-    try:
-        rule.look(device)
-    except NotOffered as reason:
-        return Row(rule, "not offered", str(reason))
-    except Broken as broken:
-        frames = tuple(broken.frames or device.last)
-        return Row(rule, "broken", str(broken), broken.page or rule.page, frames)
-    return Row(rule, "held")

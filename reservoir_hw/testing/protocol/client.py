@@ -15,7 +15,8 @@ import zmq
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.codec import Header, NotThePage
 from reservoir_hw.testing.protocol.line import Line
-from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
+from reservoir_hw.testing.protocol.outcomes import Broken, Hangs, NotOffered
+from reservoir_hw.testing.protocol.spec import fitting, is_number
 
 ANSWERS = {"hello": "welcome", "ping": "pong", "status": "status", "cancel": "ok", "goodbye": "ok", "release": "ok"}
 OPERATIONS = ("", "ATTACH", "RESET", "RUN", "SNAPSHOT", "RESTORE", "TRANSITION", "UPLOAD", "READOUT")
@@ -51,7 +52,9 @@ ANSWER_S = 5.0
 LOOK_S = 0.2
 IDLE_LOOKS = 5
 """A device that says so often that it is idle has lost the request."""
-LONGEST_S = 300.0
+ONE_STEP = "a declaration of which one step does not go into a frame"
+LONGEST_S = 60.0
+"""A request of the check, besides the steps as they are declared."""
 
 
 class Reply(NamedTuple):
@@ -72,8 +75,10 @@ class Client:
     def __init__(self, line: Line, name: str) -> None:
         self._line, self.name = line, name
         self.nonce = secrets.token_bytes(16)
-        self.control = line.dealer(line.control_address)
-        self.data = line.dealer(line.address)
+        self.control = line.new_control()
+        self.data = line.new_data()
+        self.terms: dict[str, Any] = {}
+        """More fields of hello."""
         self.welcome: dict[str, Any] = {}
         self.session = 0
         self.sent = 0
@@ -144,13 +149,13 @@ class Client:
 
     def hello(self, versions: Sequence[int] = (1,)) -> dict[str, Any]:
         """Ask for the device; a welcome is remembered."""
-        answer = self.ask("hello", versions=list(versions), client=self.name, nonce=self.nonce)
+        answer = self.ask("hello", versions=list(versions), client=self.name, nonce=self.nonce, **self.terms)
         if answer["op"] == "welcome":
-            session, largest = answer.get("session"), answer.get("max_frame_bytes")
-            if type(session) is not int or type(largest) is not int or type(answer.get("credits")) is not int:
+            counts = [answer.get(name) for name in ("session", "credits", "max_frame_bytes")]
+            if not all(type(count) is int and 0 < count < 1 << 64 for count in counts):
                 raise Broken(f"the welcome lacks session, credits or max_frame_bytes: {answer}")
-            if session != self.session:
-                self.session, self.sent, self._time = session, 0, 0
+            if answer["session"] != self.session:
+                self.session, self.sent, self._time = answer["session"], 0, 0
             self.welcome = answer
         return answer
 
@@ -187,22 +192,24 @@ class Client:
         """Send any frames, which do not count."""
         self._line.send(self.data, frames)
 
-    def next_message(self, awaited: str) -> list[bytes]:
+    def next_message(self, awaited: str, longest_s: float = LONGEST_S) -> list[bytes]:
         """The frames of the next message. While there is none, the device is asked whether it is working."""
-        sent, idle, until = self._line.last, 0, time.monotonic() + LONGEST_S
-        while idle < IDLE_LOOKS and time.monotonic() < until:
+        sent, idle, until = self._line.last, 0, time.monotonic() + longest_s
+        while idle < IDLE_LOOKS:
             frames = self._line.receive(self.data, LOOK_S)
             if frames is not None:
                 return frames
             idle += 1
             if self.session and self.ping()["busy"] is not None:
                 idle = 0
+                if time.monotonic() > until:
+                    raise Hangs(f"the device is busy for {longest_s:.0f} s, and gives no answer to {awaited}", sent)
         raise Broken(f"no answer to {awaited}", sent)
 
     def reply(self, request: Header) -> Reply:
         """What comes for a request, which is the next that is due."""
         name = name_of(request.operation)
-        frames = self.next_message(f"{name}, request {request.request}")
+        frames = self.next_message(f"{name}, request {request.request}", LONGEST_S + self._declared_s(request))
         header, payload = self.read_data(frames)
         look, must = self._line.ledger.look, self._line.ledger.must
         what = f"the reply to {name}, request {request.request}"
@@ -233,10 +240,17 @@ class Client:
             ledger.must("header", False, str(error), frames)
             raise
         ledger.look("header", True, "", frames)
-        ledger.must("payload", codec.crc32c(frames[1]) == crc, "the checksum of the payload is wrong", frames)
+        due = codec.crc32c(frames[1]) if self.welcome.get("checksums", True) else 0
+        ledger.must("payload", crc == due, "the checksum of the payload is wrong", frames)
         largest = self.welcome.get("max_frame_bytes", math.inf)
         ledger.look("frame size", max(map(len, frames)) <= largest, f"a frame of {len(frames[1])} bytes", frames)
         return header, frames[1]
+
+    def _declared_s(self, request: Header) -> float:
+        """Seconds that the device declares for a request."""
+        spec = fitting(self.declaration.get("spec", {}))
+        period_s, reset_s = spec.get("step_period_s") or 0.0, spec.get("reset_time_s") or 0.0
+        return 3 * (request.batch * request.steps * period_s + reset_s)
 
     def _look_at_fields(self, request: Header, header: Header, frames: list[bytes], what: str) -> None:
         look = self._line.ledger.look
@@ -332,6 +346,10 @@ class Client:
     def untrusted(self, frames: list[bytes]) -> None:
         """Send what cannot be trusted: it must get error 4 with session 0 and request 0."""
         self.send_raw(frames)
+        self.must_be_untrusted()
+
+    def must_be_untrusted(self) -> None:
+        """What was sent last must get error 4 with session 0 and request 0."""
         came = self.next_message("a message that cannot be trusted")
         header, payload = self.read_data(came)
         if header.operation != codec.ERROR or (header.session, header.request) != (0, 0):
@@ -353,13 +371,18 @@ class Client:
             raise Broken(f"the declaration lacks spec, inputs or states: {declaration}", frames)
         if not all(type(spec.get(name)) is int and spec[name] > 0 for name in ("inputs", "nodes")):
             raise Broken(f"the spec lacks inputs or nodes: {spec}", frames)
+        largest = self.welcome["max_frame_bytes"]
+        for name, width in (("inputs", spec["inputs"]), ("states", spec["nodes"])):
+            size = width * np.dtype(codec.NUMBERS[declaration[name][0]]).itemsize
+            if size > largest:
+                raise Broken(f"a step of {name} has {size} bytes, a frame at most {largest}", frames, page=ONE_STEP)
         self.declaration = declaration
         return declaration
 
     @property
     def spec(self) -> Mapping[str, Any]:
         """The declared spec."""
-        return self.declaration["spec"]
+        return fitting(self.declaration["spec"])
 
     @property
     def inputs(self) -> int:
@@ -430,8 +453,9 @@ def _is_encoding(entry: Any) -> bool:
     return (
         isinstance(entry, list)
         and len(entry) == 2
+        and type(entry[0]) is int
         and entry[0] in codec.NUMBERS
-        and isinstance(entry[1], int | float)
+        and is_number(entry[1])
         and entry[1] > 0
     )
 

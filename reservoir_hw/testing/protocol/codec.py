@@ -42,7 +42,7 @@ def crc32c(data: bytes) -> int:
 
 def control_address(address: str) -> str:
     """The next port, or the path with `.control` behind it."""
-    if address.startswith("ipc://"):
+    if address.startswith(("ipc://", "unix://")):
         return f"{address}.control"
     host, _, port = address.rpartition(":")
     return f"{host}:{int(port) + 1}"

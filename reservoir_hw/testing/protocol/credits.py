@@ -50,7 +50,7 @@ def _(device: Device) -> None:
         client.reset()
         request, sent = client.send_run(u), time.monotonic()
         said_so = False
-        while not client.data.poll(0):
+        while not client.data.waits(0):
             said_so |= client.is_busy_with(request)
         took = time.monotonic() - sent
         client.states(request)

@@ -63,6 +63,8 @@ DROP: dict[str, list[bytes]] = {
 
 
 def _dropped(device: Device, *, frames: list[bytes]) -> None:
+    if device.is_unix and (len(frames) > 1 or not frames[0]):
+        raise NotOffered("there are no such packets")
     with device.client() as client:
         device.send(client.control, frames)
         number = 1000
@@ -86,6 +88,7 @@ def _(device: Device) -> None:
 
 @CONTROL.rule("more than 2^20 bytes: dropped", page=TOO_LONG)
 def _(device: Device) -> None:
+    _must_be_zeromq(device)
     frame = codec.pack_control({"op": "status", "id": 7, "x": bytes(LARGEST_CONTROL)})
     with device.client() as client, device.session() as other:
         device.send(client.control, [frame])
@@ -94,6 +97,11 @@ def _(device: Device) -> None:
             raise Broken(f"{len(frame)} bytes were answered", came)
         if not other.ping()["valid"]:
             raise Broken("it has ended the session of another client")
+
+
+def _must_be_zeromq(device: Device) -> None:
+    if device.is_unix:
+        raise NotOffered("a packet of a Unix socket is not so long")
 
 
 # ---- the data socket --------------------------------------------------------------------------------
@@ -204,6 +212,7 @@ for _title, _payload in {
     "gets error 3, and only a new `hello` helps.",
 )
 def _(device: Device) -> None:
+    _must_be_zeromq(device)
     largest = device.welcome["max_frame_bytes"]
     if largest > LARGEST_FRAME:
         raise NotOffered(f"a frame of {largest >> 20} MiB would have to be sent")

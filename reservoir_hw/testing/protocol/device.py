@@ -14,9 +14,11 @@ import numpy as np
 from reservoir_hw.core.errors import DeviceBusy, DeviceTimeout
 from reservoir_hw.core.lock_files import user_name
 from reservoir_hw.testing.protocol import codec
-from reservoir_hw.testing.protocol.client import Client, repeat
-from reservoir_hw.testing.protocol.line import CONNECT_S, Line
+from reservoir_hw.testing.protocol.client import ANSWER_S, Client, repeat
+from reservoir_hw.testing.protocol.line import Line
 from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
+from reservoir_hw.testing.protocol.pipes import CONNECT_S
+from reservoir_hw.testing.protocol.spec import fitting
 
 STEPS = 12
 """Of a run that is compared with another one."""
@@ -26,6 +28,7 @@ LARGEST_CHUNK = 4 << 20
 SHORTEST_S = 0.1
 """Of a run in whose middle something happens."""
 CHUNK_S = 0.1
+MEASURED_S = 0.05
 RANGE = 0.8
 """Part of the input range that is used."""
 
@@ -51,8 +54,7 @@ class Device(Line):
 
         Raises `DeviceTimeout`, `DeviceDisconnected`, or `DeviceBusy` if another client has the device.
         """
-        for address in (self.address, self.control_address):
-            self.shake_hands(address)
+        self.shake_hands()
         with self.client() as client:
             frame = codec.pack_control({"op": "status", "id": 1})
             self.send(client.control, [frame])
@@ -77,11 +79,8 @@ class Device(Line):
     def is_alive(self) -> bool:
         """Whether it still answers questions."""
         with self.client() as client:
-            try:
-                client.ask("status")
-            except Broken as broken:
-                return not str(broken).startswith("no ")
-            return True
+            self.send(client.control, [codec.pack_control({"op": "status", "id": 1})])
+            return self.receive(client.control, ANSWER_S) is not None
 
     @property
     def welcome(self) -> dict[str, Any]:
@@ -148,7 +147,7 @@ class Device(Line):
     @property
     def spec(self) -> dict[str, Any]:
         """The declared spec."""
-        return self.declaration["spec"]
+        return fitting(self.declaration["spec"])
 
     @property
     def is_held(self) -> bool:
@@ -224,13 +223,18 @@ class Device(Line):
         """Seconds of a step, as measured from here."""
 
         def find() -> float:
+            steps = STEPS
             with self.session() as client:
-                client.from_rest(self.u())
-                u = self.u(steps=min(200, self.longest()))
-                client.reset()
-                started = time.monotonic()
-                client.run(u)
-                return (time.monotonic() - started) / u.shape[1]
+                while True:
+                    client.reset()
+                    u = self.u(steps=steps)
+                    started = time.monotonic()
+                    client.run(u)
+                    took = time.monotonic() - started
+                    # A short run takes longer to travel than to be done.
+                    if took > MEASURED_S or u.shape[1] < steps:
+                        return took / u.shape[1]
+                    steps *= 4
 
         return self.once("step_s", find)
 

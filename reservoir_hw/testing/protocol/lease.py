@@ -106,7 +106,7 @@ def _(device: Device) -> None:
         client.attach()
         request = client.send_run(u)
         while not client.is_busy_with(request):
-            if client.data.poll(0):
+            if client.data.waits(0):
                 client.leave()
                 raise NotOffered("the device was done before its client could go")
         client.data.close()

@@ -19,6 +19,10 @@ SENT: dict[str, tuple[str, str]] = {
         "an answer is the one that the table names, or an error with code and text",
         "`error`: `code`, `text`",
     ),
+    "packet": (
+        "a packet begins as the table says, and its payload is where it says",
+        "A data packet is this:",
+    ),
     "data frames": (
         "a data message is a header of 80 bytes and a payload",
         "Two frames: a header of 80 bytes, and a payload, which may be empty.",

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import re
-import time
+from collections.abc import Sequence
 from typing import Self
 
 import zmq
-import zmq.utils.monitor
 
-from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected, DeviceTimeout
-from reservoir_hw.testing.protocol import codec
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.testing.protocol import codec, pipes
 from reservoir_hw.testing.protocol.ledger import Ledger
 from reservoir_hw.testing.protocol.outcomes import Broken
-
-CONNECT_S = 5.0
+from reservoir_hw.testing.protocol.pipes import Dealer, Packets, Pipe
 
 
 class Line:
-    """Sockets to one device, and what holds for every message through them (`ledger`).
+    """Connections to one device, and what holds for every message through them (`ledger`).
 
     Raises `ConfigurationError` if the address is none.
     """
@@ -38,62 +35,65 @@ class Line:
     def __exit__(self, *_: object) -> None:
         self._context.destroy(linger=0)
 
-    def dealer(self, address: str) -> zmq.Socket[bytes]:
-        """A new connection."""
-        socket = self._context.socket(zmq.DEALER)
-        socket.linger = 0
-        socket.setsockopt(zmq.SNDTIMEO, round(1000 * CONNECT_S))
-        socket.setsockopt(zmq.IPV6, "[" in address)
-        socket.connect(address)
-        return socket
+    @property
+    def is_unix(self) -> bool:
+        """Whether packets of Unix sockets travel, and not messages of ZeroMQ."""
+        return self.address.startswith("unix://")
 
-    def send(self, socket: zmq.Socket[bytes], frames: list[bytes]) -> None:
+    def shake_hands(self) -> None:
+        """Raise `DeviceTimeout` or `DeviceDisconnected` unless somebody listens at both addresses."""
+        for address in (self.address, self.control_address):
+            pipes.shake_hands(self._context, address)
+
+    def new_data(self) -> Pipe:
+        """A new connection to the data socket."""
+        return self._connect(self.address, data=True)
+
+    def new_control(self) -> Pipe:
+        """A new connection to the control socket."""
+        return self._connect(self.control_address, data=False)
+
+    def _connect(self, address: str, *, data: bool) -> Pipe:
+        if not self.is_unix:
+            return Dealer(self._context, address)
+        try:
+            return Packets(address, data=data)
+        except OSError as error:
+            raise Broken(f"no connection to {address}: {error.strerror}") from error
+
+    def send(self, pipe: Pipe, frames: Sequence[bytes]) -> None:
         """Send a message."""
-        self.last = frames
+        self.last = list(frames)
         try:
-            socket.send_multipart(frames, copy=False)
-        except zmq.Again:
-            raise Broken(f"no message could be sent for {CONNECT_S:g} s") from None
+            pipe.send(frames)
+        except TimeoutError:
+            raise Broken(f"no message could be sent for {pipes.CONNECT_S:g} s") from None
+        except OSError as error:
+            raise Broken(f"no message could be sent: {error.strerror}") from error
 
-    def receive(self, socket: zmq.Socket[bytes], seconds: float) -> list[bytes] | None:
+    def receive(self, pipe: Pipe, seconds: float) -> list[bytes] | None:
         """The frames of the next message, None if none comes in time."""
-        if not socket.poll(math.ceil(1000 * seconds)):
+        if not pipe.waits(seconds):
             return None
-        self.last = socket.recv_multipart()
-        return self.last
-
-    def shake_hands(self, address: str) -> None:
-        """Raise `DeviceTimeout` or `DeviceDisconnected` unless somebody listens there who speaks ZeroMQ."""
-        what = f"no connection to {address} within {CONNECT_S:g} s"
-        refused = "nobody listens there. Is the server running, and the address right?"
-        socket = self._context.socket(zmq.DEALER)
-        socket.linger = 0
-        socket.setsockopt(zmq.IPV6, "[" in address)
-        monitor = socket.get_monitor_socket()
         try:
-            socket.connect(address)
-            until = time.monotonic() + CONNECT_S
-            while (left := until - time.monotonic()) > 0 and monitor.poll(math.ceil(1000 * left)):
-                event = zmq.utils.monitor.recv_monitor_message(monitor)["event"]
-                if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                    return
-                if event in (zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL):
-                    raise DeviceDisconnected(f"{address} does not speak ZeroMQ without keys")
-                if event == zmq.EVENT_CONNECTED:
-                    refused = "it accepts connections, but does not speak ZeroMQ"
-            raise DeviceTimeout(f"{what}: {refused}")
-        finally:
-            socket.disable_monitor()
-            monitor.close()
-            socket.close()
+            self.last = pipe.receive()
+        except codec.NotThePage as error:
+            self.ledger.must("packet", False, str(error), self.last)
+        except OSError as error:
+            raise Broken(f"the device has cut the connection: {error.strerror}") from error
+        if self.is_unix:
+            self.ledger.look("packet", True, "", self.last)
+        return self.last
 
 
 def checked(address: str) -> str:
     """The address, or `ConfigurationError`."""
     scheme, _, rest = address.partition("://")
     host, _, port = rest.rpartition(":")
-    if scheme == "ipc" and rest.isprintable() and rest:
+    if scheme in ("ipc", "unix") and rest.isprintable() and rest:
         return address
     if scheme == "tcp" and host and host != "*" and re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 65535:
         return address
-    raise ConfigurationError(f"{address!r} is no address of a device: tcp://host:port (1 to 65534) or ipc://path")
+    raise ConfigurationError(
+        f"{address!r} is no address of a device: tcp://host:port (1 to 65534), ipc://path or unix://path"
+    )

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from reservoir_hw.testing.protocol import codec
-from reservoir_hw.testing.protocol.client import Client
+from reservoir_hw.testing.protocol.client import Client, repeat
 from reservoir_hw.testing.protocol.device import Device, close
 from reservoir_hw.testing.protocol.outcomes import Broken
 from reservoir_hw.testing.protocol.rules import Rules
 
 RULES = Rules("order")
+
+NOTED_S = 1.0
 
 STEP = "The step of a RUN must be where the last RUN ended, and its batch that of the last ATTACH, RESET or RESTORE."
 COPY = "A lower one than the one that is due, or 0, is a copy: it is dropped and counted, without an answer."
@@ -200,11 +203,14 @@ def _(device: Device) -> None:
 
 
 def _finished(client: Client, number: int) -> None:
-    pong = client.ping()
-    # An answer may arrive a little before the device has noted that it is done.
-    for _ in range(20):
-        if pong["busy"] is None and pong["finished"] >= number:
-            break
+    pong: dict[str, Any] = {}
+
+    def noted() -> bool:
+        nonlocal pong
         pong = client.ping()
+        return pong["busy"] is None and pong["finished"] >= number
+
+    # An answer may arrive a little before the device has noted that it is done.
+    repeat(NOTED_S, 0.002, noted)
     if (pong["valid"], pong["received"], pong["finished"], pong["busy"]) != (True, number, number, None):
         raise Broken(f"after request {number} the pong says {pong}")

@@ -20,5 +20,9 @@ class Broken(Exception):
         self.page = page
 
 
+class Hangs(Broken):
+    """The device works at a request for ever: nothing more can be looked at."""
+
+
 class NotOffered(Exception):
     """The device declares that it does not have this, or it cannot be seen from outside. The text says why."""

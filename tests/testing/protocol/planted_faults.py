@@ -42,7 +42,7 @@ FAULTS: list[Fault] = []
 
 def device(kind: type[PageDevice], address: str, **options: Any) -> PageDevice:
     """Everything that the page's device can do."""
-    declared = {"lease_s": LEASE_S, "has": ("snapshot", "settable"), "readout": True}
+    declared = {"lease_s": LEASE_S, "max_frame_bytes": 1 << 21, "has": ("snapshot", "settable"), "readout": True}
     return kind(address, **{**declared, **options})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,14 +23,14 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir, parse_reservoir
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.drivers.encodings import Encoding
-from reservoir_hw.testing.protocol.check import GONE, RULES, check
-from reservoir_hw.testing.protocol.codec import I2
+from reservoir_hw.testing.protocol.check import GONE, RULES, check, rules_for
+from reservoir_hw.testing.protocol.codec import I2, RESET
 from reservoir_hw.testing.protocol.device import Device
 
-from .planted_faults import LEASE_S, device
+from .planted_faults import LEASE_S, declaring, device
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "protocol.md"
-QUICK = [rule for rule in RULES if rule.group != "lease"]
+QUICK = [rule for rule in rules_for("ipc://device") if rule.group != "lease"]
 
 
 @pytest.fixture
@@ -75,8 +76,29 @@ class Halving(Reservoir):
         return states
 
 
-def lab_function(step: np.ndarray, state: np.ndarray) -> np.ndarray:
-    return np.tanh(0.5 * state + step.sum(axis=1, keepdims=True))
+def lab_function() -> Reservoir:
+    """`kind: python`."""
+    bench = [0.0]
+
+    def drive(u: np.ndarray) -> np.ndarray:
+        states = np.empty((len(u), 1))
+        for t, row in enumerate(u):
+            bench[0] = np.tanh(0.5 * bench[0] + row.sum())
+            states[t] = bench[0]
+        return states
+
+    def rest() -> None:
+        bench[0] = 0.0
+
+    declared = {
+        "nodes": 1,
+        "inputs": 2,
+        "continuity": "held",
+        "deterministic": True,
+        "dtype": "float64",
+        "simulated": True,
+    }
+    return of_kind(kind="python", call=drive, reset_call=rest, input_range=[-1, 1], **declared)
 
 
 INT16 = {"inputs": Encoding(I2, 2.0**-14), "states": Encoding(I2, 2.0**-14)}
@@ -88,11 +110,12 @@ SERVED: dict[str, tuple[Callable[[], Reservoir], dict[str, Any]]] = {
     "two sequences at most": (lambda: Halving(max_batch=2), {}),
     "one sequence at a time": (lambda: Halving(max_batch=1), {}),
     "not deterministic": (lambda: Halving(deterministic=False), {}),
+    "a function of a lab": (lab_function, {}),
     "replayed": (lambda: Halving(continuity="replayed", memory_steps=60), {}),
     "free running, whole runs": (lambda: Halving(continuity="free_running"), {}),
     "free running, in chunks": (lambda: Clocked(1e-3), {}),
 }
-IN_MAKE_TEST = {"esn", "two sequences at most", "replayed", "free running, in chunks"}
+IN_MAKE_TEST = {"esn", "a function of a lab", "replayed", "free running, in chunks"}
 
 
 @pytest.mark.parametrize(
@@ -127,10 +150,10 @@ def test_the_device_of_the_page_keeps_all_rules(address: str, tmp_path: Path) ->
         report = check(address, progress=lambda *what: told.append(what))
     assert report.broken == []
     assert report.counts["held"] > 150
-    assert [done for _, done, _ in told] == list(range(len(RULES)))
+    assert [done for _, done, _ in told] == list(range(len(report.rows)))
     report.write_junit(tmp_path / "junit.xml")
     suite = ET.parse(tmp_path / "junit.xml").getroot()
-    assert len(suite.findall("testcase")) == int(suite.get("tests", 0)) == len(RULES)
+    assert len(suite.findall("testcase")) == int(suite.get("tests", 0)) == len(report.rows)
     assert len(suite.findall("testcase/skipped")) == report.counts["not offered"]
 
 
@@ -168,6 +191,24 @@ def test_a_device_that_dies_in_the_middle(address: str, monkeypatch: pytest.Monk
     assert report.rows[-1].detail == GONE
 
 
+def test_a_declaration_that_makes_no_sense(address: str) -> None:
+    nonsense = {"input_range": "wide", "max_batch": 1.5, "continuity": 3, "step_period_s": [], "deterministic": "yes"}
+    with device(declaring(**nonsense), address):
+        report = check(address, rules=QUICK)
+    broken = [row.rule.title for row in report.broken]
+    # The device still refuses what its true range does not hold.
+    assert broken == ["what else the spec says is of the right type", "max_batch sequences are driven at once"]
+
+
+def test_a_device_that_hangs(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reservoir_hw.testing.protocol.client.LONGEST_S", 1.0)
+    with device(PageDevice, address) as page:
+        page.before = lambda header: time.sleep(3) if header.operation == RESET else None
+        report = check(address, rules=[rule for rule in QUICK if rule.group == "operations"])
+    assert "busy for 1 s" in report.broken[0].detail
+    assert {row.detail for row in report.rows[1:]} == {GONE}
+
+
 @pytest.mark.parametrize("address", ["bench", "http://bench:80", "tcp://bench", "tcp://*:5555", "tcp://bench:65535"])
 def test_an_address_that_is_none(address: str) -> None:
     with pytest.raises(ConfigurationError, match="is no address of a device"):
@@ -191,7 +232,7 @@ def test_a_device_of_another_protocol_version(address: str) -> None:
 
 
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reservoir_hw.testing.protocol.line.CONNECT_S", 0.2)
+    monkeypatch.setattr("reservoir_hw.testing.protocol.pipes.CONNECT_S", 0.2)
     with pytest.raises(DeviceTimeout, match="nobody listens there"):
         check(free_address())
 
@@ -200,4 +241,4 @@ def test_the_docs_show_all_rules() -> None:
     """Made with COLUMNS=140 from the command's own output."""
     shown = (PAGE.parent / "device-kit.md").read_text(encoding="utf-8").partition("## The rules")[2]
     assert [rule.title for rule in RULES if f"│ {rule.title} " not in shown] == []
-    assert f"{len(RULES)} rules, " in shown
+    assert f"{len(rules_for('tcp://bench:5555'))} rules, " in shown

@@ -1,0 +1,346 @@
+"""Unix sockets: packets, the places of payloads, the ring in shared memory."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from reservoir_hw.testing.protocol import codec
+from reservoir_hw.testing.protocol.client import Client
+from reservoir_hw.testing.protocol.codec import Header
+from reservoir_hw.testing.protocol.device import Device, same
+from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
+from reservoir_hw.testing.protocol.pipes import INLINE, LARGEST_PACKET, MEMFD, SEALS, SLOT, Packets, memfd, prefix
+from reservoir_hw.testing.protocol.rules import Rules
+
+RULES = Rules("Unix sockets")
+
+WANTED = 1 << 18
+"""Bytes of a slot."""
+LARGE = 1 << 17
+"""Bytes of states that do not go inline, if the device has so many in `LARGE_S` seconds."""
+LARGE_S = 0.5
+PREFIX = (
+    "A device treats a packet whose first 16 bytes are not as this table says like one whose header cannot be trusted"
+)
+CANNOT = "If the header is good, but the payload cannot be had, the request is counted and gets an error"
+TERMS = "ATTACH gets error 17 if the descriptor is missing or was not agreed on"
+ENDS = "the session ends as by `goodbye`."
+SOON_S = 0.5
+
+
+def _must_be_unix(device: Device) -> None:
+    if not device.is_unix:
+        raise NotOffered(f"{device.address} is not unix://")
+
+
+def _packets(device: Device, client: Client) -> Packets:
+    _must_be_unix(device)
+    assert isinstance(client.data, Packets)
+    return client.data
+
+
+@contextlib.contextmanager
+def _packet_session(device: Device) -> Iterator[tuple[Client, Packets]]:
+    with device.session() as client:
+        yield client, _packets(device, client)
+
+
+def _send(
+    client: Client, data: Packets, header: Header, payload: bytes, front: bytes, descriptors: Sequence[int] = ()
+) -> Header:
+    """A request in a packet with these first 16 bytes; the payload is inline unless they name another place."""
+    packed = codec.pack_data(header, payload)[0]
+    inline = payload if front[8] == INLINE else b""
+    data.send_packet(front, packed, inline, descriptors=descriptors)
+    client.sent = max(client.sent, header.request)
+    return header
+
+
+@RULES.rule("the sockets have mode 0600", page="The files have mode 0600")
+def _(device: Device) -> None:
+    with device.session() as client:
+        _packets(device, client)
+    for address in (device.address, device.control_address):
+        path = address.removeprefix("unix://")
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+        if mode != 0o600:
+            raise Broken(f"{path} has mode {mode:o}")
+
+
+@RULES.rule("who asks for no terms gets no ring, and checksums", page="Missing or 0: no ring")
+def _(device: Device) -> None:
+    with _packet_session(device) as (client, _):
+        terms = client.welcome.get("checksums", True), client.welcome.get("slot_bytes", 0)
+        if terms != (True, 0):
+            raise Broken(f"checksums and slot_bytes of the welcome are {terms}")
+
+
+def _bad_prefix(device: Device, *, spoil: Callable[[bytes], bytes]) -> None:
+    with _packet_session(device) as (client, data):
+        u = device.u()
+        client.reset()
+        header, payload = codec.pack_data(client.head_of_run(u), u.tobytes())
+        data.send_packet(spoil(prefix(len(payload), INLINE)), header, payload)
+        client.must_be_untrusted()
+        client.run(u)
+
+
+def _sealed(front: bytes) -> bytes:
+    return front[:12] + codec.crc32c(front[:12]).to_bytes(4, "little")
+
+
+for _title, _spoil in {
+    "a wrong checksum of the first bytes": lambda front: front[:15] + bytes([front[15] ^ 1]),
+    "another length, checksum wrong": lambda front: bytes([front[0] ^ 1]) + front[1:],
+    "byte 9 not 0": lambda front: _sealed(front[:9] + b"\1" + front[10:]),
+    "place 3": lambda front: _sealed(front[:8] + b"\3" + front[9:]),
+}.items():
+    RULES.rule(f"{_title}: error 4 with request 0, not counted", page=PREFIX)(partial(_bad_prefix, spoil=_spoil))
+
+
+@RULES.rule(
+    "a descriptor that nobody asked for: error 4 with request 0, not counted",
+    page="A packet with another number of file descriptors than its place asks for is one, too.",
+)
+def _(device: Device) -> None:
+    with _packet_session(device) as (client, data), _segment(4096) as segment:
+        u = device.u()
+        client.reset()
+        header, payload = codec.pack_data(client.head_of_run(u), u.tobytes())
+        data.send_packet(prefix(len(payload), INLINE), header, payload, descriptors=[segment])
+        client.must_be_untrusted()
+        data.send_packet(prefix(len(payload), MEMFD), header)
+        client.must_be_untrusted()
+        client.run(u)
+
+
+@RULES.rule(
+    "a packet of more than 65,536 bytes: error 4 with request 0, not counted",
+    page="A longer packet arrives cut (`MSG_TRUNC`), and counts as malformed.",
+)
+def _(device: Device) -> None:
+    with _packet_session(device) as (client, data):
+        u = device.u()
+        client.reset()
+        header, _ = codec.pack_data(client.head_of_run(u), bytes(LARGEST_PACKET))
+        data.send_packet(prefix(LARGEST_PACKET, INLINE), header, bytes(LARGEST_PACKET))
+        client.must_be_untrusted()
+        client.run(u)
+
+
+@contextlib.contextmanager
+def _segment(size: int, content: bytes = b"", *, seals: int = SEALS) -> Iterator[int]:
+    descriptor = memfd(size, content, seals=seals)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@RULES.rule("an inline payload of another length than said: error 4", page=CANNOT)
+def _(device: Device) -> None:
+    with _packet_session(device) as (client, data):
+        u = device.u()
+        for more in (1, -1):
+            client.reset()
+            header = _send(client, data, client.head_of_run(u), u.tobytes(), prefix(u.nbytes + more, INLINE))
+            client.failed(header, codec.E_MALFORMED)
+
+
+@RULES.rule("a payload in a memfd of its own is a payload", page="*Memfd* is for all that does not fit elsewhere")
+def _(device: Device) -> None:
+    with _packet_session(device) as (client, data), _segment(4096, device.u().tobytes()) as segment:
+        u = device.u()
+        inline = client.from_rest(u)
+        client.reset()
+        header = _send(client, data, client.head_of_run(u), u.tobytes(), prefix(u.nbytes, MEMFD), [segment])
+        states = client.states(header)
+        if device.spec.get("deterministic"):
+            same(inline, states, "the same RUN inline, and in a memfd")
+
+
+@RULES.rule("a memfd that ends too early: error 4", page=CANNOT)
+def _(device: Device) -> None:
+    with _packet_session(device) as (client, data), _segment(1, b"x") as segment:
+        u = device.u()
+        header = _send(client, data, client.head_of_run(u), u.tobytes(), prefix(u.nbytes, MEMFD), [segment])
+        client.failed(header, codec.E_MALFORMED)
+        client.from_rest(u)
+
+
+@RULES.rule("a payload of more than max_frame_bytes: error 9", page="9 if the length is more than `max_frame_bytes`")
+def _(device: Device) -> None:
+    with _packet_session(device) as (client, data), _segment(device.welcome["max_frame_bytes"] + 1) as segment:
+        u = device.u()
+        front = prefix(device.welcome["max_frame_bytes"] + 1, MEMFD)
+        client.failed(_send(client, data, client.head_of_run(u), u.tobytes(), front, [segment]), codec.E_TOO_LARGE)
+        client.from_rest(u)
+
+
+@RULES.rule(
+    "a slot where there is no ring: error 4",
+    page="4 if a slot is named that does not exist or is shorter than the length",
+)
+def _(device: Device) -> None:
+    with _packet_session(device) as (client, data):
+        u = device.u()
+        client.failed(
+            _send(client, data, client.head_of_run(u), u.tobytes(), prefix(u.nbytes, SLOT)), codec.E_MALFORMED
+        )
+        client.from_rest(u)
+
+
+# ---- terms ------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _asking(device: Device, **terms: Any) -> Iterator[tuple[Client, Packets]]:
+    """A client that was let in with these terms, and has not attached."""
+    with device.client() as client:
+        data = _packets(device, client)
+        client.terms = terms
+        device.welcomed(client)
+        try:
+            yield client, data
+        finally:
+            client.leave()
+
+
+def _ring_bytes(client: Client) -> int:
+    """Bytes of the segment that was agreed on."""
+    slot_bytes = client.welcome.get("slot_bytes", 0)
+    if slot_bytes == 0:
+        raise NotOffered("the device agrees to no ring")
+    if type(slot_bytes) is not int or slot_bytes % 4096 or not 0 < slot_bytes <= client.terms["slot_bytes"]:
+        raise Broken(f"slot_bytes of the welcome is {slot_bytes!r}")
+    return 2 * client.welcome["credits"] * slot_bytes
+
+
+def _attach(client: Client, data: Packets, descriptors: Sequence[int]) -> Header:
+    return _send(client, data, client.head(codec.ATTACH), b"", prefix(0, INLINE), descriptors)
+
+
+@RULES.rule(
+    "payloads in the slots of a ring are payloads, round and round",
+    page="Request n has slot i = (n − 1) mod `credits`.",
+)
+def _(device: Device) -> None:
+    _must_be_unix(device)
+    runs = [device.u(), device.long_run(LARGE_S, at_most=2 * LARGE)]
+    with device.session() as client:
+        before = [client.from_rest(u) for u in runs]
+    with _asking(device, slot_bytes=WANTED) as (client, data):
+        size = _ring_bytes(client)
+        data.slot_bytes, data.credits = client.welcome["slot_bytes"], client.welcome["credits"]
+        with _segment(size) as segment:
+            data.ring = mmap.mmap(segment, size)
+            reply = client.done(_attach(client, data, [segment]))
+        client.declared(client.map_in(reply.payload, reply.frames), reply.frames)
+        for number in range(data.credits + 1):
+            u = runs[number % 2]
+            if u.nbytes > data.slot_bytes:
+                continue
+            client.reset()
+            header = client.head_of_run(u)
+            at = (header.request - 1) % data.credits * data.slot_bytes
+            data.ring[at : at + u.nbytes] = u.tobytes()
+            states = client.states(_send(client, data, header, u.tobytes(), prefix(u.nbytes, SLOT)))
+            if device.spec.get("deterministic"):
+                same(
+                    before[number % 2], states, f"the same RUN without a ring, and in a slot (request {header.request})"
+                )
+        if data.slot_bytes < client.welcome["max_frame_bytes"]:
+            client.reset()
+            header, front = client.head_of_run(runs[0]), prefix(data.slot_bytes + 1, SLOT)
+            client.failed(_send(client, data, header, runs[0].tobytes(), front), codec.E_MALFORMED)
+
+
+def _bad_ring(device: Device, *, extra: int, seals: int) -> None:
+    with (
+        _asking(device, slot_bytes=WANTED) as (client, data),
+        _segment(_ring_bytes(client) + extra, seals=seals) as segment,
+    ):
+        client.failed(_attach(client, data, [segment]), codec.E_CONFIGURATION)
+
+
+for _title, _extra, _seals in (
+    ("a larger segment", 4096, SEALS),
+    ("a smaller segment", -4096, SEALS),
+    ("a segment that may shrink", 0, 0x4),
+    ("a segment that may grow", 0, 0x2),
+):
+    RULES.rule(f"ATTACH with {_title}: error 17", page=TERMS)(partial(_bad_ring, extra=_extra, seals=_seals))
+
+
+@RULES.rule("terms of another type: error 4", page="where one has another type, gets error 4.")
+def _(device: Device) -> None:
+    with device.client() as client:
+        _packets(device, client)
+        hello = {"versions": [1], "client": "check", "nonce": bytes(16)}
+        for terms in ({"checksums": "no"}, {"slot_bytes": "4096"}):
+            client.turned_down("hello", codec.E_MALFORMED, **hello, **terms)
+    with device.session():
+        """Nobody has it."""
+
+
+@RULES.rule("ATTACH without the segment that was agreed on: error 17", page=TERMS)
+def _(device: Device) -> None:
+    with _asking(device, slot_bytes=WANTED) as (client, data):
+        _ring_bytes(client)
+        client.failed(_attach(client, data, []), codec.E_CONFIGURATION)
+
+
+@RULES.rule("ATTACH with a segment that was not agreed on: error 17", page=TERMS)
+def _(device: Device) -> None:
+    with _asking(device) as (client, data), _segment(4096) as segment:
+        client.failed(_attach(client, data, [segment]), codec.E_CONFIGURATION)
+
+
+@RULES.rule(
+    "without checksums they are 0 in both directions",
+    page="Without checksums, the field at offset 72 of every header on the data connection of the session is 0, in "
+    "both directions, and nobody looks at it.",
+)
+def _(device: Device) -> None:
+    u = device.u()
+    with device.session() as client:
+        before = client.from_rest(u)
+    with _asking(device, checksums=False) as (client, data):
+        if client.welcome.get("checksums", True):
+            raise NotOffered("the device insists on checksums")
+        client.attach()
+        for crc in (0, 1):
+            client.reset()
+            header = client.head_of_run(u)
+            front = codec.pack_data(header)[0][:72] + crc.to_bytes(4, "little")
+            front += codec.crc32c(front).to_bytes(4, "little")
+            data.send_packet(prefix(u.nbytes, INLINE), front, u.tobytes())
+            client.sent += 1
+            states = client.states(header)
+            if device.spec.get("deterministic"):
+                same(before, states, "the same RUN with checksums, and without")
+
+
+def _ends(device: Device, *, control: bool) -> None:
+    with device.client() as client, device.client("the next one") as other:
+        _packets(device, client)
+        device.welcomed(client)
+        client.attach()
+        began = time.monotonic()
+        (client.control if control else client.data).close()
+        device.welcomed(other, SOON_S if device.lease_s > 2 * SOON_S else device.lease_s)
+        took = time.monotonic() - began
+        other.leave()
+        if took > device.lease_s * 0.9:
+            raise Broken(f"the device was free after {took:.2f} s, when the lease of {device.lease_s:g} s ended")
+
+
+for _title, _control in (("control", True), ("data", False)):
+    RULES.rule(f"the end of the {_title} connection ends the session", page=ENDS)(partial(_ends, control=_control))

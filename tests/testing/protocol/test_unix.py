@@ -1,0 +1,124 @@
+"""The checker on served devices behind Unix sockets, and on such with a planted fault."""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from served import ipc_address, served
+
+from reservoir_hw.core.configuration import Document
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import build_reservoir, parse_reservoir
+from reservoir_hw.drivers.zeromq import ring, unix_sockets
+from reservoir_hw.drivers.zeromq.links import Gone, Terms
+from reservoir_hw.testing.protocol.check import check, rules_for
+from reservoir_hw.testing.protocol.unix import RULES
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Unix sockets with packets need Linux")
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    with ipc_address() as address:
+        yield address.replace("ipc:", "unix:")
+
+
+def esn() -> Reservoir:
+    return build_reservoir(parse_reservoir(Document.from_mapping({"kind": "esn", "nodes": 30, "inputs": 2}, "test")))
+
+
+def test_serve_keeps_the_page(address: str) -> None:
+    rules = [rule for rule in rules_for(address) if rule.group != "lease"]
+    with served(esn(), address):
+        report = check(address, rules=rules)
+    assert [(row.rule.title, row.detail) for row in report.broken] == []
+    assert [row.rule.title for row in report.rows if row.rule.group == "Unix sockets" and row.outcome != "held"] == []
+
+
+def _no_front_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unix_sockets, "_unpack_front", lambda front: struct.unpack_from("<QB", front))
+
+
+def _no_seals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unix_sockets, "mapped", ring.Ring)
+
+
+def _padded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unix_sockets, "read_memfd", lambda _, size: memoryview(bytes(size)))
+
+
+def _next_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = ring.Ring.request
+    monkeypatch.setattr(ring.Ring, "request", lambda self, number: right(self, number + 1))
+
+
+def _next_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = ring.Ring.reply
+    monkeypatch.setattr(ring.Ring, "reply", lambda self, number: right(self, number + 1))
+
+
+def _open_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unix_sockets.os, "fchmod", lambda *_: None)
+
+
+def _deaf_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = unix_sockets.UnixRouter.receive
+
+    def receive(self: Any) -> Any:
+        try:
+            return right(self)
+        except Gone:
+            raise TimeoutError from None
+
+    monkeypatch.setattr(unix_sockets.UnixRouter, "receive", receive)
+
+
+def _ring_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        unix_sockets.UnixRouter, "agreed", lambda self, hello, slots, checksums: Terms(True, slots, 4096)
+    )
+
+
+ROUND = "payloads in the slots of a ring are payloads, round and round"
+PLANTED: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str, str]] = {
+    "the first bytes are not looked at": (
+        _no_front_check,
+        "byte 9 not 0: error 4 with request 0, not counted",
+        "an ERROR with 0 and 0 is due",
+    ),
+    "the seals are not looked at": (_no_seals, "ATTACH with a segment that may shrink: error 17", "ATTACH was done"),
+    "a short memfd is filled with 0": (_padded, "a memfd that ends too early: error 4", "error 4 is due"),
+    "payloads are taken from the next slot": (_next_slot, ROUND, "RUN was answered with error 5"),
+    "replies are put into the next slot": (_next_reply, ROUND, "the checksum of the payload is wrong"),
+    "anybody may connect": (_open_to_all, "the sockets have mode 0600", "has mode 755"),
+    "who has gone is not noticed": (
+        _deaf_to_the_end,
+        "the end of the data connection ends the session",
+        "hello got error 2",
+    ),
+    "a ring that nobody asked for": (
+        _ring_for_all,
+        "who asks for no terms gets no ring, and checksums",
+        "ATTACH was answered with error 17",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_fault_is_found(name: str, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant, breaks, detail = PLANTED[name]
+    plant(monkeypatch)
+    before = os.umask(0o022)
+    try:
+        with served(esn(), address, lease_s=2.0):
+            report = check(address, rules=[rule for rule in RULES if rule.title == breaks])
+    finally:
+        os.umask(before)
+    (row,) = report.rows
+    assert row.outcome == "broken", row
+    assert detail in row.detail

@@ -331,9 +331,14 @@ class ZmqReservoir(Reservoir):
         """Fill `out` with the answers to `u`, several chunks under way at once."""
         steps = u.shape[1]
         size = self._chunk_steps(u.shape[0]) if self._declaration.chunked and steps > 1 else steps
-        parts = ((u[:, first : first + size], out[:, first : first + size], first) for first in range(0, steps, size))
         done = 0
         try:
+            if steps <= size:
+                # A step of a closed loop: nothing else is under way.
+                self._take(self._send_run(u, more=False, outputs=outputs), out, 0)
+                return
+            starts = range(0, steps, size)
+            parts = ((u[:, first : first + size], out[:, first : first + size], first) for first in starts)
             for answered in self._in_flight(parts, outputs=outputs):
                 done += answered.shape[1]
         except DeviceError as fault:
@@ -366,13 +371,17 @@ class ZmqReservoir(Reservoir):
                 waiting.append((sent, out, first))
             sent, out, first = waiting.popleft()
             if sent is not None:
-                try:
-                    self._deliver(sent, out, first)
-                except DeviceError as fault:
-                    if not outputs:
-                        self._keep(fault, out, first)
-                    raise
+                self._take(sent, out, first)
             yield out
+
+    def _take(self, sent: Any, out: np.ndarray, first: int) -> None:
+        """As `_deliver`; of states that came before a fault, as many as are right are put into `out` and the fault."""
+        try:
+            self._deliver(sent, out, first)
+        except DeviceError as fault:
+            if not sent.flags & self._frames.Flag.OUTPUTS:
+                self._keep(fault, out, first)
+            raise
 
     def _send_run(self, u: np.ndarray, *, more: bool, outputs: bool) -> Any:
         encoding = self._declaration.inputs

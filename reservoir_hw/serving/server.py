@@ -104,6 +104,7 @@ class Server:
         self._ready = threading.Event()
         self._device = "not open"
         self._seat = Seat()
+        self._forget_client: Callable[[], None] = lambda: None
 
     # ---- for the owner --------------------------------------------------------------------------
 
@@ -178,6 +179,7 @@ class Server:
             # A reply that nobody takes must not be dropped silently, nor stop the device for ever.
             patience_s=self._lease.lease_s,
         )
+        self._forget_client = data.detach
         terms = {"device": self._device, "credits": self.credits, "max_frame_bytes": self.max_frame_bytes}
         answering = threading.Thread(
             target=Control(
@@ -271,6 +273,7 @@ class Server:
         """Bring the device to its safe state."""
         if self._seat.attached:
             self._seat.attached, self._seat.peer, self._seat.readout = 0, None, None
+            self._forget_client()
         try:
             self._reservoir.close()
         except Exception:

@@ -250,8 +250,12 @@ def test_an_interrupted_run_leaves_a_connection_that_works() -> None:
 
 # pyzmq drops an interrupt that comes while it frees a message.
 @pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
-def test_interruptions_at_any_moment() -> None:
+@pytest.mark.parametrize("scheme", ["ipc", "unix", "shared memory"])
+def test_interruptions_at_any_moment(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
     """After each the connection works as if nothing had been."""
+    if scheme == "shared memory":
+        monkeypatch.setattr("reservoir_hw.drivers.zeromq.unix_sockets.INLINE_BYTES", 0)
+        scheme = "unix"
     u, random = inputs(60), np.random.default_rng(0)
     true = true_states(u)
 
@@ -262,7 +266,7 @@ def test_interruptions_at_any_moment() -> None:
     interrupted = 0
     try:
         with (
-            ipc_address() as address,
+            ipc_address(scheme) as address,
             served(Toy(), address),
             connect(address, chunk_steps=5, timeout_s=5.0) as device,
         ):
@@ -305,11 +309,12 @@ class ReadingAhead(Reservoir):
         self.safe.set()
 
 
-def test_a_device_that_waits_for_what_was_lost() -> None:
+@pytest.mark.parametrize("scheme", ["ipc", "unix"])
+def test_a_device_that_waits_for_what_was_lost(scheme: str) -> None:
     """It is not busy, so its client does not wait for ever, and its lease ends."""
     device = ReadingAhead()
     u = np.ones((1, 10, 1), np.float32)
-    with ipc_address() as address, served(device, address, lease_s=0.5) as server:
+    with ipc_address(scheme) as address, served(device, address, lease_s=0.5) as server:
         connection = Connection(address, timeout_s=0.5)
         connection.attach()
         first = connection.send(Operation.RUN, u, flags=1, batch=1, steps=10, width=1, dtype=1)
@@ -324,9 +329,10 @@ def test_a_device_that_waits_for_what_was_lost() -> None:
         assert server.status()["holder"] is None
 
 
-def test_an_answer_is_not_taken_for_that_of_a_later_request() -> None:
+@pytest.mark.parametrize("scheme", ["ipc", "unix"])
+def test_an_answer_is_not_taken_for_that_of_a_later_request(scheme: str) -> None:
     """Somebody was interrupted before the answer came, and asks the same for something else."""
-    with ipc_address() as address, served(SnapshotToy(), address):
+    with ipc_address(scheme) as address, served(SnapshotToy(), address):
         connection = Connection(address, timeout_s=0.5)
         try:
             declaration = connection.attach()

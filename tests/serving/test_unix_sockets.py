@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import re
 import socket
@@ -266,6 +267,25 @@ def test_packets_that_cannot_be_trusted(address: str, name: str) -> None:
         assert client.run(U).shape == U.shape
         assert server.status()["traffic"]["damaged"] == 1
         assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_an_error_to_no_request_leaves_the_slots_alone(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is sent while replies lie in the slots that their client has not read yet."""
+    monkeypatch.setattr(unix_sockets, "INLINE_BYTES", 0)
+    with served(Toy(), address, credits=2) as server, UnixPage(address) as client, Toy() as near:
+        client.hello(checksums=False, slot_bytes=PAGE)
+        client.attach()
+        for steps in (30, 40, 50):
+            u = drive(1, steps)
+            client.send_run(u)
+            until(lambda: server._lease.work is None and server._lease._finished == client.request)
+            # One that cannot be trusted, and one of a session that is over.
+            client.packet(damaged_front(client))
+            stranger = wire.Header(wire.RUN, client.session + 1, client.request - 1)
+            client.packet(front(0, INLINE) + client.sealed(stranger, b""))
+            client.request -= 1
+            assert np.array_equal(client.states(), near.run(u))
+            assert [code_of(client.reply), code_of(client.reply)] == [wire.E_MALFORMED, wire.E_NO_SESSION]
 
 
 # Payloads that cannot be had, of requests that can be trusted: what is sent, its descriptors, the error.
@@ -581,6 +601,22 @@ def test_a_client_that_reads_nothing_stops_the_device_for_a_lease(address: str) 
                 client.send_run(U)
         assert client.request < 100_000
         until(lambda: server.status()["holder"] is None, 10)
+
+
+def test_nothing_is_left_of_a_session(address: str) -> None:
+    with served(Toy(), address):
+
+        def left() -> tuple[int, int]:
+            gc.collect()
+            maps = Path("/proc/self/maps").read_text()
+            return len(os.listdir("/proc/self/fd")), maps.count("memfd")
+
+        before = left()
+        for _ in range(5):
+            with connect(address) as far:
+                far.run(drive(1, 3000))
+                assert left()[1] > before[1]
+            until(lambda: left() == before)
 
 
 def test_many_strangers(address: str) -> None:

@@ -127,7 +127,10 @@ class Router(Protocol):
         ...
 
     def send(self, peer: Hashable, header: bytes, payload: Any, request: int) -> None:
-        """A reply to the client that is attached. Raises `TimeoutError`, and `Gone` with the peer."""
+        """A message to the client that is attached, in answer to a request that counts, or to none: 0.
+
+        Raises `TimeoutError`, and `Gone` with the peer.
+        """
         ...
 
     def send_at_once(self, peer: Hashable, *frames: bytes) -> None:

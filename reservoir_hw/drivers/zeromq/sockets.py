@@ -292,7 +292,7 @@ class ZmqRouter(Router):
         return np.empty(size, np.uint8) if size >= ZERO_COPY_BYTES else None
 
     def send(self, peer: Any, header: bytes, payload: Any, request: int) -> None:
-        """A reply to the client that is attached. Raises `TimeoutError`, and `Gone` with the peer."""
+        """A message to the client that is attached. Raises `TimeoutError`, and `Gone` with the peer."""
         try:
             send(self._socket, header, payload, peer=peer)
         except zmq.Again as error:

@@ -251,8 +251,8 @@ class UnixDealer(_End, Dealer):
             self._ring = Ring(self._segment, self.terms.slots, slot_bytes)
 
     def incoming(self, request: int) -> np.ndarray | None:
-        """The slot with the reply to this request."""
-        return None if self._ring is None else self._ring.reply(request)
+        """The slot with the reply to this request; an error that answers none, 0, has none."""
+        return self._ring.reply(request) if self._ring is not None and request else None
 
     def send(self, header: bytes, payload: Any, request: int, came: int) -> None:
         """A data message; the first one carries the ring. Raises `TimeoutError` if nothing goes out."""
@@ -379,9 +379,10 @@ class UnixRouter(_End, Router):
         return self._ring.reply(request)[:size]
 
     def send(self, peer: Hashable, header: bytes, payload: Any, request: int) -> None:
-        """A reply to the client that is attached. Raises `TimeoutError`, and `Gone` with the peer."""
+        """A message to the client that is attached, in answer to a request that counts, or to none: 0."""
         assert isinstance(peer, socket.socket)
-        slot = None if self._ring is None else self._ring.reply(request)
+        # What answers none comes while replies in the slots are still being read.
+        slot = self._ring.reply(request) if self._ring is not None and request else None
         until = time.monotonic() + self._patience_s
         while True:
             try:

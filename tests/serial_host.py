@@ -153,10 +153,6 @@ class Host:
         assert body[0] == 1
         return Answer(*struct.unpack_from("<BHH", body, 1), body[6:-2])
 
-    def forget(self) -> None:
-        """Drop what has come."""
-        self._serial.reset_input_buffer()
-
     def expect_line(self, line: bytes) -> None:
         """The next bytes are these."""
         self._serial.timeout = self.wait_s

@@ -8,7 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -34,6 +34,15 @@ SPARE = 0.2
 SPARE_MEMORY = 0.1
 
 
+FaultsOption: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="What goes wrong, and when (docs/virtual-lab.md says how).")
+]
+OutOption: TypeAlias = Annotated[
+    Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write the reservoir file there.")
+]
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print a line of JSON instead of text.")]
+
+
 @app.command("bench")
 def bench(
     dialect: Annotated[
@@ -55,13 +64,9 @@ def bench(
     log: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Append what the outputs do to this file, as JSON lines.")
     ] = None,
-    faults: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What goes wrong, and when (docs/virtual-lab.md says how).")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write the reservoir file there.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print a line of JSON instead of text.")] = False,
+    faults: FaultsOption = None,
+    out: OutOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Emulate a generator, a device under test and a digitizer, and print the reservoir file for them (`kind: visa`).
 
@@ -109,13 +114,9 @@ def board(
     log: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Append what its drive does to this file, as JSON lines.")
     ] = None,
-    faults: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What goes wrong, and when (docs/virtual-lab.md says how).")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write the reservoir file there.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print a line of JSON instead of text.")] = False,
+    faults: FaultsOption = None,
+    out: OutOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Emulate a board at the end of a serial line, and print the reservoir file for it (`kind: serial`).
 
@@ -144,7 +145,7 @@ def board(
             asked.get()
     struck = ", ".join(f"{kind} {count}" for kind, count in line.faults.struck.items() if count)
     typer.echo(
-        f"The board has ended after {line.board.sessions} sessions" + (f"; faults: {struck}" if struck else "") + ".",
+        f"The board has ended. Sessions: {line.board.sessions}" + (f"; faults: {struck}" if struck else "") + ".",
         err=json,
     )
 

@@ -95,7 +95,7 @@ def test_the_default_bench_says_what_to_write_into_a_file(tmp_path):
 def test_a_board_is_found_by_the_reservoir_file_that_it_prints(tmp_path):
     (tmp_path / "faults.yaml").write_text("faults: [{kind: drop, direction: to_board, operation: status}]\n")
     options = ["--nodes", "4", "--link", "board", "--log", "log", "--faults", "faults.yaml"]
-    ends = "The board has ended after 1 sessions; faults: drop 1."
+    ends = "The board has ended. Sessions: 1; faults: drop 1."
     with emulating("board", *options, "-o", "board.yaml", "--json", cwd=tmp_path, ends=ends) as said:
         first = json.loads(next(said))
         reservoir = Document.from_file(tmp_path / "board.yaml").data
@@ -116,7 +116,7 @@ def test_a_board_is_found_by_the_reservoir_file_that_it_prints(tmp_path):
 
 
 def test_a_board_says_what_to_write_into_a_file(tmp_path):
-    with emulating("board", cwd=tmp_path, ends="The board has ended after 0 sessions.") as said:
+    with emulating("board", cwd=tmp_path, ends="The board has ended. Sessions: 0.") as said:
         first = next(said)
         port = first.split()[-3].rstrip(",")
         assert first == f"Emulated board with 50 virtual nodes at {port}, 115200 baud\n"

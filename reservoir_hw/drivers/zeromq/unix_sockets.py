@@ -296,7 +296,7 @@ class UnixDealer(_End, Dealer):
         self._socket.close()
         if self._segment is not None:
             os.close(self._segment)
-            self._own = None
+            self._segment = None
 
     def _check_user(self, device: str) -> None:
         user = _user_of(self._socket)

@@ -17,15 +17,7 @@ from torch import Tensor
 
 from reservoir_hw.backends.simulated.engines import Activation
 from reservoir_hw.backends.simulated.kernels.triton_functions import activate, add_dense, add_sparse, impaired
-from reservoir_hw.backends.simulated.kernels.triton_launch import (
-    Form,
-    StackedWeights,
-    form_of,
-    power_of_2,
-    product_precision,
-    stack,
-    stack_terms,
-)
+from reservoir_hw.backends.simulated.kernels.triton_launch import Form, StackedWeights, launch, stack
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.networks.weights import EsnWeights
 
@@ -69,38 +61,15 @@ def run_members(
     float32 and on the device of the weights. Returns the states (members, batch, time, nodes) and the last of them,
     (members, batch, nodes). `form` lays the kernel out otherwise than `form_of` does.
     """
-    members, _, nodes, inputs = weights.W_in.shape
-    batch, steps = u.shape[1:3]
-    u = u.contiguous()
-    out = u.new_empty((members, batch, steps, nodes))
-    if not out.numel():
-        return out, states.clone()
-    terms = stack_terms(loops, u, tuple(out.shape))
-    form = form or form_of(weights, batch)
-    # The state before a step and behind it, in turn; what is resident needs only the first.
-    vectors = torch.stack([states, states], dim=1).contiguous()
     leak = weights.bias if weights.leak is None else weights.leak
-    common = (weights.W_in, weights.bias, leak, u, vectors, out, *(terms or 4 * (weights.bias,)))
-    sizes = (nodes, inputs, batch, steps, u.stride(0) if len(u) > 1 else 0)
-    flags = {"ACTIVATION": activation, "LEAKY": weights.leak is not None, "IMPAIRED": terms is not None}
-    grid = (-(-batch // form.tile), members)
-    with torch.cuda.device_of(u):
-        if form.resident:
-            _resident[grid](
-                weights.W, *common, *sizes, BLOCK=form.rows, INPUTS=power_of_2(inputs), num_warps=form.warps, **flags
-            )
-        else:
-            _streamed[grid](
-                *weights.recurrent, *common, *sizes, TILE=form.tile, ROWS=form.rows, COLUMNS=form.columns,
-                SPARSE=weights.W is None, PRECISION=product_precision(), num_warps=form.warps, num_stages=1, **flags,
-            )  # fmt: skip
-    return out, out[:, :, -1].clone()
+    flags = {"ACTIVATION": activation, "LEAKY": weights.leak is not None}
+    return launch(_resident, _streamed, weights, u, states, loops, form, scratch=2, leak=leak, **flags)
 
 
 # Neither the number of steps nor where the inputs lie may change how a step is compiled, and so how it rounds.
 @triton.jit(do_not_specialize=["steps", "u_stride"], do_not_specialize_on_alignment=["u"])
 def _resident(
-    W, W_in, bias, leak, u, vectors, out, keep, gain, limits, additive, nodes, inputs, batch, steps, u_stride,
+    W, W_in, bias, u, vectors, out, keep, gain, limits, additive, nodes, inputs, batch, steps, u_stride, leak,
     BLOCK: tl.constexpr, INPUTS: tl.constexpr, ACTIVATION: tl.constexpr, LEAKY: tl.constexpr, IMPAIRED: tl.constexpr,
 ):  # fmt: skip
     """One sequence of one member, with all weights in registers."""
@@ -112,11 +81,6 @@ def _resident(
     places = (first + rows[:, None]) * inputs + channels[None, :]
     w_in = tl.load(W_in + places, mask=inside[:, None] & given[None, :], other=0.0)
     b = tl.load(bias + first + rows, mask=inside, other=0.0)
-    if LEAKY:
-        a = tl.load(leak + first + rows, mask=inside, other=0.0)
-    if IMPAIRED:
-        k = tl.load(keep + first + rows, mask=inside, other=0.0)
-        g = tl.load(gain + first + rows, mask=inside, other=0.0)
     s = tl.load(vectors + (2 * member * batch + sequence) * nodes + rows, mask=inside, other=0.0)
     u += member * u_stride + sequence * steps * inputs
     behind = (member * batch + sequence) * steps * nodes
@@ -125,9 +89,12 @@ def _resident(
         x = b + tl.sum(w_in * now[None, :], axis=1)
         x = activate(x + tl.sum(w.to(tl.float32) * s[None, :], axis=1), ACTIVATION)
         if LEAKY:
+            a = tl.load(leak + first + rows, mask=inside, other=0.0)
             x = (1.0 - a) * s + a * x
         place = behind + t * nodes + rows
         if IMPAIRED:
+            k = tl.load(keep + first + rows, mask=inside, other=0.0)
+            g = tl.load(gain + first + rows, mask=inside, other=0.0)
             x = impaired(x, s, k, g, tl.load(additive + place, mask=inside, other=0.0), limits + 3 * member)
         s = x
         tl.store(out + place, s, mask=inside)
@@ -135,8 +102,8 @@ def _resident(
 
 @triton.jit(do_not_specialize=["steps", "u_stride"], do_not_specialize_on_alignment=["u"])
 def _streamed(
-    W, starts, columns, values, W_in, bias, leak, u, vectors, out, keep, gain, limits, additive,
-    nodes, inputs, batch, steps, u_stride,
+    W, starts, columns, values, W_in, bias, u, vectors, out, keep, gain, limits, additive,
+    nodes, inputs, batch, steps, u_stride, leak,
     TILE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, SPARSE: tl.constexpr, PRECISION: tl.constexpr,
     ACTIVATION: tl.constexpr, LEAKY: tl.constexpr, IMPAIRED: tl.constexpr,
 ):  # fmt: skip

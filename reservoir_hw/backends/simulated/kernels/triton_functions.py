@@ -69,7 +69,7 @@ def add_dense(
     x, W, width, rows, row_inside, vectors, stride, sequences, valid,
     TILE: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """x (TILE, ROWS) plus the rows of a row-major W (..., width) times the vectors of some sequences, `stride` apart."""
+    """x (TILE, ROWS) plus rows of a row-major W (..., width) times the vectors of some sequences, `stride` apart."""
     for first in range(0, width, COLUMNS):
         columns = first + tl.arange(0, COLUMNS)
         inside = columns < width

@@ -19,8 +19,9 @@ from torch import Tensor
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.networks.weights import EsnWeights
 
-# Bytes of padded weights that the registers of one program hold beside its sums: half of those of an H100's processor.
-_RESIDENT_BYTES = 128 * 1024
+# Padded weights that the registers of one program hold without spilling, as the compiler for sm_80 and sm_90 reports.
+# It widens 16 bits before the first step, so that they count like float32 here.
+_RESIDENT_WEIGHTS = 20 * 1024
 # Sequences of a launch beyond which a program takes a tile of them: each processor has several programs by then.
 _SINGLE_SEQUENCES = 512
 # Sequences of a tile: the fewest that a matrix product takes.
@@ -116,12 +117,11 @@ def form_of(weights: StackedWeights, batch: int) -> Form:
         mean = len(weights.values) / (members * matrices * nodes)
         return Form(False, 1, 64, min(32, power_of_2(max(4, round(mean)))), 8)
     width = power_of_2(nodes)
-    weight_bytes = matrices * width * (width * weights.W.element_size() + power_of_2(inputs) * 4)
-    many = batch >= _TILE and members * batch > _SINGLE_SEQUENCES
-    if many:
+    if batch >= _TILE and members * batch > _SINGLE_SEQUENCES:
         return Form(False, _TILE, 64, 32, 4)
-    if weight_bytes <= _RESIDENT_BYTES:
-        return Form(True, 1, width, width, 4 if weight_bytes <= _RESIDENT_BYTES // 8 else 16)
+    count = matrices * width * (width + power_of_2(inputs))
+    if count <= _RESIDENT_WEIGHTS:
+        return Form(True, 1, width, width, min(16, max(1, power_of_2(count) // 1024)))
     return Form(False, 1, 32, 128, 8)
 
 
@@ -131,7 +131,10 @@ def power_of_2(number: int) -> int:
 
 
 class StackedTerms(NamedTuple):
-    """`LoopTerms` of a population: `keep`, `gain` (members, nodes), `limits` (members, 3), `additive` (members, ...)."""
+    """`LoopTerms` of a population: `keep`, `gain` (members, nodes), `additive` (members, batch, time, nodes).
+
+    `limits` (members, 3) are saturation, lsb and limit.
+    """
 
     keep: Tensor
     gain: Tensor
@@ -160,6 +163,49 @@ def stack_terms(loops: Sequence[LoopTerms | None] | None, like: Tensor, shape: t
     )
 
 
-def product_precision() -> str:
+def launch(
+    resident: Any,
+    streamed: Any,
+    weights: StackedWeights,
+    u: Tensor,
+    states: Tensor,
+    loops: Sequence[LoopTerms | None] | None,
+    form: Form | None,
+    *,
+    scratch: int,
+    **more: Any,
+) -> tuple[Tensor, Tensor]:
+    """Drive a population with that one of the two kernels that fits, or that `form` says.
+
+    `u` is (members or 1, batch, time, inputs), `states` (members, batch, nodes); `scratch` vectors of every sequence
+    are filled with its state. `more` are further arguments of both kernels. Returns the states
+    (members, batch, time, nodes) and the last of them.
+    """
+    members, _, nodes, inputs = weights.W_in.shape
+    u = u.contiguous()
+    batch, steps = u.shape[1:3]
+    out = u.new_empty((members, batch, steps, nodes))
+    if not out.numel():
+        return out, states.clone()
+    terms = stack_terms(loops, u, tuple(out.shape))
+    form = form or form_of(weights, batch)
+    vectors = torch.stack([states] * scratch, dim=1)
+    pointers = (weights.W_in, weights.bias, u, vectors, out, *(terms or 4 * (weights.bias,)))
+    sizes = (nodes, inputs, batch, steps, u.stride(0) if len(u) > 1 else 0)
+    # Left to itself, triton changes its mind about fusion from version to version.
+    more |= {"IMPAIRED": terms is not None, "num_warps": form.warps, "enable_fp_fusion": True}
+    grid = (-(-batch // form.tile), members)
+    with torch.cuda.device_of(u):
+        if form.resident:
+            resident[grid](weights.W, *pointers, *sizes, BLOCK=form.rows, INPUTS=power_of_2(inputs), **more)
+        else:
+            streamed[grid](
+                *weights.recurrent, *pointers, *sizes, TILE=form.tile, ROWS=form.rows, COLUMNS=form.columns,
+                SPARSE=weights.W is None, PRECISION=_product_precision(), num_stages=1, **more,
+            )  # fmt: skip
+    return out, out[:, :, -1].clone()
+
+
+def _product_precision() -> str:
     """How matrix products of float32 round: exactly, unless torch was told that TF32 will do."""
     return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"

@@ -12,12 +12,46 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reservoir_hw.backends.simulated.nonidealities.noise import Array
 from reservoir_hw.core.seeds import WORDS, stream_key
 
 _MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
 _WEYL = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
 _ROUNDS = 10
 _LOW = 0xFFFFFFFF
+
+
+class TorchNumbers:
+    """Tensors on one device, as the non-idealities of a torch engine hold them."""
+
+    def __init__(self, dtype: np.dtype[Any], device: str) -> None:
+        self._dtype, self._device = dtype, device
+
+    def sin(self, x: Tensor) -> Tensor:
+        """Sin x, element by element."""
+        return torch.sin(x)
+
+    def number(self, x: float) -> float:
+        """x as the engine's dtype holds it."""
+        return float(self._dtype.type(x))
+
+    # Outside inference mode: a later run with gradients could not use what was made inside.
+    @torch.inference_mode(False)
+    def array(self, x: Array) -> Tensor:
+        """A copy on the device."""
+        return torch.tensor(x, device=self._device)
+
+    def rounded(self, x: Tensor) -> Tensor:
+        """In the engine's dtype."""
+        return x.to(getattr(torch, self._dtype.name))
+
+    def uniform(self, seed: int, sequences: Array, first: int, steps: int, size: int, name: str) -> Tensor:
+        """`core.seeds.step_uniform` of several sequences: (batch, steps, size)."""
+        return step_uniform(seed, self.array(sequences), first, steps, size, name)
+
+    def normal(self, seed: int, sequences: Array, first: int, steps: int, size: int, name: str) -> Tensor:
+        """`core.seeds.step_noise` of several sequences: (batch, steps, size)."""
+        return step_noise(seed, self.array(sequences), first, steps, size, name)
 
 
 def philox_words(key: tuple[int, int], counter: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:

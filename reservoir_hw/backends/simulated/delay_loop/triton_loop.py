@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton  # pyright: ignore[reportMissingImports]
@@ -80,8 +81,9 @@ def run_members(
     # In turn all threads would compute the same node.
     warps = 1 if coupling == _IN_TURN else max(1, block // 128)
     fresh = drives.new_empty((members, batch, width)) if coupling == _IN_TURN else drives
+    kernel: Any = _run
     with torch.cuda.device_of(drives):
-        _run[batch, members](
+        kernel[batch, members](
             equations.numbers, histories, drives, fresh, *(terms or 4 * (equations.numbers,)),
             nodes, delay, width, batch, steps,
             BLOCK=block, CODE=equations.members[0].code, EXPONENT=equations.exponent, COUPLING=coupling,

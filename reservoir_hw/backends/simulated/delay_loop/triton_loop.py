@@ -19,8 +19,9 @@ from torch import Tensor
 from reservoir_hw.backends.simulated.delay_loop import physics
 from reservoir_hw.backends.simulated.delay_loop.physics import Equation
 from reservoir_hw.backends.simulated.delay_loop.torch_loop import is_coupled, is_linear
+from reservoir_hw.backends.simulated.kernels.impairment import stack_terms
 from reservoir_hw.backends.simulated.kernels.triton_functions import impaired
-from reservoir_hw.backends.simulated.kernels.triton_launch import power_of_2, stack_terms
+from reservoir_hw.backends.simulated.kernels.triton_launch import power_of_2
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 
 # Nodes that are computed together at most: four for each thread of eight warps.

@@ -28,7 +28,8 @@ ARCHITECTURES = (80, 90)
 # Nodes, sequences, inputs, storage, CSR: every form that `form_of` chooses, each at its largest.
 SIZES = {
     "esn": [
-        (16, 1, 16, "float32", False),
+        (1, 1, 1, "float32", False),
+        (16, 2, 16, "float32", False),
         (32, 1, 16, "float32", False),
         (64, 1, 64, "float32", False),
         (128, 1, 32, "float32", False),
@@ -85,6 +86,8 @@ def compiled(kind: str, architecture: int, size: tuple[int, int, int, str, bool]
             "PRECISION": "ieee",
         }
     given = {"nodes": nodes, "batch": batch, "inputs": inputs, "storage": storage, "sparse": sparse}
+    # As triton does at a launch: a number that is 1 becomes a constant.
+    constants |= {name: 1 for name in ("nodes", "inputs", "batch") if given[name] == 1}
     found = resources(kernel, constants, form, storage, architecture)
     return {"kind": kind, "sm": architecture, **given, **form._asdict(), **found}
 

@@ -665,6 +665,28 @@ def test_a_device_is_the_same_in_torch(name: str, dtype: str) -> None:
     assert lost["torch"] == lost["numba"] > 100
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("engine", ["torch", "cuda_graphs", "triton"])
+@pytest.mark.parametrize("name", IN_TORCH)
+def test_a_device_is_the_same_on_a_gpu(name: str, engine: str) -> None:
+    if engine == "cuda_graphs" and name not in ("esn", "gated_esn"):
+        pytest.skip("CUDA graphs are for dense networks")
+    everything = {**EVERYTHING, "loop": {**EVERYTHING["loop"], "bits": None}, "readout": {"noise": 0.01}}
+    u = inputs(3, 40)
+    with in_engine(name, "numba", everything) as cpu, in_engine(name, engine, everything, device="cuda") as gpu:
+        for device in (cpu, gpu):
+            device.reset(3)
+        start = gpu.snapshot()
+        whole = np.asarray(gpu.run(u))
+        np.testing.assert_allclose(whole, np.asarray(cpu.run(u)), rtol=0, atol=5e-6)
+        gpu.restore(start)
+        parts = [np.asarray(gpu.run(part)) for part in np.split(u, [1, 12, 39], axis=1)]
+        np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
+        on_gpu = gpu.run(torch.from_numpy(u).cuda())
+        assert on_gpu.device.type == "cuda"
+
+
 @pytest.mark.parametrize("bits", [8, 12])
 @pytest.mark.parametrize("name", IN_TORCH)
 def test_converters_count_in_torch_as_in_numba(name: str, bits: int) -> None:

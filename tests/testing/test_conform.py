@@ -90,9 +90,7 @@ def test_examples(name: str) -> None:
     assert looked_at >= {"repeatability", "shapes", "reset", "continuity", "isolation", "causality", "memory"}
 
 
-@pytest.mark.parametrize(
-    "kind", ["delay_loop", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("esn", "gated_esn"))]
-)
+@pytest.mark.parametrize("kind", ["esn", "gated_esn", "delay_loop"])
 def test_simulations_driven_by_torch(kind: str) -> None:
     looked_at = check(conform({"kind": kind, "nodes": 20, "inputs": 1, "engine": "torch"}))
     assert looked_at >= {

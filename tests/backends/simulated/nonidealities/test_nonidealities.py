@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reservoir_hw import Experiment, open_reservoir
+from reservoir_hw.backends.simulated.engine_choice import have_triton
 from reservoir_hw.backends.simulated.esn.esn import Esn
 from reservoir_hw.backends.simulated.nonidealities.configuration import (
     DriveNonidealities,
@@ -672,6 +673,8 @@ def test_a_device_is_the_same_in_torch(name: str, dtype: str) -> None:
 def test_a_device_is_the_same_on_a_gpu(name: str, engine: str) -> None:
     if engine == "cuda_graphs" and name not in ("esn", "gated_esn"):
         pytest.skip("CUDA graphs are for dense networks")
+    if engine == "triton" and not have_triton():
+        pytest.skip("triton is not installed")
     everything = {**EVERYTHING, "loop": {**EVERYTHING["loop"], "bits": None}, "readout": {"noise": 0.01}}
     u = inputs(3, 40)
     with in_engine(name, "numba", everything) as cpu, in_engine(name, engine, everything, device="cuda") as gpu:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from reservoir_hw.measures._measured import Measured as Measured
     from reservoir_hw.measures._memory_capacity import MemoryCapacity as MemoryCapacity
     from reservoir_hw.measures._memory_capacity import memory_capacity as memory_capacity
+    from reservoir_hw.measures._noise_budget import NoiseBudget as NoiseBudget
+    from reservoir_hw.measures._noise_budget import noise_budget as noise_budget
     from reservoir_hw.measures._processing_capacity import ProcessingCapacity as ProcessingCapacity
     from reservoir_hw.measures._processing_capacity import (
         information_processing_capacity as information_processing_capacity,

@@ -59,13 +59,15 @@ class Targets:
 class Capacities:
     """What `capacities` found for each target.
 
-    `raw` (targets,) is the squared multiple correlation, `threshold` (targets,) what chance exceeds rarely,
+    `raw` (targets,) is the squared multiple correlation, `chance` (targets,) what a useless target has on average,
+    `threshold` (targets,) what such a target exceeds rarely,
     `corrected` (targets,) the capacity of the targets above it, less what fitting to a finite recording adds,
     and 0 for the others. `influence` (groups, rows), with mean 0, is by how much each step moves the sum over a group,
     times the number of steps.
     """
 
     raw: np.ndarray
+    chance: np.ndarray
     threshold: np.ndarray
     corrected: np.ndarray
     influence: np.ndarray
@@ -106,19 +108,19 @@ def capacities(
     (Hampel 1974). `groups` (targets,) numbers the group that a target belongs to.
     """
     quantile = chi2_quantile(1 - significance, basis.rank) / basis.rank
-    raw, threshold, corrected = np.zeros((3, len(targets)))
+    raw, chance, corrected = np.zeros((3, len(targets)))
     influence = np.zeros((groups.max() + 1, recording.rows))
     for begin in range(0, len(targets), _TARGETS):
         chosen = np.arange(begin, min(begin + _TARGETS, len(targets)))
         some = targets.only(chosen)
         fit = _project(recording, basis, some)
-        raw[chosen], threshold[chosen] = fit.raw, quantile * fit.chance
+        raw[chosen], chance[chosen] = fit.raw, fit.chance
         above = fit.raw > quantile * fit.chance
         if above.any():
             counted = chosen[above]
             excess = _excess(recording, basis, some.only(above), fit.only(above), groups[counted], influence)
             corrected[counted] = np.maximum(raw[counted] - excess, 0.0)
-    return Capacities(raw, threshold, corrected, influence)
+    return Capacities(raw, chance, quantile * chance, corrected, influence)
 
 
 def _project(recording: Recording, basis: StateBasis, targets: Targets) -> _Fit:

@@ -21,6 +21,9 @@ _INITIAL_STATES = 16
 _DRIVES = 8
 _TRIALS = 4
 
+# States of the drives for the noise budget that are held in memory; longer drives are cut.
+_MOST = 40_000_000
+
 # Last steps in which similar streams agree, as in Büsing et al. 2010.
 _SHARED_STEPS = 3
 
@@ -39,7 +42,8 @@ class Live(Source):
     reservoir
         Open, and left at rest for one sequence at the end of each drive.
     steps
-        Steps of the one long drive. The repeats have as many in all, the short drives a tenth.
+        Steps of the one long drive. The repeats have as many in all, the short drives a tenth. Each drive for the
+        noise budget has as many.
     washout
         Steps before each drive that do not count: more than the device remembers. Different pasts and input
         streams are as long.
@@ -88,6 +92,7 @@ class Live(Source):
             raise ConfigurationError(f"input_range is {self.input_range}; it must be (lowest, highest)")
         self._steps, self._repeats = steps, repeats
         self._repeat_steps = max(steps // repeats, 100)
+        self._budget_steps = min(steps, max(_MOST // (repeats * self.nodes), 4 * self.nodes))
         self._short = max(steps // 10, 200)
         self._streams = streams or self.nodes
         self._seed = seed
@@ -101,6 +106,7 @@ class Live(Source):
         drives = (
             ({"memory_capacity", "processing_capacity", "effective_dimension"}, self.washout + self._steps),
             ({"consistency", "signal_to_noise", "drift"}, self._repeats * (2 * self.washout + self._repeat_steps)),
+            ({"noise_budget"}, self._repeats * (2 * self.washout + self._budget_steps)),
             ({"kernel_rank"}, ranks * self._streams * self.washout),
             ({"generalisation_rank"}, ranks * self._streams * self.washout),
             ({"echo_state_index"}, (_INITIAL_STATES + 1) * short),
@@ -115,6 +121,10 @@ class Live(Source):
     def repeats(self) -> np.ndarray:
         """Drives with the same inputs after different pasts, one after the other: their order is that of time."""
         return self._repeated
+
+    def repeated_drive(self) -> tuple[np.ndarray, np.ndarray]:
+        """As `repeats`, with drives as long as the long one, as far as their states fit into memory."""
+        return self._budget_drive
 
     def replicas(self) -> tuple[np.ndarray, float]:
         """Responses to one drive after pasts of the highest input, the lowest input, and random ones."""
@@ -165,10 +175,18 @@ class Live(Source):
 
     @cached_property
     def _repeated(self) -> np.ndarray:
-        drive = self._draw("repeated drive", 1, self.washout + self._repeat_steps)
+        return self._again_and_again("repeated drive", self._repeat_steps)[1]
+
+    @cached_property
+    def _budget_drive(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._again_and_again("noise budget", self._budget_steps)
+
+    def _again_and_again(self, name: str, steps: int) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs (washout + steps, channels) and states (repeats, washout + steps, nodes), each after another past."""
+        drive = self._draw(name, 1, self.washout + steps)
         pasts = self._draw("pasts of the repeats", self._repeats, self.washout)
-        driven = [self._drive(np.concatenate([past[None], drive], axis=1)) for past in pasts]
-        return np.concatenate(driven)[:, self.washout :]
+        driven = [self._drive(np.concatenate([past[None], drive], axis=1))[:, self.washout :] for past in pasts]
+        return drive[0], np.concatenate(driven)
 
     def _after_pasts(self, drives: int, pasts: int, name: str) -> np.ndarray:
         """States (drives, pasts, time, nodes) of short drives, the same for all pasts."""

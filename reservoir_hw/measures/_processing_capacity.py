@@ -13,7 +13,7 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.measures._basis import StateBasis
 from reservoir_hw.measures._blocks import Recording
-from reservoir_hw.measures._capacity import Targets, capacities
+from reservoir_hw.measures._capacity import Capacities, Targets, capacities
 from reservoir_hw.measures._independence import strongest_correlation
 from reservoir_hw.measures._measured import Interval, Measured
 from reservoir_hw.measures._polynomials import Distribution, orthonormal
@@ -92,6 +92,23 @@ def information_processing_capacity(
     are not in it. Raises `ShapeError`, `ConfigurationError`, and `InputRangeError` also for inputs that are
     correlated over time or not so distributed.
     """
+    return with_details(
+        inputs, states, max_delays, washout, distribution, input_range, significance, tolerance, confidence
+    )[0]
+
+
+def with_details(
+    inputs: Any,
+    states: Any,
+    max_delays: Sequence[int],
+    washout: int = 0,
+    distribution: Distribution = "uniform",
+    input_range: tuple[float, float] | None = None,
+    significance: float = 1e-4,
+    tolerance: float | None = None,
+    confidence: float = 0.95,
+) -> tuple[ProcessingCapacity, Capacities]:
+    """`information_processing_capacity`, and what was found for each function; the influences are by degree."""
     if not max_delays or min(max_delays) < 0:
         raise ConfigurationError(f"max_delays is {max_delays}; give one delay of at least 0 for each degree")
     check_confidence(confidence)
@@ -130,7 +147,7 @@ def information_processing_capacity(
             "are not independent from step to step, or not distributed as said; draw them anew in each step"
         )
     interval = over_time.interval(total, confidence)
-    return ProcessingCapacity(
+    found = ProcessingCapacity(
         value=min(total, float(basis.rank)),
         interval=bounded(interval, 0.0, basis.rank),
         note=" ".join(filter(None, [_note(by_delay, max_delays, len(factors), significance), remark(interval)])),
@@ -146,6 +163,7 @@ def information_processing_capacity(
         rank=basis.rank,
         significance=significance,
     )
+    return found, measured
 
 
 def _products(degree: int, max_delay: int, channels: int, width: int) -> np.ndarray:

@@ -40,8 +40,9 @@ class _SequenceStates:
 
 @dataclass(frozen=True)
 class _RepeatedDrive:
-    """Sequences with the same inputs from step `start` on."""
+    """Sequences with the same inputs (time, channels) from step `start` on."""
 
+    inputs: np.ndarray
     sequences: list[_SequenceStates]
     start: int
 
@@ -94,6 +95,12 @@ class Recorded(Source):
     def repeats(self) -> np.ndarray:
         """The drive that was repeated most often."""
         return self._most_repeated().read()
+
+    def repeated_drive(self) -> tuple[np.ndarray, np.ndarray]:
+        """The drive that was repeated most often, with its inputs."""
+        most = self._most_repeated()
+        states = most.read()
+        return most.inputs[most.start :][: states.shape[1]], states
 
     def streams(self, kind: Streams) -> tuple[np.ndarray, np.ndarray | None]:
         """The ends of sequences with different inputs, where there are enough."""
@@ -159,5 +166,5 @@ def _repeated_drives(pairs: list[tuple[np.ndarray, Any]]) -> list[_RepeatedDrive
         first = members[0][0]
         different = np.any([(u != first).any(axis=1) for u, _ in members], axis=0)
         start = int(np.flatnonzero(different)[-1]) + 1 if different.any() else 0
-        groups.append(_RepeatedDrive([sequence for _, sequence in members], start))
+        groups.append(_RepeatedDrive(first, [sequence for _, sequence in members], start))
     return groups

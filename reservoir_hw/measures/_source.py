@@ -16,6 +16,7 @@ from reservoir_hw.measures._echo_state_index import EchoStateIndex, echo_state_i
 from reservoir_hw.measures._effective_dimension import EffectiveDimension, effective_dimension
 from reservoir_hw.measures._lyapunov_exponent import LyapunovExponent
 from reservoir_hw.measures._memory_capacity import MemoryCapacity, memory_capacity
+from reservoir_hw.measures._noise_budget import NoiseBudget, noise_budget
 from reservoir_hw.measures._polynomials import Distribution
 from reservoir_hw.measures._processing_capacity import ProcessingCapacity, information_processing_capacity
 from reservoir_hw.measures._rank import Rank, Streams, generalisation_rank, kernel_rank
@@ -63,6 +64,10 @@ class Source(ABC):
 
     def repeats(self) -> np.ndarray:
         """States (repeats, time, nodes) of drives with the same inputs, in the order of time."""
+        raise NotSupported("it gives no repeated drives")
+
+    def repeated_drive(self) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs (time, channels) that were driven several times, and states (repeats, time, nodes)."""
         raise NotSupported("it gives no repeated drives")
 
     def replicas(self) -> tuple[np.ndarray, float]:
@@ -129,6 +134,18 @@ class Source(ABC):
     def signal_to_noise(self) -> SignalToNoise:
         """Signal-to-noise ratio from repeated drives."""
         return signal_to_noise(self.repeats(), washout=self.washout)
+
+    def noise_budget(self) -> NoiseBudget:
+        """Rank of the states as linear capacity, nonlinear capacity, and what is lost to noise."""
+        inputs, states = self.repeated_drive()
+        return noise_budget(
+            inputs,
+            states,
+            max_delays=self._max_delays(self._longest(states)),
+            washout=self.washout,
+            distribution=self.distribution,
+            input_range=self.input_range,
+        )
 
     def drift(self) -> Drift:
         """Trend of means and spreads from repeat to repeat."""

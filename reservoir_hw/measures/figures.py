@@ -15,6 +15,7 @@ from reservoir_hw.measures._effective_dimension import EffectiveDimension
 from reservoir_hw.measures._lyapunov_exponent import LyapunovExponent
 from reservoir_hw.measures._measured import Measured
 from reservoir_hw.measures._memory_capacity import MemoryCapacity
+from reservoir_hw.measures._noise_budget import NoiseBudget
 from reservoir_hw.measures._processing_capacity import ProcessingCapacity
 from reservoir_hw.measures._rank import Rank
 from reservoir_hw.measures._signal_to_noise import SignalToNoise
@@ -223,6 +224,47 @@ def drift_figure(result: Drift) -> Figure:
     return figure
 
 
+def noise_budget_figure(result: NoiseBudget) -> Figure:
+    """The budget of single responses and of averages, and what longer averages would lose."""
+    figure, (budget, forecast) = panels(9.0, 4.0, 1, 2, width_ratios=[3, 2])
+    at = np.arange(len(result.repetitions))
+    dark, middle, _ = colours(3)
+    bottom = np.zeros(len(at))
+    for values, colour, label in (
+        (result.linear, dark, "linear in the input"),
+        (result.nonlinear, middle, "nonlinear"),
+        (np.maximum(result.rest, 0.0), "0.88", "not found"),
+        (result.lost, _SECOND, "lost to noise"),
+    ):
+        budget.bar(at, values, 0.6, bottom=bottom, color=colour, label=label)
+        for place, (value, below) in enumerate(zip(values, bottom, strict=True)):
+            if value > 0.06 * result.rank[0]:
+                light = colour != middle
+                budget.text(
+                    place, below + value / 2, f"{value:.3g}", ha="center", va="center", fontsize=9,
+                    color="white" if light else "black",
+                )  # fmt: skip
+        bottom = bottom + values
+    budget.plot(at, result.rank, "_", color="black", markersize=34, label="rank")
+    budget.set_xticks(at, [str(count) for count in result.repetitions])
+    budget.set(xlabel="repetitions that were averaged", ylabel="capacity")
+    budget.set_ylim(0, 1.08 * result.rank.max())
+    budget.set_xlim(-0.5, len(at) - 0.5 + 0.001)
+    budget.set_title(f"Where a rank of {result.rank[0]:.0f} goes", loc="left")
+    figure.legend(*budget.get_legend_handles_labels(), frameon=False, fontsize=9, loc="outside lower center", ncols=5)
+    forecast.semilogx(result.averaged, result.forecast, "-", color=_QUIET, linewidth=2, label="forecast")
+    ends = np.array([(part.low, part.high) for part in result.lost_intervals]).T
+    errors = np.abs(ends - result.lost) if np.isfinite(ends).all() else None
+    forecast.errorbar(
+        result.repetitions, result.lost, errors, fmt="o", color=_SECOND, markersize=4, capsize=2, label="measured"
+    )
+    forecast.set(xlabel="repetitions that are averaged", ylabel="capacity lost to noise")
+    forecast.set_ylim(0, max(1.1 * result.lost.max(), 0.05 * result.rank[0]))
+    forecast.set_title("What averaging brings back", loc="left")
+    forecast.legend(frameon=False, fontsize=9)
+    return figure
+
+
 _DRAW: Mapping[type[Measured], Callable[[Any], Figure]] = {
     MemoryCapacity: memory_figure,
     ProcessingCapacity: processing_figure,
@@ -233,4 +275,5 @@ _DRAW: Mapping[type[Measured], Callable[[Any], Figure]] = {
     EchoStateIndex: echo_index_figure,
     EffectiveDimension: dimension_figure,
     Drift: drift_figure,
+    NoiseBudget: noise_budget_figure,
 }

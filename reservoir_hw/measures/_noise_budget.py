@@ -1,0 +1,194 @@
+"""Noise budget: where the rank of the states goes, to functions of the input or to noise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.measures._arrays import deviations
+from reservoir_hw.measures._basis import StateBasis
+from reservoir_hw.measures._blocks import Rows
+from reservoir_hw.measures._capacity import Capacities
+from reservoir_hw.measures._measured import Interval, Measured
+from reservoir_hw.measures._polynomials import Distribution
+from reservoir_hw.measures._processing_capacity import with_details
+from reservoir_hw.measures._repeats import checked_repeats, shared_power
+from reservoir_hw.measures._statistics import batch_means, bounded, check_confidence, remark
+
+# How many repetitions the forecast of an average looks at.
+_AVERAGED = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+
+# A squared autocorrelation of the states below this no longer counts.
+_UNCORRELATED = 0.003
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class NoiseBudget(Measured):
+    """`value` is the capacity that single responses lose to noise.
+
+    `repetitions` (points,) says how many responses were averaged; `rank`, `linear`, `nonlinear`, `lost` and `rest`
+    (points,) are the budget of such averages: rank = linear + nonlinear + lost + rest, with intervals for each but
+    the rank. `nonlinear` has the functions that are too weak to be named, too. The `rest` is 0, up to chance, where all
+    functions that matter were tried. `forecast` (averages,) is what averages of `averaged` (averages,) responses would
+    lose.
+    """
+
+    repetitions: np.ndarray
+    rank: np.ndarray
+    linear: np.ndarray
+    nonlinear: np.ndarray
+    lost: np.ndarray
+    rest: np.ndarray
+    linear_intervals: tuple[Interval, ...]
+    nonlinear_intervals: tuple[Interval, ...]
+    lost_intervals: tuple[Interval, ...]
+    rest_intervals: tuple[Interval, ...]
+    averaged: np.ndarray
+    forecast: np.ndarray
+
+
+def noise_budget(
+    inputs: Any,
+    states: Any,
+    *,
+    max_delays: Sequence[int],
+    washout: int = 0,
+    distribution: Distribution = "uniform",
+    input_range: tuple[float, float] | None = None,
+    confidence: float = 0.95,
+) -> NoiseBudget:
+    """Linear capacity, nonlinear capacity and what is lost to noise, which add up to the rank of the states.
+
+    The capacities of all functions of the inputs add up to the rank for a device that forgets and has no noise
+    (Dambre et al. 2012). With noise, a state x is s + n, where s is its mean over many repetitions, a
+    function of the inputs. The capacities then add up to tr(C⁻¹ S), with the covariance C of x and S of s: the
+    consistency capacity (Jüngling, Lymburn & Small 2022). S is the covariance between two repetitions, so this sum is
+    known without trying any function. The noise has the rest of the rank, tr(C⁻¹ (C - S)).
+
+    Capacities come from one response and its inputs, the lost part from the differences between responses: that they
+    add up is a check and not an identity. Chaos, and memory that is longer than what the repetitions have in common,
+    count as noise.
+
+    Functions that are no more than chance alone make up for one another: over all of them, what they have beyond their
+    expectation is the capacity that is too weak to be seen in one of them.
+
+    Averages of k repetitions have the covariance S + (C - S)/k. They are measured for each k of which there are two
+    averages or more, and forecast beyond that.
+
+    Parameters
+    ----------
+    inputs
+        (time, channels), the same in all repetitions and independent from step to step.
+    states
+        (repeats, time, nodes).
+    max_delays, washout, distribution, input_range
+        As for `information_processing_capacity`. The first `max(max_delays)` steps belong to no result.
+
+    The intervals are those of batch means over time; that of the rest knows that capacities and loss were measured on
+    the same steps. Raises as `information_processing_capacity`, and `ShapeError` for fewer than two repeats.
+    """
+    check_confidence(confidence)
+    x = checked_repeats(states, 0)
+    u = np.asarray(inputs, dtype=np.float64)
+    skipped = max(washout, *max_delays)
+    repetitions = [k for k in _AVERAGED if 2 * k <= len(x)]
+    rows, intervals = [], []
+    forecast = np.zeros(0)
+    for k in repetitions:
+        groups = x[: len(x) // k * k].reshape(-1, k, *x.shape[1:]).mean(axis=1)
+        q, kept, influence, profile = _kept(groups[:, skipped:])
+        rank = q.shape[1]
+        if k == 1:
+            forecast = np.array([rank - (profile / (profile + (1 - profile) / many)).sum() for many in _AVERAGED])
+        capacity, found = with_details(
+            u, groups[0], max_delays, washout, distribution, input_range, confidence=confidence
+        )
+        weak, uncertain = _weak(found, q)
+        linear, nonlinear = float(capacity.by_degree[0]), float(capacity.by_degree[1:].sum()) + weak
+        rows.append((rank, linear, nonlinear, rank - kept, kept - linear - nonlinear))
+        of_linear, of_nonlinear = found.influence[0], found.influence[1:].sum(axis=0)
+        parts = (
+            (of_linear, 0.0, (0.0, rank)),
+            (of_nonlinear, uncertain, (0.0, rank)),
+            (influence, 0.0, (0.0, rank)),
+            (influence - of_linear - of_nonlinear, uncertain, (-np.inf, np.inf)),
+        )
+        intervals.append(
+            [
+                bounded(_interval(part, more, value, confidence), *limits)
+                for (part, more, limits), value in zip(parts, rows[-1][1:], strict=True)
+            ]
+        )
+    ranks, linear, nonlinear, lost, rest = np.array(rows).T
+    of_linear, of_nonlinear, of_lost, of_rest = (tuple(part) for part in zip(*intervals, strict=True))
+    first = of_rest[0]
+    note = (
+        f"Rank {ranks[0]:.0f} = linear {linear[0]:.3g} + nonlinear {nonlinear[0]:.3g} + noise {lost[0]:.3g} + rest "
+        f"{rest[0]:.2g} [{first.low:.2g}, {first.high:.2g}]."
+    )
+    if first.low > 0:
+        note += " The rest is functions of the input that were not tried: larger max_delays or degrees would find more."
+    return NoiseBudget(
+        value=float(lost[0]),
+        interval=of_lost[0],
+        note=" ".join(filter(None, [note, remark(of_lost[0])])),
+        repetitions=np.array(repetitions),
+        rank=ranks,
+        linear=linear,
+        nonlinear=nonlinear,
+        lost=lost,
+        rest=rest,
+        linear_intervals=of_linear,
+        nonlinear_intervals=of_nonlinear,
+        lost_intervals=of_lost,
+        rest_intervals=of_rest,
+        averaged=np.array(_AVERAGED),
+        forecast=forecast,
+    )
+
+
+def _kept(x: np.ndarray) -> tuple[np.ndarray, float, np.ndarray, np.ndarray]:
+    """Orthonormal states of the first of the responses (repeats, time, nodes), tr(C⁻¹ S), and two parts of it.
+
+    These are the influence of each step (time,), and the terms (rank,) of directions in which signal and noise are
+    uncorrelated, between 0 and 1.
+    """
+    moved = deviations(x, axis=1)
+    recording = Rows(moved, 0)
+    basis = StateBasis(recording)
+    # In these directions C is the identity.
+    q = moved @ (basis.weights * recording.rows**0.5)
+    common, _ = shared_power(q)
+    total, repeats = q.sum(axis=0), len(q)
+    shared = (total.T @ total / q.shape[1] - repeats * np.eye(basis.rank)) / (repeats * (repeats - 1))
+    kept = float(common.sum(axis=1).mean())
+    own = np.einsum("rti,ij,rtj->t", q, shared, q, optimize=True) / repeats
+    return q[0], kept, common.sum(axis=1) - own, np.clip(np.linalg.eigvalsh(shared), 0.0, 1.0)
+
+
+def _weak(found: Capacities, q: np.ndarray) -> tuple[float, float]:
+    """What the functions below the threshold have together beyond chance, and its standard error.
+
+    The scatter of the functions says how far chance moves each of them. Those of a function and of the same function s
+    steps later are as correlated as |A_s|² / rank, where A_s is the autocorrelation matrix of the orthonormal states
+    `q` (time, rank).
+    """
+    below = found.raw <= found.threshold
+    steps, rank = q.shape
+    alike = 1.0
+    for lag in range(1, steps // 2):
+        square = float(((q[lag:].T @ q[:-lag] / steps) ** 2).sum() / rank) - rank / steps
+        if square < _UNCORRELATED:
+            break
+        alike += 2 * square
+    beyond = (found.raw - found.chance)[below]
+    return float(beyond.sum()), float((alike * (beyond**2).sum()) ** 0.5)
+
+
+def _interval(influence: np.ndarray, more: float, value: float, confidence: float) -> Interval:
+    """Batch means over time, with the standard error `more` of what does not depend on single steps."""
+    over_time = batch_means(influence)
+    return replace(over_time, error=float(np.hypot(over_time.error, more))).interval(value, confidence)

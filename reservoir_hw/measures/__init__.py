@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from reservoir_hw.measures._lyapunov_exponent import LyapunovExponent as LyapunovExponent
     from reservoir_hw.measures._lyapunov_exponent import lyapunov_from_replicas as lyapunov_from_replicas
     from reservoir_hw.measures._lyapunov_exponent import lyapunov_from_transition as lyapunov_from_transition
+    from reservoir_hw.measures._lyapunov_spectrum import LyapunovSpectrum as LyapunovSpectrum
+    from reservoir_hw.measures._lyapunov_spectrum import kaplan_yorke as kaplan_yorke
+    from reservoir_hw.measures._lyapunov_spectrum import lyapunov_spectrum as lyapunov_spectrum
     from reservoir_hw.measures._measured import Interval as Interval
     from reservoir_hw.measures._measured import Measured as Measured
     from reservoir_hw.measures._memory_capacity import MemoryCapacity as MemoryCapacity

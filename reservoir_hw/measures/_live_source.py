@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError, NotSupported
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.measures._lyapunov_exponent import LyapunovExponent, lyapunov_from_replicas, lyapunov_from_transition
+from reservoir_hw.measures._lyapunov_spectrum import LyapunovSpectrum, lyapunov_spectrum
 from reservoir_hw.measures._rank import Streams
 from reservoir_hw.measures._source import Source
 
@@ -20,6 +21,7 @@ _SETS = 3
 _INITIAL_STATES = 16
 _DRIVES = 8
 _TRIALS = 4
+_EXPONENTS = 10
 
 # States of the drives for the noise budget that are held in memory; longer drives are cut.
 _MOST = 40_000_000
@@ -110,6 +112,10 @@ class Live(Source):
             ({"kernel_rank"}, ranks * self._streams * self.washout),
             ({"generalisation_rank"}, ranks * self._streams * self.washout),
             ({"echo_state_index"}, (_INITIAL_STATES + 1) * short),
+            (
+                {"lyapunov_spectrum"} if spec.settable and spec.output_bits is None else set(),
+                _TRIALS * (self.washout + (min(_EXPONENTS, self.nodes) + 1) * self._short),
+            ),
             ({"lyapunov_exponent"}, _TRIALS * (short + self._short) if spec.settable else 2 * _DRIVES * short),
         )
         return sum(steps for served, steps in drives if served & set(names))
@@ -154,15 +160,35 @@ class Live(Source):
         inputs = self._draw("trials", _TRIALS, self.washout + self._short)
         begin = self._drive(inputs[:, : self.washout])[:, -1]
 
-        def transition(u: np.ndarray, x: np.ndarray) -> np.ndarray:
-            self._done(len(u))
-            return np.asarray(self.reservoir.transition(u, x))
-
         spec, level = self.reservoir.spec, 0.0
         if spec.output_bits is not None and spec.state_range is not None:
             level = (spec.state_range[1] - spec.state_range[0]) / (2**spec.output_bits - 1)
         driven = inputs[:, self.washout :]
-        return lyapunov_from_transition(transition, driven, begin, settle=self._short // 10, level=level)
+        return lyapunov_from_transition(self.transition, driven, begin, settle=self._short // 10, level=level)
+
+    def lyapunov_spectrum(self) -> LyapunovSpectrum:
+        """The ten largest conditional exponents, by setting the state."""
+        spec = self.reservoir.spec
+        if not spec.settable:
+            return super().lyapunov_spectrum()
+        if spec.output_bits is not None:
+            raise NotSupported(
+                f"the device rounds its states to {spec.output_bits} bits, too coarsely for the small differences of a "
+                "Lyapunov spectrum"
+            )
+        inputs = self._draw("spectrum", _TRIALS, self.washout + self._short)
+        begin = self._drive(inputs[:, : self.washout])[:, -1]
+        exponents = min(_EXPONENTS, self.nodes)
+
+        def step(t: int, states: np.ndarray) -> np.ndarray:
+            return self.transition(np.tile(inputs[:, self.washout + t], (exponents + 1, 1)), states)
+
+        return lyapunov_spectrum(step, begin, steps=self._short, exponents=exponents, settle=self._short // 10)
+
+    def transition(self, u: np.ndarray, states: np.ndarray) -> np.ndarray:
+        """One step of the device from given states, which is counted."""
+        self._done(len(u))
+        return np.asarray(self.reservoir.transition(u.astype(self.reservoir.spec.numpy_dtype), states))
 
     def lyapunov_from_replicas(self) -> LyapunovExponent:
         """From pairs of drives with the same inputs, after a past of the highest and one of the lowest input."""

@@ -15,6 +15,7 @@ from reservoir_hw.measures._drift import Drift, drift
 from reservoir_hw.measures._echo_state_index import EchoStateIndex, echo_state_index
 from reservoir_hw.measures._effective_dimension import EffectiveDimension, effective_dimension
 from reservoir_hw.measures._lyapunov_exponent import LyapunovExponent
+from reservoir_hw.measures._lyapunov_spectrum import LyapunovSpectrum
 from reservoir_hw.measures._memory_capacity import MemoryCapacity, memory_capacity
 from reservoir_hw.measures._noise_budget import NoiseBudget, noise_budget
 from reservoir_hw.measures._polynomials import Distribution
@@ -126,6 +127,10 @@ class Source(ABC):
     def lyapunov_exponent(self) -> LyapunovExponent:
         """Largest conditional Lyapunov exponent."""
         raise NotSupported("it gives no responses after different pasts")
+
+    def lyapunov_spectrum(self) -> LyapunovSpectrum:
+        """Lyapunov spectrum of the driven system."""
+        raise NotSupported("a Lyapunov spectrum needs states that are set, and the state of this device cannot be set")
 
     def effective_dimension(self) -> EffectiveDimension:
         """Participation ratio of the variances of the states."""

@@ -18,6 +18,12 @@ CLASSIC = {"sigma": 10.0, "rho": 28.0, "beta": 8 / 3}
 LYAPUNOV_EXPONENT = 0.9056
 """Largest one with the classic parameters, per unit of time (Sprott 2003)."""
 
+LYAPUNOV_SPECTRUM = (LYAPUNOV_EXPONENT, 0.0, -14.5723)
+"""All of them (Sprott 2003)."""
+
+KAPLAN_YORKE_DIMENSION = 2.06215
+"""Of the attractor with the classic parameters (Sprott 2003)."""
+
 # With this a trajectory stays close to the exact one for 20 units of time.
 _INNER_STEP = 0.002
 _TRANSIENT = 40.0
@@ -110,4 +116,5 @@ class Lorenz(Prediction):
             )
         if all(math.isclose(value, CLASSIC[name], rel_tol=1e-3) for name, value in parameters.items()):
             self.lyapunov_per_step = LYAPUNOV_EXPONENT * time_step
+            self.lyapunov_spectrum_per_step = tuple(exponent * time_step for exponent in LYAPUNOV_SPECTRUM)
         self.split((series - series[:train_steps].mean(axis=0)) / spread, config, config.closed_loop)

@@ -110,6 +110,9 @@ class Prediction(Task):
     lyapunov_per_step: float | None = None
     """Largest Lyapunov exponent times the duration of a step, where it is known."""
 
+    lyapunov_spectrum_per_step: Sequence[float] = ()
+    """All exponents, as far as they are known."""
+
     title = "Prediction"
     channel_names: Sequence[str] = ("u",)
     portrait: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 1))

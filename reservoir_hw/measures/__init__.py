@@ -5,8 +5,12 @@ from typing import TYPE_CHECKING
 from reservoir_hw.core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from reservoir_hw.measures._climate import Climate as Climate
+    from reservoir_hw.measures._climate import climate as climate
     from reservoir_hw.measures._consistency import Consistency as Consistency
     from reservoir_hw.measures._consistency import consistency as consistency
+    from reservoir_hw.measures._coverage import Coverage as Coverage
+    from reservoir_hw.measures._coverage import coverage as coverage
     from reservoir_hw.measures._drift import Drift as Drift
     from reservoir_hw.measures._drift import drift as drift
     from reservoir_hw.measures._echo_state_index import EchoStateIndex as EchoStateIndex
@@ -26,6 +30,10 @@ if TYPE_CHECKING:
     from reservoir_hw.measures._memory_capacity import memory_capacity as memory_capacity
     from reservoir_hw.measures._noise_budget import NoiseBudget as NoiseBudget
     from reservoir_hw.measures._noise_budget import noise_budget as noise_budget
+    from reservoir_hw.measures._operating_map import AtPoint as AtPoint
+    from reservoir_hw.measures._operating_map import OperatingMap as OperatingMap
+    from reservoir_hw.measures._operating_map import grid_points as grid_points
+    from reservoir_hw.measures._operating_map import operating_map as operating_map
     from reservoir_hw.measures._processing_capacity import ProcessingCapacity as ProcessingCapacity
     from reservoir_hw.measures._processing_capacity import (
         information_processing_capacity as information_processing_capacity,

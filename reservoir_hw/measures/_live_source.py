@@ -17,7 +17,6 @@ from reservoir_hw.measures._rank import Streams
 from reservoir_hw.measures._source import Source
 
 _CHUNK = 4096
-_SETS = 3
 _INITIAL_STATES = 16
 _DRIVES = 8
 _TRIALS = 4
@@ -53,6 +52,10 @@ class Live(Source):
         How often the same drive is repeated.
     streams
         Input streams of each rank; by default as many as nodes.
+    sets
+        Sets of streams of each rank; fewer than three have no interval over sets.
+    hold
+        Device steps for which each input is held; its response is the state at their end. A slower input.
     max_delay
         Longest delay of the capacities; by default twice the number of nodes.
     input_range
@@ -73,6 +76,8 @@ class Live(Source):
         washout: int = 200,
         repeats: int = 10,
         streams: int | None = None,
+        sets: int = 3,
+        hold: int = 1,
         max_delay: int | None = None,
         input_range: tuple[float, float] | None = None,
         seed: int = 0,
@@ -82,6 +87,8 @@ class Live(Source):
             ("steps", steps, 1),
             ("washout", washout, _SHARED_STEPS + 1),
             ("repeats", repeats, 2),
+            ("sets", sets, 1),
+            ("hold", hold, 1),
         ):
             if value < least:
                 raise ConfigurationError(f"{name} is {value}; it must be at least {least}")
@@ -96,14 +103,15 @@ class Live(Source):
         self._repeat_steps = max(steps // repeats, 100)
         self._budget_steps = min(steps, max(_MOST // (repeats * self.nodes), 4 * self.nodes))
         self._short = max(steps // 10, 200)
-        self._streams = streams or self.nodes
+        self._streams, self._sets = streams or self.nodes, sets
+        self._hold = hold
         self._seed = seed
         self._on_steps = on_steps
 
     def planned_steps(self, names: Collection[str]) -> int:
         """Steps that the measures `names` (of `MEASURES`) will drive, summed over the sequences."""
         spec = self.reservoir.spec
-        ranks = _SETS + (not spec.deterministic)
+        ranks = self._sets + (not spec.deterministic)
         short = self.washout + self._short
         drives = (
             ({"memory_capacity", "processing_capacity", "effective_dimension"}, self.washout + self._steps),
@@ -118,7 +126,7 @@ class Live(Source):
             ),
             ({"lyapunov_exponent"}, _TRIALS * (short + self._short) if spec.settable else 2 * _DRIVES * short),
         )
-        return sum(steps for served, steps in drives if served & set(names))
+        return self._hold * sum(steps for served, steps in drives if served & set(names))
 
     def recording(self) -> tuple[np.ndarray, np.ndarray]:
         """One long drive."""
@@ -143,8 +151,8 @@ class Live(Source):
 
     def streams(self, kind: Streams) -> tuple[np.ndarray, np.ndarray | None]:
         """The ends of random streams; similar ones agree in their last three steps."""
-        inputs = self._draw(f"{kind} streams", _SETS * self._streams, self.washout)
-        inputs = inputs.reshape(_SETS, self._streams, self.washout, self.channels)
+        inputs = self._draw(f"{kind} streams", self._sets * self._streams, self.washout)
+        inputs = inputs.reshape(self._sets, self._streams, self.washout, self.channels)
         if kind == "similar":
             inputs[:, :, -_SHARED_STEPS:] = inputs[:, :1, -_SHARED_STEPS:]
         ends = np.stack([self._drive(of_set)[:, -1] for of_set in inputs])
@@ -232,8 +240,8 @@ class Live(Source):
 
     def _drive(self, inputs: np.ndarray) -> np.ndarray:
         """States (sequences, time, nodes), from rest."""
+        inputs = np.repeat(inputs.astype(self.reservoir.spec.numpy_dtype), self._hold, axis=1)
         sequences, steps = inputs.shape[:2]
-        inputs = inputs.astype(self.reservoir.spec.numpy_dtype)
         self.reservoir.reset(sequences)
         # A device that keeps its state between calls is driven in pieces, so that progress can be seen.
         together = self.reservoir.spec.max_batch is None or sequences <= self.reservoir.spec.max_batch
@@ -244,7 +252,7 @@ class Live(Source):
             states[:, begin : begin + chunk] = piece
             self._done(sequences * piece.shape[1])
         self.reservoir.reset(1)
-        return states
+        return states[:, self._hold - 1 :: self._hold]
 
     def _done(self, steps: int) -> None:
         if self._on_steps is not None:

@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reservoir_hw.core.figure_style import colours, one_panel, panels, whole_numbers
+from reservoir_hw.core.figure_style import colours, new_figure, one_panel, panels, whole_numbers
+from reservoir_hw.measures._climate import Climate
 from reservoir_hw.measures._consistency import Consistency
+from reservoir_hw.measures._coverage import BEHAVIOURS, Coverage
 from reservoir_hw.measures._drift import Drift
 from reservoir_hw.measures._echo_state_index import EchoStateIndex
 from reservoir_hw.measures._effective_dimension import EffectiveDimension
 from reservoir_hw.measures._lyapunov_exponent import LyapunovExponent
+from reservoir_hw.measures._lyapunov_spectrum import LyapunovSpectrum
 from reservoir_hw.measures._measured import Measured
 from reservoir_hw.measures._memory_capacity import MemoryCapacity
 from reservoir_hw.measures._noise_budget import NoiseBudget
+from reservoir_hw.measures._operating_map import OperatingMap
 from reservoir_hw.measures._processing_capacity import ProcessingCapacity
 from reservoir_hw.measures._rank import Rank
 from reservoir_hw.measures._signal_to_noise import SignalToNoise
@@ -265,6 +269,126 @@ def noise_budget_figure(result: NoiseBudget) -> Figure:
     return figure
 
 
+def lyapunov_spectrum_figure(result: LyapunovSpectrum) -> Figure:
+    """The exponents with their intervals, and their running sum."""
+    figure, (each, sums) = panels(9.0, 3.8, 1, 2)
+    at = np.arange(1, len(result.exponents) + 1)
+    for axes in (each, sums):
+        axes.axhline(0, color=_QUIET, linewidth=1)
+        axes.set_xlabel("number of the exponent")
+        whole_numbers(axes.xaxis)
+    if len(result.known):
+        there = np.arange(1, len(result.known) + 1)
+        each.plot(there, result.known, "x", color="black", markersize=8, label="true system")
+        sums.plot(there, np.cumsum(result.known), "x", color="black", markersize=8, label="true system")
+    ends = np.array([(part.low, part.high) for part in result.exponent_intervals]).T
+    errors = np.abs(ends - result.exponents) if np.isfinite(ends).all() else None
+    each.errorbar(
+        at, result.exponents, errors, fmt="o", color=_MAIN, markersize=5, capsize=3, markerfacecolor="none",
+        label="measured",
+    )  # fmt: skip
+    sums.plot(at, np.cumsum(result.exponents), "o-", color=_MAIN, markersize=4, linewidth=1, label="measured")
+    if np.isfinite(result.dimension):
+        sums.axvline(result.dimension, color=_SECOND, linestyle="--", linewidth=1)
+        title = f"Kaplan–Yorke dimension {result.dimension:.3g} (dashed)"
+    else:
+        title = "Dimension: more exponents are needed"
+    each.set_ylabel("Lyapunov exponent (per step)")
+    each.set_title(f"Largest exponent {result.value:.3g}", loc="left")
+    each.legend(frameon=False, fontsize=9, loc="lower left")
+    sums.set_ylabel("sum up to here (per step)")
+    sums.set_title(title, loc="left")
+    return figure
+
+
+def climate_figure(result: Climate) -> Figure:
+    """The return map and the power spectra, beside those of the true system."""
+    figure, (maxima, power) = panels(9.0, 4.0, 1, 2)
+    for pairs, colour, label in ((result.true_maxima, "0.7", "true system"), (result.maxima, _SECOND, "closed loop")):
+        maxima.plot(pairs[:, 0], pairs[:, 1], ".", color=colour, markersize=4, label=label)
+    # A loop that has left the attractor must not hide it.
+    if len(result.true_maxima):
+        low, high = result.true_maxima.min(), result.true_maxima.max()
+        room = 0.25 * (high - low) + 1e-9
+        maxima.set(xlim=(low - room, high + room), ylim=(low - room, high + room))
+    maxima.set(xlabel="maximum of the last channel", ylabel="next maximum")
+    maxima.set_title("Return map", loc="left")
+    maxima.legend(frameon=False, fontsize=9, loc="lower left")
+    shades = colours(len(result.power))
+    for channel, (found, true, colour) in enumerate(zip(result.power, result.true_power, shades, strict=True)):
+        shift = 1e3 ** (len(result.power) - 1 - channel)
+        name = "" if len(result.power) == 1 else f", channel {channel}" + (f" (× {shift:.0e})" if shift > 1 else "")
+        power.loglog(result.frequencies, shift * true, color="0.7", linewidth=2.5)
+        power.loglog(result.frequencies, shift * found, color=colour, linewidth=1, label=f"closed loop{name}")
+    power.plot([], [], color="0.7", linewidth=2.5, label="true system")
+    power.set(xlabel="frequency (cycles per step)", ylabel="power spectrum")
+    power.set_title(f"Spectra differ by {result.value:.3g} dB (true halves: {result.floor:.3g})", loc="left")
+    power.legend(frameon=False, fontsize=8, loc="lower left")
+    return figure
+
+
+def operating_map_figure(result: OperatingMap) -> Figure:
+    """Maps of capacity and consistency over the first two axes, one column for each value of the others."""
+    names = (*result.axes, "")
+    across, down = result.points[:, 0], result.points[:, 1] if len(result.axes) > 1 else np.zeros(len(result.points))
+    others, column = np.unique(result.points[:, 2:], axis=0, return_inverse=True)
+    x, y = np.unique(across), np.unique(down)
+    figure = new_figure(2.2 + 2.6 * len(others), 2.4 + 0.5 * len(y))
+    grid = figure.subplots(2, len(others), squeeze=False, sharex=True, sharey=True)
+    rows = (("capacity", result.capacity, "viridis"), ("consistency", result.consistency, "magma"))
+    for row, (what, values, shades) in enumerate(rows):
+        lowest, highest = float(values.min()), float(values.max())
+        image = None
+        for place, axes in enumerate(grid[row]):
+            cells = np.full((len(y), len(x)), np.nan)
+            here = np.flatnonzero(column == place)
+            at = np.searchsorted(x, across[here]), np.searchsorted(y, down[here])
+            cells[at[1], at[0]] = values[here]
+            axes.set_facecolor("0.93")
+            image = axes.imshow(
+                cells, origin="lower", aspect="auto", vmin=lowest, vmax=highest, cmap=shades, interpolation="nearest"
+            )
+            for number, i, j in zip(here, *at, strict=True):
+                dark = values[number] < (lowest + highest) / 2
+                star = "★ " if number == result.best else ""
+                axes.text(
+                    i, j, f"{star}{values[number]:.3g}", ha="center", va="center", fontsize=8,
+                    color="white" if dark else "black",
+                )  # fmt: skip
+            axes.set_xticks(np.arange(len(x)), [f"{value:.3g}" for value in x])
+            axes.set_yticks(np.arange(len(y)), [f"{value:.3g}" for value in y] if names[1] else [""])
+            if row == 0:
+                title = ", ".join(f"{name} {value:.3g}" for name, value in zip(names[2:], others[place], strict=False))
+                axes.set_title(title, loc="left", fontsize=10)
+            if row == 1:
+                axes.set_xlabel(names[0])
+        grid[row, 0].set_ylabel(names[1])
+        figure.colorbar(image, ax=grid[row].tolist(), label=what)
+    figure.suptitle(f"Operating map: the best point (★) has a capacity of {result.value:.3g}", x=0.01, ha="left")
+    return figure
+
+
+def coverage_figure(result: Coverage) -> Figure:
+    """The behaviours that were reached, beside those of leaky networks."""
+    figure, grid = panels(10.0, 3.8, 1, 3)
+    for axes, (first, second) in zip(grid, ((0, 2), (1, 2), (0, 1)), strict=True):
+        for behaviours, colour, label in (
+            (result.beside, "0.65", f"leaky networks: {result.cells_beside} cells"),
+            (result.behaviours, _SECOND, f"this device: {result.value:.0f} cells"),
+        ):
+            axes.plot(
+                behaviours[:, first], behaviours[:, second], "o", color=colour, markersize=5, alpha=0.7, label=label
+            )
+        axes.set(xlabel=BEHAVIOURS[first], ylabel=BEHAVIOURS[second])
+        # The sides of the cells.
+        for limits, draw in ((axes.get_xlim(), axes.axvline), (axes.get_ylim(), axes.axhline)):
+            for side in np.arange(np.ceil(limits[0] / result.width), limits[1] / result.width):
+                draw(side * result.width, color="0.9", linewidth=0.6, zorder=0)
+    figure.legend(*grid[0].get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=2)
+    figure.suptitle(f"Behaviours reached with {len(result.behaviours)} settings", x=0.01, ha="left")
+    return figure
+
+
 _DRAW: Mapping[type[Measured], Callable[[Any], Figure]] = {
     MemoryCapacity: memory_figure,
     ProcessingCapacity: processing_figure,
@@ -275,5 +399,9 @@ _DRAW: Mapping[type[Measured], Callable[[Any], Figure]] = {
     EchoStateIndex: echo_index_figure,
     EffectiveDimension: dimension_figure,
     Drift: drift_figure,
+    LyapunovSpectrum: lyapunov_spectrum_figure,
+    Climate: climate_figure,
+    OperatingMap: operating_map_figure,
+    Coverage: coverage_figure,
     NoiseBudget: noise_budget_figure,
 }

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,7 +25,8 @@ from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir,
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.document import load_document
-from reservoir_hw.experiment.configuration.experiment import parse_experiment
+from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, parse_experiment, single_point
+from reservoir_hw.experiment.devices.qualification import QUALIFICATIONS, Loop, Qualification, Settings
 from reservoir_hw.experiment.run.folder import new_run_folder
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import InFolder, how_it_ended
@@ -34,8 +36,11 @@ from reservoir_hw.measures import (
     MEASURES,
     Interval,
     Live,
+    LyapunovSpectrum,
     Measured,
     MemoryCapacity,
+    NoiseBudget,
+    OperatingMap,
     ProcessingCapacity,
     Recorded,
     Source,
@@ -52,11 +57,15 @@ _WASHOUT = 200
 _PACE_STEPS = 4096
 _FEWEST_REPEATS, _SHORTEST = 2, 1000
 _SHOWN_DELAYS = 12
+_SHOWN_POINTS = 5
+
+TITLES = {**MEASURES, **QUALIFICATIONS}
+"""What tables call each measure."""
 
 
 @dataclass(kw_only=True)
 class MeasureResult(InFolder):
-    """What was measured, by the names of `MEASURES`, and why the rest could not be."""
+    """What was measured, by the names of `MEASURES` or `QUALIFICATIONS`, and why the rest could not be."""
 
     measured: dict[str, Measured] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -78,7 +87,7 @@ class MeasureResult(InFolder):
     def tables(self) -> list[Table]:
         """All measures with their intervals, and capacities by delay and degree."""
         rows = []
-        for name, title in MEASURES.items():
+        for name, title in TITLES.items():
             if name in self.measured:
                 result = self.measured[name]
                 rows.append([title, number_text(result.value), interval_text(result.interval), result.note])
@@ -119,12 +128,16 @@ def measure(
     max_delay: int | None = None,
     input_range: tuple[float, float] | None = None,
     seed: int = 0,
+    qualify: bool = False,
+    axes: Mapping[str, Sequence[float]] | None = None,
     folder: str | Path = "runs",
     budget: str | None = None,
     on_plan: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> MeasureResult:
     """Take all measures, or those named by `only`, and write them into a new folder in `folder`.
+
+    With `qualify` these are the `QUALIFICATIONS` instead: what a device is good for, and where it is lost.
 
     Parameters
     ----------
@@ -139,6 +152,9 @@ def measure(
         First steps that do not count; by default 200, or a tenth of a short trace.
     max_delay
         Longest delay of the capacities; by default twice the number of nodes.
+    axes
+        Of the operating map, with their values: `amplitude`, `bias`, `hold`, or keys of the file such as
+        `reservoir.leak_rate`.
     budget
         Device steps ("20000") or a time ("20m") that a live device may be driven: fewer repeats are taken, then a
         shorter long drive.
@@ -149,20 +165,29 @@ def measure(
     the error goes on to the caller. Raises `ConfigurationError` for an unknown measure or file, for a reservoir file
     of kind replay, and where nothing at all could be measured.
     """
-    names = measures_named(only)
+    names = measures_named(only, QUALIFICATIONS if qualify else MEASURES)
     driving: dict[str, Any] = {"steps": steps, "repeats": repeats, "input_range": input_range, "seed": seed}
     settings = {**driving, "washout": washout, "max_delay": max_delay, "only": names}
+    if axes:
+        settings["axes"] = dict(axes)
     counter = StepCounter(progress)
-    with _opened(source, reservoir, set, washout, max_delay, driving, counter.add) as (name, opened, device, resolved):
+    options: dict[str, Any] = {"washout": washout, "max_delay": max_delay, "on_steps": counter.add}
+    asked = Settings(axes=axes or {}) if qualify else None
+    with _opened(source, reservoir, set, options, driving, asked) as (name, opened, device, resolved):
+        impossible = {} if not qualify else _impossible(opened, names)
+        names = [name for name in names if name not in impossible]
+        if not names:
+            raise ConfigurationError(_nothing_measured(name, impossible))
         result = MeasureResult(
             title=f"Measures of {name}",
             folder=new_run_folder(folder, f"measure-{Path(name).name}"),
             provenance={**provenance.collect(resolved), "measure": settings, "rows": device()},
+            reasons=impossible,
         )
         result.save()
         try:
-            if isinstance(opened, Live):
-                opened, plan = _within_budget(opened, names, budget, washout, max_delay, driving, counter.add)
+            if not isinstance(opened, Source):
+                opened, plan = _within_budget(opened, names, budget, driving)
                 if on_plan is not None:
                     on_plan(plan)
             driven = opened.planned_steps(names)
@@ -192,20 +217,44 @@ def measure(
     return result
 
 
-def _within_budget(
-    live: Live,
-    names: list[str],
-    budget: str | None,
-    washout: int | None,
-    max_delay: int | None,
-    driving: dict[str, Any],
-    on_steps: Callable[[int], None],
-) -> tuple[Live, str]:
+def check_qualification(
+    source: Measurable,
+    *,
+    reservoir: str | Path | None = None,
+    set: Mapping[str, Any] | Iterable[str] | None = None,
+    only: Iterable[str] | None = None,
+    input_range: tuple[float, float] | None = None,
+    axes: Mapping[str, Sequence[float]] | None = None,
+) -> None:
+    """Raise `ConfigurationError` where `measure(..., qualify=True)` would be refused. The device is not driven."""
+    names = measures_named(only, QUALIFICATIONS)
+    driving = {"steps": _SHORTEST, "repeats": _FEWEST_REPEATS, "input_range": input_range, "seed": 0}
+    options: dict[str, Any] = {"washout": None, "max_delay": None}
+    with _opened(source, reservoir, set, options, driving, Settings(axes=axes or {})) as (name, opened, _, _):
+        impossible = _impossible(opened, names)
+        if len(impossible) == len(names):
+            raise ConfigurationError(_nothing_measured(name, impossible))
+
+
+def _impossible(opened: Source | _Making, names: Iterable[str]) -> dict[str, str]:
+    """Why some qualifications cannot be taken, known before anything is driven."""
+    source = opened if isinstance(opened, Source) else opened()
+    if isinstance(source, Qualification):
+        return {name: reason for name in names if (reason := source.cannot(name))}
+    return {
+        name: f"not measurable from this recording: {QUALIFICATIONS[name]} needs a device that answers"
+        for name in names
+        if not hasattr(source, name)
+    }
+
+
+def _within_budget(make: _Making, names: list[str], budget: str | None, driving: dict[str, Any]) -> tuple[Live, str]:
     """The device with as many repeats and steps as the budget allows, and what that will take in words.
 
     Raises `ConfigurationError` for a budget that even the fewest do not fit into.
     """
-    device, spec = live.reservoir, live.reservoir.spec
+    device = make().reservoir
+    spec = device.spec
     low, high = driving["input_range"] or spec.input_range or (-1.0, 1.0)
     u = generator(0, "pace").uniform(low, high, (1, _PACE_STEPS, spec.inputs)).astype(spec.dtype)
     steps, seconds = (None, None) if budget is None else parse_budget(budget)
@@ -220,9 +269,7 @@ def _within_budget(
     planned = 0
     for repeats, shorter in tried:
         options = {**driving, "repeats": repeats, "steps": min(long, shorter)}
-        live = Live(
-            device, washout=_WASHOUT if washout is None else washout, max_delay=max_delay, on_steps=on_steps, **options
-        )
+        live = make(**options)
         planned = live.planned_steps(names)
         if planned <= most:
             fewer = "" if options == driving else f" (with {repeats} repeats, and {options['steps']:,} steps at most)"
@@ -240,17 +287,20 @@ def _duration(steps: int, pace: float | None) -> str:
 def taken(source: Source, names: Iterable[str], counter: StepCounter) -> Iterator[tuple[str, Measured | str]]:
     """Each measure with its result, or the reason why it could not be taken. Device faults go on to the caller."""
     for name in names:
-        counter.say(MEASURES[name])
+        counter.say(TITLES[name])
         try:
             found = getattr(source, name)()
         except (DeviceError, StateLost):
             raise
         except ReservoirError as error:
             found = str(error)
+            if isinstance(source, Recorded) and name in QUALIFICATIONS:
+                found = f"not measurable from this recording: {found}"
         yield name, found
 
 
-_Opened: TypeAlias = tuple[str, Source, Callable[[], list[dict[str, Any]]], Any]
+_Making: TypeAlias = Callable[..., Live]
+_Opened: TypeAlias = tuple[str, Source | _Making, Callable[[], list[dict[str, Any]]], Any]
 
 
 @contextlib.contextmanager
@@ -258,12 +308,16 @@ def _opened(
     source: Measurable,
     reservoir: str | Path | None,
     set: Mapping[str, Any] | Iterable[str] | None,
-    washout: int | None,
-    max_delay: int | None,
+    options: dict[str, Any],
     driving: dict[str, Any],
-    on_steps: Callable[[int], None],
+    asked: Settings | None,
 ) -> Iterator[_Opened]:
-    """Name, source, what is known of the device by now, and the resolved configuration."""
+    """Name, source, what is known of the device by now, and the resolved configuration.
+
+    A device is not yet a source: what makes one of it takes what else is to be said of its drives. With `asked` it is
+    one that qualifies it.
+    """
+    washout, max_delay = options["washout"], options["max_delay"]
     if isinstance(source, Source):
         yield type(source).__name__.lower(), source, list, {}
         return
@@ -279,34 +333,65 @@ def _opened(
         )
         return
     if isinstance(source, Reservoir):
-        name, config, device = "reservoir", {}, source
+        name, config, device, of = "reservoir", {}, source, asked
         opening = contextlib.nullcontext()
     else:
-        name, config, device = _built(source, reservoir, set)
+        name, config, device, of = _built(source, reservoir, set, asked)
         opening = device
     with opening:
-        live = Live(
-            device, washout=_WASHOUT if washout is None else washout, max_delay=max_delay, on_steps=on_steps, **driving
+        options = {**driving, **options, "washout": _WASHOUT if washout is None else washout}
+        yield (
+            name,
+            partial(Live, device, **options) if of is None else partial(Qualification, device, of, **options),
+            lambda: [{"label": name, "reservoir": device.provenance()}],
+            config,
         )
-        yield name, live, lambda: [{"label": name, "reservoir": device.provenance()}], config
 
 
 def _built(
-    path: str | Path, reservoir: str | Path | None, set: Mapping[str, Any] | Iterable[str] | None
-) -> tuple[str, Any, Reservoir]:
-    """Name, resolved configuration and reservoir, not yet open, of a file."""
+    path: str | Path,
+    reservoir: str | Path | None,
+    set: Mapping[str, Any] | Iterable[str] | None,
+    asked: Settings | None,
+) -> tuple[str, Any, Reservoir, Settings | None]:
+    """Name, resolved configuration and reservoir, not yet open, of a file, and `asked` with what the file says."""
     document = load_document(path, reservoir=reservoir, set=set)
     if "task" in document.data:
         experiment = parse_experiment(document)
         _refuse_replay(path, experiment.reservoir)
-        inputs = experiment.readout.input_channels(experiment.task.build())
+        task = experiment.task.build()
+        inputs = experiment.readout.input_channels(task)
         config = experiment.reservoir.for_inputs(inputs)
+        if asked is not None:
+            looped = task.closed_loop and experiment.readout.trained == "in one pass"
+            asked = dataclasses.replace(
+                asked,
+                document=document,
+                channels=inputs,
+                vary=_varied(experiment),
+                loop=Loop(single_point(experiment), task) if looped else None,
+            )
     else:
         config = parse_reservoir(document)
         _refuse_replay(path, config)
         if config.inputs is None or config.input_mask is not None:
             config = config.for_inputs(1)
-    return Path(path).stem, {"reservoir": config.model_dump(mode="json")}, build_reservoir(config)
+        if asked is not None:
+            asked = dataclasses.replace(asked, document=document, channels=config.inputs or 1)
+    return Path(path).stem, {"reservoir": config.model_dump(mode="json")}, build_reservoir(config), asked
+
+
+def _varied(experiment: ExperimentConfig) -> dict[str, list[float]]:
+    """Numbers of the reservoir that the file varies, other than what makes it another device."""
+    if not isinstance(experiment.vary, dict):
+        return {}
+    return {
+        key: list(values)
+        for key, values in experiment.vary.items()
+        if key.startswith("reservoir.")
+        and key not in ("reservoir.seed", "reservoir.nodes")
+        and all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+    }
 
 
 def _refuse_replay(path: str | Path, config: ReservoirConfig) -> None:
@@ -321,7 +406,7 @@ def _nothing_measured(name: str, reasons: Mapping[str, str]) -> str:
     distinct = set(reasons.values())
     if len(distinct) == 1:
         return f"nothing could be measured of {name}: {distinct.pop()}"
-    lines = [f"{MEASURES[measured]}: {reason}" for measured, reason in reasons.items()]
+    lines = [f"{TITLES[measured]}: {reason}" for measured, reason in reasons.items()]
     return "\n  ".join([f"nothing could be measured of {name}", *lines])
 
 
@@ -347,13 +432,14 @@ def _device_of(store: StateStore) -> dict[str, Any]:
     return {"label": store.path, "reservoir": {"identity": store.facts["spec"]["identity"], **recorded}}
 
 
-def measures_named(only: Iterable[str] | None) -> list[str]:
-    """The names of measures that are wanted, in the order of `MEASURES`."""
-    wanted = list(only or MEASURES)
+def measures_named(only: Iterable[str] | None, among: Mapping[str, str] = MEASURES) -> list[str]:
+    """The names of measures that are wanted, in the order of `among`."""
+    wanted = list(only or among)
     for name in wanted:
-        if name not in MEASURES:
-            raise ConfigurationError(f"there is no measure {name!r}; there are: {', '.join(MEASURES)}")
-    return [name for name in MEASURES if name in wanted]
+        if name not in among:
+            more = " (with qualify)" if name in QUALIFICATIONS else " (without qualify)" if name in MEASURES else ""
+            raise ConfigurationError(f"there is no measure {name!r}{more}; there are: {', '.join(among)}")
+    return [name for name in among if name in wanted]
 
 
 def _memory_table(result: MemoryCapacity) -> Table:
@@ -375,10 +461,64 @@ def _processing_table(result: ProcessingCapacity) -> Table:
     return Table("Processing capacity by degree", ["degree", "capacity", "interval"], rows, f"At most {result.rank}.")
 
 
+def _budget_table(result: NoiseBudget) -> Table:
+    rows = [
+        [
+            str(count),
+            number_text(rank),
+            *(
+                f"{number_text(values[place])} {interval_text(intervals[place])}"
+                for values, intervals in (
+                    (result.linear, result.linear_intervals),
+                    (result.nonlinear, result.nonlinear_intervals),
+                    (result.lost, result.lost_intervals),
+                    (result.rest, result.rest_intervals),
+                )
+            ),
+        ]
+        for place, (count, rank) in enumerate(zip(result.repetitions, result.rank, strict=True))
+    ]
+    header = ["repetitions averaged", "rank", "linear", "nonlinear", "lost to noise", "rest"]
+    note = "rank = linear + nonlinear + lost + rest. A rest of 0 within its interval: the budget adds up."
+    return Table("Noise budget", header, rows, note)
+
+
+def _spectrum_table(result: LyapunovSpectrum) -> Table:
+    rows = [
+        [str(number), number_text(float(value)), interval_text(interval)]
+        for number, (value, interval) in enumerate(zip(result.exponents, result.exponent_intervals, strict=True), 1)
+    ]
+    for row, known in zip(rows, result.known, strict=False):
+        row.append(number_text(float(known)))
+    for row in rows[len(result.known) :]:
+        row.append("")
+    dimension = f"{number_text(result.dimension)} {interval_text(result.dimension_interval)}"
+    note = f"Per step, in natural logarithms. Kaplan–Yorke dimension {dimension}."
+    return Table("Lyapunov spectrum", ["number", "exponent", "interval", "true system"], rows, note)
+
+
+def _map_table(result: OperatingMap) -> Table:
+    order = np.argsort(-result.capacity)[:_SHOWN_POINTS]
+    rows = [
+        [
+            *(f"{value:.4g}" for value in result.points[at]),
+            f"{result.capacity[at]:.4g} [{result.capacity_low[at]:.4g}, {result.capacity_high[at]:.4g}]",
+            f"{result.linear[at]:.4g}",
+            f"{result.consistency[at]:.4g}",
+        ]
+        for at in order
+    ]
+    header = [*result.axes, "capacity", "linear", "consistency"]
+    return Table("Operating map: the best points", header, rows, f"Of {len(result.capacity)} points.")
+
+
 # Of measures that one number does not tell.
 _TABLES: dict[str, Callable[[Any], Table]] = {
     "memory_capacity": _memory_table,
     "processing_capacity": _processing_table,
+    "noise_budget": _budget_table,
+    "lyapunov_spectrum": _spectrum_table,
+    "operating_map": _map_table,
 }
 
 

@@ -1,0 +1,407 @@
+"""What qualifies a device for a purpose: noise budget, operating map, coverage, and the climate of its closed loop."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.core.configuration import Document
+from reservoir_hw.core.errors import ConfigurationError, NotSupported
+from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir, parse_reservoir, reservoir_config
+from reservoir_hw.core.seeds import generator
+from reservoir_hw.core.spec import ReservoirSpec
+from reservoir_hw.experiment.configuration.experiment import Point, parse_experiment
+from reservoir_hw.experiment.run.learning import trained
+from reservoir_hw.experiment.states.closed_loop import forecast
+from reservoir_hw.experiment.states.drive import driven
+from reservoir_hw.experiment.states.plan import plan_of, steps_of
+from reservoir_hw.measures import (
+    AtPoint,
+    Climate,
+    Coverage,
+    Live,
+    LyapunovSpectrum,
+    OperatingMap,
+    climate,
+    consistency,
+    coverage,
+    grid_points,
+    lyapunov_spectrum,
+    noise_budget,
+    operating_map,
+)
+from reservoir_hw.readout.configuration import Readout
+from reservoir_hw.tasks.prediction.task import Prediction
+from reservoir_hw.tasks.task import Task
+
+QUALIFICATIONS = {
+    "noise_budget": "capacity lost to noise",
+    "operating_map": "capacity at the best operating point",
+    "coverage": "cells of the behaviour space reached",
+    "lyapunov_spectrum": "largest exponent of the Lyapunov spectrum (per step)",
+    "climate": "distance of the spectra of loop and true system (dB)",
+}
+"""What `measure --qualify` takes, by the name of the method."""
+
+# Half the range of the inputs is 1, its middle 0.
+_AMPLITUDES = (0.1, 0.3, 0.6, 1.0)
+_BIASES = (-0.5, 0.0, 0.5)
+_HOLDS = (1.0, 2.0, 4.0)
+_MAP_REPEATS = 3
+_REFERENCES = 3
+_SETTINGS = 24
+_EXPONENTS = 8
+_LOOP_TRIALS = 2
+
+# Of the networks that a coverage is held against, as wide as is usual in such searches.
+_RADIUS, _SCALING, _LEAK = (0.1, 1.5), (0.05, 2.0), (0.1, 1.0)
+
+_NO_LOOP = (
+    "a climate is that of a closed loop: give an experiment file whose task forecasts in a closed loop "
+    "(closed_loop: {}) with a readout that learns in one pass"
+)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """An experiment that forecasts in a closed loop."""
+
+    point: Point
+    task: Task
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where a device comes from, so that it can be opened with other values of its configuration.
+
+    `document` is that of a file; `axes` are those of the operating map that were asked for, and `vary` the values of
+    keys that the file varies. `loop` is there where the file is an experiment in a closed loop.
+    """
+
+    document: Document | None = None
+    channels: int = 1
+    axes: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    vary: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    loop: Loop | None = None
+
+
+class Qualification(Live):
+    """A device with what else is known of it: its file, and the experiment in which it is.
+
+    `of` says that; the rest is as for `Live`.
+    """
+
+    def __init__(self, reservoir: Reservoir, of: Settings, **driving: Any) -> None:
+        super().__init__(reservoir, **driving)
+        self._of, self._driving = of, driving
+        low, high = self.input_range or (-1.0, 1.0)
+        self._middle, self._half = (low + high) / 2, (high - low) / 2
+        steps = driving["steps"]
+        self._point_steps = max(min(steps, 1000), steps // 10, 8 * self.nodes)
+        self._point_repeats = min(_MAP_REPEATS, driving["repeats"])
+        self._coverage_washout = min(self.washout, 100)
+        self._coverage_steps = max(min(steps, 1000), steps // 20, 8 * self.nodes)
+
+    # ---- what can be done, before anything is driven ------------------------------------------------
+
+    def cannot(self, name: str) -> str | None:
+        """Why this cannot be measured of the device, or nothing. Nothing is driven for it.
+
+        Raises `ConfigurationError` for an operating map beyond the range of the device.
+        """
+        if name == "lyapunov_spectrum":
+            return self._cannot_be_set()
+        if name == "climate" and self._of.loop is None:
+            return _NO_LOOP
+        if name == "operating_map":
+            _ = self._map_points
+        return None
+
+    def planned_steps(self, names: Collection[str]) -> int:
+        """Steps that will be driven."""
+        names = [name for name in names if not self.cannot(name)]
+        steps = super().planned_steps([name for name in names if name != "lyapunov_spectrum" or not self._of.loop])
+        if "operating_map" in names:
+            steps += sum(
+                self._steps_at(point)
+                for point in [*self._map_points, self._map_points[0], *[self._reference_point] * (_REFERENCES)]
+            )
+        if "coverage" in names:
+            steps += _SETTINGS * self._at_setting(self.reservoir, {}).planned_steps(
+                ["kernel_rank", "generalisation_rank", "memory_capacity"]
+            )
+        if self._of.loop is not None and {"climate", "lyapunov_spectrum"} & set(names):
+            steps += self._loop_steps(self._of.loop, names)
+        return steps
+
+    def _cannot_be_set(self) -> str | None:
+        spec = self.reservoir.spec
+        if not spec.settable:
+            return f"a Lyapunov spectrum needs a device whose state can be set, and {_why_not_set(spec)}"
+        if spec.output_bits is not None:
+            return (
+                f"the device rounds its states to {spec.output_bits} bits, too coarsely for the small differences of a "
+                "Lyapunov spectrum"
+            )
+        return None
+
+    # ---- operating map ------------------------------------------------------------------------------
+
+    @cached_property
+    def _axes(self) -> dict[str, list[float]]:
+        if self._of.axes:
+            return {name: list(values) for name, values in self._of.axes.items()}
+        axes: dict[str, list[float]] = {"amplitude": [self._half * part for part in _AMPLITUDES]}
+        if self._of.vary:
+            name, values = next(iter(self._of.vary.items()))
+            axes[name] = list(values)
+        else:
+            axes["bias"] = [self._middle + self._half * part for part in _BIASES]
+        return {**axes, "hold": list(_HOLDS)}
+
+    @cached_property
+    def _map_points(self) -> np.ndarray:
+        """(points, axes), those that need the device to be opened anew one after the other.
+
+        Raises `ConfigurationError` where one that was asked for lies beyond the range.
+        """
+        points = grid_points(list(self._axes.values()))
+        inside = np.array([self._inside(point) for point in points])
+        if self._of.axes and not inside.all():
+            low, high = self._range_at(points[~inside][0])
+            raise ConfigurationError(
+                f"the operating map has a point with {self._named(points[~inside][0])}: inputs from {low:g} to "
+                f"{high:g} lie beyond the range of the device, {self._middle - self._half:g} to "
+                f"{self._middle + self._half:g}. Take smaller amplitudes, or declare a larger input_range"
+            )
+        keys = [place for place, name in enumerate(self._axes) if "." in name]
+        order = sorted(np.flatnonzero(inside), key=lambda number: tuple(points[number, keys]))
+        for chosen in {tuple(points[number, keys]): points[number] for number in order}.values():
+            if keys:
+                config_with(self._of, self._keys_of(chosen))
+        return points[order]
+
+    @property
+    def _reference_point(self) -> np.ndarray:
+        return self._map_points[self._reference_number]
+
+    @property
+    def _reference_number(self) -> int:
+        """The point in the middle of the list."""
+        return len(self._map_points) // 2
+
+    def operating_map(self) -> OperatingMap:
+        """Capacity and consistency by amplitude, bias or a key of the file, and input rate."""
+        points = self._map_points
+        reference = self._reference_number
+        references = [(reference, self._at(points[reference]))]
+        found = []
+        for number, point in enumerate(points):
+            found.append(self._at(point))
+            if number == reference:
+                references.append((reference, found[-1]))
+        references.append((reference, self._at(points[reference])))
+        best = max(range(len(points)), key=lambda number: found[number].capacity)
+        again = self._at(points[best], fresh=1)
+        return operating_map(tuple(self._axes), points, found, again, references)
+
+    def _at(self, point: np.ndarray, fresh: int = 0) -> AtPoint:
+        with self._set_to(self._keys_of(point)) as device:
+            live = self._live_at(device, point, fresh)
+            inputs, states = live.repeated_drive()
+            # Linear functions are enough: what all have together is known from the repetitions.
+            budget = noise_budget(
+                inputs,
+                states,
+                max_delays=[min(2 * self.nodes, self._point_steps // 10)],
+                washout=self.washout,
+                input_range=live.input_range,
+            )
+            return AtPoint(budget, consistency(states, washout=self.washout))
+
+    def _live_at(self, device: Reservoir, point: np.ndarray, fresh: int = 0) -> Live:
+        return Live(
+            device,
+            steps=self._point_steps,
+            washout=self.washout,
+            repeats=self._point_repeats,
+            input_range=self._range_at(point),
+            hold=self._hold_at(point),
+            seed=self._driving["seed"] + fresh,
+            on_steps=self._done,
+        )
+
+    def _steps_at(self, point: np.ndarray) -> int:
+        return self._live_at(self.reservoir, point).planned_steps(["noise_budget"])
+
+    def _value(self, point: np.ndarray, axis: str, default: float) -> float:
+        names = list(self._axes)
+        return float(point[names.index(axis)]) if axis in names else default
+
+    def _range_at(self, point: np.ndarray) -> tuple[float, float]:
+        amplitude = self._value(point, "amplitude", self._half)
+        bias = self._value(point, "bias", self._middle)
+        return bias - amplitude, bias + amplitude
+
+    def _hold_at(self, point: np.ndarray) -> int:
+        return round(self._value(point, "hold", 1.0))
+
+    def _inside(self, point: np.ndarray) -> bool:
+        low, high = self._range_at(point)
+        room = 1e-9 * self._half
+        return low >= self._middle - self._half - room and high <= self._middle + self._half + room
+
+    def _keys_of(self, point: np.ndarray) -> dict[str, Any]:
+        """Keys of the file with their values as they were given: a whole number stays one."""
+        return {
+            name: min(values, key=lambda given: abs(given - value))
+            for (name, values), value in zip(self._axes.items(), point, strict=True)
+            if "." in name
+        }
+
+    def _named(self, point: np.ndarray) -> str:
+        return ", ".join(f"{name} {value:g}" for name, value in zip(self._axes, point, strict=True))
+
+    # ---- coverage -----------------------------------------------------------------------------------
+
+    def coverage(self) -> Coverage:
+        """Kernel rank, generalisation rank and memory capacity over settings, beside leaky networks of this size."""
+        random = generator(self._driving["seed"], "qualification/settings")
+        behaviours = []
+        for _ in range(_SETTINGS):
+            keys = {name: values[int(random.integers(len(values)))] for name, values in self._of.vary.items()}
+            reach = self._half * math.exp(random.uniform(math.log(_AMPLITUDES[0]), 0.0))
+            bias = self._middle + (self._half - reach) * random.uniform(-1, 1)
+            with self._set_to(keys) as device:
+                behaviours.append(_behaviour(self._at_setting(device, {"input_range": (bias - reach, bias + reach)})))
+        beside = []
+        for number in range(_SETTINGS):
+            settings = _leaky_network(random, self.nodes, self.channels, number)
+            with build_reservoir(reservoir_config(settings)) as network:
+                beside.append(_behaviour(self._at_setting(network, {"input_range": (-1.0, 1.0), "on_steps": None})))
+        return coverage(behaviours, beside, nodes=self.nodes)
+
+    def _at_setting(self, device: Reservoir, more: Mapping[str, Any]) -> Live:
+        options = {
+            "steps": self._coverage_steps,
+            "washout": self._coverage_washout,
+            "sets": 1,
+            "seed": self._driving["seed"],
+            "on_steps": self._done,
+        }
+        return Live(device, **{**options, **more})
+
+    # ---- closed loop --------------------------------------------------------------------------------
+
+    def climate(self) -> Climate:
+        """Spectra and return map of the closed loop beside those of the true system."""
+        task, readout = self._trained_loop
+        loop = forecast(self.reservoir, readout, task.test.inputs, task.test.targets.shape[1], self._done)
+        return climate(loop, task.test.targets)
+
+    def lyapunov_spectrum(self) -> LyapunovSpectrum:
+        """That of the closed loop where the file has one, else of the driven system."""
+        if reason := self._cannot_be_set():
+            raise NotSupported(reason)
+        if self._of.loop is None:
+            return super().lyapunov_spectrum()
+        task, readout = self._trained_loop
+        warmup = task.test.inputs[:_LOOP_TRIALS]
+        nodes = self.nodes
+        begin = self._drive(warmup)[:, -1]
+        exponents = min(_EXPONENTS, nodes)
+        if readout.input_connection:
+            begin = np.concatenate([begin, warmup[:, -1]], axis=1)
+
+        def step(t: int, states: np.ndarray) -> np.ndarray:
+            del t
+            inputs = states[:, None, nodes:] if readout.input_connection else None
+            answers = np.asarray(readout.predict(states[:, None, :nodes], inputs))[:, 0]
+            after = self.transition(answers, states[:, :nodes])
+            return np.concatenate([after, answers], axis=1) if readout.input_connection else after
+
+        known = task.lyapunov_spectrum_per_step if isinstance(task, Prediction) else ()
+        steps = self._loop_spectrum_steps
+        return lyapunov_spectrum(step, begin, steps=steps, exponents=exponents, settle=steps // 10, known=known)
+
+    @property
+    def _loop_spectrum_steps(self) -> int:
+        return max(self._driving["steps"] // 4, 500)
+
+    @cached_property
+    def _trained_loop(self) -> tuple[Task, Readout]:
+        """The task of the closed loop, and its readout, trained on the states of the device."""
+        if self._of.loop is None:
+            raise NotSupported(_NO_LOOP)
+        point, task = self._of.loop.point, self._of.loop.task
+        bursts = plan_of(point, task, max_batch=self.reservoir.spec.max_batch)
+        return task, trained([point], task, driven(self.reservoir, bursts, self._done))[0][0]
+
+    def _loop_steps(self, loop: Loop, names: Collection[str]) -> int:
+        point, task = loop.point, loop.task
+        starts, warmup = task.test.inputs.shape[:2]
+        steps = steps_of(plan_of(point, task))
+        if "climate" in names:
+            steps += starts * (warmup + task.test.targets.shape[1] - 1)
+        if "lyapunov_spectrum" in names:
+            trials = min(_LOOP_TRIALS, starts)
+            steps += trials * (warmup + (min(_EXPONENTS, self.nodes) + 1) * self._loop_spectrum_steps)
+        return steps
+
+    # ---- the device with other settings -------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _set_to(self, keys: Mapping[str, Any]) -> Iterator[Reservoir]:
+        """The device, opened anew where keys of its file have other values."""
+        if not keys:
+            yield self.reservoir
+            return
+        self.reservoir.close()
+        try:
+            with build_reservoir(config_with(self._of, keys)) as other:
+                yield other
+        finally:
+            self.reservoir.open()
+
+
+def config_with(of: Settings, keys: Mapping[str, Any]) -> ReservoirConfig:
+    """The reservoir of a file with other values. Raises `ConfigurationError` for keys that it does not have."""
+    if of.document is None:
+        raise ConfigurationError(f"{next(iter(keys))} can be varied for a file only: this reservoir is open already")
+    here = Document.copy_of(of.document)
+    prefix = "" if "task" in here.data else "reservoir."
+    for key, value in keys.items():
+        here.set(key.removeprefix(prefix), value, "the operating map")
+    if "task" not in here.data:
+        return parse_reservoir(here).for_inputs(of.channels)
+    here.data.pop("vary", None)
+    return parse_experiment(here).reservoir.for_inputs(of.channels)
+
+
+def _behaviour(live: Live) -> list[float]:
+    return [live.kernel_rank().value, live.generalisation_rank().value, live.memory_capacity().value]
+
+
+def _leaky_network(random: np.random.Generator, nodes: int, inputs: int, seed: int) -> dict[str, Any]:
+    low, high = _SCALING
+    return {
+        "kind": "esn",
+        "nodes": nodes,
+        "inputs": inputs,
+        "spectral_radius": float(random.uniform(*_RADIUS)),
+        "input_scaling": float(math.exp(random.uniform(math.log(low), math.log(high)))),
+        "leak_rate": float(random.uniform(*_LEAK)),
+        "seed": seed,
+    }
+
+
+def _why_not_set(spec: ReservoirSpec) -> str:
+    why = spec.not_supported.get("settable")
+    return f"that of this one cannot: {why}" if why else "that of this one cannot"

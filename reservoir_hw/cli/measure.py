@@ -109,11 +109,6 @@ def parsed_axes(given: list[str]) -> dict[str, list[float]]:
             axes[name] = [_number(value) for value in values.split(",")]
         except ValueError:
             raise ConfigurationError(f"--map {text}: write AXIS=V1,V2,... with numbers") from None
-        if "." not in name and name not in ("amplitude", "bias", "hold"):
-            raise ConfigurationError(
-                f"--map {text}: there is no axis {name!r}; there are amplitude, bias, hold, and keys of the file such "
-                "as reservoir.leak_rate"
-            )
     return axes
 
 

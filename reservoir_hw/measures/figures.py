@@ -338,14 +338,13 @@ def operating_map_figure(result: OperatingMap) -> Figure:
     rows = (("capacity", result.capacity, "viridis"), ("consistency", result.consistency, "magma"))
     for row, (what, values, shades) in enumerate(rows):
         lowest, highest = float(values.min()), float(values.max())
-        image = None
         for place, axes in enumerate(grid[row]):
             cells = np.full((len(y), len(x)), np.nan)
             here = np.flatnonzero(column == place)
             at = np.searchsorted(x, across[here]), np.searchsorted(y, down[here])
             cells[at[1], at[0]] = values[here]
             axes.set_facecolor("0.93")
-            image = axes.imshow(
+            axes.imshow(
                 cells, origin="lower", aspect="auto", vmin=lowest, vmax=highest, cmap=shades, interpolation="nearest"
             )
             for number, i, j in zip(here, *at, strict=True):
@@ -363,8 +362,9 @@ def operating_map_figure(result: OperatingMap) -> Figure:
             if row == 1:
                 axes.set_xlabel(names[0])
         grid[row, 0].set_ylabel(names[1])
-        figure.colorbar(image, ax=grid[row].tolist(), label=what)
-    figure.suptitle(f"Operating map: the best point (★) has a capacity of {result.value:.3g}", x=0.01, ha="left")
+        figure.colorbar(grid[row, 0].images[0], ax=grid[row].tolist(), label=what)
+    title = f"Operating map: the best point (★) has a capacity of {result.value:.3g}. Grey: beyond the range"
+    figure.suptitle(title, x=0.01, ha="left")
     return figure
 
 

@@ -8,7 +8,20 @@ import numpy as np
 import pytest
 from measures.known import Map, linear, random
 
-from reservoir_hw.measures import MEASURES, Live, Measured, consistency, echo_state_index, signal_to_noise
+from reservoir_hw.measures import (
+    MEASURES,
+    AtPoint,
+    Live,
+    Measured,
+    climate,
+    consistency,
+    coverage,
+    echo_state_index,
+    grid_points,
+    lyapunov_spectrum,
+    operating_map,
+    signal_to_noise,
+)
 from reservoir_hw.measures.figures import figures
 
 pytest.importorskip("matplotlib")
@@ -36,6 +49,24 @@ def test_every_measure_has_a_figure_with_ticks_at_whole_numbers() -> None:
                 assert all(tick == int(tick) for tick in axes.get_xticks()), (name, axes.get_xlabel())
                 seen.add(name)
     assert seen == set(MEASURES) - {"echo_state_index"}
+
+
+def test_every_qualification_has_a_figure() -> None:
+    rng = random()
+    with Map(lambda x, u: np.tanh(0.8 * x + u), noise=1e-2) as device:
+        live = Live(device, steps=1000, washout=50, repeats=4, max_delay=20)
+        budget = live.noise_budget()
+        point = AtPoint(budget, live.consistency())
+    points = grid_points([[0.1, 1.0], [-0.5, 0.5], [1.0, 2.0]])[:7]
+    results: dict[str, Measured] = {
+        "budget": budget,
+        "spectrum": lyapunov_spectrum(lambda t, x: 0.9 * np.cos(3 * x), np.ones((2, 3)), steps=400, known=(0.1, 0.0)),
+        "climate": climate(rng.standard_normal((5, 100, 2)), rng.standard_normal((5, 100, 2))),
+        "map": operating_map(("amplitude", "bias", "hold"), points, [point] * 7, point, [(3, point), (3, point)]),
+        "line": operating_map(("amplitude",), points[:2, :1], [point] * 2, point, [(0, point)]),
+        "coverage": coverage(rng.uniform(0, 2, (5, 3)), rng.uniform(0, 2, (5, 3)), nodes=2),
+    }
+    assert drawn(results) == set(results)
 
 
 def test_results_at_the_edge() -> None:

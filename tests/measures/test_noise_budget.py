@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from measures.known import Map, linear, random, random_matrix
 
+from reservoir_hw import open_reservoir
 from reservoir_hw.core.errors import NotSupported, ShapeError
 from reservoir_hw.measures import Live, NoiseBudget, Recorded, noise_budget
 
@@ -88,6 +89,23 @@ def test_a_device_and_its_recording() -> None:
     assert one.lost[0] == pytest.approx(1 + 0.045 / (1 / 3 / 0.36 + 0.045), abs=0.03)
     recorded = Recorded((np.stack([inputs] * 3), states), washout=60, max_delay=30).noise_budget()
     assert recorded.lost[0] == pytest.approx(one.lost[0], abs=0.02)
+
+
+def test_a_simulated_device_with_planted_noise() -> None:
+    noise, settings = 0.02, {"kind": "esn", "nodes": 10, "dtype": "float64", "spectral_radius": 0.6, "seed": 3}
+    with open_reservoir(settings, inputs=1) as ideal:
+        u = random(5).uniform(-1, 1, (1, 40_000, 1))
+        S = np.cov(np.asarray(ideal.run(u))[0, 200:].T)
+    lost = 10 - float(np.trace(np.linalg.solve(S + noise**2 * np.eye(10), S)))
+    with open_reservoir({**settings, "nonidealities": {"readout": {"noise": noise}}}, inputs=1) as device:
+        found = Live(device, steps=20_000, repeats=4, max_delay=40).noise_budget()
+    assert lost > 1
+    assert found.lost_intervals[0].low <= lost <= found.lost_intervals[0].high
+    for rest in found.rest_intervals:
+        assert rest.low <= 0 <= rest.high
+        assert rest.high - rest.low < 0.5
+    averaged = 10 - float(np.trace(np.linalg.solve(S + noise**2 / 2 * np.eye(10), S)))
+    assert found.lost_intervals[1].low <= averaged <= found.lost_intervals[1].high
 
 
 def test_what_has_no_repetitions() -> None:

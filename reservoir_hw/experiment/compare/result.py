@@ -11,7 +11,8 @@ import numpy as np
 from reservoir_hw.experiment.compare.nodes import NodeComparison
 from reservoir_hw.experiment.compare.sides import Side
 from reservoir_hw.experiment.compare.transfer import Transfer
-from reservoir_hw.experiment.devices.measure import interval_text, number_text, plain
+from reservoir_hw.experiment.devices.measure import plain
+from reservoir_hw.experiment.devices.measured_tables import interval_text, number_text
 from reservoir_hw.experiment.run.result import InFolder
 from reservoir_hw.measures import MEASURES, Measured
 from reservoir_hw.tasks.task import Table

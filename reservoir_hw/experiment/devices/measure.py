@@ -26,6 +26,7 @@ from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, parse_experiment, single_point
+from reservoir_hw.experiment.devices.measured_tables import DETAILS, interval_text, number_text
 from reservoir_hw.experiment.devices.qualification import QUALIFICATIONS, Loop, Qualification, Settings
 from reservoir_hw.experiment.run.folder import new_run_folder
 from reservoir_hw.experiment.run.report import write_report
@@ -36,12 +37,7 @@ from reservoir_hw.measures import (
     MEASURES,
     Interval,
     Live,
-    LyapunovSpectrum,
     Measured,
-    MemoryCapacity,
-    NoiseBudget,
-    OperatingMap,
-    ProcessingCapacity,
     Recorded,
     Source,
     StatesOnDisk,
@@ -56,8 +52,6 @@ Measurable: TypeAlias = "str | Path | Reservoir | Source"
 _WASHOUT = 200
 _PACE_STEPS = 4096
 _FEWEST_REPEATS, _SHORTEST = 2, 1000
-_SHOWN_DELAYS = 12
-_SHOWN_POINTS = 5
 
 TITLES = {**MEASURES, **QUALIFICATIONS}
 """What tables call each measure."""
@@ -96,7 +90,7 @@ class MeasureResult(InFolder):
         confidence = next((f"{result.interval.confidence:.0%}" for result in self.rows), "")
         note = "metrics.json says for each interval how it was found; measures.safetensors holds what the figures show."
         tables = [Table(self.title, ["measure", "value", f"{confidence} interval".strip(), "remark"], rows, note)]
-        return [*tables, *(_TABLES[name](self.measured[name]) for name in self.measured if name in _TABLES)]
+        return [*tables, *(DETAILS[name](self.measured[name]) for name in self.measured if name in DETAILS)]
 
     def figures(self) -> dict[str, Figure]:
         """A figure for each measure. Needs the `report` extra."""
@@ -340,12 +334,12 @@ def _opened(
         opening = device
     with opening:
         options = {**driving, **options, "washout": _WASHOUT if washout is None else washout}
-        yield (
-            name,
-            partial(Live, device, **options) if of is None else partial(Qualification, device, of, **options),
-            lambda: [{"label": name, "reservoir": device.provenance()}],
-            config,
-        )
+        make = partial(Live, device, **options)
+        if of is not None:
+            make = partial(Qualification, device, of, **options)
+        # Settings that cannot be are refused before there is a folder.
+        make()
+        yield name, make, lambda: [{"label": name, "reservoir": device.provenance()}], config
 
 
 def _built(
@@ -440,96 +434,6 @@ def measures_named(only: Iterable[str] | None, among: Mapping[str, str] = MEASUR
             more = " (with qualify)" if name in QUALIFICATIONS else " (without qualify)" if name in MEASURES else ""
             raise ConfigurationError(f"there is no measure {name!r}{more}; there are: {', '.join(among)}")
     return [name for name in among if name in wanted]
-
-
-def _memory_table(result: MemoryCapacity) -> Table:
-    recall = result.recall[:, :_SHOWN_DELAYS]
-    rows = [
-        [str(delay), *(f"{value:.3f}" for value in recall[:, delay]), f"{result.threshold[:, delay].max():.3f}"]
-        for delay in range(recall.shape[1])
-    ]
-    channels = ["r²"] if len(recall) == 1 else [f"r² of input {channel}" for channel in range(len(recall))]
-    note = "Squared correlation of the input that long ago with the best linear readout."
-    return Table("Recall by delay", ["delay", *channels, "chance"], rows, note)
-
-
-def _processing_table(result: ProcessingCapacity) -> Table:
-    rows = [
-        [str(degree), number_text(capacity), interval_text(interval)]
-        for degree, (capacity, interval) in enumerate(zip(result.by_degree, result.degree_intervals, strict=True), 1)
-    ]
-    return Table("Processing capacity by degree", ["degree", "capacity", "interval"], rows, f"At most {result.rank}.")
-
-
-def _budget_table(result: NoiseBudget) -> Table:
-    rows = [
-        [
-            str(count),
-            number_text(rank),
-            *(
-                f"{number_text(values[place])} {interval_text(intervals[place])}"
-                for values, intervals in (
-                    (result.linear, result.linear_intervals),
-                    (result.nonlinear, result.nonlinear_intervals),
-                    (result.lost, result.lost_intervals),
-                    (result.rest, result.rest_intervals),
-                )
-            ),
-        ]
-        for place, (count, rank) in enumerate(zip(result.repetitions, result.rank, strict=True))
-    ]
-    header = ["repetitions averaged", "rank", "linear", "nonlinear", "lost to noise", "rest"]
-    note = "rank = linear + nonlinear + lost + rest. A rest of 0 within its interval: the budget adds up."
-    return Table("Noise budget", header, rows, note)
-
-
-def _spectrum_table(result: LyapunovSpectrum) -> Table:
-    rows = [
-        [str(number), number_text(float(value)), interval_text(interval)]
-        for number, (value, interval) in enumerate(zip(result.exponents, result.exponent_intervals, strict=True), 1)
-    ]
-    for row, known in zip(rows, result.known, strict=False):
-        row.append(number_text(float(known)))
-    for row in rows[len(result.known) :]:
-        row.append("")
-    dimension = f"{number_text(result.dimension)} {interval_text(result.dimension_interval)}"
-    note = f"Per step, in natural logarithms. Kaplan–Yorke dimension {dimension}."
-    return Table("Lyapunov spectrum", ["number", "exponent", "interval", "true system"], rows, note)
-
-
-def _map_table(result: OperatingMap) -> Table:
-    order = np.argsort(-result.capacity)[:_SHOWN_POINTS]
-    rows = [
-        [
-            *(f"{value:.4g}" for value in result.points[at]),
-            f"{result.capacity[at]:.4g} [{result.capacity_low[at]:.4g}, {result.capacity_high[at]:.4g}]",
-            f"{result.linear[at]:.4g}",
-            f"{result.consistency[at]:.4g}",
-        ]
-        for at in order
-    ]
-    header = [*result.axes, "capacity", "linear", "consistency"]
-    return Table("Operating map: the best points", header, rows, f"Of {len(result.capacity)} points.")
-
-
-# Of measures that one number does not tell.
-_TABLES: dict[str, Callable[[Any], Table]] = {
-    "memory_capacity": _memory_table,
-    "processing_capacity": _processing_table,
-    "noise_budget": _budget_table,
-    "lyapunov_spectrum": _spectrum_table,
-    "operating_map": _map_table,
-}
-
-
-def number_text(value: float) -> str:
-    """For tables."""
-    return f"{value:.4g}" if math.isfinite(value) else str(value).replace("inf", "∞")
-
-
-def interval_text(interval: Interval) -> str:
-    """For tables."""
-    return f"[{number_text(interval.low)}, {number_text(interval.high)}]"
 
 
 def plain(value: Any) -> Any:

@@ -114,7 +114,7 @@ class Qualification(Live):
     def cannot(self, name: str) -> str | None:
         """Why this cannot be measured of the device, or nothing. Nothing is driven for it.
 
-        Raises `ConfigurationError` for an operating map beyond the range of the device.
+        Raises `ConfigurationError` for an operating map beyond the range of the device, and for impossible axes.
         """
         if name == "lyapunov_spectrum":
             return self._cannot_be_set()
@@ -168,20 +168,32 @@ class Qualification(Live):
 
     @cached_property
     def _map_points(self) -> np.ndarray:
-        """(points, axes), those that need the device to be opened anew one after the other.
+        """(points, axes); those with the same keys of the file follow each other.
 
-        Raises `ConfigurationError` where one that was asked for lies beyond the range.
+        Raises `ConfigurationError` for unknown axes, values that cannot be, and points that were asked for beyond the
+        range that the device declares.
         """
+        for name, values in self._axes.items():
+            if name not in ("amplitude", "bias", "hold") and not name.startswith("reservoir."):
+                raise ConfigurationError(
+                    f"the operating map has no axis {name!r}; there are amplitude, bias, hold, and keys of the "
+                    "file such as reservoir.leak_rate"
+                )
+            if name == "hold" and not all(value == round(value) >= 1 for value in values):
+                raise ConfigurationError(f"hold is {values}: inputs are held for whole device steps, at least 1")
+            if name == "amplitude" and min(values) <= 0:
+                raise ConfigurationError(f"amplitude is {values}; it must be more than 0")
         points = grid_points(list(self._axes.values()))
         inside = np.array([self._inside(point) for point in points])
         if self._of.axes and not inside.all():
             low, high = self._range_at(points[~inside][0])
+            least, most = self._limits
             raise ConfigurationError(
                 f"the operating map has a point with {self._named(points[~inside][0])}: inputs from {low:g} to "
-                f"{high:g} lie beyond the range of the device, {self._middle - self._half:g} to "
-                f"{self._middle + self._half:g}. Take smaller amplitudes, or declare a larger input_range"
+                f"{high:g} lie beyond the range of the device, {least:g} to {most:g}. Take smaller "
+                "amplitudes, or declare a larger input_range"
             )
-        keys = [place for place, name in enumerate(self._axes) if "." in name]
+        keys = [place for place, name in enumerate(self._axes) if name.startswith("reservoir.")]
         order = sorted(np.flatnonzero(inside), key=lambda number: tuple(points[number, keys]))
         for chosen in {tuple(points[number, keys]): points[number] for number in order}.values():
             if keys:
@@ -253,17 +265,24 @@ class Qualification(Live):
     def _hold_at(self, point: np.ndarray) -> int:
         return round(self._value(point, "hold", 1.0))
 
+    @property
+    def _limits(self) -> tuple[float, float]:
+        """Of the inputs: what the device declares for axes that were asked for, else what it is driven with."""
+        if not self._of.axes:
+            return self._middle - self._half, self._middle + self._half
+        return self.reservoir.spec.input_range or (-math.inf, math.inf)
+
     def _inside(self, point: np.ndarray) -> bool:
-        low, high = self._range_at(point)
+        (low, high), (least, most) = self._range_at(point), self._limits
         room = 1e-9 * self._half
-        return low >= self._middle - self._half - room and high <= self._middle + self._half + room
+        return low >= least - room and high <= most + room
 
     def _keys_of(self, point: np.ndarray) -> dict[str, Any]:
         """Keys of the file with their values as they were given: a whole number stays one."""
         return {
             name: min(values, key=lambda given: abs(given - value))
             for (name, values), value in zip(self._axes.items(), point, strict=True)
-            if "." in name
+            if name.startswith("reservoir.")
         }
 
     def _named(self, point: np.ndarray) -> str:
@@ -364,11 +383,9 @@ class Qualification(Live):
             yield self.reservoir
             return
         self.reservoir.close()
-        try:
-            with build_reservoir(config_with(self._of, keys)) as other:
-                yield other
-        finally:
-            self.reservoir.open()
+        with build_reservoir(config_with(self._of, keys)) as other:
+            yield other
+        self.reservoir.open()
 
 
 def config_with(of: Settings, keys: Mapping[str, Any]) -> ReservoirConfig:

@@ -1,0 +1,112 @@
+"""Tables of what was measured: the numbers behind a measure that one number does not tell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.measures import (
+    Interval,
+    LyapunovSpectrum,
+    MemoryCapacity,
+    NoiseBudget,
+    OperatingMap,
+    ProcessingCapacity,
+)
+from reservoir_hw.tasks.task import Table
+
+_SHOWN_DELAYS = 12
+_SHOWN_POINTS = 5
+
+
+def _memory_table(result: MemoryCapacity) -> Table:
+    recall = result.recall[:, :_SHOWN_DELAYS]
+    rows = [
+        [str(delay), *(f"{value:.3f}" for value in recall[:, delay]), f"{result.threshold[:, delay].max():.3f}"]
+        for delay in range(recall.shape[1])
+    ]
+    channels = ["r²"] if len(recall) == 1 else [f"r² of input {channel}" for channel in range(len(recall))]
+    note = "Squared correlation of the input that long ago with the best linear readout."
+    return Table("Recall by delay", ["delay", *channels, "chance"], rows, note)
+
+
+def _processing_table(result: ProcessingCapacity) -> Table:
+    rows = [
+        [str(degree), number_text(capacity), interval_text(interval)]
+        for degree, (capacity, interval) in enumerate(zip(result.by_degree, result.degree_intervals, strict=True), 1)
+    ]
+    return Table("Processing capacity by degree", ["degree", "capacity", "interval"], rows, f"At most {result.rank}.")
+
+
+def _budget_table(result: NoiseBudget) -> Table:
+    rows = [
+        [
+            str(count),
+            number_text(rank),
+            *(
+                f"{number_text(values[place])} {interval_text(intervals[place])}"
+                for values, intervals in (
+                    (result.linear, result.linear_intervals),
+                    (result.nonlinear, result.nonlinear_intervals),
+                    (result.lost, result.lost_intervals),
+                    (result.rest, result.rest_intervals),
+                )
+            ),
+        ]
+        for place, (count, rank) in enumerate(zip(result.repetitions, result.rank, strict=True))
+    ]
+    header = ["repetitions averaged", "rank", "linear", "nonlinear", "lost to noise", "rest"]
+    note = "rank = linear + nonlinear + lost + rest. A rest of 0 within its interval: the budget adds up."
+    return Table("Noise budget", header, rows, note)
+
+
+def _spectrum_table(result: LyapunovSpectrum) -> Table:
+    rows = [
+        [str(number), number_text(float(value)), interval_text(interval)]
+        for number, (value, interval) in enumerate(zip(result.exponents, result.exponent_intervals, strict=True), 1)
+    ]
+    for row, known in zip(rows, result.known, strict=False):
+        row.append(number_text(float(known)))
+    for row in rows[len(result.known) :]:
+        row.append("")
+    dimension = f"{number_text(result.dimension)} {interval_text(result.dimension_interval)}"
+    note = f"Per step, in natural logarithms. Kaplan–Yorke dimension {dimension}."
+    return Table("Lyapunov spectrum", ["number", "exponent", "interval", "true system"], rows, note)
+
+
+def _map_table(result: OperatingMap) -> Table:
+    order = np.argsort(-result.capacity)[:_SHOWN_POINTS]
+    rows = [
+        [
+            *(f"{value:.4g}" for value in result.points[at]),
+            f"{result.capacity[at]:.4g} [{result.capacity_low[at]:.4g}, {result.capacity_high[at]:.4g}]",
+            f"{result.linear[at]:.4g}",
+            f"{result.consistency[at]:.4g}",
+        ]
+        for at in order
+    ]
+    header = [*result.axes, "capacity", "linear", "consistency"]
+    return Table("Operating map: the best points", header, rows, f"Of {len(result.capacity)} points.")
+
+
+DETAILS: dict[str, Callable[[Any], Table]] = {
+    "memory_capacity": _memory_table,
+    "processing_capacity": _processing_table,
+    "noise_budget": _budget_table,
+    "lyapunov_spectrum": _spectrum_table,
+    "operating_map": _map_table,
+}
+"""Tables of measures that one number does not tell."""
+
+
+def number_text(value: float) -> str:
+    """For tables."""
+    return f"{value:.4g}" if math.isfinite(value) else str(value).replace("inf", "∞")
+
+
+def interval_text(interval: Interval) -> str:
+    """For tables."""
+    return f"[{number_text(interval.low)}, {number_text(interval.high)}]"

@@ -1,0 +1,57 @@
+"""Climate: a loop that is the true system, and loops that are not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from measures.known import random
+
+from reservoir_hw.core.errors import InputRangeError, ShapeError
+from reservoir_hw.measures import climate
+from reservoir_hw.tasks.lorenz import lorenz_series
+
+
+def pieces(start: list[float], series: int = 8, steps: int = 500) -> np.ndarray:
+    whole = lorenz_series(start, 500 + series * steps, 0.02)[500:]
+    return whole.reshape(series, steps, 3)
+
+
+def test_another_piece_of_the_true_system_is_as_far_as_chance() -> None:
+    true, other = pieces([1.0, 1.0, 25.0]), pieces([-3.0, 2.0, 20.0])
+    found = climate(other, true)
+    assert found.value < 1.5 * found.floor
+    assert found.interval.low < found.value < found.interval.high
+    # Lorenz's map: one curve, with its cusp between both sides of the attractor.
+    here = np.sort(found.maxima[:, 0])
+    assert len(found.maxima) > 80
+    near = np.interp(here, *found.true_maxima[np.argsort(found.true_maxima[:, 0])].T)
+    assert np.median(np.abs(near - found.maxima[np.argsort(found.maxima[:, 0]), 1])) < 0.1
+
+
+def test_a_slower_loop_and_noise_are_seen() -> None:
+    true = pieces([1.0, 1.0, 25.0])
+    slower = lorenz_series([-3.0, 2.0, 20.0], 4500, 0.012)[500:].reshape(8, 500, 3)
+    assert climate(slower, true).interval.low > 2 * climate(true, true).floor
+    assert climate(random().standard_normal(true.shape), true).value > 10
+    assert climate(true, true).value == 0
+
+
+def test_the_power_is_that_of_the_series() -> None:
+    white = random().standard_normal((200, 64, 1))
+    assert climate(white, white).power.mean() == pytest.approx(1, abs=0.05)
+
+
+def test_forecasts_that_have_diverged() -> None:
+    true = pieces([1.0, 1.0, 25.0])
+    loop = true.copy()
+    loop[2, 100:] = np.nan
+    found = climate(loop, true)
+    assert found.ended == 1
+    assert "1 of 8 forecasts have diverged" in found.note
+    loop[:6, 100:] = np.nan
+    with pytest.raises(InputRangeError, match="6 of 8 forecasts have diverged"):
+        climate(loop, true)
+    with pytest.raises(ShapeError, match="at least 4"):
+        climate(true[:2], true)
+    with pytest.raises(ShapeError, match="fit together"):
+        climate(true[:, :10], true)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from reservoir_hw.measures._noise_budget import noise_budget as noise_budget
     from reservoir_hw.measures._operating_map import AtPoint as AtPoint
     from reservoir_hw.measures._operating_map import OperatingMap as OperatingMap
+    from reservoir_hw.measures._operating_map import best_point as best_point
     from reservoir_hw.measures._operating_map import grid_points as grid_points
     from reservoir_hw.measures._operating_map import operating_map as operating_map
     from reservoir_hw.measures._processing_capacity import ProcessingCapacity as ProcessingCapacity

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.measures._arrays import deviations
+from reservoir_hw.measures._arrays import checked, deviations
 from reservoir_hw.measures._basis import StateBasis
 from reservoir_hw.measures._blocks import Rows
 from reservoir_hw.measures._capacity import Capacities
 from reservoir_hw.measures._measured import Interval, Measured
 from reservoir_hw.measures._polynomials import Distribution
-from reservoir_hw.measures._processing_capacity import with_details
-from reservoir_hw.measures._repeats import checked_repeats, shared_power
+from reservoir_hw.measures._processing_capacity import ProcessingCapacity, with_details
+from reservoir_hw.measures._repeats import shared_power
 from reservoir_hw.measures._statistics import batch_means, bounded, check_confidence, remark
 
 # How many repetitions the forecast of an average looks at.
@@ -27,13 +27,13 @@ _UNCORRELATED = 0.003
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NoiseBudget(Measured):
-    """`value` is the capacity that single responses lose to noise.
+    """`value` is the capacity that single responses lose to noise: NaN where nothing was repeated.
 
     `repetitions` (points,) says how many responses were averaged; `rank`, `linear`, `nonlinear`, `lost` and `rest`
     (points,) are the budget of such averages: rank = linear + nonlinear + lost + rest, with intervals for each but
     the rank. `nonlinear` has the functions that are too weak to be named, too. The `rest` is 0, up to chance, where all
     functions that matter were tried. `forecast` (averages,) is what averages of `averaged` (averages,) responses would
-    lose.
+    lose. Without repetitions `lost` is NaN, and the `rest` has it, too.
     """
 
     repetitions: np.ndarray
@@ -76,7 +76,8 @@ def noise_budget(
     expectation is the capacity that is too weak to be seen in one of them.
 
     Averages of k repetitions have the covariance S + (C - S)/k. They are measured for each k of which there are two
-    averages or more, and forecast beyond that.
+    averages or more, and forecast beyond that. Of a single response the capacities are known, and that noise takes no
+    more than what they leave.
 
     Parameters
     ----------
@@ -88,12 +89,14 @@ def noise_budget(
         As for `information_processing_capacity`. The first `max(max_delays)` steps belong to no result.
 
     The intervals are those of batch means over time; that of the rest knows that capacities and loss were measured on
-    the same steps. Raises as `information_processing_capacity`, and `ShapeError` for fewer than two repeats.
+    the same steps. Raises as `information_processing_capacity`.
     """
     check_confidence(confidence)
-    x = checked_repeats(states, 0)
+    x = checked(states, ("repeats", "time", "nodes"))
     u = np.asarray(inputs, dtype=np.float64)
     skipped = max(washout, *max_delays)
+    if len(x) == 1:
+        return _of_one(u, x[0], max_delays, washout, distribution, input_range, confidence)
     repetitions = [k for k in _AVERAGED if 2 * k <= len(x)]
     rows, intervals = [], []
     forecast = np.zeros(0)
@@ -106,8 +109,7 @@ def noise_budget(
         capacity, found = with_details(
             u, groups[0], max_delays, washout, distribution, input_range, confidence=confidence
         )
-        weak, uncertain = _weak(found, q)
-        linear, nonlinear = float(capacity.by_degree[0]), float(capacity.by_degree[1:].sum()) + weak
+        linear, nonlinear, uncertain = _parts(capacity, found, q)
         rows.append((rank, linear, nonlinear, rank - kept, kept - linear - nonlinear))
         of_linear, of_nonlinear = found.influence[0], found.influence[1:].sum(axis=0)
         parts = (
@@ -148,6 +150,55 @@ def noise_budget(
         averaged=np.array(_AVERAGED),
         forecast=forecast,
     )
+
+
+def _of_one(
+    u: np.ndarray,
+    x: np.ndarray,
+    max_delays: Sequence[int],
+    washout: int,
+    distribution: Distribution,
+    input_range: tuple[float, float] | None,
+    confidence: float,
+) -> NoiseBudget:
+    """Of a single response (time, nodes): what its capacities leave is noise, or functions that were not tried."""
+    capacity, found = with_details(u, x, max_delays, washout, distribution, input_range, confidence=confidence)
+    recording = Rows(x, max(washout, *max_delays))
+    basis = StateBasis(recording)
+    q = basis.centred(x[recording.skipped :]) @ (basis.weights * recording.rows**0.5)
+    rank = basis.rank
+    linear, nonlinear, uncertain = _parts(capacity, found, q)
+    of_linear, of_nonlinear = found.influence[0], found.influence[1:].sum(axis=0)
+    rest = rank - linear - nonlinear
+    of_rest = bounded(_interval(of_linear + of_nonlinear, uncertain, rest, confidence), 0.0, rank)
+    method = "from nothing to all that the capacities leave: nothing was repeated"
+    of_lost = replace(of_rest, low=0.0, method=method)
+    return NoiseBudget(
+        value=np.nan,
+        interval=of_lost,
+        note=(
+            f"Rank {rank} = linear {linear:.3g} + nonlinear {nonlinear:.3g} + {rest:.3g} of noise, or of functions "
+            "that were not tried: without repeated drives these cannot be told apart."
+        ),
+        repetitions=np.array([1]),
+        rank=np.array([float(rank)]),
+        linear=np.array([linear]),
+        nonlinear=np.array([nonlinear]),
+        lost=np.array([np.nan]),
+        rest=np.array([rest]),
+        linear_intervals=(bounded(_interval(of_linear, 0.0, linear, confidence), 0.0, rank),),
+        nonlinear_intervals=(bounded(_interval(of_nonlinear, uncertain, nonlinear, confidence), 0.0, rank),),
+        lost_intervals=(of_lost,),
+        rest_intervals=(of_rest,),
+        averaged=np.zeros(0, dtype=np.int64),
+        forecast=np.zeros(0),
+    )
+
+
+def _parts(capacity: ProcessingCapacity, found: Capacities, q: np.ndarray) -> tuple[float, float, float]:
+    """Linear and nonlinear capacity, and the standard error of what the weak functions add to the second."""
+    weak, uncertain = _weak(found, q) if len(capacity.by_degree) > 1 else (0.0, 0.0)
+    return float(capacity.by_degree[0]), float(capacity.by_degree[1:].sum()) + weak, uncertain
 
 
 def _kept(x: np.ndarray) -> tuple[np.ndarray, float, np.ndarray, np.ndarray]:

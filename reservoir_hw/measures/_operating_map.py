@@ -70,7 +70,7 @@ def operating_map(
     """
     capacity = np.array([one.capacity for one in found])
     ends = np.array([one.ends for one in found])
-    best = int(capacity.argmax())
+    best = best_point(found)
     reference = np.array([one.capacity for _, one in references])
     spread = float(np.ptp(reference))
     half = float(np.mean([(one.ends[1] - one.ends[0]) / 2 for _, one in references]))
@@ -80,7 +80,7 @@ def operating_map(
     notes = [
         f"Best at {place}: consistency {again.consistency.value:.3g}, rank {again.budget.rank[0]:.0f}.",
         f"The reference point, measured {len(reference)} times, moved by {spread:.2g}"
-        + (", more than its interval: the device drifted." if spread > 2 * half else "."),
+        + (", more than its interval: the device changed in between." if spread > 2 * half else "."),
     ]
     return OperatingMap(
         value=again.capacity,
@@ -97,6 +97,14 @@ def operating_map(
         reference_point=references[0][0],
         reference=reference,
     )
+
+
+def best_point(found: list[AtPoint]) -> int:
+    """The number of the point with the largest capacity; of several that have all of their rank, the most linear.
+
+    Without noise every point has the whole rank.
+    """
+    return max(range(len(found)), key=lambda at: (round(found[at].capacity, 3), found[at].budget.linear[0]))
 
 
 def grid_points(values: list[list[float]]) -> np.ndarray:

@@ -97,8 +97,8 @@ class Recorded(Source):
         return self._most_repeated().read()
 
     def repeated_drive(self) -> tuple[np.ndarray, np.ndarray]:
-        """The drive that was repeated most often, with its inputs."""
-        most = self._most_repeated()
+        """The drive that was repeated most often, with its inputs; where none was, the longest sequence alone."""
+        most = max(self._groups, key=lambda group: (len(group.sequences), group.steps))
         states = most.read()
         return most.inputs[most.start :][: states.shape[1]], states
 

@@ -130,7 +130,7 @@ class Source(ABC):
 
     def lyapunov_spectrum(self) -> LyapunovSpectrum:
         """Lyapunov spectrum of the driven system."""
-        raise NotSupported("a Lyapunov spectrum needs states that are set, and the state of this device cannot be set")
+        raise NotSupported("a Lyapunov spectrum needs a device whose state can be set")
 
     def effective_dimension(self) -> EffectiveDimension:
         """Participation ratio of the variances of the states."""

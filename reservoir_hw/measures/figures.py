@@ -231,19 +231,19 @@ def drift_figure(result: Drift) -> Figure:
 def noise_budget_figure(result: NoiseBudget) -> Figure:
     """The budget of single responses and of averages, and what longer averages would lose."""
     figure, (budget, forecast) = panels(9.0, 4.0, 1, 2, width_ratios=[3, 2])
-    at = np.arange(len(result.repetitions))
+    at, known = np.arange(len(result.repetitions)), np.isfinite(result.lost)
     dark, middle, _ = colours(3)
     bottom = np.zeros(len(at))
     for values, colour, label in (
         (result.linear, dark, "linear in the input"),
         (result.nonlinear, middle, "nonlinear"),
-        (np.maximum(result.rest, 0.0), "0.88", "not found"),
-        (result.lost, _SECOND, "lost to noise"),
+        (np.maximum(result.rest, 0.0), "0.88", "not found" if known.all() else "noise, or not found"),
+        (np.where(known, result.lost, 0.0), _SECOND, "lost to noise"),
     ):
         budget.bar(at, values, 0.6, bottom=bottom, color=colour, label=label)
         for place, (value, below) in enumerate(zip(values, bottom, strict=True)):
             if value > 0.06 * result.rank[0]:
-                light = colour != middle
+                light = colour in (dark, _SECOND)
                 budget.text(
                     place, below + value / 2, f"{value:.3g}", ha="center", va="center", fontsize=9,
                     color="white" if light else "black",
@@ -256,6 +256,9 @@ def noise_budget_figure(result: NoiseBudget) -> Figure:
     budget.set_xlim(-0.5, len(at) - 0.5 + 0.001)
     budget.set_title(f"Where a rank of {result.rank[0]:.0f} goes", loc="left")
     figure.legend(*budget.get_legend_handles_labels(), frameon=False, fontsize=9, loc="outside lower center", ncols=5)
+    if not known.all():
+        forecast.set_axis_off()
+        return figure
     forecast.semilogx(result.averaged, result.forecast, "-", color=_QUIET, linewidth=2, label="forecast")
     ends = np.array([(part.low, part.high) for part in result.lost_intervals]).T
     errors = np.abs(ends - result.lost) if np.isfinite(ends).all() else None
@@ -328,14 +331,18 @@ def climate_figure(result: Climate) -> Figure:
 
 
 def operating_map_figure(result: OperatingMap) -> Figure:
-    """Maps of capacity and consistency over the first two axes, one column for each value of the others."""
+    """Capacity, its linear part and consistency over the first two axes; a column for each value of the others."""
     names = (*result.axes, "")
     across, down = result.points[:, 0], result.points[:, 1] if len(result.axes) > 1 else np.zeros(len(result.points))
     others, column = np.unique(result.points[:, 2:], axis=0, return_inverse=True)
     x, y = np.unique(across), np.unique(down)
-    figure = new_figure(2.2 + 2.6 * len(others), 2.4 + 0.5 * len(y))
-    grid = figure.subplots(2, len(others), squeeze=False, sharex=True, sharey=True)
-    rows = (("capacity", result.capacity, "viridis"), ("consistency", result.consistency, "magma"))
+    figure = new_figure(2.2 + 2.6 * len(others), 3.0 + 0.75 * len(y))
+    grid = figure.subplots(3, len(others), squeeze=False, sharex=True, sharey=True)
+    rows = (
+        ("capacity", result.capacity, "viridis"),
+        ("linear", result.linear, "viridis"),
+        ("consistency", result.consistency, "magma"),
+    )
     for row, (what, values, shades) in enumerate(rows):
         lowest, highest = float(values.min()), float(values.max())
         for place, axes in enumerate(grid[row]):
@@ -359,7 +366,7 @@ def operating_map_figure(result: OperatingMap) -> Figure:
             if row == 0:
                 title = ", ".join(f"{name} {value:.3g}" for name, value in zip(names[2:], others[place], strict=False))
                 axes.set_title(title, loc="left", fontsize=10)
-            if row == 1:
+            if row == 2:
                 axes.set_xlabel(names[0])
         grid[row, 0].set_ylabel(names[1])
         figure.colorbar(grid[row, 0].images[0], ax=grid[row].tolist(), label=what)

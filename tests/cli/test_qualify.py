@@ -17,7 +17,7 @@ from reservoir_hw.cli.errors import CommandGroup
 from reservoir_hw.cli.measure import measure as command
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.experiment.devices.measure import measure
-from reservoir_hw.measures import Coverage, OperatingMap
+from reservoir_hw.measures import Climate, Coverage, LyapunovSpectrum, OperatingMap
 
 app = typer.Typer(cls=CommandGroup, pretty_exceptions_enable=False)
 app.callback()(lambda: None)
@@ -104,6 +104,8 @@ def test_a_closed_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("lorenz.yaml").write_text(LORENZ)
     found = measure("lorenz.yaml", qualify=True, only=["lyapunov_spectrum", "climate"], steps=6000).measured
     spectrum, climate = found["lyapunov_spectrum"], found["climate"]
+    assert isinstance(spectrum, LyapunovSpectrum)
+    assert isinstance(climate, Climate)
     # Lyapunov exponents of the Lorenz system, times the time step of 0.02.
     assert spectrum.value == pytest.approx(0.9056 * 0.02, rel=0.25)
     assert spectrum.dimension == pytest.approx(2.06215, rel=0.01)
@@ -129,7 +131,6 @@ def test_an_operating_map_over_a_key_of_the_file(tmp_path: Path, monkeypatch: py
     assert tuple(found.points[found.best]) == max(at, key=lambda point: at[point])
     assert found.interval.low <= found.value <= found.interval.high
     assert len(found.reference) == 3
-    assert "did not drift" not in found.note
 
 
 @pytest.mark.slow
@@ -148,7 +149,9 @@ def test_steps_are_driven_as_planned(tmp_path: Path, monkeypatch: pytest.MonkeyP
             repeats=2,
             progress=said,
         )
-        assert said.now == said.total > 0, only
+        # The best point of a map is not known before.
+        least = 0.8 if only == ["operating_map"] else 1.0
+        assert 0 < least * said.total <= said.now <= said.total, only
 
 
 def test_a_budget_takes_fewer_steps(file: Path) -> None:
@@ -187,8 +190,11 @@ def test_a_trace_says_what_it_cannot_tell(tmp_path: Path, monkeypatch: pytest.Mo
     assert found["measures"]["noise_budget"]["value"] == pytest.approx(2 * 0.25 / (0.25 + 1 / 3), abs=0.05)
     once = trace(Path("once"), u[:1], states[:1])
     done = call(once, "--qualify", "--only", "noise_budget")
+    assert done.exit_code == 0
+    assert "without repeated drives these cannot be told apart" in done.output
+    done = call(once, "--qualify", "--only", "climate")
     assert done.exit_code == 2
-    assert "not measurable from this recording: it has no repeated drives" in done.output
+    assert "not measurable from this recording" in done.output
 
 
 @pytest.mark.parametrize(

@@ -79,5 +79,5 @@ def test_what_cannot_be() -> None:
     with pytest.raises(ConfigurationError, match="too few"):
         lyapunov_spectrum(lorenz, np.ones((1, 3)), steps=100)
     u = random(0).uniform(-1, 1, (100, 1))
-    with pytest.raises(NotSupported, match="cannot be set"):
+    with pytest.raises(NotSupported, match="can be set"):
         Recorded((u, u)).lyapunov_spectrum()

@@ -7,7 +7,7 @@ import pytest
 from measures.known import Map, linear, random, random_matrix
 
 from reservoir_hw import open_reservoir
-from reservoir_hw.core.errors import NotSupported, ShapeError
+from reservoir_hw.core.errors import InputRangeError, ShapeError
 from reservoir_hw.measures import Live, NoiseBudget, Recorded, noise_budget
 
 DELAYS = (40, 20, 8, 5)
@@ -109,11 +109,24 @@ def test_a_simulated_device_with_planted_noise() -> None:
 
 
 def test_what_has_no_repetitions() -> None:
+    u, states = responses(8000, 0)
+    noisy = states + 0.1 * random(9).standard_normal(states.shape)
+    twice = noise_budget(u, np.stack([noisy, states]), max_delays=DELAYS)
+    one = Recorded((u, noisy), max_delay=40).noise_budget()
+    assert np.isnan(one.value)
+    assert "cannot be told apart" in one.note
+    assert one.linear[0] == pytest.approx(twice.linear[0], abs=0.02)
+    assert one.interval.low == 0
+    assert one.interval.high > lost_to(0.1)
+    assert one.rank[0] == pytest.approx(one.linear[0] + one.nonlinear[0] + one.rest[0])
+
+
+def test_numbers_that_fit_nothing() -> None:
     u, states = responses(1000, 0)
-    with pytest.raises(ShapeError, match="one drive alone"):
-        noise_budget(u, states[None], max_delays=DELAYS)
-    with pytest.raises(NotSupported, match="no repeated drives"):
-        Recorded((u, states)).noise_budget()
+    with pytest.raises(ShapeError, match="does not fit"):
+        noise_budget(u[:-1], np.stack([states, states]), max_delays=DELAYS)
+    with pytest.raises(InputRangeError, match="correlated over time"):
+        noise_budget(np.cumsum(u, axis=0), np.stack([states, states]), max_delays=DELAYS, distribution="empirical")
 
 
 def test_a_line_without_noise_on_a_device() -> None:

@@ -236,7 +236,7 @@ def _impossible(opened: Source | _Making, names: Iterable[str]) -> dict[str, str
     if isinstance(source, Qualification):
         return {name: reason for name in names if (reason := source.cannot(name))}
     return {
-        name: f"not measurable from this recording: {QUALIFICATIONS[name]} needs a device that answers"
+        name: "not measurable from this recording: it needs a device that answers"
         for name in names
         if not hasattr(source, name)
     }

@@ -104,6 +104,8 @@ DETAILS: dict[str, Callable[[Any], Table]] = {
 
 def number_text(value: float) -> str:
     """For tables."""
+    if math.isnan(value):
+        return "unknown"
     return f"{value:.4g}" if math.isfinite(value) else str(value).replace("inf", "∞")
 
 

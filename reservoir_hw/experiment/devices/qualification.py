@@ -29,6 +29,7 @@ from reservoir_hw.measures import (
     Live,
     LyapunovSpectrum,
     OperatingMap,
+    best_point,
     climate,
     consistency,
     coverage,
@@ -129,10 +130,9 @@ class Qualification(Live):
         names = [name for name in names if not self.cannot(name)]
         steps = super().planned_steps([name for name in names if name != "lyapunov_spectrum" or not self._of.loop])
         if "operating_map" in names:
-            steps += sum(
-                self._steps_at(point)
-                for point in [*self._map_points, self._map_points[0], *[self._reference_point] * (_REFERENCES)]
-            )
+            at_points = [self._steps_at(point) for point in self._map_points]
+            # The best point, which may be any, is measured once more.
+            steps += sum(at_points) + (_REFERENCES - 1) * at_points[self._reference_number] + max(at_points)
         if "coverage" in names:
             steps += _SETTINGS * self._at_setting(self.reservoir, {}).planned_steps(
                 ["kernel_rank", "generalisation_rank", "memory_capacity"]
@@ -201,10 +201,6 @@ class Qualification(Live):
         return points[order]
 
     @property
-    def _reference_point(self) -> np.ndarray:
-        return self._map_points[self._reference_number]
-
-    @property
     def _reference_number(self) -> int:
         """The point in the middle of the list."""
         return len(self._map_points) // 2
@@ -220,8 +216,7 @@ class Qualification(Live):
             if number == reference:
                 references.append((reference, found[-1]))
         references.append((reference, self._at(points[reference])))
-        best = max(range(len(points)), key=lambda number: found[number].capacity)
-        again = self._at(points[best], fresh=1)
+        again = self._at(points[best_point(found)], fresh=1)
         return operating_map(tuple(self._axes), points, found, again, references)
 
     def _at(self, point: np.ndarray, fresh: int = 0) -> AtPoint:

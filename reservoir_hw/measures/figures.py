@@ -336,7 +336,7 @@ def operating_map_figure(result: OperatingMap) -> Figure:
     across, down = result.points[:, 0], result.points[:, 1] if len(result.axes) > 1 else np.zeros(len(result.points))
     others, column = np.unique(result.points[:, 2:], axis=0, return_inverse=True)
     x, y = np.unique(across), np.unique(down)
-    figure = new_figure(2.2 + 2.6 * len(others), 3.0 + 0.75 * len(y))
+    figure = new_figure(3.0 + 2.6 * len(others), 3.0 + 0.75 * len(y))
     grid = figure.subplots(3, len(others), squeeze=False, sharex=True, sharey=True)
     rows = (
         ("capacity", result.capacity, "viridis"),
@@ -370,7 +370,9 @@ def operating_map_figure(result: OperatingMap) -> Figure:
                 axes.set_xlabel(names[0])
         grid[row, 0].set_ylabel(names[1])
         figure.colorbar(grid[row, 0].images[0], ax=grid[row].tolist(), label=what)
-    title = f"Operating map: the best point (★) has a capacity of {result.value:.3g}. Grey: beyond the range"
+    title = f"Operating map: capacity {result.value:.3g} at the best point (★)"
+    if len(result.points) < len(x) * len(y) * len(others):
+        title += "; grey: beyond the range"
     figure.suptitle(title, x=0.01, ha="left")
     return figure
 

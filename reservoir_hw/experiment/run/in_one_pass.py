@@ -137,7 +137,8 @@ class InOnePass(Trainer):
                         )
                     states = _stored(run, store)
                 else:
-                    states = driven(reservoir, bursts, run.add, repetitions=point.config.training.repetitions)
+                    repetitions = point.config.training.repetitions
+                    states = driven(reservoir, bursts, run.add, repetitions=repetitions, native=True)
                 watch = StateWatch(reservoir.spec)
                 found = trained([point, *run.others], task, watch.passing(states))
                 if task.closed_loop:

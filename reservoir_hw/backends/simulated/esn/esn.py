@@ -193,6 +193,12 @@ class Esn(SimulatedNetwork):
         tensors = torch_loop.prepare(self.weights, self._dtype, self.device)
         return torch_loop.graphed(tensors, activation=self.activation)
 
+    def _triton_loop(self) -> Callable[..., Any]:
+        from reservoir_hw.backends.simulated.esn import triton_loop
+
+        weights = triton_loop.prepare([self.weights], self.device, self._weight_storage)
+        return partial(triton_loop.run, weights, activation=self.activation)
+
     def _recurrent_matrices(self) -> list[Matrix]:
         return [self.weights.W]
 

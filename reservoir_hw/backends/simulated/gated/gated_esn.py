@@ -180,6 +180,11 @@ class GatedEsn(SimulatedNetwork):
 
         return torch_loop.graphed(torch_loop.prepare(self.weights, self._dtype, self.device))
 
+    def _triton_loop(self) -> Callable[..., Any]:
+        from reservoir_hw.backends.simulated.gated import triton_loop
+
+        return partial(triton_loop.run, triton_loop.prepare([self.weights], self.device))
+
     def _recurrent_matrices(self) -> list[Matrix]:
         return [part.W for part in self.weights.parts().values()]
 

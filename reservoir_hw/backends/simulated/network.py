@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from reservoir_hw.backends.simulated.engine_choice import EngineName, choose_engine, network_engine_on_gpu
 from reservoir_hw.backends.simulated.engines import Engine, NumbaEngine, TorchEngine
-from reservoir_hw.backends.simulated.memory import network_bytes
+from reservoir_hw.backends.simulated.memory import free_bytes, in_units, network_bytes, out_of_memory_said
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities
 from reservoir_hw.backends.simulated.nonidealities.rounding import to_weight_bits
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
@@ -187,6 +187,18 @@ class SimulatedNetwork(SimulatedReservoir):
         return to_weight_bits(weights, self._loop_config)
 
     def _new_engine(self) -> Engine:
+        with out_of_memory_said(self._too_large):
+            return self._engine_on_device()
+
+    def _too_large(self) -> str:
+        inputs, width = self.weights.inputs, np.dtype(self._dtype).itemsize
+        needed = sum(network_bytes(W.shape[0], inputs, W, width) for W in self._recurrent_matrices())
+        return (
+            f"the weights of {self.weights.nodes:,} nodes take about {in_units(needed)} of memory on {self.device}, "
+            f"where {in_units(free_bytes(self.device))} are free: choose fewer nodes, or fewer connections_per_node"
+        )
+
+    def _engine_on_device(self) -> Engine:
         nodes, dtype = self.weights.nodes, self._dtype
         if self._engine_name == "numba":
             return NumbaEngine(self._cpu_loop(), nodes, dtype)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -121,6 +123,33 @@ def test_a_drive_that_is_too_long_is_one_sentence_with_what_fits(engine: Any) ->
         )
         assert said is not None, str(raised.value)
         assert 0 < int(said[1].replace(",", "")) < 50_000_000
+
+
+_SMALL_MACHINE = """
+import resource
+from reservoir_hw.backends.simulated import Esn
+from reservoir_hw.core.errors import OutOfMemory
+from reservoir_hw.networks import draw_weights
+import torch
+weights = draw_weights(4000, 1, seed=0, spectral_radius=None)
+(pages, *_) = open("/proc/self/statm").read().split()
+most = int(pages) * resource.getpagesize() + (32 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (most, most))
+try:
+    Esn(weights, engine="torch")
+except OutOfMemory as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+def test_weights_that_do_not_fit_are_one_sentence() -> None:
+    done = subprocess.run([sys.executable, "-c", _SMALL_MACHINE], capture_output=True, text=True)
+    assert re.fullmatch(
+        r"the weights of 4,000 nodes take about 64 MB of memory on cpu, where .* are free: choose fewer nodes, or "
+        r"fewer connections_per_node\n",
+        done.stdout,
+    ), done.stdout + done.stderr
 
 
 def test_the_error_of_a_gpu_is_one_sentence_and_other_errors_stay() -> None:

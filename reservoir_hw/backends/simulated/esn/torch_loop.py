@@ -6,7 +6,7 @@ s_t = (1-a) ⊙ s_{t-1} + a ⊙ f(W s_{t-1} + W_in u_t + b) (Jaeger et al. 2007,
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from reservoir_hw.backends.simulated.engines import Activation
 from reservoir_hw.backends.simulated.kernels.cuda_graphs import GraphedLoop
-from reservoir_hw.backends.simulated.kernels.impairment import Impairment
+from reservoir_hw.backends.simulated.kernels.impairment import Impairment, stack_terms
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.networks.weights import EsnWeights
 
@@ -98,6 +98,52 @@ def run(
 def graphed(weights: TorchWeights, *, activation: Activation = "tanh") -> GraphedLoop:
     """`run` of dense weights on a GPU as CUDA graphs, without gradients."""
     return GraphedLoop(partial(_dense_run, weights, function=_ACTIVATIONS[activation]))
+
+
+def prepare_members(
+    members: Sequence[EsnWeights], dtype: DTypeLike = "float32", device: torch.device | str = "cpu"
+) -> TorchWeights:
+    """The dense weights of a population, networks of one shape, each tensor with an axis for the members in front."""
+    parts = [prepare(weights, dtype, device) for weights in members]
+    leaky = any(part.leak is not None for part in parts)
+    return TorchWeights(
+        W=torch.stack([part.W for part in parts]),
+        W_in=torch.stack([part.W_in for part in parts]),
+        bias=torch.stack([part.bias for part in parts]),
+        leak=torch.stack([torch.ones_like(p.bias) if p.leak is None else p.leak for p in parts]) if leaky else None,
+    )
+
+
+@torch.no_grad()
+def run_members(
+    weights: TorchWeights,
+    u: Tensor,
+    states: Tensor,
+    loops: Sequence[LoopTerms | None] | None = None,
+    *,
+    activation: Activation = "tanh",
+) -> tuple[Tensor, Tensor]:
+    """Drive a population, a batched product per step; without gradients.
+
+    `u` is (members or 1, batch, time, inputs): one for each member, or the same for all. `states` is
+    (members, batch, nodes), `loops` has the terms of each member, or None where a member has none. Returns the states
+    (members, batch, time, nodes) and the last of them, (members, batch, nodes).
+    """
+    function = _ACTIVATIONS[activation]
+    members, nodes, _ = weights.W.shape
+    _, batch, steps, _ = u.shape
+    W, W_in, bias = weights.W.mT, weights.W_in.mT, weights.bias[:, None]
+    leak = None if weights.leak is None else weights.leak[:, None]
+    out = u.new_empty((members, batch, steps, nodes))
+    terms = stack_terms(loops, u, tuple(out.shape))
+    with torch.autocast(u.device.type, enabled=False):
+        for step in range(steps):
+            now = u[:, :, step].expand(members, -1, -1).contiguous()
+            response = function(torch.baddbmm(torch.baddbmm(bias, now, W_in), states, W))
+            response = response if leak is None else torch.lerp(states, response, leak)
+            states = response if terms is None else terms.apply(response, states, step)
+            out[:, :, step] = states
+    return out, states
 
 
 def _dense_run(

@@ -16,6 +16,7 @@ import torch
 from scipy.sparse import issparse
 from torch import Tensor
 
+from reservoir_hw.backends.simulated.kernels.impairment import stack_terms
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.networks.weights import EsnWeights
 
@@ -115,52 +116,19 @@ def form_of(weights: StackedWeights, batch: int) -> Form:
     if weights.W is None:
         assert weights.values is not None
         mean = len(weights.values) / (members * matrices * nodes)
-        return Form(False, 1, 64, min(32, power_of_2(max(4, round(mean)))), 8)
+        return Form(False, 1, 64 if matrices == 1 else 32, min(32, power_of_2(round(mean))), 4)
     width = power_of_2(nodes)
     if batch >= _TILE and members * batch > _SINGLE_SEQUENCES:
-        return Form(False, _TILE, 64, 32, 4)
+        return Form(False, _TILE, 64 if matrices == 1 else 32, 32, 4)
     count = matrices * width * (width + power_of_2(inputs))
     if count <= _RESIDENT_WEIGHTS:
         return Form(True, 1, width, width, min(16, max(1, power_of_2(count) // 1024)))
-    return Form(False, 1, 32, 128, 8)
+    return Form(False, 1, 32, 128 if matrices == 1 else 64, 8)
 
 
 def power_of_2(number: int) -> int:
     """The power of two from 16 on that is not smaller: the lengths that blocks can have."""
-    return max(16, 1 << (number - 1).bit_length())
-
-
-class StackedTerms(NamedTuple):
-    """`LoopTerms` of a population: `keep`, `gain` (members, nodes), `additive` (members, batch, time, nodes).
-
-    `limits` (members, 3) are saturation, lsb and limit.
-    """
-
-    keep: Tensor
-    gain: Tensor
-    limits: Tensor
-    additive: Tensor
-
-
-def stack_terms(loops: Sequence[LoopTerms | None] | None, like: Tensor, shape: tuple[int, ...]) -> StackedTerms | None:
-    """The terms of the members on the device of `like`; None where no member has any. `shape` is that of the states."""
-    given = [] if loops is None else list(loops)
-    if all(terms is None for terms in given):
-        return None
-    nodes = shape[-1]
-
-    def tensor(array: Any) -> Tensor:
-        return torch.as_tensor(array, dtype=torch.float32, device=like.device)
-
-    one, zero, none = (torch.full((nodes,), value, device=like.device) for value in (1.0, 0.0, 0.0))
-    ideal = LoopTerms(float("inf"), zero, one, none.expand(shape[1:]), 0.0, 1.0)  # pyright: ignore[reportArgumentType]
-    every = [ideal if terms is None else terms for terms in given]
-    return StackedTerms(
-        keep=torch.stack([tensor(terms.keep) for terms in every]),
-        gain=torch.stack([tensor(terms.gain) for terms in every]),
-        limits=tensor([[float(terms.saturation), float(terms.lsb), float(terms.limit)] for terms in every]),
-        additive=torch.stack([tensor(terms.additive) for terms in every]),
-    )
+    return max(16, 1 << max(0, number - 1).bit_length())
 
 
 def launch(

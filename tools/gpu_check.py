@@ -75,7 +75,7 @@ def _gpu_is_there() -> bool:
 
 def _tests(on_gpu: bool) -> list[str]:
     """What is wrong with the tests."""
-    which = ["-m", "gpu", *TESTS] if on_gpu else ["-m", "not gpu and not slow", *CPU_TESTS]
+    which = ["-m", "gpu", *TESTS] if on_gpu else ["-m", "not gpu", *CPU_TESTS]
     done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *which], cwd=ROOT)
     return [] if done.returncode == 0 else [f"tests end with code {done.returncode}"]
 

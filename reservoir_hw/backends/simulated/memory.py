@@ -12,6 +12,7 @@ import traceback
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -95,7 +96,7 @@ def network_bytes(nodes: int, inputs: int, links: int | Matrix, width: int) -> i
 def free_bytes(device: str) -> int:
     """What can still be taken on "cpu", "cuda" or "cuda:N"; on a GPU with what torch holds and does not use."""
     if device == "cpu":
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return _available()
     torch = arrays.import_torch("a simulated reservoir on a GPU")
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + unused
@@ -134,6 +135,15 @@ def in_units(number: float) -> str:
             return f"{number:.3g} {unit}"
         number /= 1000
     return f"{number:.3g} TB"
+
+
+def _available() -> int:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    # Not Linux. Without what caches would give back.
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _is_out_of_memory(error: Exception) -> bool:

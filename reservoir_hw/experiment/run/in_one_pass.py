@@ -161,7 +161,7 @@ def _paced(run: PointRun, reservoir: Reservoir) -> list[Burst]:
     whole = plan_of(run.point, run.task, max_batch=reservoir.spec.max_batch)
     steps = chunk_steps(reservoir, whole, run.point.config.run.chunk_steps)
     config, device = run.point.config.reservoir, reservoir.device
-    if isinstance(config, SimulatedConfig) and device != "cpu":
+    if isinstance(config, SimulatedConfig) and reservoir.native == "torch":
         need = config.for_inputs(run.task.inputs).drive_memory()
         columns = need.nodes + need.inputs + run.task.outputs
         # Sequences of different lengths are driven whole, and `chunk_steps` counts the steps of all of them.

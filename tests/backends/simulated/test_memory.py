@@ -56,12 +56,12 @@ def configured(kind: str, **more: Any) -> SimulatedConfig:
 
 @pytest.mark.parametrize("noisy", [False, True])
 @pytest.mark.parametrize("kind", ["dense", "sparse", "gated", "delay_loop"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_a_drive_takes_what_is_estimated(kind: str, noisy: bool, dtype: str, tmp_path: Path) -> None:
     config = configured(kind, dtype=dtype, nonidealities=NOISY if noisy else {})
     need = config.drive_memory()
     # The second is more than what noise is drawn for at once.
-    for batch, steps in ((2, 150), (64, 24_000 // need.nodes)):
+    for batch, steps in ((2, 150), (128, 12_000 // need.nodes)):
         u = torch.zeros(batch, steps, 3, dtype=getattr(torch, dtype))
         with open_reservoir(config) as reservoir:
             reservoir.reset(batch)
@@ -72,7 +72,7 @@ def test_a_drive_takes_what_is_estimated(kind: str, noisy: bool, dtype: str, tmp
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_weights_take_what_is_estimated(kind: str, dtype: str, tmp_path: Path) -> None:
     config = configured(kind, dtype=dtype)
     opened: list[Any] = []

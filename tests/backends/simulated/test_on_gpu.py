@@ -31,7 +31,7 @@ NONIDEALITIES: dict[str, dict[str, Any]] = {
     "readout": {"readout": {"offset": 0.05, "stuck_nodes": 0.1, "lost_samples": 0.05}},
 }
 ENGINES = [
-    pytest.param("torch", "cpu", id="torch on the CPU"),
+    pytest.param("torch", "cpu", id="torch on the CPU", marks=pytest.mark.slow),
     *(pytest.param(name, "cuda", marks=pytest.mark.gpu) for name in ("torch", "cuda_graphs", "triton")),
 ]
 

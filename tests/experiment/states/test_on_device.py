@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from reservoir_hw import Experiment
+from reservoir_hw.core.errors import OutOfMemory
+from reservoir_hw.experiment.run import in_one_pass
 from reservoir_hw.experiment.states import drive
 from reservoir_hw.readout import RidgeReadout
 
@@ -90,6 +92,28 @@ def test_a_readout_that_does_not_ask_for_tensors_gets_arrays(tmp_path: Path, mon
     assert scores(run(tmp_path, "torch")) == pytest.approx(wanted, abs=1e-6)
     assert seen
     assert all(isinstance(states, np.ndarray) for states in seen)
+
+
+def test_chunks_are_as_long_as_memory_lets_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = run(tmp_path, "torch")
+    assert wanted.result is not None
+    lengths: list[int] = []
+    learn = RidgeReadout.partial_fit
+
+    def noted(self: Any, states: Any, *args: Any, **options: Any) -> Any:
+        lengths.append(states.shape[1])
+        return learn(self, states, *args, **options)
+
+    monkeypatch.setattr(RidgeReadout, "partial_fit", noted)
+    # What the libraries and the sums take, and 200 kB.
+    monkeypatch.setattr(in_one_pass, "free_bytes", lambda device: (64 << 20) + 234_000 + 200_000)
+    found = run(tmp_path, "torch")
+    assert scores(found) == pytest.approx(scores(wanted), abs=1e-6)
+    assert 50 < max(lengths) < 200
+    assert sum(lengths) == 3000
+    monkeypatch.setattr(in_one_pass, "free_bytes", lambda device: 1000)
+    with pytest.raises(OutOfMemory, match="not even one step would fit"):
+        run(tmp_path, "torch")
 
 
 def test_inputs_go_to_the_device_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

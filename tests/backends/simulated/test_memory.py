@@ -184,3 +184,9 @@ def test_the_sentence_names_sequences_where_fewer_would_fit() -> None:
     free = need.bytes(3, 10)
     assert "3 sequences of as many steps would fit" in memory.does_not_fit(need, 40, 10, free, "cuda")
     assert memory.does_not_fit(need, 40, 10, 100, "cuda").endswith("not even one step would fit")
+
+
+def test_steps_of_a_graph_are_those_that_are_recorded() -> None:
+    from reservoir_hw.backends.simulated.kernels import cuda_graphs
+
+    assert memory._GRAPH_STEPS == cuda_graphs._GRAPH_STEPS

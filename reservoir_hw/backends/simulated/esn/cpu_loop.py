@@ -27,6 +27,7 @@ from reservoir_hw.backends.simulated.kernels.threads import (
     numba_threads,
     release_torch_threads,
     share_out,
+    threads_here,
 )
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.core.errors import ConfigurationError
@@ -218,13 +219,14 @@ def _run_each(
     steps: int,
 ) -> None:
     """All steps of a few sequences: side by side on threads, or in turn, each on one thread or its steps on several."""
-    if batch > 1 and prepared.threads > 1:
-        with numba_threads(min(prepared.threads, batch)):
+    threads = threads_here(prepared.threads)
+    if batch > 1 and threads > 1:
+        with numba_threads(min(threads, batch)):
             sequences(*common)
         return
     for b in range(batch):
-        if prepared.step_is_threaded(1):
-            prepared.adaptive_threads(1).drive(partial(parallel, *common, b), steps, prepared.threads)
+        if threads > 1 and prepared.step_is_threaded(1):
+            prepared.adaptive_threads(1).drive(partial(parallel, *common, b), steps, threads)
         else:
             serial(*common, b, 0, steps)
 
@@ -243,7 +245,7 @@ def _run_dense_batch(
     products = np.empty((rows, count * width), prepared.dtype)
     common = (panels, vectors, products, u, out, *equation, loop)
     products_of_all = panels.size * rows * steps
-    threads = prepared.threads if products_of_all >= _THREADED_BATCH else 1
+    threads = threads_here(prepared.threads) if products_of_all >= _THREADED_BATCH else 1
     if threads > 1 and products_of_all >= _LONG_BATCH:
         release_torch_threads()
     share_out(lambda part: dense_batch(*common, *part), _parts(batch, threads), threads)

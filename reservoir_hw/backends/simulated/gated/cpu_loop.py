@@ -33,7 +33,7 @@ from reservoir_hw.backends.simulated.kernels.compiled import (
     numba,
     sparse_rows,
 )
-from reservoir_hw.backends.simulated.kernels.threads import AdaptiveThreads, available_threads
+from reservoir_hw.backends.simulated.kernels.threads import AdaptiveThreads, available_threads, threads_here
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.networks.gated_weights import GatedWeights
 from reservoir_hw.networks.weights import EsnWeights
@@ -163,13 +163,14 @@ def _run_dense(prepared: DenseWeights, u: Array, state: Array, out: Array, code:
     products = np.empty(len(prepared.gates), prepared.dtype)
     fixed = (prepared.gates, prepared.candidate, now, gated, products)
     # The threads meet twice in a step, so there must be twice the work.
-    if prepared.threads > 1 and 3 * prepared.nodes**2 >= 2 * THREADED_DENSE:
+    threads = threads_here(prepared.threads)
+    if threads > 1 and 3 * prepared.nodes**2 >= 2 * THREADED_DENSE:
 
         def advance(begin: int, end: int, threads: int) -> None:
             here = _part(loop, slice(begin, end))
             _dense_parallel(*fixed, u[begin:end], out[begin:end], code, here, threads)
 
-        prepared.adaptive.drive(advance, len(u), prepared.threads)
+        prepared.adaptive.drive(advance, len(u), threads)
     else:
         _dense_serial(*fixed, u, out, code, loop)
     state[:] = out[-1]

@@ -3,6 +3,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -151,6 +153,22 @@ def test_an_error_in_one_thread_is_raised():
     share_out(done.append, range(50), threads=4)
     assert sorted(done) == list(range(50))
     share_out(done.append, [], threads=4)
+
+
+def test_nobody_is_at_work_after_an_error():
+    main, begun, ended = threading.get_ident(), threading.Event(), []
+
+    def fail_here_and_work_there(part):
+        if threading.get_ident() != main:
+            begun.set()
+            time.sleep(0.2)
+            ended.append(part)
+        elif begun.wait(20):
+            raise ValueError("interrupted")
+
+    with pytest.raises(ValueError, match="interrupted"):
+        share_out(fail_here_and_work_there, range(50), threads=2)
+    assert len(ended) == 1
 
 
 def test_torch_goes_on_after_its_threads_were_let_go(monkeypatch):
@@ -392,6 +410,8 @@ def test_the_product_in_llvms_words_compiles_and_is_that_of_numpy(stored, dtype)
 
 ANOTHER_NUMBA = """
 import sys
+import threading
+import time
 import numpy as np
 import numba.extending
 def refuse(function):

@@ -38,9 +38,13 @@ class StateWatch:
     def passing(self, states: Iterable[tuple[DriveChunk, np.ndarray]]) -> Iterator[tuple[DriveChunk, np.ndarray]]:
         """The same chunks and states, which are looked at."""
         for chunk, answer in states:
-            if chunk.place is not None and answer.size:
-                self._look(answer)
+            self.look(chunk, answer)
             yield chunk, answer
+
+    def look(self, chunk: DriveChunk, states: np.ndarray) -> None:
+        """Look at the states (batch, time, nodes) of a chunk."""
+        if chunk.place is not None and states.size:
+            self._look(states)
 
     def warnings(self) -> list[str]:
         """One for nodes that never moved, and one for nodes that are railed."""

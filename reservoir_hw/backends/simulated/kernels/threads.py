@@ -111,7 +111,7 @@ def share_out(work: Callable[[_Part], object], parts: Sequence[_Part], threads: 
     remaining = iter(parts)
 
     def take_parts() -> None:
-        outer, _here.is_shared_out = _is_shared_out(), threads > 1
+        outer, _here.is_shared_out = _is_shared_out(), min(threads, len(parts)) > 1
         try:
             for part in remaining:
                 work(part)

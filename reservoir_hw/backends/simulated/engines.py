@@ -9,7 +9,6 @@ import numpy as np
 
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.core.arrays import import_torch
-from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.spec import DType
 
 Activation = Literal["tanh", "relu", "identity"]
@@ -73,16 +72,20 @@ class NumbaEngine:
 
 
 class TorchEngine:
-    """Drives a network with torch: for gradients, on a GPU, or without numba.
+    """Drives a network with a loop over tensors: plain torch, CUDA graphs or a Triton kernel, by its `name`.
 
-    `loop(u, state, terms)` returns the states and the last of them, and writes nothing in place.
+    `loop(u, state, terms)` returns the states and the last of them, and leaves what it was given as it is.
     """
 
-    name = "torch"
-
     def __init__(
-        self, loop: Callable[[Any, Any, LoopTerms | None], tuple[Any, Any]], nodes: int, dtype: DType, device: str
+        self,
+        name: str,
+        loop: Callable[[Any, Any, LoopTerms | None], tuple[Any, Any]],
+        nodes: int,
+        dtype: DType,
+        device: str,
     ) -> None:
+        self.name = name
         self._torch = import_torch("a simulated network with gradients, on a GPU, or without numba")
         self._loop, self._nodes = loop, nodes
         self._options = {"dtype": getattr(self._torch, dtype), "device": device}
@@ -114,10 +117,3 @@ class TorchEngine:
         """Continue from what `get_state` gave."""
         with self._torch.inference_mode(False):
             self._state = self._torch.tensor(state["state"], **self._options)
-
-
-def check_device(device: str) -> None:
-    """Raise `ConfigurationError` where torch cannot reach the device, `MissingExtra` where there is no torch."""
-    torch = import_torch("a simulated network with gradients, on a GPU, or without numba")
-    if device != "cpu" and not torch.cuda.is_available():
-        raise ConfigurationError(f"reservoir.device is {device}, but torch finds no CUDA device here; use cpu")

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from reservoir_hw.backends.simulated.engines import Engine, NumbaEngine, TorchEngine, check_device
+from reservoir_hw.backends.simulated.engine_choice import EngineName, choose_engine, network_engine_on_gpu
+from reservoir_hw.backends.simulated.engines import Engine, NumbaEngine, TorchEngine
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities
 from reservoir_hw.backends.simulated.nonidealities.rounding import to_weight_bits
-from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir, have_numba
+from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import OutOfRange
 from reservoir_hw.core.spec import DType, Identity, ReservoirSpec
+from reservoir_hw.networks.random_matrices import Matrix
 from reservoir_hw.networks.topologies import Random, Topology
 
 Probability = Annotated[float, Field(gt=0, le=1)]
 Scaling = float | list[float]
-Device = Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")]
+WeightStorage: TypeAlias = Literal["float16", "bfloat16"]
 
 
 class NetworkConfig(SimulatedConfig):
@@ -88,11 +90,15 @@ class NetworkConfig(SimulatedConfig):
 class SimulatedNetwork(SimulatedReservoir):
     """A network with given weights: `EsnWeights`, or those of another kind.
 
-    On the CPU a numba kernel drives it. Torch does where gradients or a GPU are asked for, or where numba is
-    not installed; the provenance says which. A torch network is differentiable, a numba one is not.
+    `engine` drives it; without one `engine_choice.py` chooses, and the provenance says which. With gradients a network
+    is differentiable.
     """
 
+    kind: ClassVar[str]
+
     weights: Any
+
+    _weight_storage: WeightStorage | None = None
 
     state_range: tuple[float, float] | None = (-1.0, 1.0)
     """Where the activation keeps all states, if it does."""
@@ -104,16 +110,16 @@ class SimulatedNetwork(SimulatedReservoir):
         dtype: DType = "float32",
         device: str = "cpu",
         gradients: bool = False,
+        engine: EngineName | None = None,
         nonidealities: Nonidealities = IDEAL_DEVICE,
         out_of_range: OutOfRange = "error",
     ) -> None:
         self._dtype: DType = dtype
         self._loop_config = nonidealities.loop
-        torch_is_needed = device != "cpu" or gradients or not have_numba()
-        if torch_is_needed:
-            self.native = "torch"
-            self.device = device
         self.weights = self._stored(weights)
+        self._gradients, self.device = gradients, device
+        self._wanted: EngineName | None = engine
+        self._engine_name = self._choose_engine()
         spec = ReservoirSpec(
             inputs=weights.inputs,
             nodes=weights.nodes,
@@ -123,20 +129,44 @@ class SimulatedNetwork(SimulatedReservoir):
             settable=True,
             programmable=True,
             deterministic=True,
-            differentiable=torch_is_needed,
+            differentiable=gradients,
             identity=self._identity(),
         )
         super().__init__(spec, self._new_engine(), nonidealities=nonidealities, out_of_range=out_of_range)
+
+    def _choose_engine(self) -> EngineName:
+        matrices = self._recurrent_matrices()
+        sparse = any(not isinstance(W, np.ndarray) for W in matrices)
+        engine = choose_engine(
+            self._wanted,
+            kind=f"{'sparse' if sparse else 'dense'} {self.kind}",
+            device=self.device,
+            gradients=self._gradients,
+            dtype=self._dtype,
+            offers=("numba", "torch", "triton") if sparse else ("numba", "torch", "cuda_graphs", "triton"),
+            on_gpu=network_engine_on_gpu(
+                sparse=sparse,
+                nonzeros=sum(W.size for W in matrices),
+                storage_bytes=4 if self._weight_storage is None else 2,
+            ),
+        )
+        self.native = "numpy" if engine == "numba" else "torch"
+        return engine
+
+    def _recurrent_matrices(self) -> list[Matrix]:
+        """The recurrent matrices, dense or CSR, whatever their scale."""
+        raise NotImplementedError
 
     def _stored(self, weights: Any) -> Any:
         """The weights as the device holds them."""
         return to_weight_bits(weights, self._loop_config)
 
     def _new_engine(self) -> Engine:
-        if self.native == "torch":
-            check_device(self.device)
-            return TorchEngine(self._torch_loop(), self.weights.nodes, self._dtype, self.device)
-        return NumbaEngine(self._cpu_loop(), self.weights.nodes, self._dtype)
+        nodes, dtype = self.weights.nodes, self._dtype
+        if self._engine_name == "numba":
+            return NumbaEngine(self._cpu_loop(), nodes, dtype)
+        loops = {"torch": self._torch_loop, "cuda_graphs": self._graphed_loop, "triton": self._triton_loop}
+        return TorchEngine(self._engine_name, loops[self._engine_name](), nodes, dtype, self.device)
 
     def _cpu_loop(self) -> Callable[..., Any]:
         """The compiled time loop of these weights, as `NumbaEngine` takes it."""
@@ -144,6 +174,14 @@ class SimulatedNetwork(SimulatedReservoir):
 
     def _torch_loop(self) -> Callable[..., Any]:
         """The time loop of these weights in torch, as `TorchEngine` takes it."""
+        raise NotImplementedError
+
+    def _graphed_loop(self) -> Callable[..., Any]:
+        """The time loop of these weights as CUDA graphs, as `TorchEngine` takes it."""
+        raise NotImplementedError
+
+    def _triton_loop(self) -> Callable[..., Any]:
+        """The time loop of these weights as a Triton kernel, as `TorchEngine` takes it."""
         raise NotImplementedError
 
     def _identity(self) -> Identity:
@@ -161,5 +199,6 @@ class SimulatedNetwork(SimulatedReservoir):
                 f"the network has {self.weights.nodes} and {self.weights.inputs}"
             )
         self.weights = self._stored(new)
+        self._engine_name = self._choose_engine()
         self._engine = self._new_engine()
         return self._with_identity(self._identity())

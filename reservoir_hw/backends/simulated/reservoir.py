@@ -276,10 +276,3 @@ def _marked(identity: Identity, nonidealities: Nonidealities) -> Identity:
     """The identity of a device with these non-idealities: another fingerprint."""
     content = f"{identity.content} {nonidealities.effective.model_dump_json(exclude={'preset'})}"
     return Identity(**identity.model_dump(exclude={"fingerprint", "content"}), content=content)
-
-
-def have_numba() -> bool:
-    """Whether the compiled CPU kernels can be had, without importing them."""
-    from importlib.util import find_spec
-
-    return find_spec("numba") is not None

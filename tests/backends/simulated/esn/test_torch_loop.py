@@ -12,9 +12,10 @@ from scipy.sparse import csr_array  # noqa: E402
 
 from reservoir_hw import open_reservoir  # noqa: E402
 from reservoir_hw.backends.simulated.esn.cpu_loop import prepare, run  # noqa: E402
-from reservoir_hw.backends.simulated.esn.torch_loop import TorchWeights  # noqa: E402
+from reservoir_hw.backends.simulated.esn.torch_loop import TorchWeights, prepare_members, run_members  # noqa: E402
 from reservoir_hw.backends.simulated.esn.torch_loop import prepare as to_torch  # noqa: E402
 from reservoir_hw.backends.simulated.esn.torch_loop import run as torch_run  # noqa: E402
+from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms  # noqa: E402
 from reservoir_hw.networks import draw_weights  # noqa: E402
 
 STORAGE = {"dense": {}, "sparse": {"connections_per_node": 4}}
@@ -40,6 +41,28 @@ def test_torch_agrees_with_the_kernels(storage, activation, batch, leak, dtype, 
     scale = max(1.0, np.abs(expected).max())
     np.testing.assert_allclose(states.numpy(), expected, rtol=0, atol=tolerance * scale)
     np.testing.assert_allclose(final.numpy(), state, rtol=0, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize("own_inputs", [True, False])
+def test_a_population_agrees_with_its_members(own_inputs):
+    leaks = (1.0, 0.4, (0.3, 0.9))
+    members = [draw_weights(20, 3, seed=seed, bias_scaling=0.2, leak=leak) for seed, leak in enumerate(leaks)]
+    numbers = np.random.default_rng(0)
+    u = numbers.uniform(-1, 1, (3 if own_inputs else 1, 4, 15, 3)).astype(np.float32)
+    states = numbers.uniform(-1, 1, (3, 4, 20)).astype(np.float32)
+    one = np.ones(20, np.float32)
+    noise = numbers.normal(0, 0.1, (4, 15, 20)).astype(np.float32)
+    loops = [
+        None,
+        LoopTerms(0.6, 0.2 * one, 0.7 * one, noise, 0.0, 1.0),
+        LoopTerms(np.inf, 0 * one, one, noise, 0.01, 0.9),
+    ]
+    found, last = run_members(prepare_members(members), torch.from_numpy(u), torch.from_numpy(states), loops)
+    for k, weights in enumerate(members):
+        state = states[k].copy()
+        expected = run(prepare(weights), u[k if own_inputs else 0], state, loop=loops[k])
+        np.testing.assert_allclose(found[k].numpy(), expected, rtol=0, atol=2e-6)
+        np.testing.assert_array_equal(last[k], found[k, :, -1])
 
 
 @pytest.mark.parametrize("storage", STORAGE)

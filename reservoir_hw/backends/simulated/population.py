@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.backends.simulated.reservoir import SimulatedReservoir, have_numba
+from reservoir_hw.backends.simulated.engine_choice import have_numba
+from reservoir_hw.backends.simulated.reservoir import SimulatedReservoir
 from reservoir_hw.core import arrays
 from reservoir_hw.core.arrays import Array
 from reservoir_hw.core.errors import ConfigurationError, ShapeError

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 from pydantic import Field, NonNegativeInt
 
-from reservoir_hw.backends.simulated.engines import Engine
+from reservoir_hw.backends.simulated.engines import Engine, JointLoop
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities, NonidealitiesField
 from reservoir_hw.backends.simulated.nonidealities.noise import DrawnNonidealities
 from reservoir_hw.core import arrays
@@ -87,6 +87,22 @@ class SimulatedReservoir(Reservoir):
         self._nonidealities = nonidealities
         self._drawn = None if nonidealities.ideal else DrawnNonidealities(nonidealities, spec.nodes, spec.numpy_dtype)
         super().__init__(self._declared(spec), out_of_range=out_of_range)
+
+    @property
+    def engine(self) -> Engine:
+        """What computes it; another one after an upload."""
+        return self._engine
+
+    @property
+    def is_ideal(self) -> bool:
+        """Whether it follows its equations without any of the non-idealities."""
+        return self._drawn is None
+
+    @classmethod
+    def joint_loop(cls, members: Sequence[Any]) -> JointLoop | None:
+        """A loop of one launch for the tensors of several devices, where their engines have one."""
+        del members
+        return None
 
     def _declared(self, spec: ReservoirSpec) -> ReservoirSpec:
         """The spec of the ideal device, less what its non-idealities take."""

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from reservoir_hw.backends.simulated.population import on_threads
+from reservoir_hw.backends.simulated.population import Population, on_threads
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
@@ -26,7 +26,7 @@ from reservoir_hw.experiment.run.states_speed import states_demand
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, Took, Trainer, device_records
 from reservoir_hw.experiment.states.changes import in_words
 from reservoir_hw.experiment.states.closed_loop import forecast
-from reservoir_hw.experiment.states.drive import OnSteps, Together, driven
+from reservoir_hw.experiment.states.drive import OnSteps, driven
 from reservoir_hw.experiment.states.harvest import (
     about_calibration,
     about_changes,
@@ -227,7 +227,7 @@ def _find_together(run: PointRun, add: OnSteps) -> None:
         with run.on(reservoirs):
             run.say(f"training and testing{beside}")
             bursts, repetitions = _paced(run, reservoirs[0]), run.point.config.training.repetitions
-            states = driven(Together(reservoirs), bursts, add, repetitions=repetitions)
+            states = driven(Population(reservoirs), bursts, add, repetitions=repetitions)
             found = trained_together(drives, run.task, states, watches)
         share = run.took().share_of(len(drives))
         for drive, one, reservoir, watch in zip(drives, found, reservoirs, watches, strict=True):

@@ -7,11 +7,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from reservoir_hw.backends.simulated.population import run_population
-from reservoir_hw.backends.simulated.reservoir import SimulatedReservoir
+from reservoir_hw.backends.simulated.population import Population
 from reservoir_hw.core.errors import NotSupported
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import Region
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk
 from reservoir_hw.readout import Chunk
@@ -21,30 +19,8 @@ from reservoir_hw.tasks.task import Split, Task
 OnSteps: TypeAlias = Callable[[int], None]
 
 
-class Together:
-    """Open simulations of one shape that are driven as one; their states are (members, batch, time, nodes)."""
-
-    def __init__(self, members: Sequence[SimulatedReservoir]) -> None:
-        self._members = members
-
-    @property
-    def spec(self) -> ReservoirSpec:
-        """That of the first."""
-        return self._members[0].spec
-
-    def reset(self, batch: int) -> None:
-        """Bring each to rest, for `batch` sequences."""
-        for member in self._members:
-            member.reset(batch)
-
-    def stream(self, chunks: Iterator[np.ndarray]) -> Iterator[Any]:
-        """The states of all for each chunk (batch, time, inputs)."""
-        for chunk in chunks:
-            yield run_population(self._members, chunk)
-
-
 def driven(
-    reservoir: Reservoir | Together, bursts: Sequence[Burst], on_steps: OnSteps, *, repetitions: int = 1
+    reservoir: Reservoir | Population, bursts: Sequence[Burst], on_steps: OnSteps, *, repetitions: int = 1
 ) -> Iterator[tuple[DriveChunk, np.ndarray]]:
     """Every chunk with its states, (batch, time, nodes) of one reservoir, as they come.
 
@@ -73,10 +49,10 @@ def mean_of(total: np.ndarray, repetitions: int, dtype: str) -> np.ndarray:
     return (total / repetitions).astype(dtype)
 
 
-def states_of(reservoir: Reservoir | Together, chunks: Sequence[DriveChunk]) -> Iterator[Any]:
+def states_of(reservoir: Reservoir | Population, chunks: Sequence[DriveChunk]) -> Iterator[Any]:
     """The states of consecutive chunks, the reservoir being where the first one starts."""
     inputs = [chunk.inputs for chunk in chunks]
-    if isinstance(reservoir, Together):
+    if isinstance(reservoir, Population):
         yield from reservoir.stream(iter(inputs))
         return
     try:

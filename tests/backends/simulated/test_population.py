@@ -7,12 +7,13 @@ import pytest
 
 pytest.importorskip("numba")
 
+from reservoir_hw.backends.simulated import reservoir
 from reservoir_hw.backends.simulated.delay_loop.delay_loop import DelayLoopConfig
 from reservoir_hw.backends.simulated.esn.esn import EsnConfig
 from reservoir_hw.backends.simulated.gated.gated_esn import GatedEsnConfig
 from reservoir_hw.backends.simulated.kernels import threads
-from reservoir_hw.backends.simulated.population import on_threads, run_population
-from reservoir_hw.core.errors import ConfigurationError, DeviceFault, NotOpen, ShapeError
+from reservoir_hw.backends.simulated.population import Population, on_threads, run_population
+from reservoir_hw.core.errors import ConfigurationError, DeviceFault, InputRangeError, NotOpen, ShapeError, StateLost
 
 NOISE = {"loop": {"noise": 0.01, "drift": 0.01}, "readout": {"noise": 0.01, "lost_samples": 0.02, "bits": 6}}
 
@@ -101,6 +102,101 @@ def test_torch_members():
     # Tensors are taken by members that compute in numpy, too.
     compiled = run_population(opened(esn()), u.detach())
     torch.testing.assert_close(compiled, states.detach(), rtol=0, atol=2e-6)
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """How many steps each launch of batched products in torch has computed."""
+    torch_loop = pytest.importorskip("reservoir_hw.backends.simulated.esn.torch_loop")
+    run, seen = torch_loop.run_members, []
+
+    def counted(weights, u, *arguments, **more):
+        seen.append(u.shape[2])
+        return run(weights, u, *arguments, **more)
+
+    monkeypatch.setattr(torch_loop, "run_members", counted)
+    return seen
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["the same inputs", "inputs of their own"])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"nonidealities": NOISE}, {"leak_rate": 0.5, "dtype": "float64"}],
+    ids=["ideal", "noise", "float64"],
+)
+def test_tensors_take_one_launch(settings, own, launches, monkeypatch):
+    # Noise is drawn, and so the engine asked, in pieces of 5 steps.
+    monkeypatch.setattr(reservoir, "_CHUNK", 5 * 3 * 30)
+    config = esn(engine="torch", **settings)
+    together, alone = Population(opened(config)), opened(config)
+    together.reset(3)
+    for one in alone:
+        one.reset(3)
+    for steps in (12, 3):
+        u = drive(*([4] if own else []), 3, steps, 2)
+        states = together.run(u)
+        for number, one in enumerate(alone):
+            expected = one.run(u[number] if own else u)
+            if "nonidealities" in settings:
+                # An ADC of 6 bits may round what differs by rounding to the next level.
+                assert np.isclose(states[number], expected, rtol=0, atol=1e-5).mean() > 0.99
+            else:
+                np.testing.assert_allclose(states[number], expected, rtol=0, atol=2e-6)
+    assert launches == ([5, 5, 2, 3] if "nonidealities" in settings else [12, 3])
+
+
+def test_a_launch_goes_on_without_members_that_fail(launches):
+    members, alone = opened(esn(engine="torch"), 3), opened(esn(engine="torch"), 3)
+    u = drive(3, 1, 5, 2)
+    bad = u.copy()
+    bad[1, 0, 3] = np.nan
+    population = Population(members)
+    with pytest.raises(InputRangeError, match="not a number"):
+        population.run(bad)
+    assert [one.steps_driven for one in members] == [5, 0, 5]
+    states = population.run(u)
+    for number in (0, 2):
+        alone[number].run(u[number])
+    for number, one in enumerate(alone):
+        np.testing.assert_allclose(states[number], one.run(u[number]), rtol=0, atol=2e-6)
+    assert launches == [5, 5]
+
+
+def test_a_launch_of_members_that_diverge(launches):
+    linear = esn(activation="identity", engine="torch")
+    members = [linear(0), esn(activation="identity", engine="torch", spectral_radius=1e30)(1), linear(2)]
+    members = [one.build().open() for one in members]
+    with pytest.raises(DeviceFault, match="not finite"):
+        run_population(members, drive(1, 20, 2))
+    with pytest.raises(StateLost, match="call reset"):
+        run_population(members, drive(1, 20, 2))
+    assert [one.steps_driven for one in members] == [40, 0, 40]
+
+
+def test_members_without_a_common_launch_take_turns(launches):
+    for configs in (
+        [esn(engine="torch")(0), esn(engine="torch", nonidealities=NOISE)(1)],
+        [esn(engine="torch")(0), esn(engine="torch", activation="relu")(1)],
+        [esn(engine="torch", nodes=200, connections_per_node=3)(seed) for seed in range(2)],
+        [gated(engine="torch")(seed) for seed in range(2)],
+    ):
+        u = drive(1, 6, 2)
+        states = run_population([config.build().open() for config in configs], u)
+        for number, config in enumerate(configs):
+            np.testing.assert_array_equal(states[number], config.build().open().run(u))
+    assert not launches
+
+
+def test_new_weights_are_taken(launches):
+    members = opened(esn(engine="torch"), 2)
+    population = Population(members)
+    u = drive(1, 6, 2)
+    population.run(u)
+    other = esn()(9).build().weights
+    members[1].upload({"W": other.recurrent(), "W_in": other.W_in})
+    population.reset()
+    np.testing.assert_allclose(population.run(u)[1], esn()(9).build().open().run(u)[0][None], rtol=0, atol=2e-6)
+    assert len(launches) == 2
 
 
 def test_members_that_do_not_fit_are_refused_before_anything_is_driven():

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -65,6 +65,16 @@ class Population:
         """That of the first member."""
         return self._members[0].spec
 
+    @property
+    def native(self) -> Literal["numpy", "torch"]:
+        """The library of the members, as `Reservoir.native`."""
+        return self._members[0].native
+
+    @property
+    def device(self) -> str:
+        """That of the members."""
+        return self._members[0].device
+
     def reset(self, batch: int = 1) -> None:
         """Bring every member to rest, for `batch` sequences."""
         for member in self._members:
@@ -88,9 +98,9 @@ class Population:
         shape = (len(members), *u.shape[-3:-1], self.spec.nodes)
         if out is not None and tuple(out.shape) != shape:
             raise ShapeError(f"out must be {shape} (members, batch, time, nodes), not {tuple(out.shape)}")
-        in_torch = members[0].native == "torch"
+        in_torch = self.native == "torch"
         # One copy of inputs and states on their way to a GPU and back.
-        given: Any = arrays.to_tensor(u, self.spec.numpy_dtype, members[0].device, "inputs") if in_torch else u
+        given: Any = arrays.to_tensor(u, self.spec.numpy_dtype, self.device, "inputs") if in_torch else u
         states: Any = None if in_torch else out
         if not in_torch and out is None:
             states = np.empty(shape, self.spec.numpy_dtype)

@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt
 
 from reservoir_hw.backends.simulated.engines import Engine, JointLoop
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities, NonidealitiesField
-from reservoir_hw.backends.simulated.nonidealities.noise import DrawnNonidealities
+from reservoir_hw.backends.simulated.nonidealities.noise import DrawnNonidealities, Numbers, NumpyNumbers
 from reservoir_hw.core import arrays
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import OutOfRange, Reservoir
@@ -85,7 +85,9 @@ class SimulatedReservoir(Reservoir):
     ) -> None:
         self._engine = engine
         self._nonidealities = nonidealities
-        self._drawn = None if nonidealities.ideal else DrawnNonidealities(nonidealities, spec.nodes, spec.numpy_dtype)
+        self._drawn = None
+        if not nonidealities.ideal:
+            self._drawn = DrawnNonidealities(nonidealities, spec.nodes, self._numbers(spec.numpy_dtype))
         super().__init__(self._declared(spec), out_of_range=out_of_range)
 
     @property
@@ -103,6 +105,14 @@ class SimulatedReservoir(Reservoir):
         """A loop of one launch for the tensors of several devices, where their engines have one."""
         del members
         return None
+
+    def _numbers(self, dtype: np.dtype[Any]) -> Numbers:
+        """Where the engine computes, and in what."""
+        if self.native == "numpy":
+            return NumpyNumbers(dtype)
+        from reservoir_hw.backends.simulated.nonidealities.torch_noise import TorchNumbers
+
+        return TorchNumbers(dtype, self.device)
 
     def _declared(self, spec: ReservoirSpec) -> ReservoirSpec:
         """The spec of the ideal device, less what its non-idealities take."""

@@ -167,7 +167,8 @@ class InOnePass(Trainer):
                         )
                     states = _stored(run, store)
                 else:
-                    states = driven(reservoir, bursts, run.add, repetitions=point.config.training.repetitions)
+                    repetitions = point.config.training.repetitions
+                    states = driven(reservoir, bursts, run.add, repetitions=repetitions, native=True)
                 watch = StateWatch(reservoir.spec)
                 found = trained(drive, task, watch.passing(states))
                 if task.closed_loop:
@@ -227,7 +228,7 @@ def _find_together(run: PointRun, add: OnSteps) -> None:
         with run.on(reservoirs):
             run.say(f"training and testing{beside}")
             bursts, repetitions = _paced(run, reservoirs[0]), run.point.config.training.repetitions
-            states = driven(Population(reservoirs), bursts, add, repetitions=repetitions)
+            states = driven(Population(reservoirs), bursts, add, repetitions=repetitions, native=True)
             found = trained_together(drives, run.task, states, watches)
         share = run.took().share_of(len(drives))
         for drive, one, reservoir, watch in zip(drives, found, reservoirs, watches, strict=True):

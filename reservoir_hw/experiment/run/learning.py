@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -16,8 +16,8 @@ from reservoir_hw.experiment.states.watch import StateWatch
 from reservoir_hw.readout.configuration import PrequentialReadout, Readout, StateReadoutConfig
 from reservoir_hw.tasks.task import Evaluation, Task
 
-States: TypeAlias = Iterable[tuple[DriveChunk, np.ndarray]]
-"""The chunks of a plan, each with its states: of one drive (batch, time, nodes)."""
+States: TypeAlias = Iterable[tuple[DriveChunk, Any]]
+"""The chunks of a plan, each with its states, of one drive (batch, time, nodes): an array, or a tensor anywhere."""
 
 
 def trained(points: Sequence[Point], task: Task, states: States) -> list[tuple[Readout, np.ndarray]]:
@@ -39,7 +39,7 @@ def trained_together(
     learners = [[_Learner(point, task) for point in points] for points in drives]
     for chunk, answers in states:
 
-        def take(number: int, chunk: DriveChunk = chunk, answers: np.ndarray = answers) -> None:
+        def take(number: int, chunk: DriveChunk = chunk, answers: Any = answers) -> None:
             watches[number].look(chunk, answers[number])
             for learner in learners[number]:
                 learner.take(chunk, answers[number])
@@ -69,9 +69,9 @@ class _Learner:
         self._point, self._task = point, task
         self._readout, self._outputs = trained or _untrained(point), _no_outputs(task)
         self._left = 0 if trained else len(task.train.inputs)
-        self._waiting: list[tuple[DriveChunk, np.ndarray]] = []
+        self._waiting: list[tuple[DriveChunk, Any]] = []
 
-    def take(self, chunk: DriveChunk, states: np.ndarray) -> None:
+    def take(self, chunk: DriveChunk, states: Any) -> None:
         """Learn from a chunk of the training, or answer one of the test."""
         if chunk.split == "train" and not self._left:
             return
@@ -131,9 +131,7 @@ def _no_outputs(task: Task) -> np.ndarray:
     return np.zeros(task.test.targets.shape, dtype=np.float32)
 
 
-def _test(
-    point: Point, task: Task, readout: Readout, chunk: DriveChunk, states: np.ndarray, outputs: np.ndarray
-) -> None:
+def _test(point: Point, task: Task, readout: Readout, chunk: DriveChunk, states: Any, outputs: np.ndarray) -> None:
     """Put the readout's answers to a test chunk into `outputs` (batch, time, outputs)."""
     if not state_readout(point.config).keeps_learning:
         predict_into(readout, chunk, states, outputs)

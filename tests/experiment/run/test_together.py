@@ -121,6 +121,18 @@ def check_against_single_runs(sections: dict[str, Any], tmp_path: Path, groups: 
     assert told[-1][0] == told[-1][1] == told[0][1]
 
 
+def test_tensors_agree_with_single_runs_within_rounding(tmp_path: Path, groups: list[int]) -> None:
+    pytest.importorskip("torch")
+    reservoir = {"kind": "esn", "nodes": 20, "engine": "torch"}
+    alone, together = (
+        experiment(tmp_path, reservoir=reservoir, vary={"reservoir.seed": [3, 1]}).run(report=False, together=one)
+        for one in (False, True)
+    )
+    assert set(groups) == {2}
+    for row, expected in zip(together.rows, alone.rows, strict=True):
+        assert row.evaluation.metrics == pytest.approx(expected.evaluation.metrics, rel=1e-3)
+
+
 def test_what_is_not_of_one_shape_goes_on_in_turn(tmp_path: Path, groups: list[int]) -> None:
     experiment(tmp_path, vary={"reservoir.nodes": [10, 20], "reservoir.seed": [0, 1]}).run(report=False)
     assert set(groups) == {2}

@@ -27,15 +27,19 @@ class Impairment:
 
     def apply(self, x: Tensor, before: Tensor, step: int) -> Tensor:
         """What becomes of the freshly computed states x (batch, nodes)."""
-        terms = self._terms
-        if terms is None or self.additive is None:
+        if self._terms is None or self.additive is None:
             return x
-        if terms.saturation < np.inf:
-            x = terms.saturation * torch.tanh(x / terms.saturation)
-        x = self._keep * before + self._gain * x + self.additive[:, step]
-        if terms.lsb > 0:
-            x = (torch.floor(x / terms.lsb + 0.5) * terms.lsb).clamp(-terms.limit, terms.limit - terms.lsb)
-        return x
+        return impaired(self._terms, x, before, self._keep, self._gain, self.additive[:, step])
+
+
+def impaired(terms: LoopTerms, x: Tensor, before: Tensor, keep: Tensor, gain: Tensor, additive: Tensor) -> Tensor:
+    """What the terms make of fresh states x; `keep`, `gain` and `additive` are those of these nodes and this step."""
+    if terms.saturation < np.inf:
+        x = terms.saturation * torch.tanh(x / terms.saturation)
+    x = keep * before + gain * x + additive
+    if terms.lsb > 0:
+        x = (torch.floor(x / terms.lsb + 0.5) * terms.lsb).clamp(-terms.limit, terms.limit - terms.lsb)
+    return x
 
 
 def _on_device(array: Any, like: Tensor) -> Tensor:

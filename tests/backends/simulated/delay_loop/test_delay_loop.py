@@ -274,7 +274,7 @@ def test_the_loop_masks_as_the_mask_does_to_the_bit(dtype: str, width: int) -> N
         np.testing.assert_array_equal(states[0], states[1])
     with DelayLoop(mask, Ikeda(), dtype=dtype) as loop:  # pyright: ignore[reportArgumentType]
         bits = np.dtype(f"u{masked.itemsize}")
-        np.testing.assert_array_equal(loop._loop._masked(u, None).view(bits), masked.view(bits))
+        np.testing.assert_array_equal(loop._loop.masked(u, None).view(bits), masked.view(bits))
 
 
 def test_one_hot_inputs_pick_columns_of_the_mask() -> None:
@@ -355,14 +355,12 @@ def test_refused_when_it_is_built_or_meets_its_task() -> None:
         DelayLoop(Mask([[1.0]]), Ikeda(), delay_nodes=0)
 
 
-def test_without_numba_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    package = "reservoir_hw.backends.simulated"
-    for folder, module in (("kernels", "compiled"), ("kernels", "threads"), ("delay_loop", "cpu_loop")):
-        monkeypatch.delitem(sys.modules, f"{package}.{folder}.{module}", raising=False)
-        monkeypatch.delattr(sys.modules[f"{package}.{folder}"], module, raising=False)
+def test_without_numba_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)
-    with pytest.raises(MissingExtra, match=r"numba: pip install 'reservoir-hw\[sim\]'"):
-        delay_loop()
+    with pytest.raises(MissingExtra, match=r"numba, which is not installed: pip install 'reservoir-hw\[sim\]'"):
+        delay_loop(engine="numba")
+    with delay_loop() as loop:
+        assert loop.provenance()["engine"] == "torch"
 
 
 # ---- what the loops are worth --------------------------------------------------------------------------------------

@@ -136,7 +136,7 @@ class Experiment:
             # Data sets of one kind may differ in length.
             times = sum(cost.progress_steps for *_, cost in group) / cost.progress_steps if cost.progress_steps else 1
             seconds, more = seconds + times * demand.processor_s, max(more, demand.more_bytes)
-        return replace(estimate(costs), processor_s=seconds, memory_bytes=peak_bytes() + more)
+        return replace(estimate(costs), processor_s=seconds, memory_bytes=peak_bytes() + more + _more_at_once(points))
 
     def run(
         self,
@@ -425,6 +425,16 @@ def _beside(points: Sequence[tuple[Point, Task]], sharing: Mapping[int, list[Poi
             found[id(point)] = group
         groups[shape] = group, held + needed
     return found
+
+
+def _more_at_once(points: Sequence[tuple[Point, Task]]) -> int:
+    """Bytes that the largest group of drives takes beyond one of them."""
+    tasks = {id(point): task for point, task in points}
+    sizes = (
+        sum(_trainer(drive[0]).bytes_at_once(drive, tasks[id(drive[0])]) for drive in group)
+        for group in _beside(points, _together(points)).values()
+    )
+    return max(sizes, default=0)
 
 
 def _costs(points: Sequence[tuple[Point, Task]], *, harvest: bool = False) -> list[tuple[Point, Cost]]:

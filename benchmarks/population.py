@@ -8,7 +8,8 @@ turn. All take turns in every round, and every second round in reverse order; a 
 within the rounds. States and scores must be equal to the bit.
 
 "Machine" is the ratio that the machine allowed meanwhile: as many steps, as one long run for each thread. Cores that
-others use, or that a virtual machine has in name only, show there.
+others use, or that a virtual machine has in name only, show there. "Processor" is the ratio of the processor times:
+what is missing to 1 is what driving together takes beyond the same steps in turn.
 """
 
 from __future__ import annotations
@@ -37,13 +38,14 @@ SIZES = (10, 30, 100)
 
 @dataclass(frozen=True)
 class Row:
-    """Median seconds of both ways, medians of their ratio and of the machine's, and whether they found the same."""
+    """Median seconds of both ways, medians of ratios: theirs, the machine's, and that of their processor times."""
 
     case: str
     in_turn: float
     together: float
     ratio: float
     machine: float
+    processor: float
     rounds: list[float]
     equal: bool
 
@@ -110,25 +112,26 @@ def experiment_case(nodes: int, rounds: int) -> Row:
 def measured(
     in_turn: Callable[[], None], together: Callable[[], None], machine: Callable[[], None] | None, rounds: int
 ) -> list[list[float]]:
-    """Seconds of each way in each round."""
+    """In each round the seconds of each way, then the processor seconds of the first two."""
     ways = [(0, in_turn), (1, together), *([] if machine is None else [(2, machine)])]
     found = []
     for number in range(rounds):
-        seconds = [0.0] * len(ways)
+        seconds, processor = [0.0] * len(ways), [0.0] * len(ways)
         for place, work in ways if number % 2 == 0 else reversed(ways):
-            began = time.perf_counter()
+            began, processor_began = time.perf_counter(), time.process_time()
             work()
             seconds[place] = time.perf_counter() - began
-        found.append(seconds)
+            processor[place] = time.process_time() - processor_began
+        found.append([*seconds, *processor[:2]])
     return found
 
 
 def row(case: str, seconds: list[list[float]], *, equal: bool) -> Row:
     """The figures of a case."""
-    in_turn, together, *machine = zip(*seconds, strict=True)
+    in_turn, together, *machine, first, second = zip(*seconds, strict=True)
 
-    def ratios(others: Sequence[float]) -> list[float]:
-        return [one / other for one, other in zip(in_turn, others, strict=True)]
+    def ratios(others: Sequence[float], of: Sequence[float] = in_turn) -> list[float]:
+        return [one / other for one, other in zip(of, others, strict=True)]
 
     return Row(
         case,
@@ -136,6 +139,7 @@ def row(case: str, seconds: list[list[float]], *, equal: bool) -> Row:
         statistics.median(together),
         statistics.median(ratios(together)),
         statistics.median(ratios(machine[0])) if machine else math.nan,
+        statistics.median(ratios(second, first)),
         [round(ratio, 3) for ratio in ratios(together)],
         equal,
     )
@@ -145,7 +149,7 @@ def _line(row: Row) -> str:
     spread, machine = f"{min(row.rounds):.2f} to {max(row.rounds):.2f}", "" if math.isnan(row.machine) else row.machine
     return (
         f"{row.case:<20}{1e3 * row.in_turn:>10.1f}{1e3 * row.together:>12.1f}{row.ratio:>8.2f}{spread:>16}"
-        f"{machine:>10.3}   {'yes' if row.equal else 'NO'}"
+        f"{machine:>10.3}{row.processor:>11.2f}   {'yes' if row.equal else 'NO'}"
     )
 
 
@@ -157,7 +161,9 @@ def main() -> int:
     arguments = parser.parse_args()
     steps, rounds, runs = (500, 7, 2) if arguments.quick else (2000, 31, 7)
     print(f"{MEMBERS} networks, {available_threads()} threads; times in ms")
-    print(f"{'case':<20}{'in turn':>10}{'together':>12}{'ratio':>8}{'rounds':>16}{'machine':>10}   equal")
+    print(
+        f"{'case':<20}{'in turn':>10}{'together':>12}{'ratio':>8}{'rounds':>16}{'machine':>10}{'processor':>11}   equal"
+    )
     rows = []
     for nodes in SIZES:
         rows.append(states_case(nodes, steps, rounds))

@@ -73,6 +73,7 @@ def test_links_are_those_of_the_networks(table: Any, quick: bool) -> None:
     for case in table.cases(quick):
         if case.config["kind"] == "esn" and case.nodes <= 1000:
             with open_reservoir(case.config) as reservoir:
-                W: Any = reservoir.weights.recurrent()
+                network: Any = reservoir
+                W = network.weights.recurrent()
                 assert isinstance(W, np.ndarray) == (case.link_bytes == 4)
                 assert case.links == (W.size if case.link_bytes == 4 else W.nnz)

@@ -42,6 +42,9 @@ class SerialConfig(ReservoirConfig):
     chunk_steps: Annotated[PositiveInt | None, NO_INFLUENCE_ON_STATES] = Field(
         default=None, description="time steps in a frame; by default as many as the board takes"
     )
+    memory_steps: PositiveInt | None = Field(
+        default=None, description="after so many steps the board has forgotten an input; by default what it declares"
+    )
     reset: ResetPolicy | None = Field(default=None, description="in addition to the reset of the board itself")
 
     @field_validator("port")
@@ -115,7 +118,7 @@ class SerialReservoir(Reservoir):
                 input_range=_range_of(board),
                 max_batch=1,
                 continuity=board.continuity,
-                memory_steps=board.memory_steps,
+                memory_steps=self._config.memory_steps or board.memory_steps,
                 step_period_s=board.step_period_s,
                 reset_time_s=board.reset_time_s,
                 deterministic=board.deterministic,

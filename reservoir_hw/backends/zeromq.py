@@ -77,6 +77,9 @@ class ZmqConfig(ReservoirConfig):
     security: Annotated[SecurityConfig | None, NO_INFLUENCE_ON_STATES] = Field(
         default=None, description="keys, where the device asks for them"
     )
+    memory_steps: PositiveInt | None = Field(
+        default=None, description="after so many steps the device has forgotten an input; by default what it declares"
+    )
     reset: ResetPolicy | None = Field(default=None, description="in addition to the reset of the device itself")
 
     @property
@@ -191,6 +194,8 @@ class ZmqReservoir(Reservoir):
             known["identity"] = {name: _shown(value) for name, value in identity.items()}
         # The gradient of a simulation does not cross the wire.
         known["differentiable"] = False
+        if self._config.memory_steps is not None:
+            known["memory_steps"] = self._config.memory_steps
         try:
             spec = ReservoirSpec.model_validate(known)
         except ValidationError as error:

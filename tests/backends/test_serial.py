@@ -228,6 +228,21 @@ def test_a_lost_frame_keeps_the_frames_before_it() -> None:
         assert np.array_equal(reservoir.run(VALUES), STATES)
 
 
+def test_close_does_not_wake_a_board_in_its_safe_state(tmp_path: Path) -> None:
+    for name in BOARDS:
+        log = tmp_path / f"{name}.jsonl"
+        with BOARDS[name](Sizes(fails_at=100, lease_ms=200), log) as port, opened(port) as reservoir:
+            with pytest.raises(DeviceFault):
+                reservoir.run(VALUES)
+            deadline = time.monotonic() + 5
+            while '"off"' not in log.read_text().partition('"on"')[2]:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+        assert events.count("on") == 1, name
+        assert events[-1] == "off", name
+
+
 def test_states_with_a_fault_that_are_not_its_steps(board: ScriptedBoard) -> None:
     with opened(board.port) as reservoir:
         board.answer_with(Operation.RUN, NAK, nak(13, text="no light", step=2, done=2, states=bytes(7)))
@@ -354,9 +369,14 @@ def test_what_the_file_may_say(board: ScriptedBoard) -> None:
         {"timeout_s": 0},
         {"chunk_steps": 0},
         {"bauds": 1},
+        {"memory_steps": 0},
     ):
         with pytest.raises(ConfigurationError, match=str(next(iter(wrong)))):
             reservoir_config({"kind": "serial", "port": "COM5", **wrong})
+    with pytest.raises(ConfigurationError, match="at 99999999999 baud cannot be opened"):
+        opened(board.port, baud=99999999999)
+    with opened(board.port, memory_steps=7) as reservoir:
+        assert reservoir.spec.memory_steps == 7
     mask = {"kind": "binary", "scaling": 0.2}
     config = reservoir_config({"kind": "serial", "port": board.port, "inputs": 1, "input_mask": mask})
     with open_reservoir(config, inputs=3) as reservoir:

@@ -243,6 +243,11 @@ def test_the_rules_of_each_continuity_hold(same_host: str, declared: dict[str, A
             assert a is b
 
 
+def test_memory_that_a_device_does_not_declare(same_host: str) -> None:
+    with served(Toy(), same_host), connect(same_host, memory_steps=7) as far:
+        assert far.spec.memory_steps == 7
+
+
 def test_sequences_in_turn_are_frozen_over_the_wire(same_host: str) -> None:
     with served(SnapshotToy(max_batch=2), same_host), connect(same_host) as far, Toy() as near:
         far.reset(5)

@@ -244,6 +244,9 @@ class Connection:
                 if isinstance(self._failure, DeviceDisconnected):
                     raise self._failure
                 if self._failure is not None:
+                    # A board in its safe state must not be switched on again to say goodbye to it.
+                    if self._status(0).session != self._session:
+                        return
                     self._attach()
                 self._request(Operation.DETACH)
         except (DeviceDisconnected, DeviceTimeout, ProtocolError) as error:

@@ -48,7 +48,7 @@ class Line:
         self._buffer = bytearray()
         try:
             self._serial = serial.serial_for_url(port, baud, timeout=_LOOK_S, write_timeout=patience_s, exclusive=True)
-        except (ValueError, NotImplementedError) as error:
+        except (ValueError, OverflowError, NotImplementedError) as error:
             raise ConfigurationError(f"{port} at {baud} baud cannot be opened: {error}") from error
         except OSError as error:
             raise _not_opened(port, error) from error

@@ -21,8 +21,8 @@ _ROLES: list[tuple[str, type[GeneratorConfig] | type[DigitizerConfig], str, str]
     ("generator", GeneratorConfig, "outputs", "{1: {range_v: [-1, 1], load_ohm: 50}}"),
     ("digitizer", DigitizerConfig, "inputs", "{1: {range_v: [-1, 1]}}"),
 ]
-# /dev/ttyACM0, COM5, socket://host:port: ports of pyserial.
-_PORT = re.compile(r"[./]|COM\d+$|(socket|rfc2217)://")
+# /dev/ttyACM0, COM5, socket://host:port, and whatever other URLs pyserial knows.
+_PORT = re.compile(r"[./]|COM\d+$|socket://.+:\d+$|(?!(?:tcp|ipc|unix|socket)://)\w+://")
 _AUXILIARY = """\
 aux:
   NAME:

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from reservoir_hw.backends.simulated.memory import free_bytes
 from reservoir_hw.backends.simulated.population import Population, on_threads
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
 from reservoir_hw.core.errors import ConfigurationError
@@ -19,6 +20,7 @@ from reservoir_hw.core.reservoir_config import build_reservoir
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
+from reservoir_hw.experiment.run.device_memory import device_memory, fitting_steps
 from reservoir_hw.experiment.run.folder import write_array
 from reservoir_hw.experiment.run.learning import state_readout, trained, trained_together
 from reservoir_hw.experiment.run.speed import Demand
@@ -123,7 +125,11 @@ class InOnePass(Trainer):
         nodes = getattr(reservoir, "nodes", None)
         written = sum(chunk.steps for chunk in chunks if chunk.place is not None) if harvest else steps
         width = 8 if getattr(reservoir, "dtype", "float32") == "float64" else 4
-        return Cost(steps, needed, None if nodes is None else written * nodes * width, len(chunks), bursts=bursts)
+        on_device = None
+        if isinstance(reservoir, SimulatedConfig) and getattr(reservoir, "device", "cpu") != "cpu":
+            on_device = device_memory(reservoir.for_inputs(task.inputs), plan, task.outputs)
+        state_bytes = None if nodes is None else written * nodes * width
+        return Cost(steps, needed, state_bytes, len(chunks), bursts=bursts, on_device=on_device)
 
     def demand(self, point: Point, task: Task, cost: Cost, for_s: float) -> Demand | None:
         """From some chunks."""
@@ -240,6 +246,16 @@ def _paced(run: PointRun, reservoir: Reservoir) -> list[Burst]:
     """The plan, with chunks that follow the pace of the device."""
     whole = plan_of(run.point, run.task, max_batch=reservoir.spec.max_batch)
     steps = chunk_steps(reservoir, whole, run.point.config.run.chunk_steps)
+    config, device = run.point.config.reservoir, reservoir.device
+    if isinstance(config, SimulatedConfig) and device != "cpu":
+        need = config.for_inputs(run.task.inputs).drive_memory()
+        columns = need.nodes + need.inputs + run.task.outputs
+        # Sequences of different lengths are driven whole, and `chunk_steps` counts the steps of all of them.
+        batch = max(burst.batch for burst in whole) if run.task.train.lengths is None else 1
+        fitting = fitting_steps(need, batch, steps, free_bytes(device), columns, device)
+        if fitting < steps:
+            log.info("chunks of %d steps instead of %d: more do not fit into the memory of %s", fitting, steps, device)
+        steps = fitting
     return plan_of(run.point, run.task, chunk_steps=steps, max_batch=reservoir.spec.max_batch)
 
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
+from reservoir_hw.experiment.run.device_memory import DeviceMemory
 from reservoir_hw.experiment.run.processes import Processes
 from reservoir_hw.experiment.run.result import Result, Source
 from reservoir_hw.experiment.run.speed import Demand
@@ -193,7 +194,8 @@ class Cost:
     `device_steps` are time steps of all sequences over all layers, in `chunks` where they are driven so.
     `state_bytes` are None where the number of nodes is not known. `training_steps` are updates of the weights, `bursts`
     those of instruments. `stored` says that the states are those of a harvest. `progress_steps` are what the progress
-    of a run counts: device steps, or the tokens that a model reads.
+    of a run counts: device steps, or the tokens that a model reads. `on_device` is the memory of a simulation on a
+    GPU whose states a readout learns from.
     """
 
     device_steps: int
@@ -203,6 +205,7 @@ class Cost:
     training_steps: int = 0
     bursts: int = 0
     stored: bool = False
+    on_device: DeviceMemory | None = None
 
 
 class Trainer(ABC):

@@ -14,7 +14,7 @@ import importlib.util
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -310,19 +310,24 @@ def as_markdown(errors: dict[str, dict[str, float]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def report(
+    text: str | None,
+    checks: Callable[[], dict[str, dict[str, float]]],
+    faults: Callable[[], dict[str, str | None]],
+) -> None:
+    """The command line of this script, and of those like it."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", action="store_true", help="plant faults instead of checking")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     if arguments.faults:
-        caught = every_fault()
+        caught = faults()
         lines = [f"{name}: {'NOT SEEN' if check is None else f'seen by {check}'}" for name, check in caught.items()]
         print(json.dumps(caught) if arguments.json else "\n".join(lines))
         return
-    errors = every_check()
+    errors = checks()
     print(json.dumps(errors) if arguments.json else as_markdown(errors))
 
 
 if __name__ == "__main__":
-    main()
+    report(__doc__, every_check, every_fault)

@@ -154,7 +154,7 @@ def test_changed_answers(session: Connection, frames: int, capsys: pytest.Captur
     with capsys.disabled():
         print(f"\n{frames} changed answers: {count}, {seconds:.1f} s", end="")  # noqa: T201
     assert count["wrong"] == 0
-    # One in 65,536 frames of garbage passes a CRC of 16 bits.
-    assert count["wrong garbage"] <= 5 * frames / 65536 + 3
+    # One in 65,536 frames of garbage passes a CRC of 16 bits, and few of those are right in all other fields.
+    assert count["wrong garbage"] <= frames / 500_000
     assert count["refused"] > 0.5 * frames
     assert count["right"] > 0.05 * frames

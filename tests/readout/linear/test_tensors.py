@@ -20,7 +20,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 @pytest.fixture(scope="module")
-def narma() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def narma() -> tuple[Any, np.ndarray, np.ndarray]:
     """States (1, 6000, 100) of a network that is driven with NARMA10, its targets and its inputs."""
     task = NarmaConfig(kind="narma", train_steps=6000, test_steps=20).build()
     weights: EsnWeights = draw_weights(100, 1, seed=0, spectral_radius=0.9, input_scaling=0.5, bias_scaling=0.1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton  # pyright: ignore[reportMissingImports]
@@ -18,8 +19,9 @@ from torch import Tensor
 from reservoir_hw.backends.simulated.delay_loop import physics
 from reservoir_hw.backends.simulated.delay_loop.physics import Equation
 from reservoir_hw.backends.simulated.delay_loop.torch_loop import is_coupled, is_linear
+from reservoir_hw.backends.simulated.kernels.impairment import stack_terms
 from reservoir_hw.backends.simulated.kernels.triton_functions import impaired
-from reservoir_hw.backends.simulated.kernels.triton_launch import power_of_2, stack_terms
+from reservoir_hw.backends.simulated.kernels.triton_launch import power_of_2
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 
 # Nodes that are computed together at most: four for each thread of eight warps.
@@ -38,19 +40,25 @@ class StackedEquations:
     numbers: Tensor
     """(members, 6): those of `Equation`."""
 
-    @property
-    def exponent(self) -> int:
-        """The exponent, if it is the same small whole number in all equations; else 0."""
-        found = {equation.exponent for equation in self.members}
-        (exponent,) = found if len(found) == 1 else (0.0,)
-        return int(exponent) if exponent == int(exponent) <= 64 else 0
-
 
 @torch.inference_mode(False)
 def prepare(members: Sequence[Equation], device: torch.device | str = "cuda") -> StackedEquations:
     """The equations of a population, of one nonlinearity, on a device; a single loop is a population of one."""
     numbers = torch.tensor([equation.numbers for equation in members], dtype=torch.float32, device=device)
     return StackedEquations(tuple(members), numbers)
+
+
+def whole_exponent(members: Sequence[Equation]) -> int:
+    """The exponent, if it is the same small whole number in all equations; else 0."""
+    found = {equation.exponent for equation in members}
+    (exponent,) = found if len(found) == 1 else (0.0,)
+    return int(exponent) if exponent == int(exponent) <= 64 else 0
+
+
+def warps_of(width: int, coupling: tl.constexpr) -> int:
+    """Warps of a program that computes so many nodes together: four nodes for a thread."""
+    # In turn all warps would compute the same node.
+    return 1 if coupling == _IN_TURN else max(1, power_of_2(width) // 128)
 
 
 def run(equations: StackedEquations, drive: Tensor, history: Tensor, loop: LoopTerms | None = None) -> None:
@@ -76,16 +84,14 @@ def run_members(
     if any(is_coupled(equation, own) for equation, own in zip(equations.members, given, strict=True)):
         coupling = _SCAN if all(own is None or is_linear(own) for own in given) else _IN_TURN
     width = min(delay, nodes, _LONGEST)
-    block = power_of_2(width)
-    # In turn all threads would compute the same node.
-    warps = 1 if coupling == _IN_TURN else max(1, block // 128)
     fresh = drives.new_empty((members, batch, width)) if coupling == _IN_TURN else drives
+    kernel: Any = _run
     with torch.cuda.device_of(drives):
-        _run[batch, members](
+        kernel[batch, members](
             equations.numbers, histories, drives, fresh, *(terms or 4 * (equations.numbers,)),
             nodes, delay, width, batch, steps,
-            BLOCK=block, CODE=equations.members[0].code, EXPONENT=equations.exponent, COUPLING=coupling,
-            IMPAIRED=terms is not None, num_warps=warps, enable_fp_fusion=True,
+            BLOCK=power_of_2(width), CODE=equations.members[0].code, EXPONENT=whole_exponent(equations.members),
+            COUPLING=coupling, IMPAIRED=terms is not None, num_warps=warps_of(width, coupling), enable_fp_fusion=True,
         )  # fmt: skip
 
 

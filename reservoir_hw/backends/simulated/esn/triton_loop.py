@@ -84,7 +84,7 @@ def _resident(
     s = tl.load(vectors + (2 * member * batch + sequence) * nodes + rows, mask=inside, other=0.0)
     u += member * u_stride + sequence * steps * inputs
     behind = (member * batch + sequence) * steps * nodes
-    for t in range(steps):
+    for t in range(steps.to(tl.int64)):
         now = tl.load(u + t * inputs + channels, mask=given, other=0.0)
         x = b + tl.sum(w_in * now[None, :], axis=1)
         x = activate(x + tl.sum(w.to(tl.float32) * s[None, :], axis=1), ACTIVATION)
@@ -113,7 +113,8 @@ def _streamed(
     valid = sequences < batch
     first = member * nodes
     u += member * u_stride
-    for t in range(steps):
+    length = steps.to(tl.int64) * inputs
+    for t in range(steps.to(tl.int64)):
         before = vectors + (2 * member + t % 2) * batch * nodes
         behind = vectors + (2 * member + 1 - t % 2) * batch * nodes
         for begin in range(0, nodes, ROWS):
@@ -122,7 +123,7 @@ def _streamed(
             both = valid[:, None] & inside[None, :]
             x = tl.zeros((TILE, ROWS), tl.float32) + tl.load(bias + first + rows, mask=inside, other=0.0)[None, :]
             x = add_dense(
-                x, W_in + first * inputs, inputs, rows, inside, u + t * inputs, steps * inputs, sequences, valid,
+                x, W_in + first * inputs, inputs, rows, inside, u + t * inputs, length, sequences, valid,
                 TILE, 16, PRECISION,
             )  # fmt: skip
             if SPARSE:

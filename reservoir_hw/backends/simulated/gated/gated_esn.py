@@ -22,6 +22,7 @@ from reservoir_hw.networks.random_matrices import Distribution, Matrix
 
 if TYPE_CHECKING:
     from reservoir_hw.networks.gated_weights import GatedWeights
+    from reservoir_hw.networks.weights import EsnWeights
 
 # Gate activations that are computed at once.
 _CHUNK = 1 << 20
@@ -59,6 +60,7 @@ class GatedEsnConfig(NetworkConfig):
     engine: EngineName | None = Field(default=None, description=ENGINE_HELP)
     gradients: bool = Field(default=False, description="compute with torch, so that gradients pass through")
 
+    matrices = 3
     input_scalings = ("input_scaling", "reset_input_scaling", "update_input_scaling")
     drawing = (
         "spectral_radius", "reset_spectral_radius", "update_spectral_radius", "connectivity", "connections_per_node",
@@ -94,6 +96,9 @@ class GatedEsnConfig(NetworkConfig):
         from reservoir_hw.networks.gated_weights import GatedWeights
 
         return GatedWeights.load(path)
+
+    def _parts(self, weights: GatedWeights) -> list[EsnWeights]:
+        return list(weights.parts().values())
 
 
 @dataclass(frozen=True)

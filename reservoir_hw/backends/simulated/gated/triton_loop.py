@@ -83,7 +83,7 @@ def _resident(
     s = tl.load(vectors + (3 * member * batch + sequence) * nodes + rows, mask=inside, other=0.0)
     u += member * u_stride + sequence * steps * inputs
     behind = (member * batch + sequence) * steps * nodes
-    for t in range(steps):
+    for t in range(steps.to(tl.int64)):
         now = tl.load(u + t * inputs + channels, mask=given, other=0.0)[None, :]
         r = sigmoid(b_r + tl.sum(in_r * now, axis=1) + tl.sum(w_r * s[None, :], axis=1))
         z = sigmoid(b_z + tl.sum(in_z * now, axis=1) + tl.sum(w_z * s[None, :], axis=1))
@@ -131,8 +131,9 @@ def _streamed(
     member = tl.program_id(1).to(tl.int64)
     valid = sequences < batch
     u += member * u_stride
+    length = steps.to(tl.int64) * inputs
     gated = vectors + (3 * member + 2) * batch * nodes
-    for t in range(steps):
+    for t in range(steps.to(tl.int64)):
         before = vectors + (3 * member + t % 2) * batch * nodes
         behind = vectors + (3 * member + 1 - t % 2) * batch * nodes
         for begin in range(0, nodes, ROWS):
@@ -141,7 +142,7 @@ def _streamed(
             both = valid[:, None] & inside[None, :]
             r = sigmoid(
                 _product(
-                    W, starts, columns, values, W_in, bias, u + t * inputs, steps * inputs, before, 3 * member,
+                    W, starts, columns, values, W_in, bias, u + t * inputs, length, before, 3 * member,
                     rows, inside, nodes, inputs, sequences, valid, TILE, ROWS, COLUMNS, SPARSE, PRECISION,
                 )
             )  # fmt: skip
@@ -155,13 +156,13 @@ def _streamed(
             both = valid[:, None] & inside[None, :]
             z = sigmoid(
                 _product(
-                    W, starts, columns, values, W_in, bias, u + t * inputs, steps * inputs, before, 3 * member + 1,
+                    W, starts, columns, values, W_in, bias, u + t * inputs, length, before, 3 * member + 1,
                     rows, inside, nodes, inputs, sequences, valid, TILE, ROWS, COLUMNS, SPARSE, PRECISION,
                 )
             )  # fmt: skip
             h = rational_tanh(
                 _product(
-                    W, starts, columns, values, W_in, bias, u + t * inputs, steps * inputs, gated, 3 * member + 2,
+                    W, starts, columns, values, W_in, bias, u + t * inputs, length, gated, 3 * member + 2,
                     rows, inside, nodes, inputs, sequences, valid, TILE, ROWS, COLUMNS, SPARSE, PRECISION,
                 )
             )  # fmt: skip

@@ -123,7 +123,7 @@ def form_of(weights: StackedWeights, batch: int) -> Form:
     count = matrices * width * (width + power_of_2(inputs))
     if count <= _RESIDENT_WEIGHTS:
         return Form(True, 1, width, width, min(16, max(1, power_of_2(count) // 1024)))
-    return Form(False, 1, 32, 128, 8)
+    return Form(False, 1, 32, 128 if matrices == 1 else 64, 8)
 
 
 def power_of_2(number: int) -> int:

@@ -97,36 +97,6 @@ def test_chunks_continue_and_an_empty_run_changes_nothing(storage):
     torch.testing.assert_close(last, final)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("storage", STORAGE)
-def test_cuda_agrees_with_the_kernels(storage):
-    weights = small(storage)
-    u = np.random.default_rng(0).uniform(-1, 1, (4, 150, 3)).astype(np.float32)
-    expected = run(prepare(weights), u, np.zeros((4, 60), np.float32))
-    states, _ = torch_run(
-        to_torch(weights, device="cuda"), torch.from_numpy(u).cuda(), torch.zeros(4, 60, device="cuda")
-    )
-    np.testing.assert_allclose(states.cpu().numpy(), expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("loop", [{}, {"noise": 0.01, "saturation": 0.8, "bandwidth": 0.7}])
-def test_cuda_graphs_leave_no_seam_and_meet_the_noise_of_the_cpu(loop):
-    config = {"kind": "esn", "nodes": 60, "inputs": 3, "leak_rate": 0.7, "nonidealities": {"loop": loop}}
-    u = np.random.default_rng(0).uniform(-1, 1, (4, 150, 3)).astype(np.float32)
-    with open_reservoir(config) as cpu, open_reservoir({**config, "device": "cuda"}) as gpu:
-        for reservoir in (cpu, gpu):
-            reservoir.reset(4)
-        start = gpu.snapshot()
-        whole = np.asarray(gpu.run(u))
-        np.testing.assert_allclose(whole, np.asarray(cpu.run(u)), rtol=0, atol=1e-5)
-        gpu.restore(start)
-        chunks = [np.asarray(gpu.run(part)) for part in np.split(u, [1, 70, 149], axis=1)]
-        np.testing.assert_array_equal(np.concatenate(chunks, axis=1), whole)
-
-
 @pytest.mark.parametrize("connectivity", [1.0, 0.05])
 @pytest.mark.parametrize("kind", ["esn", "gated_esn"])
 def test_steps_round_as_a_run_does_for_many_inputs(kind, connectivity):

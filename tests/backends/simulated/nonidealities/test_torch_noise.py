@@ -47,3 +47,14 @@ def test_no_bit_depends_on_the_chunks_or_on_the_other_sequences(size: int) -> No
     alone = [torch_noise.step_noise(1, together[k, None], 0, 400, size, "x") for k in range(3)]
     assert torch.equal(torch.cat(steps, 1), whole)
     assert torch.equal(torch.cat(alone), whole)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_the_numbers_of_a_gpu_are_those_of_the_cpu() -> None:
+    for of, tolerance in (("step_uniform", 0.0), ("step_noise", 1e-6)):
+        drawn = [
+            getattr(torch_noise, of)(2**63 + 5, torch.tensor(SEQUENCES, device=device), 5, 300, 101, "x").cpu()
+            for device in ("cpu", "cuda")
+        ]
+        torch.testing.assert_close(drawn[0], drawn[1], rtol=0, atol=tolerance)

@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from reservoir_hw.backends.simulated.nonidealities.rounding import to_float16
 from reservoir_hw.networks import EsnWeights, draw_weights
 
 try:
-    import jax
+    jax: Any = import_module("jax")
 except ImportError:
     jax = None
 
@@ -267,7 +268,6 @@ def _torch(weights: EsnWeights, u: np.ndarray) -> Callable[[], np.ndarray]:
 
 def _jax(weights: EsnWeights, u: np.ndarray) -> Callable[[], np.ndarray]:
     """A jitted scan with the input products up front; the quicker of s Wᵀ with Wᵀ stored and with W stored."""
-    assert jax is not None
     jax.config.update("jax_platforms", "cpu")
     W = weights.recurrent().astype(np.float32)
     matrices = {"W": jax.numpy.asarray(W), "W transposed": jax.numpy.asarray(np.ascontiguousarray(W.T))}

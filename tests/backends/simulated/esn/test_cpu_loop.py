@@ -16,7 +16,7 @@ from scipy.sparse import csr_array  # noqa: E402
 
 from reservoir_hw.backends.simulated.esn import cpu_loop as kernels  # noqa: E402
 from reservoir_hw.backends.simulated.esn.cpu_loop import prepare, run  # noqa: E402
-from reservoir_hw.backends.simulated.kernels import compiled, dense_batch, llvm_tile  # noqa: E402
+from reservoir_hw.backends.simulated.kernels import compiled, llvm_products, panels  # noqa: E402
 from reservoir_hw.backends.simulated.kernels import threads as kernel_threads  # noqa: E402
 from reservoir_hw.backends.simulated.kernels.threads import share_out  # noqa: E402
 from reservoir_hw.backends.simulated.nonidealities.rounding import to_float16  # noqa: E402
@@ -383,9 +383,9 @@ def test_the_product_in_llvms_words_compiles_and_is_that_of_numpy(stored, dtype)
     panel = rng.normal(size=(37, width)).astype(stored)
     given = panel.view(np.uint16) if stored == "f2" else panel
     quick, plain = np.empty((2, compiled.ROWS, width), dtype)
-    assert dense_batch.multiply_tile is llvm_tile.multiply_tile
-    llvm_tile.multiply_one_tile(vectors, given, quick)
-    dense_batch.plain_tile(vectors, given, plain)
+    assert panels.multiply_tile is llvm_products.multiply_tile
+    llvm_products.multiply_one_tile(vectors, given, quick)
+    panels.plain_tile(vectors, given, plain)
     np.testing.assert_allclose(quick, vectors.astype("f8") @ panel.astype("f8"), rtol=0, atol=2e-5)
     np.testing.assert_array_equal(plain, quick)
 
@@ -420,7 +420,7 @@ def test_states_are_the_same_where_another_numba_refuses_it(tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert "a slower one is used: no such words" in done.stderr
+    assert "slower ones are used: no such words" in done.stderr
     np.testing.assert_array_equal(
         np.load(tmp_path / "states.npy"), run(prepare(weights), u, np.zeros((6, 60), np.float32))
     )

@@ -189,7 +189,7 @@ def _run_dense(
     # For each sequence two state vectors, read and written in turn, followed by the input and the 1 of the bias.
     vectors = np.zeros((batch, 2, padded(panels.shape[1])), prepared.dtype)
     vectors[:, 0, :nodes] = state
-    products = np.empty((batch, len(panels), panels.shape[2]), prepared.dtype)
+    products = np.empty((batch, len(panels) * panels.shape[2]), prepared.dtype)
     keep, gain, *rest = equation
     keep, gain = (np.pad(array, (0, padded(nodes) - nodes)) for array in (keep, gain))
     common = (panels, vectors, products, u, out, keep, gain, *rest, loop)

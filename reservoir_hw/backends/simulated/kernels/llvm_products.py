@@ -61,13 +61,13 @@ def _multiply_tile(typing_context, vectors, panel, products):
 def _multiply_panels(typing_context, vector, panels, products, first, count):
     """products = vector @ panels, for the `count` panels from `first` on, at most `MOST_PANELS`.
 
-    `products` is (panels, width).
+    `products` has as many numbers as all panels are wide.
     """
     del typing_context
 
     def generate(context, builder, signature, arguments):
         left, right, result = _arrays(context, builder, signature, arguments)
-        first, count = arguments[3:]
+        first, count = arguments[-2:]
         after = builder.append_basic_block("after")
         choice = builder.switch(count, after)
         for at_once in range(1, MOST_PANELS + 1):
@@ -78,7 +78,7 @@ def _multiply_panels(typing_context, vector, panels, products, first, count):
             weights = [right.panel_at(place) for place in places]
             (sums,) = _products(builder, [left.at(_INT(0))], weights, right.shape[1], left)
             for place, total in zip(places, sums, strict=True):
-                builder.store(total, result.panel_at(place), align=result.itemsize)
+                builder.store(total, builder.gep(result.panel_at(_INT(0)), [place]), align=result.itemsize)
             builder.branch(after)
         builder.position_at_end(after)
         return context.get_dummy_value()
@@ -87,8 +87,8 @@ def _multiply_panels(typing_context, vector, panels, products, first, count):
 
 
 def _arrays(context: Any, builder: Any, signature: Any, arguments: Any) -> list[_Array]:
-    given = zip(signature.args[:3], arguments[:3], strict=True)
-    return [_Array(context, builder, type_, value) for type_, value in given]
+    given = zip(signature.args, arguments, strict=True)
+    return [_Array(context, builder, type_, value) for type_, value in given if isinstance(type_, types.Array)]
 
 
 def _products(builder: Any, vectors: list[Any], panels: list[Any], columns: Any, left: _Array) -> list[list[Any]]:

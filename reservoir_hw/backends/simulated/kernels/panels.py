@@ -51,9 +51,10 @@ def plain_tile(vectors, panel, products):
 
 @jit(ORDERED)
 def plain_panels(vector, panels, products, first, count):
-    """products[first : first + count] = vector @ those panels, the same sums as those of `multiply_panels`."""
+    """As `multiply_panels`, the same sums."""
+    width = panels.shape[2]
     for panel in range(first, first + count):
-        plain_panel(vector, panels[panel], products[panel])
+        plain_panel(vector, panels[panel], products[panel * width : (panel + 1) * width])
 
 
 @jit(ORDERED)
@@ -80,7 +81,7 @@ def _products() -> tuple[Any, Any]:
         width = TILE_BYTES // 4
         one, panel = np.ones((ROWS, width), np.float32), np.ones((width, width), np.float32)
         multiply_one_tile(one, panel, one.copy())
-        multiply_some_panels(one[0], panel[None], one.copy())
+        multiply_some_panels(one[0], panel[None], one[0].copy())
     # Whatever the inside of another numba raises.
     except Exception as error:
         log.warning("this numba does not compile the quick products of dense networks, slower ones are used: %s", error)
@@ -94,7 +95,7 @@ multiply_tile, multiply_panels = _products()
 
 @jit(ORDERED)
 def multiply(vector, panels, products, first, last, backwards):
-    """products[first:last] = vector @ those panels; `products` is (panels, width).
+    """products = vector @ panels, for the panels first..last.
 
     `backwards` takes the panels from the last on: they are those that a cache still has of the step before.
     """

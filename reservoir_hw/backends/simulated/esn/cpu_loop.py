@@ -77,6 +77,12 @@ class PreparedWeights:
         return panels_of(product.astype(self.storage, copy=False), self.dtype)
 
     @cached_property
+    def padded_leak(self) -> tuple[Array, Array]:
+        """`keep` and `gain` up to the ends of whole vectors, with zeros."""
+        missing = padded(self.nodes) - self.nodes
+        return np.pad(self.keep, (0, missing)), np.pad(self.gain, (0, missing))
+
+    @cached_property
     def csr(self) -> tuple[Array, Array, Array]:
         """The recurrent matrix as `padded_csr` has it."""
         starts, columns, values = padded_csr(self.W)
@@ -190,9 +196,7 @@ def _run_dense(
     vectors = np.zeros((batch, 2, padded(panels.shape[1])), prepared.dtype)
     vectors[:, 0, :nodes] = state
     products = np.empty((batch, len(panels) * panels.shape[2]), prepared.dtype)
-    keep, gain, *rest = equation
-    keep, gain = (np.pad(array, (0, padded(nodes) - nodes)) for array in (keep, gain))
-    common = (panels, vectors, products, u, out, keep, gain, *rest, loop)
+    common = (panels, vectors, products, u, out, *prepared.padded_leak, *equation[2:], loop)
     _run_each(prepared, dense_serial, dense_parallel, dense_sequences, common, batch, steps)
 
 

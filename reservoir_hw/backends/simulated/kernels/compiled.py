@@ -51,12 +51,13 @@ GROUP = 8
 _1, _2, _3, _4, _5, _6, _7, _8 = (np.uint64(n) for n in range(1, 9))
 
 
-def jit(fastmath: frozenset[str], *, parallel: bool = False) -> Callable[[_Kernel], _Kernel]:
+def jit(fastmath: frozenset[str], *, parallel: bool = False, inline: bool = False) -> Callable[[_Kernel], _Kernel]:
     """numba.njit without the interpreter lock, cached where a folder for it can be written to."""
     options: dict[str, Any] = {
         "nogil": True,
         "fastmath": set(fastmath),
         "parallel": parallel,
+        "forceinline": inline,
         "error_model": "numpy",
     }
 

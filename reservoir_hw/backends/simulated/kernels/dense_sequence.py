@@ -15,7 +15,7 @@ from reservoir_hw.backends.simulated.kernels.compiled import (
 from reservoir_hw.backends.simulated.kernels.panels import multiply
 
 
-@jit(ORDERED)
+@jit(ORDERED, inline=True)
 def _set_input(now, u, nodes, t):
     """Behind the state that step t reads, its input and the 1 of the bias."""
     for k in range(u.shape[1]):
@@ -23,7 +23,7 @@ def _set_input(now, u, nodes, t):
     now[nodes + u.shape[1]] = 1
 
 
-@jit(ORDERED)
+@jit(ORDERED, inline=True)
 def _some_panels(panels, now, following, products, out, keep, gain, leaky, code, loop, b, t, first, last):
     """The nodes of the panels first..last at step t, from `now` to `following` and to `out`."""
     multiply(now, panels, products, first, last, t & 1)

@@ -93,7 +93,7 @@ def _products() -> tuple[Any, Any]:
 multiply_tile, multiply_panels = _products()
 
 
-@jit(ORDERED, inline=True)
+@jit(ORDERED)
 def multiply(vector, panels, products, first, last, backwards):
     """products = vector @ panels, for the panels first..last.
 

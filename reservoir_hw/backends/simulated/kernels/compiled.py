@@ -44,6 +44,9 @@ TILE_BYTES = 64
 # Panels that one vector is multiplied with at once, their sums in registers: eight hide the latency of a
 # multiplication, but six are what the 16 registers of AVX2, half a panel wide, have room for.
 MOST_PANELS = 8 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 6
+# Columns of a dense matrix that are summed one after another; longer sums are sums of such sums, so that rounding does
+# not grow with the network.
+SUMMED_COLUMNS = 64
 # Nonzeros of a sparse row that are gathered together; rows are padded to multiples of it.
 GROUP = 8
 
@@ -52,12 +55,17 @@ _1, _2, _3, _4, _5, _6, _7, _8 = (np.uint64(n) for n in range(1, 9))
 
 
 def jit(fastmath: frozenset[str], *, parallel: bool = False, inline: bool = False) -> Callable[[_Kernel], _Kernel]:
-    """numba.njit without the interpreter lock, cached where a folder for it can be written to."""
+    """numba.njit without the interpreter lock, cached where a folder for it can be written to.
+
+    `inline` is for what a time loop calls at each step: it makes no arrays, and references to its arguments are not
+    counted, which for a small network would take as long as a third of the step.
+    """
     options: dict[str, Any] = {
         "nogil": True,
         "fastmath": set(fastmath),
         "parallel": parallel,
         "forceinline": inline,
+        "_nrt": not inline,
         "error_model": "numpy",
     }
 

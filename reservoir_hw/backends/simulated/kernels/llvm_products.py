@@ -12,7 +12,14 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from reservoir_hw.backends.simulated.kernels.compiled import MOST_PANELS, ORDERED, ROWS, TILE_BYTES, jit
+from reservoir_hw.backends.simulated.kernels.compiled import (
+    MOST_PANELS,
+    ORDERED,
+    ROWS,
+    SUMMED_COLUMNS,
+    TILE_BYTES,
+    jit,
+)
 
 _INT = ir.IntType(64)
 
@@ -92,20 +99,40 @@ def _arrays(context: Any, builder: Any, signature: Any, arguments: Any) -> list[
 
 
 def _products(builder: Any, vectors: list[Any], panels: list[Any], columns: Any, left: _Array) -> list[list[Any]]:
-    """Of each vector with each panel, summed over the columns in order."""
+    """Of each vector with each panel, in the order of `plain_panel`."""
+    totals = _zeros(builder, vectors, panels, left)
+    step = _INT(SUMMED_COLUMNS)
+    with cgutils.for_range_slice(builder, _INT(0), columns, step) as (begin, _):
+        end = builder.add(begin, step)
+        end = builder.select(builder.icmp_signed("<", end, columns), end, columns)
+        sums = _zeros(builder, vectors, panels, left)
+        with cgutils.for_range(builder, end, begin) as loop:
+            weights = [_load_weights(builder, builder.gep(panel, [loop.index]), left) for panel in panels]
+            for vector, row in zip(vectors, sums, strict=True):
+                value = _repeated(builder, builder.load(builder.gep(vector, [loop.index])), left)
+                for weight, place in zip(weights, row, strict=True):
+                    _add(builder, builder.fmul(value, weight, flags=("contract",)), place)
+        for row, places in zip(sums, totals, strict=True):
+            for total, place in zip(row, places, strict=True):
+                _add(builder, builder.load(total), place)
+    return [[builder.load(place) for place in places] for places in totals]
+
+
+def _zeros(builder: Any, vectors: list[Any], panels: list[Any], left: _Array) -> list[list[Any]]:
+    """Places for the sums of each vector with each panel; LLVM makes them registers."""
     zeros = ir.Constant(left.vector, None)
-    sums = [[cgutils.alloca_once_value(builder, zeros) for _ in panels] for _ in vectors]
+    return [[cgutils.alloca_once_value(builder, zeros) for _ in panels] for _ in vectors]
+
+
+def _add(builder: Any, term: Any, place: Any) -> None:
+    builder.store(builder.fadd(builder.load(place), term, flags=("contract",)), place)
+
+
+def _repeated(builder: Any, value: Any, left: _Array) -> Any:
+    """A number in every lane."""
     first_lane = ir.Constant(ir.VectorType(ir.IntType(32), left.vector.count), None)
-    with cgutils.for_range(builder, columns) as loop:
-        weights = [_load_weights(builder, builder.gep(panel, [loop.index]), left) for panel in panels]
-        for vector, totals in zip(vectors, sums, strict=True):
-            value = builder.load(builder.gep(vector, [loop.index]))
-            value = builder.insert_element(ir.Constant(left.vector, ir.Undefined), value, ir.IntType(32)(0))
-            value = builder.shuffle_vector(value, value, first_lane)
-            for weight, total in zip(weights, totals, strict=True):
-                term = builder.fmul(value, weight, flags=("contract",))
-                builder.store(builder.fadd(builder.load(total), term, flags=("contract",)), total)
-    return [[builder.load(total) for total in totals] for totals in sums]
+    one = builder.insert_element(ir.Constant(left.vector, ir.Undefined), value, ir.IntType(32)(0))
+    return builder.shuffle_vector(one, one, first_lane)
 
 
 def _load_weights(builder: Any, pointer: Any, left: _Array) -> Any:

@@ -1,8 +1,7 @@
 """Dense matrices in panels, and their products with state vectors.
 
-A panel is some columns of a matrix (columns, nodes) transposed, as wide as the sums of a tile. Each sum goes over the
-columns in order, whatever is computed beside it: the states of a sequence are the same bits alone, in every batch and
-in every division among threads.
+A panel has all columns of some nodes. Each sum has its order, whatever is computed beside it: the states of a sequence
+are the same bits alone, in every batch and in every division among threads.
 """
 
 from __future__ import annotations
@@ -13,7 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reservoir_hw.backends.simulated.kernels.compiled import MOST_PANELS, ORDERED, ROWS, TILE_BYTES, jit, number
+from reservoir_hw.backends.simulated.kernels.compiled import (
+    MOST_PANELS,
+    ORDERED,
+    ROWS,
+    SUMMED_COLUMNS,
+    TILE_BYTES,
+    jit,
+    number,
+)
 
 Array = NDArray[Any]
 
@@ -60,12 +67,19 @@ def plain_panels(vector, panels, products, first, count):
 @jit(ORDERED)
 def plain_panel(vector, panel, total):
     """total = vector @ panel, the vector as long as the panel or longer."""
-    for lane in range(panel.shape[1]):
+    width = panel.shape[1]
+    part = np.empty_like(total)
+    for lane in range(width):
         total[lane] = 0
-    for column in range(panel.shape[0]):
-        value, weights = vector[column], panel[column]
-        for lane in range(panel.shape[1]):
-            total[lane] += value * number(weights[lane])
+    for begin in range(0, panel.shape[0], SUMMED_COLUMNS):
+        for lane in range(width):
+            part[lane] = 0
+        for column in range(begin, min(begin + SUMMED_COLUMNS, panel.shape[0])):
+            value, weights = vector[column], panel[column]
+            for lane in range(width):
+                part[lane] += value * number(weights[lane])
+        for lane in range(width):
+            total[lane] += part[lane]
 
 
 def _products() -> tuple[Any, Any]:

@@ -304,13 +304,6 @@ def _time_first(array: Array) -> Array:
     return np.ascontiguousarray(array.transpose(1, 2, 0))
 
 
-def stacked_rows(W: Array, W_in: Array, bias: Array, dtype: np.dtype[Any]) -> Array:
-    """Dense [W | W_in | bias | 0], rows and columns padded to whole vectors."""
-    rows = np.concatenate([W, W_in, bias[:, None]], axis=1).astype(dtype)
-    count, columns = rows.shape
-    return np.pad(rows, ((0, padded(count) - count), (0, padded(columns) - columns)))
-
-
 def _bits(weights: Array) -> Array:
     """float16 as the bits that the kernels widen; anything else as it is."""
     return weights.view(np.uint16) if weights.dtype == np.float16 else weights

@@ -19,7 +19,6 @@ from reservoir_hw.backends.simulated.esn.cpu_loop import (
     THREADED_DENSE,
     padded,
     padded_csr,
-    stacked_rows,
 )
 from reservoir_hw.backends.simulated.kernels.compiled import (
     LANES,
@@ -142,8 +141,12 @@ def _part(loop: LoopTerms | None, place: Any) -> LoopTerms | None:
 
 
 def _stacked(part: EsnWeights, dtype: np.dtype[Any]) -> Array:
+    """Dense [W | W_in | bias | 0], rows and columns padded to whole vectors."""
     W = part.recurrent()
-    return stacked_rows(W.toarray() if isinstance(W, csr_array) else W, part.W_in, part.bias, dtype)
+    W = W.toarray() if isinstance(W, csr_array) else W
+    rows = np.concatenate([W, part.W_in, part.bias[:, None]], axis=1).astype(dtype)
+    count, columns = rows.shape
+    return np.pad(rows, ((0, padded(count) - count), (0, padded(columns) - columns)))
 
 
 def _sparse_block(parts: list[EsnWeights], dtype: np.dtype[Any]) -> tuple[Array, Array, Array, Array, Array]:

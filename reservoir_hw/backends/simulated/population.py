@@ -19,6 +19,9 @@ from reservoir_hw.core.arrays import Array
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.core.spec import ReservoirSpec
 
+# Updates of nodes for each member under which threads wait longer for the interpreter than they compute.
+_THREADED = 40_000
+
 
 def run_population(members: Sequence[SimulatedReservoir], u: Array, out: Array | None = None) -> Array:
     """Drive open simulated reservoirs of one shape; return the states (members, batch, time, nodes).
@@ -117,7 +120,7 @@ class Population:
         joint_loop = self._loop() if in_torch else None
         if joint_loop is not None:
             _in_one_launch(drive, members, joint_loop)
-        elif in_torch:
+        elif in_torch or shape[1] * shape[2] * shape[3] < _THREADED:
             # Torch has threads of its own.
             _in_turn(drive, len(members))
         else:

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("numba")
 
-from reservoir_hw.backends.simulated import reservoir
+from reservoir_hw.backends.simulated import population, reservoir
 from reservoir_hw.backends.simulated.delay_loop.delay_loop import DelayLoopConfig
 from reservoir_hw.backends.simulated.esn.esn import EsnConfig
 from reservoir_hw.backends.simulated.gated.gated_esn import GatedEsnConfig
@@ -54,8 +54,9 @@ def drive(*shape):
 
 @pytest.fixture
 def two_threads(monkeypatch):
-    """As on a machine of two cores, whichever this one has."""
+    """As on a machine of two cores, whichever this one has, and however short the runs are."""
     monkeypatch.setattr(threads, "available_threads", lambda: 2)
+    monkeypatch.setattr(population, "_THREADED", 0)
 
 
 @pytest.mark.parametrize("batch", [1, 3, 5, 9])
@@ -150,11 +151,11 @@ def test_a_launch_goes_on_without_members_that_fail(launches):
     u = drive(3, 1, 5, 2)
     bad = u.copy()
     bad[1, 0, 3] = np.nan
-    population = Population(members)
+    several = Population(members)
     with pytest.raises(InputRangeError, match="not a number"):
-        population.run(bad)
+        several.run(bad)
     assert [one.steps_driven for one in members] == [5, 0, 5]
-    states = population.run(u)
+    states = several.run(u)
     for number in (0, 2):
         alone[number].run(u[number])
     for number, one in enumerate(alone):
@@ -189,13 +190,13 @@ def test_members_without_a_common_launch_take_turns(launches):
 
 def test_new_weights_are_taken(launches):
     members = opened(esn(engine="torch"), 2)
-    population = Population(members)
+    several = Population(members)
     u = drive(1, 6, 2)
-    population.run(u)
+    several.run(u)
     other = esn()(9).build().weights
     members[1].upload({"W": other.recurrent(), "W_in": other.W_in})
-    population.reset()
-    np.testing.assert_allclose(population.run(u)[1], esn()(9).build().open().run(u)[0][None], rtol=0, atol=2e-6)
+    several.reset()
+    np.testing.assert_allclose(several.run(u)[1], esn()(9).build().open().run(u)[0][None], rtol=0, atol=2e-6)
     assert len(launches) == 2
 
 
@@ -242,3 +243,16 @@ def test_members_are_on_threads(two_threads):
     meeting = threading.Barrier(2, timeout=20)
     on_threads(lambda _: meeting.wait(), 2)
     assert not meeting.broken
+
+
+def test_short_runs_go_on_in_turn(monkeypatch):
+    """Threads would wait for the interpreter longer than they compute."""
+    used = []
+    monkeypatch.setattr(population, "on_threads", lambda work, members: used.append(members))
+    members = opened(esn(), 2)
+    run_population(members, drive(1, 100, 2))
+    assert not used
+    assert [one.steps_driven for one in members] == [100, 100]
+    states = np.zeros((2, 1, 2000, 30), np.float32)
+    run_population(members, drive(1, 2000, 2), states)
+    assert used == [2]

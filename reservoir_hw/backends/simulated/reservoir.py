@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 from pydantic import Field, NonNegativeInt
 
 from reservoir_hw.backends.simulated import memory
-from reservoir_hw.backends.simulated.engines import Engine
+from reservoir_hw.backends.simulated.engines import Engine, JointLoop
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities, NonidealitiesField
 from reservoir_hw.backends.simulated.nonidealities.noise import DrawnNonidealities, Numbers, NumpyNumbers
 from reservoir_hw.core import arrays
@@ -111,6 +111,22 @@ class SimulatedReservoir(Reservoir):
         if not nonidealities.ideal:
             self._drawn = DrawnNonidealities(nonidealities, spec.nodes, self._numbers(spec.numpy_dtype))
         super().__init__(self._declared(spec), out_of_range=out_of_range)
+
+    @property
+    def engine(self) -> Engine:
+        """What computes it; another one after an upload."""
+        return self._engine
+
+    @property
+    def is_ideal(self) -> bool:
+        """Whether it follows its equations without any of the non-idealities."""
+        return self._drawn is None
+
+    @classmethod
+    def joint_loop(cls, members: Sequence[Any]) -> JointLoop | None:
+        """A loop of one launch for the tensors of several devices, where their engines have one."""
+        del members
+        return None
 
     def _numbers(self, dtype: np.dtype[Any]) -> Numbers:
         """Where the engine computes, and in what."""

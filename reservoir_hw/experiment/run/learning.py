@@ -8,14 +8,16 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
+from reservoir_hw.backends.simulated.population import on_threads
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
 from reservoir_hw.experiment.states.drive import learn, predict_into, predict_then_update_into
 from reservoir_hw.experiment.states.plan import DriveChunk
+from reservoir_hw.experiment.states.watch import StateWatch
 from reservoir_hw.readout.configuration import PrequentialReadout, Readout, StateReadoutConfig
 from reservoir_hw.tasks.task import Evaluation, Task
 
 States: TypeAlias = Iterable[tuple[DriveChunk, Any]]
-"""The chunks of a plan, each with its states (batch, time, nodes): an array, or a tensor on any device."""
+"""The chunks of a plan, each with its states, of one drive (batch, time, nodes): an array, or a tensor anywhere."""
 
 
 def trained(points: Sequence[Point], task: Task, states: States) -> list[tuple[Readout, np.ndarray]]:
@@ -25,6 +27,25 @@ def trained(points: Sequence[Point], task: Task, states: States) -> list[tuple[R
         for learner in learners:
             learner.take(chunk, answer)
     return [learner.finish() for learner in learners]
+
+
+def trained_together(
+    drives: Sequence[Sequence[Point]], task: Task, states: States, watches: Sequence[StateWatch]
+) -> list[list[tuple[Readout, np.ndarray]]]:
+    """As `trained`, for the points of each of several drives, whose states are (drives, batch, time, nodes).
+
+    Each drive has a watch that looks at its states. Drives share the threads.
+    """
+    learners = [[_Learner(point, task) for point in points] for points in drives]
+    for chunk, answers in states:
+
+        def take(number: int, chunk: DriveChunk = chunk, answers: Any = answers) -> None:
+            watches[number].look(chunk, answers[number])
+            for learner in learners[number]:
+                learner.take(chunk, answers[number])
+
+        on_threads(take, len(drives))
+    return [[learner.finish() for learner in of_drive] for of_drive in learners]
 
 
 def judged(

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from reservoir_hw.backends.simulated.population import Population
 from reservoir_hw.core.arrays import as_numpy, in_precision, to_tensor
 from reservoir_hw.core.errors import NotSupported
 from reservoir_hw.core.reservoir import Reservoir
@@ -22,9 +23,14 @@ _FLOAT64 = np.dtype(np.float64)
 
 
 def driven(
-    reservoir: Reservoir, bursts: Sequence[Burst], on_steps: OnSteps, *, repetitions: int = 1, native: bool = False
+    reservoir: Reservoir | Population,
+    bursts: Sequence[Burst],
+    on_steps: OnSteps,
+    *,
+    repetitions: int = 1,
+    native: bool = False,
 ) -> Iterator[tuple[DriveChunk, Any]]:
-    """Every chunk with its states (batch, time, nodes), as they come.
+    """Every chunk with its states, (batch, time, nodes) of one reservoir, as they come.
 
     Of several repetitions the mean is given, once all are there: a burst is then held in memory. `native` leaves the
     states of a reservoir that computes with torch where they are: tensors on its device.
@@ -52,7 +58,9 @@ def mean_of(total: Any, repetitions: int, dtype: str) -> Any:
     return in_precision(total / repetitions, np.dtype(dtype))
 
 
-def states_of(reservoir: Reservoir, chunks: Sequence[DriveChunk], *, native: bool = False) -> Iterator[Any]:
+def states_of(
+    reservoir: Reservoir | Population, chunks: Sequence[DriveChunk], *, native: bool = False
+) -> Iterator[Any]:
     """The states of consecutive chunks, the reservoir being where the first one starts; `native` as for `driven`."""
     inputs = [chunk.inputs for chunk in chunks]
     if native and reservoir.native == "torch":

@@ -39,9 +39,13 @@ class StateWatch:
     def passing(self, states: Iterable[tuple[DriveChunk, Any]]) -> Iterator[tuple[DriveChunk, Any]]:
         """The same chunks and states, which are looked at; tensors where they are."""
         for chunk, answer in states:
-            if chunk.place is not None and 0 not in answer.shape:
-                self._look(answer)
+            self.look(chunk, answer)
             yield chunk, answer
+
+    def look(self, chunk: DriveChunk, states: Any) -> None:
+        """Look at the states (batch, time, nodes) of a chunk."""
+        if chunk.place is not None and 0 not in states.shape:
+            self._look(states)
 
     def warnings(self) -> list[str]:
         """One for nodes that never moved, and one for nodes that are railed."""

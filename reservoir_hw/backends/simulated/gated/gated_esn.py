@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from reservoir_hw.backends.simulated.engine_choice import ENGINE_HELP, Device, EngineName
+from reservoir_hw.backends.simulated.engines import JointLoop
 from reservoir_hw.backends.simulated.network import NetworkConfig, Probability, Scaling, SimulatedNetwork
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE
 from reservoir_hw.core.arrays import to_numpy
@@ -189,6 +190,15 @@ class GatedEsn(SimulatedNetwork):
         from reservoir_hw.backends.simulated.gated import triton_loop
 
         return partial(triton_loop.run, triton_loop.prepare([self.weights], self.device))
+
+    @classmethod
+    def joint_loop(cls, members: Sequence[Any]) -> JointLoop | None:
+        """Triton's, without gradients."""
+        if {member.engine.name for member in members} != {"triton"}:
+            return None
+        from reservoir_hw.backends.simulated.gated import triton_loop
+
+        return partial(triton_loop.run_members, triton_loop.prepare([m.weights for m in members], members[0].device))
 
     def _recurrent_matrices(self) -> list[Matrix]:
         return [part.W for part in self.weights.parts().values()]

@@ -102,7 +102,7 @@ def test_torch_members():
     assert isinstance(given, np.ndarray)
     # Tensors are taken by members that compute in numpy, too.
     compiled = run_population(opened(esn()), u.detach())
-    torch.testing.assert_close(compiled, states.detach(), rtol=0, atol=2e-6)
+    torch.testing.assert_close(compiled, torch.as_tensor(states).detach(), rtol=0, atol=2e-6)
 
 
 @pytest.fixture

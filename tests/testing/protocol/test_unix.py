@@ -84,6 +84,31 @@ def _ring_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def _rest_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = unix_sockets.Packet.header
+
+    def header(self: Any) -> Any:
+        found = right(self)
+        if self._place != 0:
+            self._packet = self._packet[:96]
+        return found
+
+    monkeypatch.setattr(unix_sockets.Packet, "header", header)
+
+
+def _errors_in_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unix_sockets, "INLINE_BYTES", 0)
+
+    right = unix_sockets.UnixRouter.send
+    monkeypatch.setattr(
+        unix_sockets.UnixRouter,
+        "send",
+        lambda self, peer, header, payload, _: right(
+            self, peer, header, payload, int.from_bytes(header[16:24], "little")
+        ),
+    )
+
+
 ROUND = "payloads in the slots of a ring are payloads, round and round"
 PLANTED: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str, str]] = {
     "the first bytes are not looked at": (
@@ -93,6 +118,16 @@ PLANTED: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str, str]] = {
     ),
     "the seals are not looked at": (_no_seals, "ATTACH with a segment that may shrink: error 17", "ATTACH was done"),
     "a short memfd is filled with 0": (_padded, "a memfd that ends too early: error 4", "error 4 is due"),
+    "what stands behind a header is not looked at": (
+        _rest_is_ignored,
+        "bytes behind the header of a payload that lies elsewhere: error 4",
+        "RUN was done",
+    ),
+    "errors that answer nothing lie in slots": (
+        _errors_in_slots,
+        "an error that answers no counted request never lies in a slot",
+        "the ERROR lies in a slot",
+    ),
     "payloads are taken from the next slot": (_next_slot, ROUND, "RUN was answered with error 5"),
     "replies are put into the next slot": (_next_reply, ROUND, "the checksum of the payload is wrong"),
     "anybody may connect": (_open_to_all, "the sockets have mode 0600", "has mode 755"),

@@ -132,7 +132,7 @@ static void take_payload(listener *l, const header *h, size_t size, int place, b
         m->why = "the payload is larger than max_frame_bytes";
     } else if (rest.size != (place == INLINE ? size : 0)) {
         m->why = "the packet has another length than it announces";
-    } else if (place == SLOT && (!l->ring || h->session != l->ring_of || size > l->slot_bytes)) {
+    } else if (place == SLOT && (!l->ring || size > l->slot_bytes)) {
         m->why = "there is no slot with so many bytes";
     } else if (place == SEGMENT && !read_segment(l->descriptors[0], room, size)) {
         m->why = "the segment of the payload ends too early";

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import struct
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 from served import ipc_address, served
 
 from reservoir_hw.core.configuration import Document
+from reservoir_hw.core.errors import DeviceDisconnected
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir, parse_reservoir
 from reservoir_hw.drivers.zeromq import ring, unix_sockets
@@ -38,6 +42,62 @@ def test_serve_keeps_the_page(address: str) -> None:
         report = check(address, rules=rules)
     assert [(row.rule.title, row.detail) for row in report.broken] == []
     assert [row.rule.title for row in report.rows if row.rule.group == "Unix sockets" and row.outcome != "held"] == []
+
+
+@contextlib.contextmanager
+def listeners(address: str) -> Iterator[list[socket.socket]]:
+    """Sockets at both addresses, of nobody who knows the page."""
+    path = address.removeprefix("unix://")
+    with contextlib.ExitStack() as held:
+        both = [held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) for _ in range(2)]
+        for listener, place in zip(both, (path, f"{path}.control"), strict=True):
+            listener.bind(place)
+            listener.listen()
+        yield both
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (
+            bytes(range(200)),
+            r"control header 0001\w* \(000102030405060708090a0b0c0d0e0f\): it is no device of this protocol",
+        ),
+        (bytes(70_000), "a packet of more than 65536 bytes: it is no device of this protocol"),
+        (b"", "the device has closed the connection: it is no device of this protocol"),
+    ],
+    ids=["noise", "too long", "closed"],
+)
+def test_what_is_no_device(address: str, answer: bytes, message: str) -> None:
+    with listeners(address) as (data, control):
+        del data
+
+        def serve() -> None:
+            control.accept()[0].close()  # The look whether somebody is there.
+            connection, _ = control.accept()
+            with connection:
+                connection.recv(1 << 16)
+                if answer:
+                    connection.send(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(DeviceDisconnected, match=message):
+            check(address)
+        thread.join()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_device_of_another_user(address: str) -> None:
+    with listeners(address) as both:
+        os.seteuid(65534)
+        try:
+            for listener in both:
+                listener.listen()
+        finally:
+            os.seteuid(0)
+        with pytest.raises(DeviceDisconnected, match="device belongs to user 65534, this is user 0"):
+            check(address)
 
 
 def _no_front_check(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -648,13 +648,13 @@ class _(PageDevice):
         return super()._error_map(refusal)
 
 
-@planted("a lease never ends", SILENCE)
+@planted("a lease never ends", SILENCE, lease_s=0.4)
 class _(PageDevice):
     def _expire(self) -> None:
         """Never."""
 
 
-@planted("a lease lasts twice as long", SILENCE)
+@planted("a lease lasts twice as long", SILENCE, lease_s=0.4)
 class _(PageDevice):
     def _is_mine(self, session: object) -> bool:
         mine = super()._is_mine(session)
@@ -663,14 +663,14 @@ class _(PageDevice):
         return mine
 
 
-@planted("anybody's status holds the device", SILENCE)
+@planted("anybody's status holds the device", SILENCE, lease_s=0.4)
 class _(PageDevice):
     def _status(self) -> dict[str, Any]:
         self._until = time.monotonic() + self.lease_s
         return super()._status()
 
 
-@planted("anybody's hello holds the device", SILENCE)
+@planted("anybody's hello holds the device", SILENCE, lease_s=0.4)
 class _(PageDevice):
     def _hello_while_held(self, nonce: bytes) -> dict[str, Any]:
         self._until = time.monotonic() + self.lease_s

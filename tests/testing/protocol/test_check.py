@@ -221,7 +221,7 @@ def test_a_server_that_ends_because_of_a_damaged_frame(address: str, monkeypatch
     assert report.rows[-1].detail == GONE
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(5))
 def test_nonsense_is_a_broken_rule(address: str, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Whatever a device sends, the check ends in a report of all rules."""
     for name in ("client.ANSWER_S", "device.ANSWER_S", "client.LOOK_S"):

@@ -6,7 +6,7 @@ TRITON := .triton
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo install check test test-slow lint format bench structure clean
+.PHONY: help demo install check test test-slow lint format bench gpu-check structure clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -63,6 +63,9 @@ format: $(VENV)/.dev  ## Format the code
 
 bench: $(VENV)/.dev  ## Benchmarks beside other libraries, in one run
 	$(BIN)/python benchmarks/esn.py
+
+gpu-check: $(VENV)/.dev  ## Whether the GPU of this machine can be trusted (3: there is none)
+	$(BIN)/python tools/gpu_check.py
 
 structure: $(BIN)/python  ## Count rooms, arrows, code lines, guards, dispatches
 	$(BIN)/python tools/structure.py

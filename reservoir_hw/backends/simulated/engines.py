@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
@@ -12,6 +13,13 @@ from reservoir_hw.core.arrays import import_torch
 from reservoir_hw.core.spec import DType
 
 Activation = Literal["tanh", "relu", "identity"]
+
+
+JointLoop: TypeAlias = Callable[[Any, Any, Sequence[LoopTerms | None]], tuple[Any, Any]]
+"""`(u, states, terms)` of several networks, with an axis for them in front, to their states and the last of these.
+
+`u` may have one entry for all. States are (members, batch, time, nodes), the last of them (members, batch, nodes).
+"""
 
 
 class Engine(Protocol):
@@ -89,6 +97,15 @@ class TorchEngine:
         self._torch = import_torch("a simulated network with gradients, on a GPU, or without numba")
         self._loop, self._nodes = loop, nodes
         self._options = {"dtype": getattr(self._torch, dtype), "device": device}
+
+    @contextlib.contextmanager
+    def through(self, loop: Callable[[Any, Any, LoopTerms | None], tuple[Any, Any]]) -> Iterator[None]:
+        """Meanwhile another loop computes what the own one would."""
+        own, self._loop = self._loop, loop
+        try:
+            yield
+        finally:
+            self._loop = own
 
     def reset(self, batch: int) -> None:
         """Bring the state to rest for this many sequences."""

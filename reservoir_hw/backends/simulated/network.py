@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from reservoir_hw.backends.simulated.engine_choice import EngineName, choose_engine, network_engine_on_gpu
 from reservoir_hw.backends.simulated.engines import Engine, NumbaEngine, TorchEngine
+from reservoir_hw.backends.simulated.memory import free_bytes, in_units, network_bytes, out_of_memory_said
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities
 from reservoir_hw.backends.simulated.nonidealities.rounding import to_weight_bits
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
@@ -18,6 +19,9 @@ from reservoir_hw.core.reservoir import OutOfRange
 from reservoir_hw.core.spec import DType, Identity, ReservoirSpec
 from reservoir_hw.networks.random_matrices import Matrix
 from reservoir_hw.networks.topologies import Random, Topology
+
+if TYPE_CHECKING:
+    from reservoir_hw.networks.weights import EsnWeights
 
 Probability = Annotated[float, Field(gt=0, le=1)]
 Scaling = float | list[float]
@@ -32,6 +36,9 @@ class NetworkConfig(SimulatedConfig):
 
     input_scalings: ClassVar[tuple[str, ...]] = ("input_scaling",)
     """Those of them that hold one number, or one for each input."""
+
+    matrices: ClassVar[int] = 1
+    """How many of them are recurrent."""
 
     if TYPE_CHECKING:
         nodes: int | None
@@ -62,6 +69,24 @@ class NetworkConfig(SimulatedConfig):
         if config.nonidealities.loop.weight_bits is not None:
             to_weight_bits(config.drawn_or_loaded(), config.nonidealities.loop)
         return config
+
+    def weight_bytes(self) -> int:
+        """Of the weights on the device, for the number of inputs that is configured; about, where they are drawn."""
+        fields: Any = self
+        inputs, width = self.required_inputs(), 8 if fields.dtype == "float64" else 4
+        if self.weights is not None:
+            matrices = [part.W for part in self._parts(self._load(self.weights))]
+            return sum(network_bytes(W.shape[0], inputs, W, width) for W in matrices)
+        assert self.nodes is not None
+        links = self._topology().expected_links(self.nodes, fields.connectivity, fields.connections_per_node)
+        return self.matrices * network_bytes(self.nodes, inputs, links, width)
+
+    def _number_of_nodes(self) -> int:
+        return self._load(self.weights).nodes if self.weights is not None else super()._number_of_nodes()
+
+    def _parts(self, weights: Any) -> list[EsnWeights]:
+        """Those with a recurrent matrix each."""
+        return [weights]
 
     def drawn_or_loaded(self) -> Any:
         """The weights that the options draw or the file holds.
@@ -162,6 +187,18 @@ class SimulatedNetwork(SimulatedReservoir):
         return to_weight_bits(weights, self._loop_config)
 
     def _new_engine(self) -> Engine:
+        with out_of_memory_said(self._too_large):
+            return self._engine_on_device()
+
+    def _too_large(self) -> str:
+        inputs, width = self.weights.inputs, np.dtype(self._dtype).itemsize
+        needed = sum(network_bytes(W.shape[0], inputs, W, width) for W in self._recurrent_matrices())
+        return (
+            f"the weights of {self.weights.nodes:,} nodes take about {in_units(needed)} of memory on {self.device}, "
+            f"where {in_units(free_bytes(self.device))} are free: choose fewer nodes, or fewer connections_per_node"
+        )
+
+    def _engine_on_device(self) -> Engine:
         nodes, dtype = self.weights.nodes, self._dtype
         if self._engine_name == "numba":
             return NumbaEngine(self._cpu_loop(), nodes, dtype)

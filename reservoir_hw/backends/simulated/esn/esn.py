@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
+import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from reservoir_hw.backends.simulated.engine_choice import ENGINE_HELP, Device, EngineName
-from reservoir_hw.backends.simulated.engines import Activation
+from reservoir_hw.backends.simulated.engines import Activation, JointLoop
 from reservoir_hw.backends.simulated.network import (
     NetworkConfig,
     Probability,
@@ -198,6 +199,24 @@ class Esn(SimulatedNetwork):
 
         weights = triton_loop.prepare([self.weights], self.device, self._weight_storage)
         return partial(triton_loop.run, weights, activation=self.activation)
+
+    @classmethod
+    def joint_loop(cls, members: Sequence[Any]) -> JointLoop | None:
+        """Triton's, or for dense weights one of batched products in torch; neither computes gradients."""
+        first, weights = members[0], [member.weights for member in members]
+        if any(member.activation != first.activation or member.spec.differentiable for member in members):
+            return None
+        if {member.engine.name for member in members} == {"triton"} and len({m._weight_storage for m in members}) == 1:
+            from reservoir_hw.backends.simulated.esn import triton_loop
+
+            stacked = triton_loop.prepare(weights, first.device, first._weight_storage)
+            return partial(triton_loop.run_members, stacked, activation=first.activation)
+        if all(isinstance(one.W, np.ndarray) for one in weights):
+            from reservoir_hw.backends.simulated.esn import torch_loop
+
+            products = torch_loop.prepare_members(weights, first.spec.dtype, first.device)
+            return partial(torch_loop.run_members, products, activation=first.activation)
+        return None
 
     def _recurrent_matrices(self) -> list[Matrix]:
         return [self.weights.W]

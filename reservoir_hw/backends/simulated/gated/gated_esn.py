@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from reservoir_hw.backends.simulated.engine_choice import ENGINE_HELP, Device, EngineName
+from reservoir_hw.backends.simulated.engines import JointLoop
 from reservoir_hw.backends.simulated.network import NetworkConfig, Probability, Scaling, SimulatedNetwork
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE
 from reservoir_hw.core.arrays import to_numpy
@@ -21,6 +22,7 @@ from reservoir_hw.networks.random_matrices import Distribution, Matrix
 
 if TYPE_CHECKING:
     from reservoir_hw.networks.gated_weights import GatedWeights
+    from reservoir_hw.networks.weights import EsnWeights
 
 # Gate activations that are computed at once.
 _CHUNK = 1 << 20
@@ -58,6 +60,7 @@ class GatedEsnConfig(NetworkConfig):
     engine: EngineName | None = Field(default=None, description=ENGINE_HELP)
     gradients: bool = Field(default=False, description="compute with torch, so that gradients pass through")
 
+    matrices = 3
     input_scalings = ("input_scaling", "reset_input_scaling", "update_input_scaling")
     drawing = (
         "spectral_radius", "reset_spectral_radius", "update_spectral_radius", "connectivity", "connections_per_node",
@@ -93,6 +96,9 @@ class GatedEsnConfig(NetworkConfig):
         from reservoir_hw.networks.gated_weights import GatedWeights
 
         return GatedWeights.load(path)
+
+    def _parts(self, weights: GatedWeights) -> list[EsnWeights]:
+        return list(weights.parts().values())
 
 
 @dataclass(frozen=True)
@@ -184,6 +190,15 @@ class GatedEsn(SimulatedNetwork):
         from reservoir_hw.backends.simulated.gated import triton_loop
 
         return partial(triton_loop.run, triton_loop.prepare([self.weights], self.device))
+
+    @classmethod
+    def joint_loop(cls, members: Sequence[Any]) -> JointLoop | None:
+        """Triton's, without gradients."""
+        if {member.engine.name for member in members} != {"triton"}:
+            return None
+        from reservoir_hw.backends.simulated.gated import triton_loop
+
+        return partial(triton_loop.run_members, triton_loop.prepare([m.weights for m in members], members[0].device))
 
     def _recurrent_matrices(self) -> list[Matrix]:
         return [part.W for part in self.weights.parts().values()]

@@ -102,13 +102,13 @@ def noise_budget(
     forecast = np.zeros(0)
     for k in repetitions:
         groups = x[: len(x) // k * k].reshape(-1, k, *x.shape[1:]).mean(axis=1)
+        capacity, found = with_details(
+            u, groups[0], max_delays, washout, distribution, input_range, confidence=confidence
+        )
         q, kept, influence, profile = _kept(groups[:, skipped:])
         rank = q.shape[1]
         if k == 1:
             forecast = np.array([rank - (profile / (profile + (1 - profile) / many)).sum() for many in _AVERAGED])
-        capacity, found = with_details(
-            u, groups[0], max_delays, washout, distribution, input_range, confidence=confidence
-        )
         linear, nonlinear, uncertain = _parts(capacity, found, q)
         rows.append((rank, linear, nonlinear, rank - kept, kept - linear - nonlinear))
         of_linear, of_nonlinear = found.influence[0], found.influence[1:].sum(axis=0)
@@ -204,7 +204,8 @@ def _parts(capacity: ProcessingCapacity, found: Capacities, q: np.ndarray) -> tu
 def _kept(x: np.ndarray) -> tuple[np.ndarray, float, np.ndarray, np.ndarray]:
     """Orthonormal states of the first of the responses (repeats, time, nodes), tr(C⁻¹ S), and two parts of it.
 
-    These are the influence of each step (time,), and the terms (rank,) of directions in which signal and noise are
+    The trace is freed from its bias of the first order in 1 / time by that of two halves (Quenouille 1956). The two
+    parts are the influence of each step (time,), and the terms (rank,) of directions in which signal and noise are
     uncorrelated, between 0 and 1.
     """
     moved = deviations(x, axis=1)
@@ -215,9 +216,22 @@ def _kept(x: np.ndarray) -> tuple[np.ndarray, float, np.ndarray, np.ndarray]:
     common, _ = shared_power(q)
     total, repeats = q.sum(axis=0), len(q)
     shared = (total.T @ total / q.shape[1] - repeats * np.eye(basis.rank)) / (repeats * (repeats - 1))
-    kept = float(common.sum(axis=1).mean())
+    # A fit to fewer steps finds less in common. The error falls with the number of steps, so that halves tell it.
+    halves = [_in_common(half) for half in np.array_split(q, 2, axis=1)]
+    kept = min(2 * float(common.sum(axis=1).mean()) - sum(halves) / 2, float(basis.rank))
     own = np.einsum("rti,ij,rtj->t", q, shared, q, optimize=True) / repeats
     return q[0], kept, common.sum(axis=1) - own, np.clip(np.linalg.eigvalsh(shared), 0.0, 1.0)
+
+
+def _in_common(x: np.ndarray) -> float:
+    """tr(C⁻¹ S) of responses (repeats, time, nodes) with linearly independent nodes."""
+    moved = x - x.mean(axis=1, keepdims=True)
+    repeats, steps, nodes = moved.shape
+    rows = moved.reshape(-1, nodes)
+    C = rows.T @ rows / len(rows)
+    total = moved.sum(axis=0)
+    S = (total.T @ total / steps - repeats * C) / (repeats * (repeats - 1))
+    return float(np.trace(np.linalg.solve(C, S)))
 
 
 def _weak(found: Capacities, q: np.ndarray) -> tuple[float, float]:

@@ -61,6 +61,16 @@ def test_planted_noise_is_found_and_the_budget_adds_up(noise: float) -> None:
     assert all(part.high - part.low < 0.4 for one in found for part in one.rest_intervals)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [0.01, 0.1])
+def test_intervals_hold_what_was_planted(noise: float) -> None:
+    true = lost_to(noise)
+    found = [budget(noise, seed) for seed in range(100, 140)]
+    assert np.mean([one.lost_intervals[0].low <= true <= one.lost_intervals[0].high for one in found]) >= 0.85
+    assert np.mean([one.rest_intervals[0].low <= 0 <= one.rest_intervals[0].high for one in found]) >= 0.8
+    assert abs(np.mean([one.lost[0] for one in found]) - true) < 0.02
+
+
 def test_nothing_is_lost_without_noise() -> None:
     one = budget(0.0, 5, repeats=2)
     assert one.rank[0] == NODES
@@ -134,3 +144,9 @@ def test_a_line_without_noise_on_a_device() -> None:
         one = Live(line, steps=1000, washout=20, repeats=2, max_delay=8).noise_budget()
     assert one.linear[0] == pytest.approx(4, abs=0.1)
     assert one.lost[0] == pytest.approx(0, abs=1e-9)
+
+
+def test_too_few_steps_for_the_nodes() -> None:
+    u, states = responses(100, 0)
+    with pytest.raises(ShapeError, match="more than twice as many steps as nodes"):
+        noise_budget(u[:55], np.stack([states, states])[:, :55], max_delays=DELAYS)

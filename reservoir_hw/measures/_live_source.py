@@ -121,7 +121,7 @@ class Live(Source):
             ({"generalisation_rank"}, ranks * self._streams * self.washout),
             ({"echo_state_index"}, (_INITIAL_STATES + 1) * short),
             (
-                {"lyapunov_spectrum"} if spec.settable and spec.output_bits is None else set(),
+                set() if self.no_spectrum() else {"lyapunov_spectrum"},
                 _TRIALS * (self.washout + (min(_EXPONENTS, self.nodes) + 1) * self._short),
             ),
             ({"lyapunov_exponent"}, _TRIALS * (short + self._short) if spec.settable else 2 * _DRIVES * short),
@@ -176,14 +176,8 @@ class Live(Source):
 
     def lyapunov_spectrum(self) -> LyapunovSpectrum:
         """The ten largest conditional exponents, by setting the state."""
-        spec = self.reservoir.spec
-        if not spec.settable:
-            return super().lyapunov_spectrum()
-        if spec.output_bits is not None:
-            raise NotSupported(
-                f"the device rounds its states to {spec.output_bits} bits, too coarsely for the small differences of a "
-                "Lyapunov spectrum"
-            )
+        if reason := self.no_spectrum():
+            raise NotSupported(reason)
         inputs = self._draw("spectrum", _TRIALS, self.washout + self._short)
         begin = self._drive(inputs[:, : self.washout])[:, -1]
         exponents = min(_EXPONENTS, self.nodes)
@@ -192,6 +186,21 @@ class Live(Source):
             return self.transition(np.tile(inputs[:, self.washout + t], (exponents + 1, 1)), states)
 
         return lyapunov_spectrum(step, begin, steps=self._short, exponents=exponents, settle=self._short // 10)
+
+    def no_spectrum(self) -> str | None:
+        """Why the device has no Lyapunov spectrum that could be measured, or nothing."""
+        spec = self.reservoir.spec
+        if not spec.settable:
+            why = spec.not_supported.get("settable")
+            return "a Lyapunov spectrum needs a device whose state can be set, and that of this one cannot" + (
+                f": {why}" if why else ""
+            )
+        if spec.output_bits is not None:
+            return (
+                f"the device rounds its states to {spec.output_bits} bits, too coarsely for the small differences of a "
+                "Lyapunov spectrum"
+            )
+        return None
 
     def transition(self, u: np.ndarray, states: np.ndarray) -> np.ndarray:
         """One step of the device from given states, which is counted."""

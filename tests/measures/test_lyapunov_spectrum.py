@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from measures.known import linear, random, random_matrix
+from toys import SnapshotToy
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, NotSupported
 from reservoir_hw.measures import Live, Recorded, kaplan_yorke, lyapunov_spectrum
@@ -81,3 +82,11 @@ def test_what_cannot_be() -> None:
     u = random(0).uniform(-1, 1, (100, 1))
     with pytest.raises(NotSupported, match="can be set"):
         Recorded((u, u)).lyapunov_spectrum()
+
+
+def test_a_device_that_rounds() -> None:
+    with SnapshotToy(deterministic=True, output_bits=8, state_range=(-2.0, 2.0)) as device:
+        live = Live(device, steps=1000, washout=20)
+        assert live.planned_steps(["lyapunov_spectrum"]) == 0
+        with pytest.raises(NotSupported, match="rounds its states to 8 bits"):
+            live.lyapunov_spectrum()

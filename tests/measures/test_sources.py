@@ -145,3 +145,16 @@ def test_settings_that_cannot_be_used() -> None:
                 Live(device, **{name: value})  # type: ignore[arg-type]
     with pytest.raises(ReservoirError, match="not open"):
         Live(Toy())
+
+
+def test_inputs_that_are_held() -> None:
+    with Map(lambda x, u: 0.5 * x + u) as device:
+        done: list[int] = []
+        live = Live(device, steps=100, washout=10, hold=3, on_steps=done.append)
+        inputs, states = live.recording()
+        assert sum(done) == live.planned_steps(["memory_capacity"]) == 3 * 110
+    x, expected = 0.0, []
+    for u in inputs[0, :, 0]:
+        x = x / 8 + u * (1 + 1 / 2 + 1 / 4)
+        expected.append(x)
+    np.testing.assert_allclose(states[0, :, 0], expected, rtol=1e-12)

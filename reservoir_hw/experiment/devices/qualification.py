@@ -16,7 +16,6 @@ from reservoir_hw.core.errors import ConfigurationError, NotSupported
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir, parse_reservoir, reservoir_config
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.experiment.configuration.experiment import Point, parse_experiment
 from reservoir_hw.experiment.run.learning import trained
 from reservoir_hw.experiment.states.closed_loop import forecast
@@ -118,7 +117,7 @@ class Qualification(Live):
         Raises `ConfigurationError` for an operating map beyond the range of the device, and for impossible axes.
         """
         if name == "lyapunov_spectrum":
-            return self._cannot_be_set()
+            return self.no_spectrum()
         if name == "climate" and self._of.loop is None:
             return _NO_LOOP
         if name == "operating_map":
@@ -140,17 +139,6 @@ class Qualification(Live):
         if self._of.loop is not None and {"climate", "lyapunov_spectrum"} & set(names):
             steps += self._loop_steps(self._of.loop, names)
         return steps
-
-    def _cannot_be_set(self) -> str | None:
-        spec = self.reservoir.spec
-        if not spec.settable:
-            return f"a Lyapunov spectrum needs a device whose state can be set, and {_why_not_set(spec)}"
-        if spec.output_bits is not None:
-            return (
-                f"the device rounds its states to {spec.output_bits} bits, too coarsely for the small differences of a "
-                "Lyapunov spectrum"
-            )
-        return None
 
     # ---- operating map ------------------------------------------------------------------------------
 
@@ -322,7 +310,7 @@ class Qualification(Live):
 
     def lyapunov_spectrum(self) -> LyapunovSpectrum:
         """That of the closed loop where the file has one, else of the driven system."""
-        if reason := self._cannot_be_set():
+        if reason := self.no_spectrum():
             raise NotSupported(reason)
         if self._of.loop is None:
             return super().lyapunov_spectrum()
@@ -412,8 +400,3 @@ def _leaky_network(random: np.random.Generator, nodes: int, inputs: int, seed: i
         "leak_rate": float(random.uniform(*_LEAK)),
         "seed": seed,
     }
-
-
-def _why_not_set(spec: ReservoirSpec) -> str:
-    why = spec.not_supported.get("settable")
-    return f"that of this one cannot: {why}" if why else "that of this one cannot"

@@ -11,6 +11,9 @@ from reservoir_hw.measures._consistency import Consistency
 from reservoir_hw.measures._measured import Measured
 from reservoir_hw.measures._noise_budget import NoiseBudget
 
+# Capacities that differ by less than this share count as equal.
+_ALIKE = 1e-3
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OperatingMap(Measured):
@@ -100,11 +103,12 @@ def operating_map(
 
 
 def best_point(found: list[AtPoint]) -> int:
-    """The number of the point with the largest capacity; of several that have all of their rank, the most linear.
+    """The number of the point with the largest capacity; of those within a thousandth of it, the most linear one.
 
     Without noise every point has the whole rank.
     """
-    return max(range(len(found)), key=lambda at: (round(found[at].capacity, 3), found[at].budget.linear[0]))
+    enough = (1 - _ALIKE) * max(one.capacity for one in found)
+    return max(range(len(found)), key=lambda at: (found[at].capacity >= enough, found[at].budget.linear[0]))
 
 
 def grid_points(values: list[list[float]]) -> np.ndarray:

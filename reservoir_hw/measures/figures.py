@@ -344,7 +344,9 @@ def operating_map_figure(result: OperatingMap) -> Figure:
         ("consistency", result.consistency, "magma"),
     )
     for row, (what, values, shades) in enumerate(rows):
-        lowest, highest = float(values.min()), float(values.max())
+        highest = float(values.max())
+        # What is equal but for rounding has one colour.
+        lowest = min(float(values.min()), highest - 0.01 * abs(highest))
         for place, axes in enumerate(grid[row]):
             cells = np.full((len(y), len(x)), np.nan)
             here = np.flatnonzero(column == place)

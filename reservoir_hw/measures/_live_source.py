@@ -55,8 +55,8 @@ class Live(Source):
     sets
         Sets of streams of each rank; fewer than three have no interval over sets.
     hold
-        Device steps for which each input is held; its response is the state at their end. A slower input. Exponents that
-        are measured by setting states know no hold.
+        Device steps for which each input is held; its response is the state at their end. A slower input.
+        Exponents that are measured by setting states know no hold.
     max_delay
         Longest delay of the capacities; by default twice the number of nodes.
     input_range

@@ -16,6 +16,7 @@ from reservoir_hw.core import arrays
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import OutOfRange, Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
+from reservoir_hw.core.signal import Quantiser
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 
 # Numbers in one array of noise: bounds the memory that a long run needs beyond its states.
@@ -50,6 +51,13 @@ class SimulatedConfig(ReservoirConfig):
         if self.input_mask is not None and getattr(self, "weights", None) is None:
             self.required_inputs()
         return super().for_inputs(inputs)
+
+    def converted(self, encoded: np.ndarray) -> np.ndarray:
+        """What the DAC of `nonidealities.drive` makes of a signal, if there is one. Raises `InputRangeError`."""
+        drive = self.nonidealities.drive
+        if drive.bits is None:
+            return encoded
+        return Quantiser(bits=drive.bits, range=drive.range, out_of_range=self.out_of_range).apply(encoded)[0]
 
     def seeded_nonidealities(self) -> Nonidealities:
         """The non-idealities, drawn by the seed of the device unless they have one of their own."""

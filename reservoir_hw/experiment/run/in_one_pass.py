@@ -224,7 +224,7 @@ def _harvested(run: PointRun) -> StateStore | None:
 def _check_register(reservoir: ReservoirConfig, config: ExperimentConfig, task: Task) -> None:
     """Raise `ConfigurationError` where a shift register would be learned from, or tested, before it is full."""
     back, training = reservoir.past_steps, config.training
-    begins = f"{reservoir.name} looks {back} steps back, but"
+    begins = f"it looks {back} steps back, but"
     washout = getattr(config.readout, "washout", 0)
     learned_from = int(task.train.ends.min()) if task.train.at_end else washout
     if back > learned_from and not training.priming_passes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 from pydantic import (
@@ -34,6 +34,9 @@ Encoder: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 class ReservoirConfig(Config):
     """What every kind of reservoir can be told. A kind adds `kind: Literal["..."]` and its own fields."""
+
+    is_computed: ClassVar[bool] = False
+    """Whether it is computed wherever it is opened, so that no device is needed, and trying it costs nothing else."""
 
     kind: Any
     inputs: PositiveInt | None = Field(default=None, description="number of input channels; by default the task's")

@@ -24,6 +24,8 @@ class EncoderOnlyConfig(ReservoirConfig):
     neither opened nor driven.
     """
 
+    is_computed = True
+
     kind: Literal["encoder_only"]
     of: AnyReservoirConfig | None = Field(
         default=None, description="the device; among the baselines of an experiment, by default its reservoir"

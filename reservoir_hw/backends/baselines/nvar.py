@@ -23,6 +23,8 @@ MOST_FEATURES = 20_000
 class RegisterConfig(ReservoirConfig):
     """Products of what a shift register holds."""
 
+    is_computed = True
+
     constant: bool = Field(
         default=False, description="a first feature that is always 1, for readouts without a bias of their own"
     )

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 class SimulatedConfig(ReservoirConfig):
     """What every simulated kind can be told."""
 
+    is_computed = True
+
     nonidealities: NonidealitiesField = Field(
         default=IDEAL_DEVICE, description="how the device departs from its equations; by default not at all"
     )

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.backends.simulated.reservoir import SimulatedConfig
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
@@ -97,14 +96,14 @@ class InOnePass(Trainer):
         )
         needed = steps_needed(point, task)
         steps = (sum(chunk.steps for chunk in chunks) if harvest else needed) + _steps_for_rest(point, task)
-        nodes = getattr(reservoir, "nodes", None)
+        nodes = getattr(reservoir.for_inputs(task.inputs), "nodes", None)
         written = sum(chunk.steps for chunk in chunks if chunk.place is not None) if harvest else steps
         width = 8 if getattr(reservoir, "dtype", "float32") == "float64" else 4
         return Cost(steps, needed, None if nodes is None else written * nodes * width, len(chunks), bursts=bursts)
 
     def demand(self, point: Point, task: Task, cost: Cost, for_s: float) -> Demand | None:
         """From some chunks."""
-        if not isinstance(point.config.reservoir, SimulatedConfig):
+        if not point.config.reservoir.is_computed:
             return None
         began = time.process_time()
         with opened(point, task) as reservoir:

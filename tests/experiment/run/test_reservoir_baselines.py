@@ -97,7 +97,10 @@ def test_an_online_readout_makes_an_online_autoregression(tmp_path: Path) -> Non
     ("over", "words"),
     [
         ({"baselines": [{**NVAR, "lags": 200, "orders": 3}]}, "1 input x 200 lags, orders 1, 2, 3: 1,373,700 features"),
-        ({"baselines": [{**NVAR, "spacing": 10}]}, r"baselines: NVAR\(14\): it looks 30 steps back, but readout.washout is 20"),
+        (
+            {"baselines": [{**NVAR, "spacing": 10}]},
+            r"baselines: NVAR\(14\): it looks 30 steps back, but readout.washout is 20",
+        ),
         (
             {"training": {"test_warmup_steps": 2}},
             r"looks 3 steps back, but training.test_warmup_steps is 2: .* at least 3",
@@ -107,7 +110,10 @@ def test_an_online_readout_makes_an_online_autoregression(tmp_path: Path) -> Non
             r"alpha is 0, and 495 weights \(494 features and a bias\) cannot be told from 380 samples",
         ),
         (
-            {"task": {"kind": "lorenz", "closed_loop": {"warmup_steps": 3}}, "readout": {"kind": "ridge", "washout": 9}},
+            {
+                "task": {"kind": "lorenz", "closed_loop": {"warmup_steps": 3}},
+                "readout": {"kind": "ridge", "washout": 9},
+            },
             r"task.closed_loop.warmup_steps is 3: .* at least 4",
         ),
     ],

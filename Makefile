@@ -2,10 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 WITNESSES := .venv-witnesses
+TRITON := .triton
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo install check test test-slow lint format bench structure clean
+.PHONY: help demo install check test test-slow lint format bench gpu-check structure clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -27,6 +28,11 @@ $(WITNESSES)/.done: pyproject.toml
 	$(WITNESSES)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[visa,witnesses]'
 	@touch $@
 
+# A folder of its own, without what it would bring: torch stays as it is, and imports triton where it can.
+$(TRITON)/.done: $(BIN)/python Makefile
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $(TRITON) triton==3.9.0
+	@touch $@
+
 demo: $(VENV)/.demo  ## Reproduce the first results of Tong et al. 2007 (three minutes)
 	$(BIN)/reservoir-hw run examples/elman_grammar/paper.yaml
 
@@ -41,8 +47,9 @@ check: $(VENV)/.dev  ## ruff, import-linter, tests of the core and the contract:
 test: $(VENV)/.dev  ## Tests, under ten minutes
 	$(BIN)/python -m pytest -n 2 -m 'not slow'
 
-test-slow: $(VENV)/.dev $(WITNESSES)/.done  ## The long tests, under forty minutes
-	RESERVOIR_HW_WITNESSES=$(CURDIR)/$(WITNESSES)/bin/python $(BIN)/python -m pytest -m slow
+test-slow: $(VENV)/.dev $(WITNESSES)/.done $(TRITON)/.done  ## The long tests, under forty minutes
+	RESERVOIR_HW_WITNESSES=$(CURDIR)/$(WITNESSES)/bin/python RESERVOIR_HW_TRITON=$(CURDIR)/$(TRITON) \
+		$(BIN)/python -m pytest -m slow
 
 lint: $(VENV)/.dev  ## ruff, pyright, import-linter
 	$(BIN)/ruff check .
@@ -57,8 +64,11 @@ format: $(VENV)/.dev  ## Format the code
 bench: $(VENV)/.dev  ## Benchmarks beside other libraries, in one run
 	$(BIN)/python benchmarks/esn.py
 
+gpu-check: $(VENV)/.dev  ## Whether the GPU of this machine can be trusted (3: there is none)
+	$(BIN)/python tools/gpu_check.py
+
 structure: $(BIN)/python  ## Count rooms, arrows, code lines, guards, dispatches
 	$(BIN)/python tools/structure.py
 
 clean:  ## Remove the environment and everything that was built
-	rm -rf $(VENV) $(WITNESSES) build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(WITNESSES) $(TRITON) build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache .hypothesis

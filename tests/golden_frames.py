@@ -27,6 +27,11 @@ class Golden:
         return self.says["socket"] == "control"
 
     @property
+    def is_packet(self) -> bool:
+        """Whether it is a data packet of a Unix socket."""
+        return self.says["socket"] == "unix data"
+
+    @property
     def is_spoiled(self) -> bool:
         """Whether no codec may take it."""
         return "spoiled" in self.says

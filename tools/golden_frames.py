@@ -69,7 +69,7 @@ class Message:
     name: str
     about: str
     sender: Literal["client", "device"]
-    socket: Literal["control", "data"]
+    socket: Literal["control", "data", "unix data"]
     frames: list[bytes]
     says: dict[str, Any]
 
@@ -135,6 +135,42 @@ def named(name: str, about: str, header: Header, arrays: dict[str, np.ndarray]) 
     """A data message with named arrays."""
     told = {key: [array.dtype.str[1:], list(array.shape), array.tolist()] for key, array in arrays.items()}
     return data(name, about, header, codec.pack_named(arrays), arrays=told)
+
+
+INLINE, SLOT, MEMFD = range(3)
+CREDITS, SLOT_BYTES = 4, 1 << 16
+
+
+def packet(name: str, about: str, of: Message, place: int) -> Message:
+    """The packet of a Unix socket that carries a data message, in a session without checksums of payloads."""
+    header, payload = of.frames
+    front = struct.pack("<QB3x", len(payload), place)
+    front += struct.pack("<I", codec.crc32c(front))
+    body = header[:72] + bytes(4)
+    body += struct.pack("<I", codec.crc32c(body))
+    says = {"front": {"length": len(payload), "place": place, "crc": struct.unpack("<I", front[12:])[0]}}
+    if place == SLOT:
+        slot = (of.says["header"]["request"] - 1) % CREDITS + (CREDITS if of.sender == "device" else 0)
+        says["slot"] = {"credits": CREDITS, "slot_bytes": SLOT_BYTES, "at": slot * SLOT_BYTES}
+    if place != INLINE:
+        says["elsewhere"] = plain(payload)
+    crcs = dict(zip(("payload_crc", "header_crc"), struct.unpack("<II", body[72:]), strict=True))
+    frames = [front + body + (payload if place == INLINE else b"")]
+    return Message(name, about, of.sender, "unix data", frames, {**says, **of.says, "header": of.says["header"] | crcs})
+
+
+def unix_messages() -> Iterator[Message]:
+    """What is said at a unix address alone."""
+    by_name = {message.name: message for message in (*control_messages(), *data_messages())}
+    hello, welcome = (dict(codec.unpack_control(by_name[name].frames[0])) for name in ("hello", "welcome"))
+    terms = {"checksums": False, "slot_bytes": SLOT_BYTES}
+    yield control("unix-hello", "A client wants a ring, and no checksums of payloads.", "client", **hello, **terms)
+    yield control("unix-welcome", "It gets them.", "device", **welcome, **terms)
+    run, reply = by_name["run-float32"], by_name["run-float32-reply"]
+    yield packet("unix-run-inline", "One step, its payload in the packet.", run, INLINE)
+    yield packet("unix-run-slot", "The same, its payload in the ring.", run, SLOT)
+    yield packet("unix-run-reply-slot", "Its states, in the ring.", reply, SLOT)
+    yield packet("unix-run-memfd", "The same RUN, its payload in a memfd that comes with the packet.", run, MEMFD)
 
 
 def head(operation: int, request: int, **fields: Any) -> Header:
@@ -327,13 +363,15 @@ def hostile_messages() -> Iterator[Message]:
     yield spoiled("control-bad-version", "Version 2.", dropped, ping, [frame[:4] + b"\x02" + frame[5:]])
     no_id = {"op": "status"}
     yield spoiled("control-without-id", "A map without id.", dropped, by_name["status"], [codec.pack_control(no_id)])
+    no_op = {"id": 7}
+    yield spoiled("control-without-op", "A map without op.", dropped, by_name["status"], [codec.pack_control(no_op)])
     odd = control("control-unknown-op", "An op that is not listed.", "client", op="dance", id=3)
     yield replace(odd, says={**odd.says, "must": "error 4"})
 
 
 def messages() -> list[Message]:
     """All messages."""
-    return [*control_messages(), *data_messages(), *hostile_messages()]
+    return [*control_messages(), *data_messages(), *unix_messages(), *hostile_messages()]
 
 
 def lines_of(description: dict[str, Any]) -> str:

@@ -23,6 +23,7 @@ def check(
     """Validate a file and estimate what a run would cost. Imports functions that it names; opens no device."""
     from reservoir_hw.core.reservoir_config import parse_reservoir
     from reservoir_hw.experiment.configuration.document import load_document
+    from reservoir_hw.experiment.run.device_memory import about_device_memory
     from reservoir_hw.experiment.run.experiment import Experiment
     from reservoir_hw.experiment.sweeps.sweep import Sweep, describe
 
@@ -36,6 +37,8 @@ def check(
             print_json({"valid": True, "reservoir": config.model_dump(mode="json")})
         else:
             typer.echo(f"{file} is a valid reservoir file of kind {config.kind}")
+            if about := about_device_memory(config):
+                typer.echo(about)
         return
     with own_stdout(json):
         experiment = Experiment(document)
@@ -58,6 +61,8 @@ def check(
         if sweep is not None:
             typer.echo(f"with {describe(sweep.config)}; each trial is")
     typer.echo(str(cost))
+    if cost.on_device is not None:
+        typer.echo(f"A run takes {cost.on_device}")
     if estimate and cost.processor_s is None:
         typer.echo(
             "Processor time and memory are measured on simulations alone, and a point drives a device.", err=True

@@ -50,7 +50,8 @@ class CommandGroup(TyperGroup):
             if isinstance(error, ModuleNotFoundError) and (missing := missing_extra(error)):
                 _say(f"error: {missing}", error)
                 raise typer.Exit(CONFIGURATION) from error
-            if isinstance(error, MemoryError):
+            # That of torch on a GPU is none of Python's.
+            if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
                 _say(f"error: not enough memory on this machine: {error}; choose smaller sizes", error)
                 raise typer.Exit(OTHER) from error
             raise

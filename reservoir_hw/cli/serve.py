@@ -211,6 +211,8 @@ def _check(address: str, control: str | None, junit: Path | None, *, as_json: bo
             frames = [("frame", frame) for frame in row.frames_in_hex(_SHOWN_BYTES)]
             print_facts([("what", row.detail), ("the page", row.page), *frames], indent="  ")
         typer.echo(f"\n{report.summary()}")
+    if report.interrupted:
+        raise KeyboardInterrupt
     if report.broken:
         raise typer.Exit(1)
 

@@ -61,9 +61,11 @@ def to_tensor(value: Any, dtype: np.dtype[Any], device: str, name: str) -> Any:
 
 def like(states: Any, given: Any) -> Any:
     """`states` in the library and on the device of `given`."""
-    if is_tensor(given):
-        return to_tensor(states, _dtype_of(states), str(given.device), "states")
-    return states.detach().cpu().numpy() if is_tensor(states) else states
+    if not is_tensor(given):
+        return as_numpy(states)
+    if is_tensor(states):
+        return states.to(given.device).contiguous()
+    return to_tensor(states, states.dtype, str(given.device), "states")
 
 
 def concatenate(parts: Sequence[Any], axis: int, out: Any = None) -> Any:
@@ -106,8 +108,41 @@ def _is_finite(array: np.ndarray) -> bool:
 
 
 def as_numpy(array: Any) -> np.ndarray:
-    """The values as a numpy array, without their gradient."""
-    return array.detach().cpu().numpy() if is_tensor(array) else array
+    """The values as a numpy array, without their gradient; bfloat16, which numpy does not have, becomes float32."""
+    if not is_tensor(array):
+        return array
+    values = array.detach().cpu()
+    return (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy()
+
+
+def empty(shape: Sequence[int], dtype: np.dtype[Any], device: str | None) -> Any:
+    """A tensor on `device`, or an array where that is None; what is in it is undefined."""
+    if device is None:
+        return np.empty(shape, dtype)
+    torch = import_torch("this readout")
+    return torch.empty(tuple(shape), dtype=getattr(torch, dtype.name), device=device)
+
+
+def in_precision(array: Any, dtype: np.dtype[Any]) -> Any:
+    """The array or tensor in this precision; copied only if needed."""
+    if is_tensor(array):
+        return array.to(getattr(sys.modules["torch"], dtype.name))
+    return array.astype(dtype, copy=False)
+
+
+def is_single(array: Any) -> bool:
+    """Whether the numbers are float32."""
+    return array.dtype == (sys.modules["torch"].float32 if is_tensor(array) else np.float32)
+
+
+def is_floating(array: Any) -> bool:
+    """Whether the numbers are floats, of any precision."""
+    return array.is_floating_point() if is_tensor(array) else array.dtype.kind == "f"
+
+
+def machine_epsilon(array: Any) -> float:
+    """That of the floats of the array."""
+    return float((sys.modules["torch"] if is_tensor(array) else np).finfo(array.dtype).eps)
 
 
 def not_finite(array: Any) -> np.ndarray:
@@ -132,6 +167,13 @@ def limits_of(array: Any) -> tuple[float, float]:
     return float(array.min()), float(array.max())
 
 
+def node_limits(states: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Smallest and largest value of each node, (nodes,), over states (batch, time, nodes)."""
+    if is_tensor(states):
+        return as_numpy(states.amin((0, 1))), as_numpy(states.amax((0, 1)))
+    return states.min(axis=(0, 1)), states.max(axis=(0, 1))
+
+
 def refuse_gradient(value: Any) -> None:
     """Raise if a gradient is asked of a reservoir without gradients, instead of silently cutting the graph."""
     if is_tensor(value) and value.requires_grad and sys.modules["torch"].is_grad_enabled():
@@ -139,12 +181,6 @@ def refuse_gradient(value: Any) -> None:
             "the inputs require a gradient, but this reservoir is not differentiable; detach() them "
             "(or use torch.no_grad()), or choose a differentiable simulation (esn: gradients: true)"
         )
-
-
-def _dtype_of(array: Any) -> np.dtype[Any]:
-    if isinstance(array, np.ndarray):
-        return array.dtype
-    return np.dtype(str(array.dtype).removeprefix("torch."))
 
 
 def _real(value: Any, name: str) -> np.ndarray:

@@ -20,6 +20,10 @@ class MissingExtra(ReservoirError, ImportError):
     """An optional dependency is needed; the message names the pip command that installs it."""
 
 
+class OutOfMemory(ReservoirError, MemoryError):
+    """There is not enough memory on this machine, or on its GPU; the message says what would fit."""
+
+
 class NotOpen(ReservoirError, RuntimeError):
     """A reservoir was used before `open()` or after `close()`."""
 

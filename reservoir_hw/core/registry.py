@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar, get_args
 
@@ -114,7 +116,7 @@ class Plugin:
 def available(group: str) -> dict[str, Plugin]:
     """All kinds of a group by name; a name that two packages claim is an error."""
     plugins = {kind: Plugin(group, kind, target, "reservoir_hw") for kind, target in BUILT_IN[group].items()}
-    for entry in entry_points(group=f"reservoir_hw.{group}"):
+    for entry in _offered(group, tuple(sys.path)):
         origin = entry.dist.name if entry.dist else entry.value
         clash = plugins.get(entry.name)
         if clash is not None and clash.target != entry.value:
@@ -124,6 +126,13 @@ def available(group: str) -> dict[str, Plugin]:
             )
         plugins[entry.name] = Plugin(group, entry.name, entry.value, origin)
     return plugins
+
+
+@cache
+def _offered(group: str, path: tuple[str, ...]) -> list[EntryPoint]:
+    """What the packages on this path offer. Looking takes milliseconds, and every point of a grid asks."""
+    del path
+    return list(entry_points(group=f"reservoir_hw.{group}"))
 
 
 def find(group: str, kind: str) -> Plugin:

@@ -150,6 +150,11 @@ class Reservoir(ABC):
         return self._driving.steps
 
     @property
+    def batch(self) -> int:
+        """Sequences side by side since the last reset."""
+        return self._driving.batch
+
+    @property
     def streams(self) -> bool:
         """Whether `stream` drives chunks without a pause between them (the backend has a `_stream`)."""
         return self._has("_stream")

@@ -6,11 +6,12 @@ import hashlib
 
 import numpy as np
 
-# Numbers that one value of the Philox counter stands for.
-_WORDS = 4
+WORDS = 4
+"""Numbers that one value of the Philox counter stands for."""
 
 
-def _key(name: str) -> int:
+def stream_key(name: str) -> int:
+    """The 64 bits by which the generators know `name`."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
 
 
@@ -19,7 +20,7 @@ def generator(seed: int, name: str) -> np.random.Generator:
 
     Each name has a stream of its own: drawing more for one leaves the others as they were.
     """
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, _key(name)])))
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, stream_key(name)])))
 
 
 def step_uniform(seed: int, sequence: int, first: int, steps: int, size: int, name: str) -> np.ndarray:
@@ -28,10 +29,10 @@ def step_uniform(seed: int, sequence: int, first: int, steps: int, size: int, na
     The generator is counter-based (Salmon et al. 2011, Philox) and keyed by (seed, sequence, step), so a
     run in chunks, resumed or repeated, meets the same numbers. `first` is the number of the first step.
     """
-    blocks = -(-size // _WORDS)
-    key = np.array([seed % 2**64, _key(name)], dtype=np.uint64)
+    blocks = -(-size // WORDS)
+    key = np.array([seed % 2**64, stream_key(name)], dtype=np.uint64)
     counter = np.array([first * blocks, 0, sequence, 0], dtype=np.uint64)
-    numbers = np.random.Generator(np.random.Philox(key=key, counter=counter)).random((steps, blocks * _WORDS))
+    numbers = np.random.Generator(np.random.Philox(key=key, counter=counter)).random((steps, blocks * WORDS))
     return numbers[:, :size]
 
 

@@ -82,6 +82,15 @@ class _Topology(Config):
         """
         raise NotImplementedError
 
+    def expected_links(self, nodes: int, connectivity: float | None, per_row: int | None) -> int:
+        """How many weights a matrix will have, about, without drawing it; all of them unless a topology knows better.
+
+        `connectivity` and `per_row` (connections_per_node) are those of `draw_weights`.
+        """
+        if per_row is not None:
+            return nodes * per_row
+        return round(nodes * nodes * (1.0 if connectivity is None else connectivity))
+
     def spectral_scale(self, W: Matrix, target: float) -> float:
         """The factor that gives a drawn matrix the spectral radius `target`."""
         return scale_to(target, spectral_radius(W)) if self.radius is None else target / self.radius
@@ -103,6 +112,11 @@ class _Linked(_Topology):
     def links(self, nodes: int, rng: np.random.Generator) -> tuple[Positions, FloatArray | None]:
         """Positions in the flattened matrix, rising, and their weights; None where these are to be drawn."""
         raise NotImplementedError
+
+    def expected_links(self, nodes: int, connectivity: float | None, per_row: int | None) -> int:
+        """How many links there are."""
+        del connectivity, per_row
+        return len(self.links(nodes, np.random.default_rng(0))[0])
 
     def draw(self, nodes: int, links: np.random.Generator, values: np.random.Generator, entries: Entries) -> Matrix:
         """The recurrent matrix before any scaling."""
@@ -324,6 +338,11 @@ class Block(_Topology):
                 f"connections_per_node = {links} is more than the {nodes // self.blocks} nodes of the smallest of "
                 f"the {self.blocks} blocks"
             )
+
+    def expected_links(self, nodes: int, connectivity: float | None, per_row: int | None) -> int:
+        """Those in the modules, about, and those between them."""
+        sizes = np.diff(self.bounds(nodes)).tolist()
+        return self.links_between + sum(Random().expected_links(size, connectivity, per_row) for size in sizes)
 
     def draw(self, nodes: int, links: np.random.Generator, values: np.random.Generator, entries: Entries) -> Matrix:
         """The recurrent matrix before any scaling."""

@@ -47,6 +47,8 @@ class Readout(Protocol):
 
     input_connection: bool
     repetitions_: int
+    takes_tensors: bool
+    """Whether states may be torch tensors on any device. A readout that does not say so gets numpy arrays."""
 
     @property
     def report_(self) -> dict[str, Any]:
@@ -59,8 +61,8 @@ class Readout(Protocol):
     def solve(self) -> Any:
         """Finish learning."""
 
-    def predict(self, states: Any, inputs: Any = None) -> np.ndarray:
-        """Outputs (batch, time, outputs)."""
+    def predict(self, states: Any, inputs: Any = None) -> Any:
+        """Outputs (batch, time, outputs); a tensor where the states are one."""
         ...
 
     def save(self, path: str | Path) -> None:
@@ -75,9 +77,7 @@ class Readout(Protocol):
 class PrequentialReadout(Readout, Protocol):
     """A readout that can go on learning while it answers."""
 
-    def predict_then_update(
-        self, states: Any, targets: Any, inputs: Any = None, *, new_sequence: bool = False
-    ) -> np.ndarray:
+    def predict_then_update(self, states: Any, targets: Any, inputs: Any = None, *, new_sequence: bool = False) -> Any:
         """Outputs (batch, time, outputs), each computed before the target of its step was learned."""
         ...
 

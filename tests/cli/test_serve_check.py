@@ -5,19 +5,23 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import signal
+import struct
 import threading
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import zmq
 from command_line import call_here
 from served import free_address, ipc_address
-from serving.page_device import PageDevice
+from serving.page_device import PageDevice, Replies
 
 from reservoir_hw.testing.protocol import check as checker
 from reservoir_hw.testing.protocol.check import rules_for
+from reservoir_hw.testing.protocol.codec import crc32c
 
 FEW = [rule for rule in rules_for("ipc://device") if rule.group in ("handshake", "strictness")]
 
@@ -33,7 +37,7 @@ def few_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the others find is tested in tests/testing/protocol."""
     monkeypatch.setattr(checker, "RULES", tuple(FEW))
     monkeypatch.setattr("reservoir_hw.testing.protocol.pipes.CONNECT_S", 0.5)
-    monkeypatch.setattr("reservoir_hw.testing.protocol.device.CONNECT_S", 0.5)
+    monkeypatch.setattr("reservoir_hw.testing.protocol.client.ANSWER_S", 0.5)
 
 
 def test_a_device_that_keeps_the_page(address: str, tmp_path: Path) -> None:
@@ -77,6 +81,22 @@ def test_arguments_that_do_not_fit(arguments: tuple[object, ...], message: str, 
     assert done.stderr.count("\n") == 1
 
 
+def test_an_interrupted_check_shows_what_was_found(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(checker, "RULES", (FEW[0], replace(FEW[1], look=stop), *FEW[2:]))
+    with PageDevice(address) as device:
+        done = call_here("serve", "--check", address, "--junit", tmp_path / "junit.xml")
+        assert device.freed.wait(1)
+    assert done.returncode == 130
+    assert f"1 held, 0 broken, {len(FEW) - 1} not offered" in done.stdout.splitlines()[-1]
+    skipped = ET.parse(tmp_path / "junit.xml").getroot().findall("testcase/skipped")
+    assert [why.get("message") for why in skipped] == ["not looked at: the check was interrupted"] * (len(FEW) - 1)
+
+
 def port_of(address: str) -> int:
     return int(address.rpartition(":")[2])
 
@@ -102,6 +122,20 @@ def web_server(address: str) -> Iterator[None]:
             server.server_close()
 
 
+def framed(body: bytes) -> bytes:
+    return struct.pack("<4sB3xI", b"RHWC", 1, crc32c(body)) + body
+
+
+def answering(answer: bytes) -> Callable[[str], contextlib.AbstractContextManager[object]]:
+    """A server that gives this answer to every question."""
+
+    class Anything(PageDevice):
+        def _control(self, sender: bytes, frames: list[bytes]) -> Replies:
+            return [[answer]]
+
+    return Anything
+
+
 @contextlib.contextmanager
 def silent_router(address: str) -> Iterator[None]:
     with zmq.Context() as context, context.socket(zmq.ROUTER) as data, context.socket(zmq.ROUTER) as control:
@@ -122,10 +156,15 @@ def nobody(address: str) -> Iterator[None]:
     [
         (nobody, "nobody listens there. Is the server running, and the address right?"),
         (web_server, "it accepts connections, but does not speak ZeroMQ"),
-        (silent_router, "it is no device of this protocol"),
+        (silent_router, "no answer to hello within 0.5 s: it is no device of this protocol"),
+        (answering(b"Hello"), "a control frame of 5 bytes (48656c6c6f): it is no device of this protocol"),
+        (answering(b""), "a control frame of 0 bytes: it is no device of this protocol"),
+        (answering(framed(b"\x91\x01")), "no op and id in [1]"),
+        (answering(framed(b"\xc1")), "no msgpack: "),
+        (answering(framed(b"\x91" * 5000)), "no msgpack: StackError"),
     ],
 )
-def test_what_is_no_device(who: Callable[[str], contextlib.AbstractContextManager[None]], message: str) -> None:
+def test_what_is_no_device(who: Callable[[str], contextlib.AbstractContextManager[object]], message: str) -> None:
     address = free_address()
     with who(address):
         done = call_here("serve", "--check", address)

@@ -252,11 +252,13 @@ def test_the_file_of_a_dead_server_is_replaced(tmp_path: Path) -> None:
         check_states(address)
         done = subprocess.run([built(DEFINES=DEFINES), address], capture_output=True, text=True, timeout=5, check=False)
         assert (done.returncode, done.stdout) == (1, "")
-        assert "in use" in done.stderr
+        assert "another server listens there" in done.stderr
         check_states(address)
 
 
-@pytest.mark.parametrize(("place", "message"), [("/file", "in use"), ("/no/folder", "No such file")])
+@pytest.mark.parametrize(
+    ("place", "message"), [("/file", "something that is no socket is there"), ("/no/folder", "No such file")]
+)
 def test_a_path_where_no_socket_can_be(tmp_path: Path, place: str, message: str) -> None:
     (tmp_path / "file").write_text("mine")
     command = [built(DEFINES=DEFINES), f"unix://{tmp_path}{place}"]
@@ -264,6 +266,15 @@ def test_a_path_where_no_socket_can_be(tmp_path: Path, place: str, message: str)
     assert done.returncode == 1
     assert message in done.stderr
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_control_path_where_no_socket_can_be(tmp_path: Path) -> None:
+    (tmp_path / "d.control").write_text("mine")
+    command = [built(DEFINES=DEFINES), f"unix://{tmp_path}/d"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    assert done.returncode == 1
+    assert f"its control socket {tmp_path}/d.control: something that is no socket is there" in done.stderr
+    assert os.listdir(tmp_path) == ["d.control"]
 
 
 @pytest.mark.slow

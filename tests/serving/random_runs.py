@@ -8,6 +8,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -140,8 +141,8 @@ def execute(device: Reservoir, program: Program) -> list[Any]:
 class Bench:
     """A server with a bad network in front of it, and the same reservoir on the spot."""
 
-    def __init__(self, number: int, seed: int, scheme: str, *, checksums: bool) -> None:
-        self.scheme, self.checksums = scheme, checksums
+    def __init__(self, number: int, seed: int, scheme: str, *, checksums: bool, spares_payloads: bool) -> None:
+        self.scheme, self.checksums, self.spares_payloads = scheme, checksums, spares_payloads
         self.random = np.random.default_rng([seed, number])
         self.seed = seed
         self.number = number
@@ -153,7 +154,8 @@ class Bench:
 
     def work(self, next_setting: Callable[[], int | None]) -> None:
         """Do settings until there are no more."""
-        proxy_between = ChaosProxy if self.scheme == "ipc" else UnixProxy
+        unix = partial(UnixProxy, spares_payloads=self.spares_payloads)
+        proxy_between = ChaosProxy if self.scheme == "ipc" else unix
         with ipc_address(self.scheme) as back, ipc_address(self.scheme) as front:
             if self.number == 0 and self.scheme == "ipc":
                 front = free_address()
@@ -259,7 +261,14 @@ class Bench:
 
 
 def random_runs(
-    runs: int, benches: int, seed: int, limit_s: float, scheme: str = "ipc", *, checksums: bool = False
+    runs: int,
+    benches: int,
+    seed: int,
+    limit_s: float,
+    scheme: str = "ipc",
+    *,
+    checksums: bool = False,
+    spares_payloads: bool = False,
 ) -> Outcome:
     """So many runs, on several benches at once: most of the time is spent waiting for what was lost."""
     settings = iter(range(-(-runs // RUNS_OF_A_SETTING)))
@@ -281,7 +290,10 @@ def random_runs(
     # Not waited for at the end of the program, in case that one of them hangs.
     threads = [
         threading.Thread(
-            target=work, args=(Bench(n, seed, scheme, checksums=checksums),), name=f"bench {n}", daemon=True
+            target=work,
+            args=(Bench(n, seed, scheme, checksums=checksums, spares_payloads=spares_payloads),),
+            name=f"bench {n}",
+            daemon=True,
         )
         for n in range(benches)
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import threading
@@ -46,9 +47,17 @@ def address() -> Iterator[str]:
         yield address
 
 
-def shared_memory() -> list[str]:
-    """What has a name in shared memory, and could stay behind."""
-    return sorted(os.listdir("/dev/shm"))
+def segments() -> int:
+    """Those that this process, the side that lives on, has mapped. The last one to go takes them along."""
+    gc.collect()
+    return Path("/proc/self/maps").read_text().count("memfd:")
+
+
+def until_no_more_than(before: int) -> None:
+    end = time.monotonic() + LEASE_S
+    while segments() > before:
+        assert time.monotonic() < end
+        time.sleep(0.001)
 
 
 def kill(victim: int) -> float:
@@ -82,12 +91,15 @@ def check_right(device: Reservoir) -> None:
 @pytest.mark.parametrize("times", FEW_AND_MANY)
 def test_clients_that_are_killed(nursery: Callable[[str, str], int], address: str, times: int) -> None:
     """A client attaches and drives, over and over; the next one gets the device."""
-    before, holders = shared_memory(), 0
+    before, holders = segments(), 0
     folder = Path(address.removeprefix("unix://")).parent
     with served(Toy(), address, lease_s=LEASE_S) as server:
         for delay_s in np.random.default_rng(times).uniform(0, 0.1, times):
             victim = nursery("client", address)
             time.sleep(delay_s)
+            # One at least is killed while it has the device, on a slow machine, too.
+            while not holders and server.status()["holder"] is None:
+                time.sleep(0.001)
             holders += server.status()["holder"] is not None
             died = kill(victim)
             while server.status()["holder"] is not None:
@@ -97,15 +109,14 @@ def test_clients_that_are_killed(nursery: Callable[[str, str], int], address: st
                 check_right(device)
             assert time.monotonic() - died < LEASE_S
             assert sorted(os.listdir(folder)) == ["device", "device.control"]
-            assert shared_memory() == before
-    assert holders
+            until_no_more_than(before)
     assert os.listdir(folder) == []
 
 
 @pytest.mark.parametrize("times", FEW_AND_MANY)
 def test_servers_that_are_killed(nursery: Callable[[str, str], int], address: str, times: int) -> None:
     """A client is attaching or driving; it says so, and the next server takes the path over."""
-    before, folder = shared_memory(), Path(address.removeprefix("unix://")).parent
+    before, folder = segments(), Path(address.removeprefix("unix://")).parent
     noticed = []
     for delay_s in np.random.default_rng(times).uniform(0, 0.1, times):
         victim = nursery("server", address)
@@ -119,7 +130,7 @@ def test_servers_that_are_killed(nursery: Callable[[str, str], int], address: st
         timer.join()
         noticed.append(noticed_at - dead_at[0])
         assert sorted(os.listdir(folder)) == ["device", "device.control"]
-        assert shared_memory() == before
+        until_no_more_than(before)
         heir = nursery("server", address)
         with connect(address) as device:
             check_right(device)

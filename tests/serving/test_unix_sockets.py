@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import re
+import resource
 import socket
 import struct
 import sys
@@ -144,27 +145,42 @@ def test_after_a_cancel_slots_wait_for_the_replies(address: str) -> None:
     """Requests that nobody waits for any more may still be read: the next one keeps out of their slots."""
     begun, go_on = threading.Event(), threading.Event()
 
-    class Waiting(Toy):
+    class Waiting(SnapshotToy):
         def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
             begun.set()
             assert go_on.wait(10)
             return super()._run(u, out)
 
-    device = Waiting()
-    with served(device, address, credits=2), connect(address) as far, Toy() as near:
+    with served(Waiting(), address, credits=2), connect(address) as far:
+        far.reset(5000)
         connection: Any = far._connection  # type: ignore[attr-defined]
+        snapshot = far.snapshot()
+        slots = connection._data._ring._requests
         for number in range(2):
-            far._send_run(np.full((1, 500, 2), number + 1.0), more=False, outputs=False)  # type: ignore[attr-defined]
+            far._send_run(np.full((5000, 1, 2), number + 1.0), more=False, outputs=False)  # type: ignore[attr-defined]
         assert begun.wait(5)
-        waiting = [connection._data._ring.request(n).copy() for n in (2, 3)]
+        waiting = [slot.copy() for slot in slots]
         threading.Timer(0.2, go_on.set).start()
-        far.reset(1)
-        assert all(
-            np.array_equal(connection._data._ring.request(n), one) for n, one in zip((2, 3), waiting, strict=True)
-        )
-        u = drive(1, 3000)
-        assert np.array_equal(far.run(u), near.run(u))
-        assert far.run(u).shape == u.shape
+        far.restore(snapshot)
+        assert all(np.array_equal(slot, one) for slot, one in zip(slots, waiting, strict=True))
+        assert all(np.array_equal(array, snapshot[name]) for name, array in far.snapshot().items())
+
+
+def test_a_payload_is_copied_before_it_is_looked_at(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a client writes into the slot after the checksum was found right does not reach the device."""
+    right = unix_sockets.check_payload
+    with served(Toy(), address, checksums=True), UnixPage(address) as client, Toy() as near:
+        client.hello(slot_bytes=16 * PAGE)
+        client.attach()
+        memory: Any = client.memory
+        u = drive(1, 1000)
+
+        def check_then_write(payload: memoryview, crc: int) -> None:
+            right(payload, crc)
+            memory[:] = bytes(len(memory))
+
+        monkeypatch.setattr(unix_sockets, "check_payload", check_then_write)
+        assert np.array_equal(client.run(u, SLOT), near.run(u))
 
 
 # ---- bad input ------------------------------------------------------------------------------------
@@ -474,6 +490,51 @@ def test_another_user(address: str) -> None:
             os.seteuid(0)
         with connect(address) as far:
             assert far.run(drive(1, 3)).shape == (1, 3, 2)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_data_socket_of_another_user(address: str) -> None:
+    """The control socket was right: the data socket is looked at for itself."""
+    path = address.removeprefix("unix://")
+    with served(Toy(), address), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as theirs:
+        os.unlink(path)
+        theirs.bind(path)
+        os.seteuid(65534)
+        try:
+            theirs.listen()
+        finally:
+            os.seteuid(0)
+        with pytest.raises(DeviceDisconnected, match="device belongs to user 65534, this is user 0"):
+            connect(address)
+
+
+def test_no_room_for_a_ring(address: str) -> None:
+    with process("mortal_server.py", address, "1000000"):
+        said = []
+        for resource_, spare in ((resource.RLIMIT_NOFILE, range(6)), (resource.RLIMIT_AS, [24 << 20])):
+            before = resource.getrlimit(resource_)
+            for more in spare:
+                used = lowest_descriptor() if resource_ == resource.RLIMIT_NOFILE else address_space()
+                resource.setrlimit(resource_, (used + more, before[1]))
+                try:
+                    Connection(address, timeout_s=2.0).close()
+                except DeviceDisconnected as error:
+                    said.append(str(error))
+                finally:
+                    resource.setrlimit(resource_, before)
+    assert any("no connection: Too many open files" in one for one in said)
+    assert any("no shared memory for a ring of 32 MiB: Too many open files" in one for one in said)
+    assert "no shared memory for a ring of 32 MiB: Cannot allocate memory" in said[-1]
+
+
+def lowest_descriptor() -> int:
+    free = os.dup(0)
+    os.close(free)
+    return free
+
+
+def address_space() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 def test_a_path_that_is_in_use(address: str) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Self
 from reservoir_hw.serving.faults import FAULTS, ChaosConfig, Direction, Path, SocketName
 
 LARGEST = 1 << 17
+PAYLOAD_AT = 96
 
 
 @dataclass(eq=False)
@@ -26,13 +27,18 @@ class Side:
 
     socket: socket.socket
     path: Path
+    spared_from: int
     other: Side | None = None
 
 
 class UnixProxy:
-    """Passes packets with their descriptors between clients at `front` and the server at `back`."""
+    """Passes packets with their descriptors between clients at `front` and the server at `back`.
 
-    def __init__(self, config: ChaosConfig, *, front: str, back: str) -> None:
+    With `spares_payloads`, of a data packet only what has a checksum in any session is struck: the first 96 bytes.
+    """
+
+    def __init__(self, config: ChaosConfig, *, front: str, back: str, spares_payloads: bool = False) -> None:
+        self._spares_payloads = spares_payloads
         self.counts: Counter[str] = Counter(dict.fromkeys(FAULTS, 0))
         self.messages = 0
         self._config = config
@@ -102,12 +108,15 @@ class UnixProxy:
         number = next(self._made)
         directions: tuple[Direction, Direction] = ("to_device", "to_client")
         sides = [
-            Side(end, Path(self._config, name, direction, number))
+            Side(end, Path(self._config, name, direction, number), spared_from=self._spared_from(name))
             for end, direction in zip((client, server), directions, strict=True)
         ]
         for side, other in (sides, sides[::-1]):
             side.other = other
             self._selector.register(side.socket, selectors.EVENT_READ, side)
+
+    def _spared_from(self, name: SocketName) -> int:
+        return PAYLOAD_AT if self._spares_payloads and name == "data" else LARGEST
 
     def _take(self, side: Side) -> None:
         try:
@@ -129,7 +138,9 @@ class UnixProxy:
         if not passage.overtaken:
             due = side.path.free_at = max(due, side.path.free_at)
         for frames in passage.arriving:
-            entry = (due, next(self._number), side, b"".join(frames), [os.dup(one) for one in descriptors])
+            struck = b"".join(frames)
+            struck = struck[: side.spared_from] + packet[side.spared_from : len(struck)]
+            entry = (due, next(self._number), side, struck, [os.dup(one) for one in descriptors])
             heapq.heappush(self._waiting, entry)
         _close(descriptors)
 

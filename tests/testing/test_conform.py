@@ -90,6 +90,21 @@ def test_examples(name: str) -> None:
     assert looked_at >= {"repeatability", "shapes", "reset", "continuity", "isolation", "causality", "memory"}
 
 
+@pytest.mark.parametrize("kind", ["esn", "gated_esn", "delay_loop"])
+def test_simulations_driven_by_torch(kind: str) -> None:
+    looked_at = check(conform({"kind": kind, "nodes": 20, "inputs": 1, "engine": "torch"}))
+    assert looked_at >= {
+        "repeatability",
+        "shapes",
+        "reset",
+        "continuity",
+        "isolation",
+        "causality",
+        "memory",
+        "snapshot",
+    }
+
+
 def test_every_example_is_looked_at() -> None:
     named = {"delay_loop", "memristive", "fpga", "gated_esn", "photonic"}
     assert {path.stem for path in EXAMPLES.glob("*.yaml")} == named
@@ -346,3 +361,7 @@ def test_a_device_that_is_not_there(tmp_path: Path) -> None:
     done = call_here("conform", "d.yaml", cwd=tmp_path)
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
+    # A device that this machine cannot even make.
+    (tmp_path / "d.yaml").write_text("kind: esn\nnodes: 5\nengine: cuda_graphs\n")
+    done = call_here("conform", "d.yaml", cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)

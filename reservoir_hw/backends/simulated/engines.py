@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.core.arrays import import_torch
-from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.spec import DType
 
 Activation = Literal["tanh", "relu", "identity"]
+
+
+JointLoop: TypeAlias = Callable[[Any, Any, Sequence[LoopTerms | None]], tuple[Any, Any]]
+"""`(u, states, terms)` of several networks, with an axis for them in front, to their states and the last of these.
+
+`u` may have one entry for all. States are (members, batch, time, nodes), the last of them (members, batch, nodes).
+"""
 
 
 class Engine(Protocol):
@@ -73,19 +80,32 @@ class NumbaEngine:
 
 
 class TorchEngine:
-    """Drives a network with torch: for gradients, on a GPU, or without numba.
+    """Drives a network with a loop over tensors: plain torch, CUDA graphs or a Triton kernel, by its `name`.
 
-    `loop(u, state, terms)` returns the states and the last of them, and writes nothing in place.
+    `loop(u, state, terms)` returns the states and the last of them, and leaves what it was given as it is.
     """
 
-    name = "torch"
-
     def __init__(
-        self, loop: Callable[[Any, Any, LoopTerms | None], tuple[Any, Any]], nodes: int, dtype: DType, device: str
+        self,
+        name: str,
+        loop: Callable[[Any, Any, LoopTerms | None], tuple[Any, Any]],
+        nodes: int,
+        dtype: DType,
+        device: str,
     ) -> None:
+        self.name = name
         self._torch = import_torch("a simulated network with gradients, on a GPU, or without numba")
         self._loop, self._nodes = loop, nodes
         self._options = {"dtype": getattr(self._torch, dtype), "device": device}
+
+    @contextlib.contextmanager
+    def through(self, loop: Callable[[Any, Any, LoopTerms | None], tuple[Any, Any]]) -> Iterator[None]:
+        """Meanwhile another loop computes what the own one would."""
+        own, self._loop = self._loop, loop
+        try:
+            yield
+        finally:
+            self._loop = own
 
     def reset(self, batch: int) -> None:
         """Bring the state to rest for this many sequences."""
@@ -114,10 +134,3 @@ class TorchEngine:
         """Continue from what `get_state` gave."""
         with self._torch.inference_mode(False):
             self._state = self._torch.tensor(state["state"], **self._options)
-
-
-def check_device(device: str) -> None:
-    """Raise `ConfigurationError` where torch cannot reach the device, `MissingExtra` where there is no torch."""
-    torch = import_torch("a simulated network with gradients, on a GPU, or without numba")
-    if device != "cpu" and not torch.cuda.is_available():
-        raise ConfigurationError(f"reservoir.device is {device}, but torch finds no CUDA device here; use cpu")

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from reservoir_hw.backends.simulated.engines import Engine, NumbaEngine, TorchEngine, check_device
+from reservoir_hw.backends.simulated.engine_choice import EngineName, choose_engine, network_engine_on_gpu
+from reservoir_hw.backends.simulated.engines import Engine, NumbaEngine, TorchEngine
+from reservoir_hw.backends.simulated.memory import free_bytes, in_units, network_bytes, out_of_memory_said
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities
 from reservoir_hw.backends.simulated.nonidealities.rounding import to_weight_bits
-from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir, have_numba
+from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import OutOfRange
 from reservoir_hw.core.reservoir_config import Encoder
 from reservoir_hw.core.signal import Mask
 from reservoir_hw.core.spec import DType, Identity, ReservoirSpec
+from reservoir_hw.networks.random_matrices import Matrix
 from reservoir_hw.networks.topologies import Random, Topology
+
+if TYPE_CHECKING:
+    from reservoir_hw.networks.weights import EsnWeights
 
 Probability = Annotated[float, Field(gt=0, le=1)]
 Scaling = float | list[float]
-Device = Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")]
+WeightStorage: TypeAlias = Literal["float16", "bfloat16"]
 
 
 class NetworkConfig(SimulatedConfig):
@@ -32,6 +38,9 @@ class NetworkConfig(SimulatedConfig):
 
     input_scalings: ClassVar[tuple[str, ...]] = ("input_scaling",)
     """Those of them that hold one number, or one for each input."""
+
+    matrices: ClassVar[int] = 1
+    """How many of them are recurrent."""
 
     if TYPE_CHECKING:
         nodes: int | None
@@ -62,6 +71,24 @@ class NetworkConfig(SimulatedConfig):
         if config.nonidealities.loop.weight_bits is not None:
             to_weight_bits(config.drawn_or_loaded(), config.nonidealities.loop)
         return config
+
+    def weight_bytes(self) -> int:
+        """Of the weights on the device, for the number of inputs that is configured; about, where they are drawn."""
+        fields: Any = self
+        inputs, width = self.required_inputs(), 8 if fields.dtype == "float64" else 4
+        if self.weights is not None:
+            matrices = [part.W for part in self._parts(self._load(self.weights))]
+            return sum(network_bytes(W.shape[0], inputs, W, width) for W in matrices)
+        assert self.nodes is not None
+        links = self._topology().expected_links(self.nodes, fields.connectivity, fields.connections_per_node)
+        return self.matrices * network_bytes(self.nodes, inputs, links, width)
+
+    def _number_of_nodes(self) -> int:
+        return self._load(self.weights).nodes if self.weights is not None else super()._number_of_nodes()
+
+    def _parts(self, weights: Any) -> list[EsnWeights]:
+        """Those with a recurrent matrix each."""
+        return [weights]
 
     def drawn_or_loaded(self) -> Any:
         """The weights that the options draw or the file holds.
@@ -105,11 +132,15 @@ class NetworkConfig(SimulatedConfig):
 class SimulatedNetwork(SimulatedReservoir):
     """A network with given weights: `EsnWeights`, or those of another kind.
 
-    On the CPU a numba kernel drives it. Torch does where gradients or a GPU are asked for, or where numba is
-    not installed; the provenance says which. A torch network is differentiable, a numba one is not.
+    `engine` drives it; without one `engine_choice.py` chooses, and the provenance says which. With gradients a network
+    is differentiable.
     """
 
+    kind: ClassVar[str]
+
     weights: Any
+
+    _weight_storage: WeightStorage | None = None
 
     state_range: tuple[float, float] | None = (-1.0, 1.0)
     """Where the activation keeps all states, if it does."""
@@ -121,16 +152,16 @@ class SimulatedNetwork(SimulatedReservoir):
         dtype: DType = "float32",
         device: str = "cpu",
         gradients: bool = False,
+        engine: EngineName | None = None,
         nonidealities: Nonidealities = IDEAL_DEVICE,
         out_of_range: OutOfRange = "error",
     ) -> None:
         self._dtype: DType = dtype
         self._loop_config = nonidealities.loop
-        torch_is_needed = device != "cpu" or gradients or not have_numba()
-        if torch_is_needed:
-            self.native = "torch"
-            self.device = device
         self.weights = self._stored(weights)
+        self._gradients, self.device = gradients, device
+        self._wanted: EngineName | None = engine
+        self._engine_name = self._choose_engine()
         spec = ReservoirSpec(
             inputs=weights.inputs,
             nodes=weights.nodes,
@@ -140,20 +171,56 @@ class SimulatedNetwork(SimulatedReservoir):
             settable=True,
             programmable=True,
             deterministic=True,
-            differentiable=torch_is_needed,
+            differentiable=gradients,
             identity=self._identity(),
         )
         super().__init__(spec, self._new_engine(), nonidealities=nonidealities, out_of_range=out_of_range)
+
+    def _choose_engine(self) -> EngineName:
+        matrices = self._recurrent_matrices()
+        sparse = any(not isinstance(W, np.ndarray) for W in matrices)
+        engine = choose_engine(
+            self._wanted,
+            kind=f"{'sparse' if sparse else 'dense'} {self.kind}",
+            device=self.device,
+            gradients=self._gradients,
+            dtype=self._dtype,
+            offers=("numba", "torch", "triton") if sparse else ("numba", "torch", "cuda_graphs", "triton"),
+            on_gpu=network_engine_on_gpu(
+                sparse=sparse,
+                nonzeros=sum(W.size for W in matrices),
+                storage_bytes=4 if self._weight_storage is None else 2,
+            ),
+        )
+        self.native = "numpy" if engine == "numba" else "torch"
+        return engine
+
+    def _recurrent_matrices(self) -> list[Matrix]:
+        """The recurrent matrices, dense or CSR, whatever their scale."""
+        raise NotImplementedError
 
     def _stored(self, weights: Any) -> Any:
         """The weights as the device holds them."""
         return to_weight_bits(weights, self._loop_config)
 
     def _new_engine(self) -> Engine:
-        if self.native == "torch":
-            check_device(self.device)
-            return TorchEngine(self._torch_loop(), self.weights.nodes, self._dtype, self.device)
-        return NumbaEngine(self._cpu_loop(), self.weights.nodes, self._dtype)
+        with out_of_memory_said(self._too_large):
+            return self._engine_on_device()
+
+    def _too_large(self) -> str:
+        inputs, width = self.weights.inputs, np.dtype(self._dtype).itemsize
+        needed = sum(network_bytes(W.shape[0], inputs, W, width) for W in self._recurrent_matrices())
+        return (
+            f"the weights of {self.weights.nodes:,} nodes take about {in_units(needed)} of memory on {self.device}, "
+            f"where {in_units(free_bytes(self.device))} are free: choose fewer nodes, or fewer connections_per_node"
+        )
+
+    def _engine_on_device(self) -> Engine:
+        nodes, dtype = self.weights.nodes, self._dtype
+        if self._engine_name == "numba":
+            return NumbaEngine(self._cpu_loop(), nodes, dtype)
+        loops = {"torch": self._torch_loop, "cuda_graphs": self._graphed_loop, "triton": self._triton_loop}
+        return TorchEngine(self._engine_name, loops[self._engine_name](), nodes, dtype, self.device)
 
     def _cpu_loop(self) -> Callable[..., Any]:
         """The compiled time loop of these weights, as `NumbaEngine` takes it."""
@@ -161,6 +228,14 @@ class SimulatedNetwork(SimulatedReservoir):
 
     def _torch_loop(self) -> Callable[..., Any]:
         """The time loop of these weights in torch, as `TorchEngine` takes it."""
+        raise NotImplementedError
+
+    def _graphed_loop(self) -> Callable[..., Any]:
+        """The time loop of these weights as CUDA graphs, as `TorchEngine` takes it."""
+        raise NotImplementedError
+
+    def _triton_loop(self) -> Callable[..., Any]:
+        """The time loop of these weights as a Triton kernel, as `TorchEngine` takes it."""
         raise NotImplementedError
 
     def _identity(self) -> Identity:
@@ -178,5 +253,6 @@ class SimulatedNetwork(SimulatedReservoir):
                 f"the network has {self.weights.nodes} and {self.weights.inputs}"
             )
         self.weights = self._stored(new)
+        self._engine_name = self._choose_engine()
         self._engine = self._new_engine()
         return self._with_identity(self._identity())

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 from pydantic import Field, NonNegativeInt
 
-from reservoir_hw.backends.simulated.engines import Engine
+from reservoir_hw.backends.simulated import memory
+from reservoir_hw.backends.simulated.engines import Engine, JointLoop
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities, NonidealitiesField
-from reservoir_hw.backends.simulated.nonidealities.noise import DrawnNonidealities
+from reservoir_hw.backends.simulated.nonidealities.noise import DrawnNonidealities, Numbers, NumpyNumbers
 from reservoir_hw.core import arrays
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import OutOfRange, Reservoir
@@ -19,8 +20,8 @@ from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.core.signal import Quantiser
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 
-# Numbers in one array of noise: bounds the memory that a long run needs beyond its states.
-_CHUNK = 1 << 20
+# Numbers in one array of noise.
+_CHUNK = memory.NOISE_NUMBERS
 # Steps from which on the spread of the states is worth comparing with the noise, how many of one chunk suffice for it,
 # and the ratio that is worth a word.
 _STEPS_COMPARED, _SAMPLES_ENOUGH, _DROWNED_BELOW = 100, 1000, 3
@@ -61,6 +62,27 @@ class SimulatedConfig(ReservoirConfig):
             return encoded
         return Quantiser(bits=drive.bits, range=drive.range, out_of_range=self.out_of_range).apply(encoded)[0]
 
+    def weight_bytes(self) -> int:
+        """Of the weights on the device, for the number of inputs that is configured; about, where they are drawn."""
+        return 0
+
+    def drive_memory(self) -> memory.DriveMemory:
+        """What a drive takes on the device. Reads a file of weights."""
+        fields: Any = self
+        wide = fields.dtype == "float64"
+        # Of the engines that are chosen by a table, the one that needs most.
+        graphs = fields.device != "cpu" and fields.engine in {None, "cuda_graphs"}
+        return memory.DriveMemory(
+            self._number_of_nodes(),
+            self.required_inputs(),
+            8 if wide else 4,
+            noisy=not self.nonidealities.ideal,
+            graphs=graphs,
+        )
+
+    def _number_of_nodes(self) -> int:
+        return getattr(self, "nodes", 0)
+
     def seeded_nonidealities(self) -> Nonidealities:
         """The non-idealities, drawn by the seed of the device unless they have one of their own."""
         if self.nonidealities.seed is not None:
@@ -95,8 +117,34 @@ class SimulatedReservoir(Reservoir):
     ) -> None:
         self._engine = engine
         self._nonidealities = nonidealities
-        self._drawn = None if nonidealities.ideal else DrawnNonidealities(nonidealities, spec.nodes, spec.numpy_dtype)
+        self._drawn = None
+        if not nonidealities.ideal:
+            self._drawn = DrawnNonidealities(nonidealities, spec.nodes, self._numbers(spec.numpy_dtype))
         super().__init__(self._declared(spec), out_of_range=out_of_range)
+
+    @property
+    def engine(self) -> Engine:
+        """What computes it; another one after an upload."""
+        return self._engine
+
+    @property
+    def is_ideal(self) -> bool:
+        """Whether it follows its equations without any of the non-idealities."""
+        return self._drawn is None
+
+    @classmethod
+    def joint_loop(cls, members: Sequence[Any]) -> JointLoop | None:
+        """A loop of one launch for the tensors of several devices, where their engines have one."""
+        del members
+        return None
+
+    def _numbers(self, dtype: np.dtype[Any]) -> Numbers:
+        """Where the engine computes, and in what."""
+        if self.native == "numpy":
+            return NumpyNumbers(dtype)
+        from reservoir_hw.backends.simulated.nonidealities.torch_noise import TorchNumbers
+
+        return TorchNumbers(dtype, self.device)
 
     def _declared(self, spec: ReservoirSpec) -> ReservoirSpec:
         """The spec of the ideal device, less what its non-idealities take."""
@@ -132,6 +180,25 @@ class SimulatedReservoir(Reservoir):
         self._position = 0
 
     def _run(self, u: Any, out: Any) -> Any:
+        batch, steps = u.shape[:2]
+
+        def sentence() -> str:
+            return memory.does_not_fit(self._drive_memory(), batch, steps, memory.free_bytes(self.device), self.device)
+
+        with memory.out_of_memory_said(sentence):
+            return self._driven(u, out)
+
+    def _drive_memory(self) -> memory.DriveMemory:
+        spec = self.device_spec
+        return memory.DriveMemory(
+            spec.nodes,
+            spec.inputs,
+            spec.numpy_dtype.itemsize,
+            noisy=self._drawn is not None,
+            graphs=self._engine.name == "cuda_graphs",
+        )
+
+    def _driven(self, u: Any, out: Any) -> Any:
         if self._drawn is None:
             return self._engine.run(u, out, None)
         batch, steps = u.shape[:2]
@@ -286,10 +353,3 @@ def _marked(identity: Identity, nonidealities: Nonidealities) -> Identity:
     """The identity of a device with these non-idealities: another fingerprint."""
     content = f"{identity.content} {nonidealities.effective.model_dump_json(exclude={'preset'})}"
     return Identity(**identity.model_dump(exclude={"fingerprint", "content"}), content=content)
-
-
-def have_numba() -> bool:
-    """Whether the compiled CPU kernels can be had, without importing them."""
-    from importlib.util import find_spec
-
-    return find_spec("numba") is not None

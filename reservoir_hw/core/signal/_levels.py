@@ -80,7 +80,7 @@ class Quantiser(Config):
         outside = (values < low) | (values > high)
         count = int(outside.sum())
         if count and self.out_of_range == "error":
-            where = tuple(int(place) for place in np.argwhere(np.asarray(outside))[0])
+            where = tuple(int(place) for place in np.argwhere(arrays.as_numpy(outside))[0])
             at = f" at {where}" if where else ""
             raise InputRangeError(
                 f"the value{at} is {float(values[where]):g}, beyond the range [{low:g}, {high:g}] of a "

@@ -320,4 +320,5 @@ def keep_freed_memory() -> None:
     glibc gives large blocks back to the system as soon as they are freed, and every message would get its pages anew: a
     third of the time of a long run. It stops doing so for blocks as large as any that it has seen freed, up to 32 MiB.
     """
-    np.empty(31 << 20, np.uint8)
+    with contextlib.suppress(MemoryError):
+        np.empty(31 << 20, np.uint8)

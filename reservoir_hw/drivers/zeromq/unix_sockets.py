@@ -201,7 +201,10 @@ class UnixDealer(_End, Dealer):
         super().__init__(0)
         self._address, self._timeout_s = address, timeout_s
         self._segment: int | None = None
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            raise DeviceDisconnected(f"{address}: {_why_not(error)}") from error
         # In the kernel: a timeout of Python's costs a system call for every packet.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _kernel_time(LOOK_S))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _kernel_time(timeout_s))
@@ -247,8 +250,14 @@ class UnixDealer(_End, Dealer):
         self.terms = Terms(checksums, welcome["credits"], slot_bytes)
         self.max_frame_bytes = welcome["max_frame_bytes"]
         if slot_bytes:
-            self._segment = new_segment(self.terms.slots, slot_bytes)
-            self._ring = Ring(self._segment, self.terms.slots, slot_bytes)
+            try:
+                self._segment = new_segment(self.terms.slots, slot_bytes)
+                self._ring = Ring(self._segment, self.terms.slots, slot_bytes)
+            except OSError as error:
+                raise DeviceDisconnected(
+                    f"{self._address}: no shared memory for a ring of {2 * self.terms.slots * slot_bytes >> 20} MiB: "
+                    f"{error.strerror}"
+                ) from error
 
     def incoming(self, request: int) -> np.ndarray | None:
         """The slot with the reply to this request; an error that answers none, 0, has none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from operator import or_
 from typing import Annotated, Any, Self
 
@@ -180,13 +180,19 @@ def parse_experiment(document: Document) -> ExperimentConfig:
     _expand_baselines(document)
     _expand_choices(document)
     _without_reservoir(document)
-    fields: dict[str, Any] = {}
-    for section, group in SECTIONS.items():
-        if section in document.data:
-            fields[section] = (_kind_of(document, (section,), group), ...)
-    if document.data.get("baselines"):
-        fields["baselines"] = (list[_one_of(_kinds_of_baselines(document))], [])
-    return validate(create_model("ExperimentConfig", __base__=ExperimentConfig, **fields), document)
+    sections = {name: _kind_of(document, (name,), group) for name, group in SECTIONS.items() if name in document.data}
+    return validate(_model_of(tuple(sections.items()), tuple(_kinds_of_baselines(document))), document)
+
+
+@cache
+def _model_of(
+    sections: tuple[tuple[str, type[Config]], ...], baselines: tuple[type[Config], ...]
+) -> type[ExperimentConfig]:
+    """The model of files whose sections and baselines are of these kinds. To make one takes longer than to use it."""
+    fields: dict[str, Any] = {section: (kind, ...) for section, kind in sections}
+    if baselines:
+        fields["baselines"] = (list[_one_of(list(baselines))], [])
+    return create_model("ExperimentConfig", __base__=ExperimentConfig, **fields)
 
 
 def drop_baselines(document: Document) -> None:
@@ -229,6 +235,8 @@ def reservoir_baselines(point: Point, task: Task) -> list[Point]:
 
     Raises `ConfigurationError` for one that is not for the inputs of this task.
     """
+    if not point.own_baselines:
+        return []
     config = point.config
     baselines = [_of_device(one, config.reservoir) for one in config.baselines]
     if isinstance(config.readout, StateReadoutConfig):

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from reservoir_hw.backends.simulated.memory import in_units
 from reservoir_hw.experiment.configuration.experiment import Point
+from reservoir_hw.experiment.run.device_memory import DeviceMemory
 from reservoir_hw.experiment.run.trainer import Cost
 
 
@@ -17,7 +19,7 @@ class Estimate:
     `training_steps` are those of language models, updates of the weights; `chunks` count for the others only.
     They are as long as they may be, a slow device gets shorter ones. `bursts` are those of instruments. `stored` of the
     runs take the states of a harvest. `processor_s` of all threads and `memory_bytes` are known where the speed of this
-    machine was measured.
+    machine was measured. `on_device` is that of the point that takes most on a GPU.
     """
 
     runs: int
@@ -31,13 +33,14 @@ class Estimate:
     stored: int = 0
     processor_s: float | None = None
     memory_bytes: int | None = None
+    on_device: DeviceMemory | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, for `--json`."""
         return asdict(self)
 
     def __str__(self) -> str:
-        size = "unknown size" if self.state_bytes is None else _bytes(self.state_bytes)
+        size = "unknown size" if self.state_bytes is None else in_units(self.state_bytes)
         time = "" if self.hours is None else f", {self.hours:.2g} h of device time"
         what = "harvest" if self.kept else "run"
         runs = _number(self.runs, what)
@@ -48,7 +51,7 @@ class Estimate:
         where = "kept on disk" if self.kept else "streamed, not kept" if self.chunks else "precomputed"
         states = f", {size} of states ({where})" if self.state_bytes != 0 else ""
         machine = "" if self.processor_s is None else f", about {_duration(self.processor_s)} of processor time"
-        machine += "" if self.memory_bytes is None else f" and {_bytes(self.memory_bytes)} of memory"
+        machine += "" if self.memory_bytes is None else f" and {in_units(self.memory_bytes)} of memory"
         return f"{runs}{learning}, {self.device_steps:,} device steps{chunks}{states}{time}{machine}"
 
 
@@ -73,6 +76,11 @@ def estimate(points: Sequence[tuple[Point, Cost]], *, kept: bool = False) -> Est
         training_steps=sum(cost.training_steps for cost in costs),
         bursts=sum(cost.bursts for cost in costs),
         stored=sum(cost.stored for cost in costs),
+        on_device=max(
+            (cost.on_device for cost in costs if cost.on_device is not None),
+            key=lambda memory: memory.total,
+            default=None,
+        ),
     )
 
 
@@ -86,11 +94,3 @@ def _duration(seconds: float) -> str:
             return f"{seconds:.2g} {unit}"
         seconds /= size
     return f"{seconds:.2g} h" if seconds < 10 else f"{seconds:,.0f} h"
-
-
-def _bytes(number: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000:
-            return f"{number:.3g} {unit}"
-        number /= 1000
-    return f"{number:.3g} TB"

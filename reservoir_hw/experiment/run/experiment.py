@@ -47,6 +47,10 @@ from reservoir_hw.tasks.task import Row, Task
 # Processor seconds of Python with its libraries, and of a report: those of a run of one second are as many.
 _BEGIN_AND_REPORT_S = 1.5
 
+# Drives that go on at once, and the memory that they may take: more bring nothing, and Ctrl-C would end them all.
+_DRIVES_AT_ONCE = 64
+_BYTES_AT_ONCE = 1 << 28
+
 _TRAINERS: dict[str, Trainer] = {
     "in one pass": InOnePass(),
     "by gradients": ByGradients(),
@@ -133,7 +137,7 @@ class Experiment:
             # Data sets of one kind may differ in length.
             times = sum(cost.progress_steps for *_, cost in group) / cost.progress_steps if cost.progress_steps else 1
             seconds, more = seconds + times * demand.processor_s, max(more, demand.more_bytes)
-        return replace(estimate(costs), processor_s=seconds, memory_bytes=peak_bytes() + more)
+        return replace(estimate(costs), processor_s=seconds, memory_bytes=peak_bytes() + more + _more_at_once(points))
 
     def run(
         self,
@@ -142,23 +146,26 @@ class Experiment:
         report: bool = True,
         on_row: Callable[[Row], None] | None = None,
         accept_change: str | None = None,
+        together: bool = True,
     ) -> Result:
         """Run every point and baseline; write the run folder as it goes.
 
         `on_row` is called with every finished row of a point; what it raises ends the run. Without `report` no figures
-        are drawn. Without `progress` it is shown in a terminal or a notebook. After a fault or Ctrl-C the finished rows
-        are in the folder and in `self.result`, and the error goes on to the caller. Trainings by gradients go on
-        where they were if `run.resume` names that folder. `accept_change` is why a device may report other settings
-        than when its states were harvested; without it that is an error. Under `torchrun` every process calls this:
-        the first owns the folder, progress, `on_row` and the report, the others take part in the trainings.
+        are drawn. Simulations of one shape that `vary` asks for are driven together, a group at a time; with
+        `together` false in turn, so that nothing is driven in vain where `on_row` may end the run. Without `progress`
+        it is shown in a terminal or a notebook. After a fault or Ctrl-C the finished rows are in the folder and in
+        `self.result`, and the error goes on to the caller. Trainings by gradients go on where they were if
+        `run.resume` names that folder. `accept_change` is why a device may report other settings than when its states
+        were harvested; without it that is an error. Under `torchrun` every process calls this: the first owns the
+        folder, progress, `on_row` and the report, the others take part in the trainings.
         """
         processes = joined()
         if not processes.is_first:
-            return self._run(processes, None, False, None, accept_change)
+            return self._run(processes, None, False, None, accept_change, together)
         if progress is None:
             with shown_progress() as progress:
-                return self.run(progress, report=report, on_row=on_row, accept_change=accept_change)
-        return self._run(processes, progress, report, on_row, accept_change)
+                return self._run(processes, progress, report, on_row, accept_change, together)
+        return self._run(processes, progress, report, on_row, accept_change, together)
 
     def _run(
         self,
@@ -167,6 +174,7 @@ class Experiment:
         report: bool,
         on_row: Callable[[Row], None] | None,
         accept_change: str | None,
+        together: bool,
     ) -> Result:
         resolved = self.resolved()
         with processes.in_turn():
@@ -190,7 +198,8 @@ class Experiment:
         reservoirs = {id(point): reservoir_baselines(point, task) for point, task in points}
         others = [*trained, *((other, task) for point, task in points for other in reservoirs[id(point)])]
         counter = StepCounter(progress, sum(cost.progress_steps for _, cost in _costs([*others, *points])))
-        together, found = _together(points), {}
+        sharing, found = _together(points), {}
+        beside = _beside(points, sharing) if together else {}
 
         def train(point: Point, task: Task, files: RowFiles, **more: Any) -> None:
             with processes.lost():
@@ -213,7 +222,7 @@ class Experiment:
                         other, task, RowFiles(folder, f"baseline-of-{point.number:03d}-{number}"), records="baselines"
                     )
                 files = RowFiles(folder, point.number, self._recording(point))
-                shared = {"others": together[id(point)], "found": found}
+                shared = {"others": sharing[id(point)], "beside": beside.get(id(point), []), "found": found}
                 train(point, task, files, accept_change=accept_change, **shared)
                 if on_row is not None:
                     on_row(result.rows[-1])
@@ -405,6 +414,38 @@ def _together(points: Sequence[tuple[Point, Task]]) -> dict[int, list[Point]]:
             sharing[drive].append(point)
         found[id(point)] = sharing.setdefault(drive, []) if drive is not None and drive not in sharing else []
     return found
+
+
+def _beside(points: Sequence[tuple[Point, Task]], sharing: Mapping[int, list[Point]]) -> dict[int, list[list[Point]]]:
+    """For a point, by its id, the drives further on that go on at once with its own, as far as memory allows."""
+    groups: dict[str, tuple[list[list[Point]], int]] = {}
+    found: dict[int, list[list[Point]]] = {}
+    shared = {id(other) for others in sharing.values() for other in others}
+    for point, task in points:
+        trainer = _trainer(point)
+        shape = None if id(point) in shared else trainer.shape_of(point, task)
+        if shape is None:
+            continue
+        drive = [point, *sharing[id(point)]]
+        needed = trainer.bytes_at_once(drive, task)
+        group, held = groups.get(shape, ([], 0))
+        if held and held + needed <= _BYTES_AT_ONCE and len(group) + 1 < _DRIVES_AT_ONCE:
+            group.append(drive)
+        else:
+            group, held = [], 0
+            found[id(point)] = group
+        groups[shape] = group, held + needed
+    return found
+
+
+def _more_at_once(points: Sequence[tuple[Point, Task]]) -> int:
+    """Bytes that the largest group of drives takes beyond one of them."""
+    tasks = {id(point): task for point, task in points}
+    sizes = (
+        sum(_trainer(drive[0]).bytes_at_once(drive, tasks[id(drive[0])]) for drive in group)
+        for group in _beside(points, _together(points)).values()
+    )
+    return max(sizes, default=0)
 
 
 def _costs(points: Sequence[tuple[Point, Task]], *, harvest: bool = False) -> list[tuple[Point, Cost]]:

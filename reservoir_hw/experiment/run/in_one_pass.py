@@ -6,24 +6,29 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 
+from reservoir_hw.backends.simulated.memory import free_bytes
+from reservoir_hw.backends.simulated.population import Population, on_threads
+from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
+from reservoir_hw.experiment.run.device_memory import device_memory, fitting_steps
 from reservoir_hw.experiment.run.folder import write_array
-from reservoir_hw.experiment.run.learning import state_readout, trained
+from reservoir_hw.experiment.run.learning import state_readout, trained, trained_together
 from reservoir_hw.experiment.run.speed import Demand
 from reservoir_hw.experiment.run.states_speed import states_demand
-from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer, device_records
+from reservoir_hw.experiment.run.trainer import Cost, PointRun, Took, Trainer, device_records
 from reservoir_hw.experiment.states.changes import in_words
 from reservoir_hw.experiment.states.closed_loop import forecast
-from reservoir_hw.experiment.states.drive import driven
+from reservoir_hw.experiment.states.drive import OnSteps, driven
 from reservoir_hw.experiment.states.harvest import (
     about_calibration,
     about_changes,
@@ -48,6 +53,9 @@ from reservoir_hw.readout.models.configuration import TokenModelConfig
 from reservoir_hw.tasks.task import Task
 
 log = logging.getLogger(__name__)
+
+# Of a simulation: what those that are driven together have in common, beside kind and nodes.
+_OF_SHAPE = ("inputs", "dtype", "device", "engine", "gradients")
 
 
 class InOnePass(Trainer):
@@ -78,6 +86,28 @@ class InOnePass(Trainer):
         """What decides about the states. A forecast drives the device itself, and a recording is of one point."""
         return None if task.closed_loop or point.config.run.record else store_path(point, task)
 
+    def shape_of(self, point: Point, task: Task) -> str | None:
+        """What the drives of simulations must have in common to go on at once. States of a harvest are read in turn."""
+        reservoir = point.config.reservoir
+        nodes = getattr(reservoir, "nodes", None)
+        if not isinstance(reservoir, SimulatedConfig) or nodes is None:
+            return None
+        if self.drive_of(point, task) is None or _harvest_of(point, task) is not None:
+            return None
+        parts = (reservoir.kind, nodes, *(getattr(reservoir, name, None) for name in _OF_SHAPE))
+        config = point.config
+        return repr((*parts, config.task.model_dump_json(), config.training.model_dump_json()))
+
+    def bytes_at_once(self, drive: Sequence[Point], task: Task) -> int:
+        """States, as many as are there at once, and the sums over them that readouts keep."""
+        point = drive[0]
+        nodes, plan = getattr(point.config.reservoir, "nodes", 0), plan_of(point, task)
+        if point.config.training.repetitions > 1:
+            steps = max(sum(chunk.steps for chunk in burst.chunks) for burst in plan)
+        else:
+            steps = max(chunk.steps for burst in plan for chunk in burst.chunks)
+        return 8 * nodes * (steps + len(drive) * nodes)
+
     def metrics(self, config: ExperimentConfig, task: Task) -> list[str]:
         """Those of the task."""
         return list(task.evaluate(np.nan_to_num(task.test.targets)).metrics)
@@ -99,7 +129,11 @@ class InOnePass(Trainer):
         nodes = getattr(reservoir.for_inputs(task.inputs), "nodes", None)
         written = sum(chunk.steps for chunk in chunks if chunk.place is not None) if harvest else steps
         width = 8 if getattr(reservoir, "dtype", "float32") == "float64" else 4
-        return Cost(steps, needed, None if nodes is None else written * nodes * width, len(chunks), bursts=bursts)
+        on_device = None
+        if isinstance(reservoir, SimulatedConfig) and getattr(reservoir, "device", "cpu") != "cpu":
+            on_device = device_memory(reservoir.for_inputs(task.inputs), plan, task.outputs)
+        state_bytes = None if nodes is None else written * nodes * width
+        return Cost(steps, needed, state_bytes, len(chunks), bursts=bursts, on_device=on_device)
 
     def demand(self, point: Point, task: Task, cost: Cost, for_s: float) -> Demand | None:
         """From some chunks."""
@@ -113,18 +147,21 @@ class InOnePass(Trainer):
     def run(self, run: PointRun) -> None:
         """Take the states of a harvest if it is whole; else, and for a forecast, open the device."""
         point, task = run.point, run.task
-        if run.finished:
-            _keep(run, *run.finished)
+        if run.beside:
+            run = _trained_together(run)
+        if (finished := run.finished()) is not None:
+            _keep(run, finished)
             return
+        drive = run.drives[0]
         store = _harvested(run)
         if store is not None and not task.closed_loop:
             run.say(f"training and testing on {store.path}")
             spec = ReservoirSpec(**store.facts["spec"])
             watch = StateWatch(spec)
-            found = trained([point, *run.others], task, watch.passing(_stored(run, store)))
+            found = trained(drive, task, watch.passing(_stored(run, store)))
             records = [segment.get("reservoir", {}) for segment in store.segments]
-            run.warn(about_counters(counted(records), spec) + watch.warnings())
-            _keep_all(run, found, device_of(store))
+            _hand_over(run, drive, found, device_of(store), about_counters(counted(records), spec) + watch.warnings())
+            _keep(run, run.finished())
             return
         run.say("opening")
         with opened(point, task) as reservoir:
@@ -140,22 +177,89 @@ class InOnePass(Trainer):
                         )
                     states = _stored(run, store)
                 else:
-                    states = driven(reservoir, bursts, run.add, repetitions=point.config.training.repetitions)
+                    repetitions = point.config.training.repetitions
+                    states = driven(reservoir, bursts, run.add, repetitions=repetitions, native=True)
                 watch = StateWatch(reservoir.spec)
-                found = trained([point, *run.others], task, watch.passing(states))
+                found = trained(drive, task, watch.passing(states))
                 if task.closed_loop:
                     run.say("forecasting")
                     horizon = task.test.targets.shape[1]
                     readout = found[0][0]
                     found = [(readout, forecast(reservoir, readout, task.test.inputs, horizon, run.add))]
-                run.warn(about_counters(reservoir.counters, reservoir.spec) + watch.warnings())
-            _keep_all(run, found, device_records([reservoir])["reservoir"])
+                warnings = about_counters(reservoir.counters, reservoir.spec) + watch.warnings()
+            _hand_over(run, drive, found, device_records([reservoir])["reservoir"], warnings)
+            _keep(run, run.finished())
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A trained readout and its outputs, with the record of its device; kept when it is the turn of its point."""
+
+    readout: Readout
+    outputs: np.ndarray
+    device: dict[str, Any]
+    warnings: Sequence[str]
+    elsewhere: Took | None
+    """What was done for it in the turn of another point."""
+
+
+def _trained_together(run: PointRun) -> PointRun:
+    """Drive the reservoirs of this point and of those beside it at once, and hand over what all their points find.
+
+    Where one of them fails nothing is handed over: it fails again in its turn, after the points before it were kept.
+    """
+    steps = 0
+
+    def add(more: int) -> None:
+        nonlocal steps
+        steps += len(run.drives) * more
+        run.add(len(run.drives) * more)
+
+    try:
+        _find_together(run, add)
+    except Exception:
+        run.result.provenance.pop("unfinished", None)
+        run.add(-steps)
+        return run
+    return run.begun_again()
+
+
+def _find_together(run: PointRun, add: OnSteps) -> None:
+    drives, members, beside = run.drives, dict[int, Reservoir](), f", with {len(run.beside)} beside it"
+    with contextlib.ExitStack() as stack:
+
+        def open_one(number: int) -> None:
+            members[number] = stack.enter_context(opened(drives[number][0], run.task))
+
+        run.say(f"opening{beside}")
+        on_threads(open_one, len(drives))
+        reservoirs = [cast(SimulatedReservoir, members[number]) for number in range(len(drives))]
+        watches = [StateWatch(reservoir.spec) for reservoir in reservoirs]
+        with run.on(reservoirs):
+            run.say(f"training and testing{beside}")
+            bursts, repetitions = _paced(run, reservoirs[0]), run.point.config.training.repetitions
+            states = driven(Population(reservoirs), bursts, add, repetitions=repetitions, native=True)
+            found = trained_together(drives, run.task, states, watches)
+        share = run.took().share_of(len(drives))
+        for drive, one, reservoir, watch in zip(drives, found, reservoirs, watches, strict=True):
+            warnings = about_counters(reservoir.counters, reservoir.spec) + watch.warnings()
+            _hand_over(run, drive, one, device_records([reservoir])["reservoir"], warnings, share)
 
 
 def _paced(run: PointRun, reservoir: Reservoir) -> list[Burst]:
     """The plan, with chunks that follow the pace of the device."""
     whole = plan_of(run.point, run.task, max_batch=reservoir.spec.max_batch)
     steps = chunk_steps(reservoir, whole, run.point.config.run.chunk_steps)
+    config, device = run.point.config.reservoir, reservoir.device
+    if isinstance(config, SimulatedConfig) and reservoir.native == "torch":
+        need = config.for_inputs(run.task.inputs).drive_memory()
+        columns = need.nodes + need.inputs + run.task.outputs
+        # Sequences of different lengths are driven whole, and `chunk_steps` counts the steps of all of them.
+        batch = max(burst.batch for burst in whole) if run.task.train.lengths is None else 1
+        fitting = fitting_steps(need, batch, steps, free_bytes(device), columns, device)
+        if fitting < steps:
+            log.info("chunks of %d steps instead of %d: more do not fit into the memory of %s", fitting, steps, device)
+        steps = fitting
     return plan_of(run.point, run.task, chunk_steps=steps, max_batch=reservoir.spec.max_batch)
 
 
@@ -262,18 +366,28 @@ def _recorded(run: PointRun, reservoir: Reservoir) -> contextlib.AbstractContext
     return Recorder(reservoir, run.files.record, chunk_steps=run.point.config.run.chunk_steps)
 
 
-def _keep_all(run: PointRun, found: Sequence[tuple[Readout, np.ndarray]], device: dict[str, Any]) -> None:
-    """Keep the row of this point, and hand over what the others will keep in their turn."""
-    run.found.update((id(other), (*one, device)) for other, one in zip(run.others, found[1:], strict=True))
-    _keep(run, found[0][0], found[0][1], device)
+def _hand_over(
+    run: PointRun,
+    drive: Sequence[Point],
+    found: Sequence[tuple[Readout, np.ndarray]],
+    device: dict[str, Any],
+    warnings: Sequence[str],
+    elsewhere: Took | None = None,
+) -> None:
+    """Leave what was found for the points of a drive to their turns. The first speaks, and has taken time, for all."""
+    for point, (readout, outputs) in zip(drive, found, strict=True):
+        run.found[id(point)] = _Found(readout, outputs, device, warnings, elsewhere)
+        warnings, elsewhere = (), None
 
 
-def _keep(run: PointRun, readout: Readout, outputs: np.ndarray, device: dict[str, Any]) -> None:
-    evaluation = run.task.evaluate(outputs, "scores")
-    readout.save(run.files.path_of(run.files.weights))
-    write_array(run.files.path_of(run.files.outputs), outputs)
+def _keep(run: PointRun, found: _Found) -> None:
+    run.warn(found.warnings)
+    evaluation = run.task.evaluate(found.outputs, "scores")
+    found.readout.save(run.files.path_of(run.files.weights))
+    write_array(run.files.path_of(run.files.outputs), found.outputs)
     files = {"file": run.files.weights, "outputs": run.files.outputs}
-    run.keep(evaluation, {"reservoir": device, "readout": {**files, **readout.report_}})
+    record = {"reservoir": found.device, "readout": {**files, **found.readout.report_}}
+    run.keep(evaluation, record, elsewhere=found.elsewhere)
 
 
 def _steps_for_rest(point: Point, task: Task) -> int:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
+from reservoir_hw.backends.simulated.population import on_threads
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
 from reservoir_hw.experiment.states.drive import learn, predict_into, predict_then_update_into
 from reservoir_hw.experiment.states.plan import DriveChunk
+from reservoir_hw.experiment.states.watch import StateWatch
 from reservoir_hw.readout.configuration import PrequentialReadout, Readout, StateReadoutConfig
 from reservoir_hw.tasks.task import Evaluation, Task
 
-States: TypeAlias = Iterable[tuple[DriveChunk, np.ndarray]]
-"""The chunks of a plan, each with its states (batch, time, nodes)."""
+States: TypeAlias = Iterable[tuple[DriveChunk, Any]]
+"""The chunks of a plan, each with its states, of one drive (batch, time, nodes): an array, or a tensor anywhere."""
 
 
 def trained(points: Sequence[Point], task: Task, states: States) -> list[tuple[Readout, np.ndarray]]:
@@ -25,6 +27,25 @@ def trained(points: Sequence[Point], task: Task, states: States) -> list[tuple[R
         for learner in learners:
             learner.take(chunk, answer)
     return [learner.finish() for learner in learners]
+
+
+def trained_together(
+    drives: Sequence[Sequence[Point]], task: Task, states: States, watches: Sequence[StateWatch]
+) -> list[list[tuple[Readout, np.ndarray]]]:
+    """As `trained`, for the points of each of several drives, whose states are (drives, batch, time, nodes).
+
+    Each drive has a watch that looks at its states. Drives share the threads.
+    """
+    learners = [[_Learner(point, task) for point in points] for points in drives]
+    for chunk, answers in states:
+
+        def take(number: int, chunk: DriveChunk = chunk, answers: Any = answers) -> None:
+            watches[number].look(chunk, answers[number])
+            for learner in learners[number]:
+                learner.take(chunk, answers[number])
+
+        on_threads(take, len(drives))
+    return [[learner.finish() for learner in of_drive] for of_drive in learners]
 
 
 def judged(
@@ -48,9 +69,9 @@ class _Learner:
         self._point, self._task = point, task
         self._readout, self._outputs = trained or _untrained(point), _no_outputs(task)
         self._left = 0 if trained else len(task.train.inputs)
-        self._waiting: list[tuple[DriveChunk, np.ndarray]] = []
+        self._waiting: list[tuple[DriveChunk, Any]] = []
 
-    def take(self, chunk: DriveChunk, states: np.ndarray) -> None:
+    def take(self, chunk: DriveChunk, states: Any) -> None:
         """Learn from a chunk of the training, or answer one of the test."""
         if chunk.split == "train" and not self._left:
             return
@@ -110,9 +131,7 @@ def _no_outputs(task: Task) -> np.ndarray:
     return np.zeros(task.test.targets.shape, dtype=np.float32)
 
 
-def _test(
-    point: Point, task: Task, readout: Readout, chunk: DriveChunk, states: np.ndarray, outputs: np.ndarray
-) -> None:
+def _test(point: Point, task: Task, readout: Readout, chunk: DriveChunk, states: Any, outputs: np.ndarray) -> None:
     """Put the readout's answers to a test chunk into `outputs` (batch, time, outputs)."""
     if not state_readout(point.config).keeps_learning:
         predict_into(readout, chunk, states, outputs)

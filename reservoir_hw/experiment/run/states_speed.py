@@ -12,7 +12,7 @@ from reservoir_hw.experiment.run.learning import state_readout
 from reservoir_hw.experiment.run.speed import Demand, Rounds
 from reservoir_hw.experiment.run.trainer import Cost
 from reservoir_hw.experiment.states.closed_loop import forecast
-from reservoir_hw.experiment.states.drive import driven, learn
+from reservoir_hw.experiment.states.drive import driven, learn, taken_by
 from reservoir_hw.experiment.states.plan import plan_of
 from reservoir_hw.tasks.task import Task
 
@@ -30,7 +30,7 @@ def states_demand(reservoir: Reservoir, point: Point, task: Task, cost: Cost, fo
     driving, learning = Rounds(for_s / 2), Rounds(for_s / 2)
     chunk, states = bursts[0].chunks[0], np.empty((0, 0, 0))
     began = time.process_time()
-    for chunk, states in driven(reservoir, bursts, lambda steps: None):
+    for chunk, states in driven(reservoir, bursts, lambda steps: None, native=True):
         drove = time.process_time()
         driving.add(chunk.steps, drove - began)
         if chunk.split == "train" and chunk.place is not None:
@@ -50,7 +50,7 @@ def states_demand(reservoir: Reservoir, point: Point, task: Task, cost: Cost, fo
         one = (time.process_time() - began) / _FORECAST
         seconds += task.test.targets.shape[1] * one
     elif not state_readout(point.config).keeps_learning:
-        readout.predict(states, chunk.inputs if readout.input_connection else None)
+        readout.predict(taken_by(readout, states), chunk.inputs if readout.input_connection else None)
         seconds += _steps(task.test.inputs) * (time.process_time() - began) / (states.shape[0] * states.shape[1])
     else:
         seconds += _steps(task.test.inputs) * learning.seconds_for_one

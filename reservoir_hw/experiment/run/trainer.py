@@ -6,13 +6,14 @@ import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
+from reservoir_hw.experiment.run.device_memory import DeviceMemory
 from reservoir_hw.experiment.run.processes import Processes
 from reservoir_hw.experiment.run.result import Result, Source
 from reservoir_hw.experiment.run.speed import Demand
@@ -66,6 +67,21 @@ class RowFiles:
 
 
 @dataclass(frozen=True)
+class Took:
+    """The time of a row, and the processor time of all threads and processes."""
+
+    seconds: float
+    processor_seconds: float
+
+    def __add__(self, other: Took) -> Took:
+        return Took(self.seconds + other.seconds, self.processor_seconds + other.processor_seconds)
+
+    def share_of(self, drives: int) -> Took:
+        """That of one of so many drives."""
+        return Took(self.seconds / drives, self.processor_seconds / drives)
+
+
+@dataclass(frozen=True)
 class PointRun:
     """What a trainer gets: a point with its task, its files, and the result that its row goes into."""
 
@@ -78,6 +94,8 @@ class PointRun:
     """Why a device may have other settings than when its states were harvested."""
     others: Sequence[Point] = ()
     """Points further on that share the drive of this one."""
+    beside: Sequence[Sequence[Point]] = ()
+    """Drives of other reservoirs that may go on at once with this one: the points further on that share each."""
     found: dict[int, Any] = field(default_factory=dict)
     """What earlier points have found for those that share their drive, by the id of the point."""
     records: str = "rows"
@@ -87,10 +105,23 @@ class PointRun:
     began: float = field(default_factory=time.monotonic)
     processor_began: float = field(default_factory=time.process_time)
 
-    @property
     def finished(self) -> Any:
-        """What an earlier point has found for this one, or None."""
-        return self.found.get(id(self.point))
+        """What an earlier point has found for this one, which is given once, or None."""
+        return self.found.pop(id(self.point), None)
+
+    @property
+    def drives(self) -> list[Sequence[Point]]:
+        """The points of its own drive, and of each that may go on at once with it."""
+        return [[self.point, *self.others], *self.beside]
+
+    def took(self) -> Took:
+        """Since the point was begun, of all processes that share the training."""
+        processor = sum(self.processes.gathered(time.process_time() - self.processor_began))
+        return Took(time.monotonic() - self.began, processor)
+
+    def begun_again(self) -> PointRun:
+        """The same with new clocks."""
+        return replace(self, began=time.monotonic(), processor_began=time.process_time())
 
     def say(self, what: str) -> None:
         """What is being done from now on."""
@@ -113,23 +144,23 @@ class PointRun:
         record: dict[str, Any],
         notes: Sequence[str] = (),
         details: Mapping[str, Any] = MappingProxyType({}),
+        elsewhere: Took | None = None,
     ) -> None:
         """Put the finished row into the result and its folder, before anything else can go wrong.
 
         `record` is for the provenance; its `reservoir` is the device, or that of the first layer. `details` are those
-        of the row.
+        of the row. `elsewhere` is what was done for it in the turn of another point.
         """
-        took = {"seconds": time.monotonic() - self.began}
-        took["processor_seconds"] = sum(self.processes.gathered(time.process_time() - self.processor_began))
+        took = self.took() if elsewhere is None else self.took() + elsewhere
         outputs = self.files.folder / self.files.outputs
         source = Source(self.task, outputs, lambda: find_states(self.point, self.task))
         if self.records == "rows":
             self.result.sources[len(self.result.rows)] = source
         settings = self.point.config.readout.model_dump(mode="json", serialize_as_any=True)
-        facts = {"readout": settings, **took, **details}
+        facts = {"readout": settings, **vars(took), **details}
         facts |= {"baseline": True} if self.records == "baselines" else {}
         self.result.rows.append(Row(self.point.label, self.point.values, evaluation, facts))
-        self.result.provenance.setdefault(self.records, []).append({**self._name, **took, **record})
+        self.result.provenance.setdefault(self.records, []).append({**self._name, **vars(took), **record})
         self.result.notes += notes
         self.result.save()
 
@@ -164,7 +195,8 @@ class Cost:
     `device_steps` are time steps of all sequences over all layers, in `chunks` where they are driven so.
     `state_bytes` are None where the number of nodes is not known. `training_steps` are updates of the weights, `bursts`
     those of instruments. `stored` says that the states are those of a harvest. `progress_steps` are what the progress
-    of a run counts: device steps, or the tokens that a model reads.
+    of a run counts: device steps, or the tokens that a model reads. `on_device` is the memory of a simulation on a
+    GPU whose states a readout learns from.
     """
 
     device_steps: int
@@ -174,6 +206,7 @@ class Cost:
     training_steps: int = 0
     bursts: int = 0
     stored: bool = False
+    on_device: DeviceMemory | None = None
 
 
 class Trainer(ABC):
@@ -195,6 +228,15 @@ class Trainer(ABC):
         """Points for which this is the same text are trained on one drive; None: on a drive of its own."""
         del point, task
         return None
+
+    def shape_of(self, point: Point, task: Task) -> str | None:
+        """Points whose drives may go on at once have the same text here; None: no other may."""
+        del point, task
+        return None
+
+    def bytes_at_once(self, drive: Sequence[Point], task: Task) -> int:
+        """What one of several drives that go on at once, with the points that share it, keeps in memory."""
+        raise NotImplementedError
 
     @abstractmethod
     def metrics(self, config: ExperimentConfig, task: Task) -> list[str]:

@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from reservoir_hw.backends.simulated.population import Population
+from reservoir_hw.core.arrays import as_numpy, in_precision, to_tensor
 from reservoir_hw.core.errors import NotSupported
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.store import Region
@@ -17,40 +19,55 @@ from reservoir_hw.tasks.task import Split, Task
 
 OnSteps: TypeAlias = Callable[[int], None]
 
+_FLOAT64 = np.dtype(np.float64)
+
 
 def driven(
-    reservoir: Reservoir, bursts: Sequence[Burst], on_steps: OnSteps, *, repetitions: int = 1
-) -> Iterator[tuple[DriveChunk, np.ndarray]]:
-    """Every chunk with its states (batch, time, nodes), as they come.
+    reservoir: Reservoir | Population,
+    bursts: Sequence[Burst],
+    on_steps: OnSteps,
+    *,
+    repetitions: int = 1,
+    native: bool = False,
+) -> Iterator[tuple[DriveChunk, Any]]:
+    """Every chunk with its states, (batch, time, nodes) of one reservoir, as they come.
 
-    Of several repetitions the mean is given, once all are there: a burst is then held in memory.
+    Of several repetitions the mean is given, once all are there: a burst is then held in memory. `native` leaves the
+    states of a reservoir that computes with torch where they are: tensors on its device.
     """
     for first in range(0, len(bursts), repetitions):
-        sums: list[np.ndarray] = []
+        sums: list[Any] = []
         for burst in bursts[first : first + repetitions]:
             reservoir.reset(burst.batch)
             for number, (chunk, states) in enumerate(
-                zip(burst.chunks, states_of(reservoir, burst.chunks), strict=True)
+                zip(burst.chunks, states_of(reservoir, burst.chunks, native=native), strict=True)
             ):
                 on_steps(chunk.steps)
                 if repetitions == 1:
                     yield chunk, states
                 elif chunk.repetition == 0:
-                    sums.append(np.zeros(0) if chunk.place is None else states.astype(np.float64))
+                    sums.append(np.zeros(0) if chunk.place is None else in_precision(states, _FLOAT64))
                 elif chunk.place is not None:
-                    sums[number] += states
+                    sums[number] = sums[number] + states
         for chunk, total in zip(bursts[first].chunks, sums, strict=False):
             yield chunk, mean_of(total, repetitions, reservoir.spec.dtype)
 
 
-def mean_of(total: np.ndarray, repetitions: int, dtype: str) -> np.ndarray:
+def mean_of(total: Any, repetitions: int, dtype: str) -> Any:
     """The mean states from their sum in float64."""
-    return (total / repetitions).astype(dtype)
+    return in_precision(total / repetitions, np.dtype(dtype))
 
 
-def states_of(reservoir: Reservoir, chunks: Sequence[DriveChunk]) -> Iterator[Any]:
-    """The states of consecutive chunks, the reservoir being where the first one starts."""
+def states_of(
+    reservoir: Reservoir | Population, chunks: Sequence[DriveChunk], *, native: bool = False
+) -> Iterator[Any]:
+    """The states of consecutive chunks, the reservoir being where the first one starts; `native` as for `driven`."""
     inputs = [chunk.inputs for chunk in chunks]
+    if native and reservoir.native == "torch":
+        # States come back to where their inputs were.
+        dtype, device = reservoir.spec.numpy_dtype, reservoir.device
+        yield from reservoir.stream(to_tensor(one, dtype, device, "inputs") for one in inputs)
+        return
     try:
         stream = reservoir.stream(iter(inputs))
     except NotSupported:
@@ -61,24 +78,25 @@ def states_of(reservoir: Reservoir, chunks: Sequence[DriveChunk]) -> Iterator[An
     yield from stream
 
 
-def learn(readout: Readout, task: Task, chunk: DriveChunk, states: np.ndarray) -> None:
+def learn(readout: Readout, task: Task, chunk: DriveChunk, states: Any) -> None:
     """Hand the states of a training chunk to the readout, with the targets that belong to them."""
-    for piece, _ in _pieces(task.train, chunk, states, inputs=readout.input_connection):
+    for piece, _ in _pieces(task.train, chunk, taken_by(readout, states), inputs=readout.input_connection):
         readout.partial_fit(piece.states, piece.targets, piece.inputs, new_sequence=piece.new_sequence)
 
 
-def predict_into(readout: Readout, chunk: DriveChunk, states: np.ndarray, outputs: np.ndarray) -> None:
+def predict_into(readout: Readout, chunk: DriveChunk, states: Any, outputs: np.ndarray) -> None:
     """Put the readout's answers to a test chunk where they belong in `outputs` (batch, time, outputs)."""
     if chunk.place is not None:
-        answers = readout.predict(states, chunk.inputs if readout.input_connection else None)
-        outputs[chunk.place.rows, chunk.place.start : chunk.place.stop] = answers
+        given = taken_by(readout, states)
+        answers = readout.predict(given, chunk.inputs if readout.input_connection else None)
+        outputs[chunk.place.rows, chunk.place.start : chunk.place.stop] = as_numpy(answers)
 
 
 def predict_then_update_into(
     readout: PrequentialReadout,
     task: Task,
     chunk: DriveChunk,
-    states: np.ndarray,
+    states: Any,
     outputs: np.ndarray,
     *,
     continues: bool = False,
@@ -87,16 +105,20 @@ def predict_then_update_into(
 
     `continues`: the test goes on with the sequences of the training, so that no washout begins with it.
     """
-    for piece, (rows, times) in _pieces(task.test, chunk, states, inputs=readout.input_connection):
+    given = taken_by(readout, states)
+    for piece, (rows, times) in _pieces(task.test, chunk, given, inputs=readout.input_connection):
         answers = readout.predict_then_update(
             piece.states, piece.targets, piece.inputs, new_sequence=piece.new_sequence and not continues
         )
-        outputs[rows, times] = answers
+        outputs[rows, times] = as_numpy(answers)
 
 
-def _pieces(
-    split: Split, chunk: DriveChunk, states: np.ndarray, *, inputs: bool
-) -> Iterator[tuple[Chunk, tuple[Any, Any]]]:
+def taken_by(readout: Readout, states: Any) -> Any:
+    """The states as the readout takes them: where they are, or as a numpy array."""
+    return states if getattr(readout, "takes_tensors", False) else as_numpy(states)
+
+
+def _pieces(split: Split, chunk: DriveChunk, states: Any, *, inputs: bool) -> Iterator[tuple[Chunk, tuple[Any, Any]]]:
     """What of a chunk can be learned from, without padding, and where in the split it lies (sequences, steps)."""
     place = chunk.place
     if place is None:
@@ -118,7 +140,7 @@ def _pieces(
 
 
 def _ends(
-    split: Split, chunk: DriveChunk, states: np.ndarray, place: Region, *, inputs: bool
+    split: Split, chunk: DriveChunk, states: Any, place: Region, *, inputs: bool
 ) -> Iterator[tuple[Chunk, tuple[np.ndarray, np.ndarray]]]:
     """The last steps of the sequences that end in this chunk, as sequences of one step."""
     ends = split.ends[place.rows]

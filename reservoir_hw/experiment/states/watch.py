@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from reservoir_hw.core import arrays
 from reservoir_hw.core.spec import Counters, ReservoirSpec
 from reservoir_hw.experiment.states.plan import DriveChunk
 
@@ -35,12 +36,16 @@ class StateWatch:
         self._at_lowest, self._at_highest = np.zeros(spec.nodes), np.zeros(spec.nodes)
         self._samples = 0
 
-    def passing(self, states: Iterable[tuple[DriveChunk, np.ndarray]]) -> Iterator[tuple[DriveChunk, np.ndarray]]:
-        """The same chunks and states, which are looked at."""
+    def passing(self, states: Iterable[tuple[DriveChunk, Any]]) -> Iterator[tuple[DriveChunk, Any]]:
+        """The same chunks and states, which are looked at; tensors where they are."""
         for chunk, answer in states:
-            if chunk.place is not None and answer.size:
-                self._look(answer)
+            self.look(chunk, answer)
             yield chunk, answer
+
+    def look(self, chunk: DriveChunk, states: Any) -> None:
+        """Look at the states (batch, time, nodes) of a chunk."""
+        if chunk.place is not None and 0 not in states.shape:
+            self._look(states)
 
     def warnings(self) -> list[str]:
         """One for nodes that never moved, and one for nodes that are railed."""
@@ -62,12 +67,12 @@ class StateWatch:
             )
         return found
 
-    def _look(self, states: np.ndarray) -> None:
-        lowest, highest = states.min(axis=(0, 1)), states.max(axis=(0, 1))
+    def _look(self, states: Any) -> None:
+        lowest, highest = arrays.node_limits(states)
         if self._spec.state_range is not None:
             low, high = self._spec.state_range
-            self._at_lowest += (states <= low).sum(axis=(0, 1))
-            self._at_highest += (states >= high).sum(axis=(0, 1))
+            self._at_lowest += _times(states <= low)
+            self._at_highest += _times(states >= high)
         elif not self._spec.identity.simulated:
             for count, extreme, known, beyond in (
                 (self._at_lowest, lowest, self._lowest, lowest < self._lowest),
@@ -75,7 +80,7 @@ class StateWatch:
             ):
                 count[beyond] = 0
                 there = np.where(beyond, extreme, known)
-                count += (states == there).sum(axis=(0, 1))
+                count += _times(states == arrays.like(there, states))
         self._lowest, self._highest = np.minimum(self._lowest, lowest), np.maximum(self._highest, highest)
         self._samples += states.shape[0] * states.shape[1]
 
@@ -101,6 +106,11 @@ def about_counters(counters: Counters, spec: ReservoirSpec) -> list[str]:
         )
     named = ((getattr(counters, name), what) for name, what in _OF_COUNTERS.items())
     return [*found, *(f"{count:,} {what}" for count, what in named if count)]
+
+
+def _times(true: Any) -> np.ndarray:
+    """How often, for each node."""
+    return arrays.as_numpy(true.sum(axis=(0, 1)))
 
 
 def _nodes(which: np.ndarray) -> str:

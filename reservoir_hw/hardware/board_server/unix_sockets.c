@@ -132,7 +132,7 @@ static void take_payload(listener *l, const header *h, size_t size, int place, b
         m->why = "the payload is larger than max_frame_bytes";
     } else if (rest.size != (place == INLINE ? size : 0)) {
         m->why = "the packet has another length than it announces";
-    } else if (place == SLOT && (!l->ring || h->session != l->ring_of || size > l->slot_bytes)) {
+    } else if (place == SLOT && (!l->ring || size > l->slot_bytes)) {
         m->why = "there is no slot with so many bytes";
     } else if (place == SEGMENT && !read_segment(l->descriptors[0], room, size)) {
         m->why = "the segment of the payload ends too early";
@@ -326,8 +326,8 @@ static void hurry(void *socket) { ((listener *)socket)->patience_ms = 0; }
 
 /* ---- where it listens -------------------------------------------------------------------------------------------- */
 
-/* While nobody else looks whether this path is free: the file of a dead server is replaced. Whether it listens there. */
-static int listen_at(listener *l)
+/* While nobody else looks whether this path is free: the file of a dead server is replaced. NULL, or why it does not listen. */
+static const char *listen_at(listener *l)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct stat found;
@@ -337,14 +337,14 @@ static int listen_at(listener *l)
         int dead = S_ISSOCK(found.st_mode) && connect(probe, (struct sockaddr *)&address, sizeof address) < 0 &&
                    errno == ECONNREFUSED;
         close(probe);
-        if (!dead) {
-            errno = EADDRINUSE;
-            return 0;
-        }
+        if (!dead)
+            return S_ISSOCK(found.st_mode) ? "another server listens there" : "something that is no socket is there";
         unlink(l->path);
     }
-    return !bind(l->polled[0].fd, (struct sockaddr *)&address, sizeof address) && !chmod(l->path, 0600) &&
-           !listen(l->polled[0].fd, MOST_CONNECTIONS);
+    if (bind(l->polled[0].fd, (struct sockaddr *)&address, sizeof address) || chmod(l->path, 0600) ||
+        listen(l->polled[0].fd, MOST_CONNECTIONS))
+        return strerror(errno);
+    return NULL;
 }
 
 static listener *new_listener(const terms *t, const char *path, const char *behind, int is_data)
@@ -364,6 +364,7 @@ static listener *new_listener(const terms *t, const char *path, const char *behi
 
 static const char *open_both(const char *address, const terms *t, char bound[ADDRESS_BYTES], void **data, void **control)
 {
+    static char why[WHY_BYTES];
     const char *path = address + strlen("unix://");
     char folder[LONGEST_ADDRESS + 16];
     listener *d = new_listener(t, path, "", 1), *c = new_listener(t, path, ".control", 0);
@@ -376,10 +377,15 @@ static const char *open_both(const char *address, const terms *t, char bound[ADD
     int turn = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (turn < 0 || flock(turn, LOCK_EX))
         return strerror(errno);
-    const char *problem = listen_at(d) && listen_at(c) ? NULL : strerror(errno);
+    const char *problem = listen_at(d);
+    snprintf(why, sizeof why, "%s", problem ? problem : "");
+    if (!problem && (problem = listen_at(c))) {
+        unlink(d->path);
+        snprintf(why, sizeof why, "its control socket %s: %s", c->path, problem);
+    }
     close(turn);
     snprintf(bound, ADDRESS_BYTES, "%s", address);
-    return problem;
+    return problem ? why : NULL;
 }
 
 static void close_listener(void *socket)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 
+from reservoir_hw.core import arrays
 from reservoir_hw.readout.linear._decomposition import Array, Design, Spectrum, rounding_level, times
 
 
@@ -16,31 +17,40 @@ class NormalEquations:
     """The Gram matrix of the columns (1, x, y), always summed in float64.
 
     Summed in float32 it is useless for small alpha: the squares of small singular values are the first
-    thing that rounding takes away.
+    thing that rounding takes away. Rows that are tensors are summed where they are; everything else is computed by
+    numpy, from the sums.
     """
 
     def __init__(self, width: int) -> None:
         self.rows = 0
-        self._gram = np.zeros((1 + width, 1 + width))
+        self._sums: Any = np.zeros((1 + width, 1 + width))
+        self._fetched: Array | None = None
         self._mean: Array | None = None
 
-    def add(self, block: Array) -> None:
+    def add(self, block: Any) -> None:
         """Take in rows (n, 1 + width); numpy hands block.T @ block to dsyrk, half the work of a product."""
         product = block.T @ block
         if self.rows:
-            self._gram += product
+            self._sums += product
         else:
-            self._gram = product
+            self._sums = product
         self.rows += block.shape[0]
-        self._mean = None
+        self._fetched = self._mean = None
 
     def merged(self, others: Sequence[Self]) -> Self:
         """Moments add up."""
-        result = type(self)(self._gram.shape[0] - 1)
+        result = type(self)(self._sums.shape[0] - 1)
         for part in (self, *others):
-            result._gram += part._gram
+            result._sums += part._gram
             result.rows += part.rows
         return result
+
+    @property
+    def _gram(self) -> Array:
+        gram = self._fetched
+        if gram is None:
+            gram = self._fetched = cast(Array, arrays.as_numpy(self._sums))
+        return gram
 
     @property
     def mean(self) -> Array:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from reservoir_hw.core import arrays
 from reservoir_hw.readout.linear._decomposition import Array, Design, Spectrum
 
 # Large enough for the matrix product to hide the cost of starting it and of adding its result.
 BLOCK_ROWS = 4096
 FOLD_BLOCK_ROWS = 2048
+# The products of torch's libraries add up their rows one by one: over 4096 rows that costs five times the rounding
+# errors of numpy's, over 512 nothing.
+TENSOR_BLOCK_ROWS = 512
 SHIFT_ROWS = 64
 
 
 class Statistics(Protocol):
-    """Sufficient statistics of rows (1, x, y): features x, targets y, both as float64 relative to a shift."""
+    """Sufficient statistics of rows (1, x, y): features x, targets y, both as float64 relative to a shift.
+
+    Rows may be tensors where a kind takes them; what it tells of them are numpy arrays.
+    """
 
     rows: int
 
-    def add(self, block: Array) -> None:
+    def add(self, block: Any) -> None:
         """Take in rows (n, 1 + features + outputs), the first column of which is 1."""
         ...
 
@@ -61,14 +67,20 @@ class Accumulator:
     Blocks are cut by the number of rows, not by the chunks they came in, so that chunking cannot change the
     result. Columns whose mean in the first block exceeds their spread are taken relative to it: a large offset of
     the states would otherwise use up the digits of the second moments. A smaller one costs one bit at most.
+
+    Rows are collected and summed on `device`, as tensors; as numpy arrays where it is None. Rows from elsewhere go
+    there.
     """
 
-    def __init__(self, empty: Callable[[int], Statistics], width: int, folds: int) -> None:
-        self._shift: Array | None = None
+    def __init__(self, empty: Callable[[int], Statistics], width: int, folds: int, device: str | None = None) -> None:
+        self._shift: Any = None
+        self._device = device
         self._shifted = False
         self._statistics = [empty(width) for _ in range(folds)]
         self._block_rows = BLOCK_ROWS if folds == 1 else FOLD_BLOCK_ROWS
-        self._blocks: list[Array | None] = [None] * folds
+        if device is not None:
+            self._block_rows = TENSOR_BLOCK_ROWS
+        self._blocks: list[Any] = [None] * folds
         self._filled = [0] * folds
         self._width = width
 
@@ -77,11 +89,14 @@ class Accumulator:
         """Rows taken in so far."""
         return sum(part.rows for part in self._statistics) + sum(self._filled)
 
-    def add(self, columns: Sequence[npt.NDArray], fold: int) -> None:
+    def add(self, columns: Sequence[Any], fold: int) -> None:
         """Take in rows given as arrays (n, ·) that lie side by side: states, inputs, targets."""
         block = self._blocks[fold]
         if block is None:
-            block = self._blocks[fold] = np.empty((self._block_rows, 1 + self._width))
+            shape = (self._block_rows, 1 + self._width)
+            block = self._blocks[fold] = arrays.empty(shape, np.dtype(np.float64), self._device)
+        if arrays.is_tensor(columns[0]) != arrays.is_tensor(block):
+            columns = [arrays.like(column, block) for column in columns]
         start, rows = 0, columns[0].shape[0]
         while start < rows:
             at = self._filled[fold]
@@ -100,7 +115,7 @@ class Accumulator:
     def shift(self) -> Array:
         """What the statistics are relative to, (width,); known once `statistics` was called with rows."""
         assert self._shift is not None
-        return self._shift[1:]
+        return arrays.as_numpy(self._shift)[1:]
 
     def statistics(self) -> list[Statistics]:
         """One per fold, complete up to the last row taken in."""
@@ -117,8 +132,8 @@ class Accumulator:
         shift = self._shift
         if shift is None:
             sample = filled[:: -(-count // SHIFT_ROWS)]
-            total = np.add.reduce(sample)
-            far = total * total > len(sample) / 2 * np.einsum("ij,ij->j", sample, sample)
+            total = sample.sum(axis=0)
+            far = total * total > len(sample) / 2 * (sample * sample).sum(axis=0)
             far[0] = False
             self._shifted = bool(far.any())
             shift = self._shift = far * total / len(sample)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
+from reservoir_hw.core import arrays
 from reservoir_hw.core.configuration import Document, validate
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.readout.linear._readout_file import read_readout, write_readout
@@ -25,6 +26,7 @@ from reservoir_hw.readout.linear.training_chunks import (
     check_finite,
     checked,
     chunk_source,
+    in_numpy,
     numeric,
 )
 
@@ -41,6 +43,7 @@ class LeastSquaresReadout(ABC):
 
     kind: ClassVar[str]
     """The name of this kind of readout in experiment files and in its own files."""
+    takes_tensors = True
 
     standardise: bool
     bias: bool
@@ -83,6 +86,7 @@ class LeastSquaresReadout(ABC):
         A chunk continues the sequences of the previous one, with the same batch, unless `new_sequence`; the
         first chunk always starts sequences. It is with a new sequence that the washout begins again.
         Steps of the washout may hold anything, NaN included.
+        Arrays may be torch tensors on any device; targets and inputs go where the states are.
         `solve` finishes learning. It may be called at any time, and learning can go on afterwards.
         """
         self._check_one_pass()
@@ -130,21 +134,23 @@ class LeastSquaresReadout(ABC):
 
     def predict(
         self,
-        states: npt.ArrayLike,
-        inputs: npt.ArrayLike | None = None,
-        out: npt.NDArray | None = None,
-    ) -> npt.NDArray:
+        states: Any,
+        inputs: Any | None = None,
+        out: Any | None = None,
+    ) -> Any:
         """Outputs (..., outputs) for states (..., nodes), whatever the leading axes: batch, time, both, none.
 
         float32 states (and inputs) give float32, computed in float32; everything else float64. `out` is
         filled and returned if given; it must have exactly that shape and dtype. Nothing is learned.
+
+        States that are a torch tensor give a tensor on the same device, computed there.
         """
         widths = self._require_solution("predict")
         nodes = widths.nodes
         x = numeric(states, "states")
         u = None if inputs is None else numeric(inputs, "inputs")
         if x.ndim == 0 or x.shape[-1] != nodes:
-            raise ShapeError(f"states must be (..., {nodes}) as in training, got {x.shape}")
+            raise ShapeError(f"states must be (..., {nodes}) as in training, got {tuple(x.shape)}")
         if (u is not None) != self.input_connection:
             raise ConfigurationError(
                 "this readout was trained with the inputs: pass them to predict as well"
@@ -152,16 +158,19 @@ class LeastSquaresReadout(ABC):
                 else "this readout was trained without the inputs: call predict with states only"
             )
         if u is not None and u.shape != (*x.shape[:-1], widths.inputs):
-            raise ShapeError(f"inputs must be {(*x.shape[:-1], widths.inputs)} beside states {x.shape}, got {u.shape}")
-        single = x.dtype == np.float32 and (u is None or u.dtype == np.float32)
+            raise ShapeError(
+                f"inputs must be {(*x.shape[:-1], widths.inputs)} beside states {tuple(x.shape)}, got {tuple(u.shape)}"
+            )
+        single = arrays.is_single(x) and (u is None or arrays.is_single(u))
         dtype = np.dtype(np.float32 if single else np.float64)
         shape = (*x.shape[:-1], widths.outputs)
-        if out is not None and (out.shape != shape or out.dtype != dtype):
-            raise ShapeError(f"out must be {shape} {dtype}, got {out.shape} {out.dtype}")
-        weights, bias = self._by_feature(dtype)
-        result = np.matmul(x.astype(dtype, copy=False), weights[:nodes], out=out)
+        if out is not None and not _is_as(out, shape, dtype, x):
+            raise ShapeError(f"out must be {shape} {dtype} beside these states, got {tuple(out.shape)} {out.dtype}")
+        weights, bias = (arrays.like(array, x) for array in self._by_feature(dtype))
+        library: Any = arrays.import_torch("this readout") if arrays.is_tensor(x) else np
+        result = library.matmul(arrays.in_precision(x, dtype), weights[:nodes], out=out)
         if u is not None:
-            result += u.astype(dtype, copy=False) @ weights[nodes:]
+            result += arrays.in_precision(arrays.like(u, x), dtype) @ weights[nodes:]
         result += bias
         return result
 
@@ -245,8 +254,14 @@ class LeastSquaresReadout(ABC):
 
     # ---- how
 
+    @property
+    def _learns_on_device(self) -> bool:
+        """Whether it learns from tensors where they are; else they are copied to the CPU."""
+        return False
+
     def _checked(self, chunk: Chunk) -> tuple[Columns, int]:
         """A chunk that fits what came before, and how many of its steps are washed out."""
+        chunk = chunk if self._learns_on_device else in_numpy(chunk)
         columns = checked(chunk, input_connection=self.input_connection, widths=self._widths)
         drop = self._position.washed_out(columns, new_sequence=chunk.new_sequence)
         check_finite(columns, drop, self._largest)
@@ -262,3 +277,9 @@ class LeastSquaresReadout(ABC):
         """The constructor's arguments, ready for JSON."""
         settings = {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
         return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in settings.items()}
+
+
+def _is_as(out: Any, shape: tuple[int, ...], dtype: np.dtype, states: Any) -> bool:
+    """Whether answers to these states can be written to `out`."""
+    there = getattr(out, "device", None) == states.device if arrays.is_tensor(states) else isinstance(out, np.ndarray)
+    return there and tuple(out.shape) == shape and str(out.dtype).removeprefix("torch.") == dtype.name

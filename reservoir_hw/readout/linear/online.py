@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, PositiveFloat, model_validator
 
+from reservoir_hw.core import arrays
 from reservoir_hw.core.errors import InputRangeError, ReservoirError, ShapeError
 from reservoir_hw.readout.linear._decomposition import Array
 from reservoir_hw.readout.linear._least_mean_squares import LeastMeanSquares
@@ -19,7 +20,7 @@ from reservoir_hw.readout.linear.errors import NotSolved
 from reservoir_hw.readout.linear.feature_scale import FeatureScale
 from reservoir_hw.readout.linear.least_squares import LeastSquaresReadout
 from reservoir_hw.readout.linear.linear_form import LinearForm
-from reservoir_hw.readout.linear.training_chunks import Chunk, Columns, Widths
+from reservoir_hw.readout.linear.training_chunks import Chunk, Columns, Widths, numeric
 
 # Rows that are converted to float64 at once.
 _ROWS = 4096
@@ -78,6 +79,9 @@ class OnlineReadout(LeastSquaresReadout):
     a bias x / root mean square), so that a penalty or a rate means the same for any device. These steps are held back
     and answered with 0; when they are there, or at `solve`, they are learned. Everything is computed in float64.
 
+    States may be torch tensors on any device. They are copied to the CPU, where every step is learned; answers come
+    back to the device.
+
     Attributes
     ----------
     weights_ : (outputs, features), in units of the raw features: nodes, then inputs if `input_connection`.
@@ -115,12 +119,12 @@ class OnlineReadout(LeastSquaresReadout):
 
     def predict_then_update(
         self,
-        states: npt.ArrayLike,
-        targets: npt.ArrayLike,
-        inputs: npt.ArrayLike | None = None,
+        states: Any,
+        targets: Any,
+        inputs: Any | None = None,
         *,
         new_sequence: bool = False,
-    ) -> npt.NDArray:
+    ) -> Any:
         """Learn from a chunk as `partial_fit` does, and return the answer to each step as it was before its update.
 
         Judged by these answers, a readout is evaluated prequentially (Dawid 1984).
@@ -131,28 +135,29 @@ class OnlineReadout(LeastSquaresReadout):
         """
         columns, answers = self._learn(Chunk(states, targets, inputs, new_sequence))
         answers = answers.astype(np.float32 if columns.single else np.float64, copy=False)
-        return answers if np.ndim(states) == 3 else answers[0]
+        return arrays.like(answers if np.ndim(states) == 3 else answers[0], states)
 
     def step(
         self,
-        states: npt.ArrayLike,
-        target: npt.ArrayLike,
-        inputs: npt.ArrayLike | None = None,
+        states: Any,
+        target: Any,
+        inputs: Any | None = None,
         *,
         new_sequence: bool = False,
-    ) -> npt.NDArray:
+    ) -> Any:
         """One step: the answer to states (batch, nodes) or (nodes,), computed before the target is learned."""
-        x, y = np.asarray(states), np.asarray(target)
+        x, y = numeric(states, "states"), numeric(target, "target")
+        u = None if inputs is None else numeric(inputs, "inputs")
         if x.ndim not in (1, 2):
             raise ShapeError(
-                f"a step takes states (batch, nodes) or (nodes,), not {x.shape}; a chunk goes to predict_then_update()"
+                f"a step takes states (batch, nodes) or (nodes,), not {tuple(x.shape)}; a chunk goes to "
+                "predict_then_update()"
             )
-        u = None if inputs is None else np.asarray(inputs)
-        wrong = [array.shape for array in (y, u) if array is not None and array.ndim != x.ndim]
+        wrong = [tuple(array.shape) for array in (y, u) if array is not None and array.ndim != x.ndim]
         if wrong:
             raise ShapeError(
-                f"target and inputs of a step need as many axes as its states {x.shape}, got {wrong[0]}; a single "
-                "column is target[..., None]"
+                f"target and inputs of a step need as many axes as its states {tuple(x.shape)}, got {wrong[0]}; a "
+                "single column is target[..., None]"
             )
         if x.ndim == 1:
             return self.predict_then_update(

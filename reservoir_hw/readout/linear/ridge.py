@@ -30,7 +30,7 @@ from reservoir_hw.readout.linear.errors import IllConditionedWarning, NotSolved
 from reservoir_hw.readout.linear.feature_scale import FeatureScale
 from reservoir_hw.readout.linear.least_squares import LeastSquaresReadout
 from reservoir_hw.readout.linear.linear_form import LinearForm
-from reservoir_hw.readout.linear.training_chunks import Chunk, Widths, checked
+from reservoir_hw.readout.linear.training_chunks import Chunk, Widths, checked, in_numpy
 from reservoir_hw.tasks.task import Task
 
 log = logging.getLogger(__name__)
@@ -136,6 +136,10 @@ class RidgeReadout(LeastSquaresReadout):
             solver and with or without standardisation; None where a file does not say.
         node_names_: None, or names of the nodes, set by the caller; saved with the weights.
         repetitions_: Drives that each state was the mean of, set by the caller; saved with the weights.
+
+    States may be torch tensors on any device that has float64. With solver "normal" the normal equations are summed
+    there, in float64, in blocks of some hundred rows, and only the sums come to the CPU, where they are solved. With
+    "qr", and where leave-one-out reads the rows again, the states are copied to the CPU.
 
     `rank_`, `condition_` and `report_` take a decomposition. For one given alpha that surely conditions the
     problem well, the weights do without, and the decomposition waits until one of the three is asked for.
@@ -247,6 +251,10 @@ class RidgeReadout(LeastSquaresReadout):
                 'or "kfold"'
             )
 
+    @property
+    def _learns_on_device(self) -> bool:
+        return self.solver == "normal"
+
     def _learn(self, chunk: Chunk) -> None:
         columns, drop = self._checked(chunk)
         widths = columns.widths
@@ -255,7 +263,7 @@ class RidgeReadout(LeastSquaresReadout):
         # From here on nothing can be refused.
         if self._accumulator is None:
             width = widths.features + widths.outputs
-            self._accumulator = Accumulator(_SOLVERS[self.solver], width, self._number_of_folds)
+            self._accumulator = Accumulator(_SOLVERS[self.solver], width, self._number_of_folds, columns.device)
             self._widths = widths
         self._precisions = np.maximum(self._precisions, columns.precisions)
         for lane, start, stop, fold in self._position.advance(columns, drop, new_sequence=chunk.new_sequence):
@@ -333,7 +341,7 @@ class RidgeReadout(LeastSquaresReadout):
         """The rows once more, in the coordinates of the statistics."""
         position = self._new_position()
         for chunk in source():
-            columns = checked(chunk, input_connection=self.input_connection, widths=widths)
+            columns = checked(in_numpy(chunk), input_connection=self.input_connection, widths=widths)
             drop = position.washed_out(columns, new_sequence=chunk.new_sequence)
             for lane, first, last, _ in position.advance(columns, drop, new_sequence=chunk.new_sequence):
                 for start in range(first, last, LOO_BLOCK_ROWS):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
+from reservoir_hw.core import arrays
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 
 EPSILON = float(np.finfo(np.float64).eps)
@@ -47,11 +48,14 @@ class Widths:
 
 @dataclass(frozen=True)
 class Columns:
-    """A checked chunk: every array is (batch, time, ·); `inputs` is None without an input connection."""
+    """A checked chunk: every array is (batch, time, ·); `inputs` is None without an input connection.
 
-    states: npt.NDArray
-    targets: npt.NDArray
-    inputs: npt.NDArray | None
+    All are numpy arrays, or all are tensors on one device.
+    """
+
+    states: Any
+    targets: Any
+    inputs: Any | None
 
     @property
     def batch(self) -> int:
@@ -70,21 +74,26 @@ class Columns:
         return Widths(self.states.shape[2], inputs, self.targets.shape[2])
 
     @property
-    def features(self) -> list[npt.NDArray]:
+    def features(self) -> list[Any]:
         """States, and inputs if there are any."""
         return [self.states] if self.inputs is None else [self.states, self.inputs]
 
     @property
     def single(self) -> bool:
         """Whether all features are float32."""
-        return all(array.dtype == np.float32 for array in self.features)
+        return all(arrays.is_single(array) for array in self.features)
 
     @property
     def precisions(self) -> list[float]:
         """Machine epsilon of the numbers that the states, and the inputs if there are any, came in."""
-        return [float(np.finfo(array.dtype).eps) if array.dtype.kind == "f" else EPSILON for array in self.features]
+        return [arrays.machine_epsilon(one) if arrays.is_floating(one) else EPSILON for one in self.features]
 
-    def rows(self, lane: int, start: int, stop: int) -> list[npt.NDArray]:
+    @property
+    def device(self) -> str | None:
+        """Where the tensors are; None for arrays."""
+        return str(self.states.device) if arrays.is_tensor(self.states) else None
+
+    def rows(self, lane: int, start: int, stop: int) -> list[Any]:
         """States, inputs (if any) and targets of some steps of one sequence, each (steps, ·)."""
         return [array[lane, start:stop] for array in (*self.features, self.targets)]
 
@@ -92,6 +101,7 @@ class Columns:
 def checked(chunk: Chunk, *, input_connection: bool, widths: Widths | None) -> Columns:
     """The chunk as arrays (batch, time, ·) that fit together and fit what came before.
 
+    States that are tensors stay where they are, and what belongs to them goes there; gradients are left behind.
     Raises ShapeError or ConfigurationError. Values are not looked at: see `check_finite`.
     """
     states = numeric(chunk.states, "states")
@@ -100,6 +110,7 @@ def checked(chunk: Chunk, *, input_connection: bool, widths: Widths | None) -> C
             f"states must be (batch, time, nodes) or (time, nodes), got {_shape(states)}"
             + ("; a single node is states[:, None]" if states.ndim == 1 else "")
         )
+    states = states.detach() if arrays.is_tensor(states) else states
     targets = _alongside(states, numeric(chunk.targets, "targets"), "targets")
     inputs = None
     if input_connection:
@@ -128,8 +139,13 @@ def check_finite(columns: Columns, start: int, largest: float) -> None:
     named = {"states": columns.states, "inputs": columns.inputs, "targets": columns.targets}
     with np.errstate(all="ignore"):
         for name, array in named.items():
-            if array is not None and array.dtype.kind == "f":
+            if array is not None and arrays.is_floating(array):
                 _check_finite(name, array[:, start:], start, largest)
+
+
+def in_numpy(chunk: Chunk) -> Chunk:
+    """The same chunk without tensors."""
+    return Chunk(*(arrays.as_numpy(array) for array in chunk[:3]), new_sequence=chunk.new_sequence)
 
 
 def chunk_source(
@@ -142,7 +158,12 @@ def chunk_source(
     chunks: Any = states
     if targets is not None:
         chunks = [Chunk(cast(Any, states), targets, inputs, True)]
-    elif inputs is not None or isinstance(states, np.ndarray) or not (callable(states) or hasattr(states, "__iter__")):
+    elif (
+        inputs is not None
+        or isinstance(states, np.ndarray)
+        or arrays.is_tensor(states)
+        or not (callable(states) or hasattr(states, "__iter__"))
+    ):
         raise ConfigurationError("fit needs targets beside the states (or chunks of both as its only argument)")
 
     def each() -> Iterator[Chunk]:
@@ -158,10 +179,12 @@ def chunk_source(
     return each, callable(chunks) or iter(chunks) is not chunks
 
 
-def numeric(values: npt.ArrayLike, name: str) -> npt.NDArray:
-    """As an array of real numbers; raises ShapeError or ConfigurationError."""
+def numeric(values: Any, name: str) -> Any:
+    """As an array of real numbers, or the tensor that it is; raises ShapeError or ConfigurationError."""
+    if arrays.is_tensor(values) and not values.is_complex():
+        return values
     try:
-        array = np.asarray(values)
+        array = np.asarray(arrays.as_numpy(values))
     except ValueError as error:
         raise ShapeError(
             f"{name} is not one array ({error}); give sequences of different lengths one by one, "
@@ -176,9 +199,9 @@ def numeric(values: npt.ArrayLike, name: str) -> npt.NDArray:
     return array
 
 
-def _alongside(states: npt.NDArray, array: npt.NDArray, name: str) -> npt.NDArray:
+def _alongside(states: Any, array: Any, name: str) -> Any:
     if array.ndim == states.ndim and array.shape[:-1] == states.shape[:-1]:
-        return array
+        return arrays.like(array, states)
     wanted = "(" + ", ".join([*map(str, states.shape[:-1]), name.replace("targets", "outputs")]) + ")"
     hint = f"; a single column is {name}[..., None]" if array.shape == states.shape[:-1] else ""
     raise ShapeError(f"{name} must be {wanted} beside states {_shape(states)}, got {_shape(array)}{hint}")
@@ -196,8 +219,14 @@ def _check_widths(got: Widths, expected: Widths | None) -> None:
             raise ShapeError(f"the chunk has no {name}: its last axis is empty")
 
 
-def _check_finite(name: str, array: npt.NDArray, start: int, largest: float) -> None:
-    if all(_surely_within(lane, largest) for lane in array):
+def _check_finite(name: str, array: Any, start: int, largest: float) -> None:
+    if arrays.is_tensor(array):
+        # Narrower numbers cannot be that large, and `largest` is none of them.
+        within = array.abs() <= largest if array.dtype.itemsize >= 8 else array.isfinite()
+        if bool(within.all()):
+            return
+        array = arrays.as_numpy(array)
+    elif all(_surely_within(lane, largest) for lane in array):
         return
     bad = ~np.isfinite(array)
     if array.dtype.itemsize >= 8:
@@ -230,5 +259,5 @@ def _surely_within(lane: npt.NDArray, largest: float) -> bool:
     return math.isfinite(squares) and (lane.dtype.itemsize < 8 or squares <= largest**2)
 
 
-def _shape(array: npt.NDArray) -> str:
+def _shape(array: Any) -> str:
     return "(" + ", ".join(map(str, array.shape)) + ")"

@@ -51,6 +51,7 @@ def rules_for(address: str) -> list[Rule]:
 
 
 GONE = "not looked at: the device does not answer any more"
+STOPPED = "not looked at: the check was interrupted"
 
 
 def check(
@@ -69,6 +70,9 @@ def check(
         on_start: Called once, when the device has answered, with the number of rules.
         progress: Called with what is looked at, rules done, rules in all.
 
+    Returns a report with all rules, also if the device goes away, or if the check is interrupted (Ctrl-C): what was not
+    looked at says so.
+
     Raises `ConfigurationError` for an address that is none, and `DeviceTimeout`, `DeviceDisconnected` or `DeviceBusy`
     if there is no device that can be looked at.
     """
@@ -78,22 +82,30 @@ def check(
         device.connect()
         if on_start is not None:
             on_start(device, len(rules))
-        gone = False
-        for number, rule in enumerate(rules):
-            if progress is not None:
-                progress(f"{rule.group}: {rule.title}", number, len(rules))
-            if gone:
-                rows.append(Row(rule, "not offered", GONE))
-                continue
-            device.last = []
-            try:
-                rule.look(device)
-                row = Row(rule, "held")
-            except NotOffered as reason:
-                row = Row(rule, "not offered", str(reason))
-            except Broken as broken:
-                frames = tuple(broken.frames or device.last)
-                row = Row(rule, "broken", str(broken), broken.page or rule.page, frames)
-                gone = isinstance(broken, Hangs) or not device.is_alive()
-            rows.append(row)
-    return Report(address, rows)
+        ended = ""
+        try:
+            for number, rule in enumerate(rules):
+                if progress is not None:
+                    progress(f"{rule.group}: {rule.title}", number, len(rules))
+                row = _look(device, rule)
+                rows.append(row)
+                if row.outcome == "broken" and (row.hangs or not device.is_alive()):
+                    ended = GONE
+                    break
+        except KeyboardInterrupt:
+            ended = STOPPED
+    rows += [Row(rule, "not offered", ended) for rule in rules[len(rows) :]]
+    return Report(address, rows, interrupted=ended == STOPPED)
+
+
+def _look(device: Device, rule: Rule) -> Row:
+    device.last = []
+    try:
+        rule.look(device)
+    except NotOffered as reason:
+        return Row(rule, "not offered", str(reason))
+    except Broken as broken:
+        frames = tuple(broken.frames or device.last)
+        hangs = isinstance(broken, Hangs)
+        return Row(rule, "broken", str(broken), broken.page or rule.page, frames, hangs=hangs)
+    return Row(rule, "held")

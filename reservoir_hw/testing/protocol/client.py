@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-import msgpack
 import numpy as np
 import zmq
 
 from reservoir_hw.testing.protocol import codec
-from reservoir_hw.testing.protocol.codec import Header, NotThePage
+from reservoir_hw.testing.protocol.codec import Header
 from reservoir_hw.testing.protocol.line import Line
-from reservoir_hw.testing.protocol.outcomes import Broken, Hangs, NotOffered
+from reservoir_hw.testing.protocol.outcomes import Broken, Hangs, NotOffered, NotThePage
 from reservoir_hw.testing.protocol.spec import fitting, is_number
 
 ANSWERS = {"hello": "welcome", "ping": "pong", "status": "status", "cancel": "ok", "goodbye": "ok", "release": "ok"}
@@ -75,8 +75,10 @@ class Client:
     def __init__(self, line: Line, name: str) -> None:
         self._line, self.name = line, name
         self.nonce = secrets.token_bytes(16)
-        self.control = line.new_control()
-        self.data = line.new_data()
+        with contextlib.ExitStack() as undone:
+            self.control = undone.enter_context(contextlib.closing(line.new_control()))
+            self.data = line.new_data()
+            undone.pop_all()
         self.terms: dict[str, Any] = {}
         """More fields of hello."""
         self.welcome: dict[str, Any] = {}
@@ -115,12 +117,7 @@ class Client:
     def read_answer(self, op: str, number: int, frames: list[bytes]) -> dict[str, Any]:
         """The map of an answer to a question."""
         ledger = self._line.ledger
-        ledger.must("control frame", len(frames) == 1, f"an answer of {len(frames)} frames", frames)
-        try:
-            answer = codec.unpack_control(frames[0])
-        except (NotThePage, ValueError) as error:
-            ledger.must("control frame", False, f"the answer to {op}: {error}", frames)
-            raise
+        answer = self.read_map(frames)
         said = type(answer["id"]) is int and answer["id"] == number
         ledger.must("control id", said, f"{op} with id {number} was answered with id {answer['id']!r}", frames)
         if answer["op"] == "error":
@@ -130,6 +127,16 @@ class Client:
             due = ANSWERS.get(op)
             ledger.must("control op", answer["op"] == due, f"{op} was answered with {answer['op']!r}", frames)
         return answer
+
+    def read_map(self, frames: list[bytes]) -> dict[str, Any]:
+        """The map of a control message."""
+        must = self._line.ledger.must
+        must("control frame", len(frames) == 1, f"a control message of {len(frames)} frames", frames)
+        try:
+            return codec.unpack_control(frames[0])
+        except NotThePage as error:
+            must("control frame", False, str(error), frames)
+            raise
 
     def told(self, op: str, **fields: Any) -> dict[str, Any]:
         """The answer to a question that must not be an error."""
@@ -305,10 +312,7 @@ class Client:
 
     def map_in(self, payload: bytes, frames: list[bytes]) -> dict[str, Any]:
         """A msgpack map with text keys."""
-        try:
-            content = msgpack.unpackb(payload)
-        except (ValueError, RecursionError) as error:
-            raise Broken(f"the payload is not msgpack: {error}", frames) from error
+        content = codec.from_msgpack(payload)
         if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
             raise Broken("the payload is not a msgpack map with text keys", frames)
         return content

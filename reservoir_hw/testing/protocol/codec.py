@@ -12,6 +12,8 @@ import google_crc32c
 import msgpack
 import numpy as np
 
+from reservoir_hw.testing.protocol.outcomes import NotThePage
+
 VERSION = 1
 HEADER = struct.Struct("<4sBBHQQQIIIB3sdQdI")
 """The 76 bytes that the last field, their CRC-32C, covers."""
@@ -29,10 +31,6 @@ E_VERSION, E_BUSY, E_NO_SESSION, E_MALFORMED, E_CHECKSUM, E_SEQUENCE, E_SHAPE, E
 E_NOT_SUPPORTED, E_STATE_LOST, E_DISCONTINUITY, E_FAULT, E_TIMEOUT, E_CANCELLED = range(10, 16)
 E_SHUTTING_DOWN, E_CONFIGURATION, E_INTERNAL, E_DISCONNECTED, E_CALIBRATION = range(16, 21)
 LOSES_STATE = {4, 5, 6, 11, 12, 13, 14, 15, 16, 18, 19}
-
-
-class NotThePage(Exception):
-    """Bytes that are not what the page says."""
 
 
 def crc32c(data: bytes) -> int:
@@ -66,7 +64,7 @@ def unpack_control(frame: bytes) -> dict[str, Any]:
         raise NotThePage(f"control header {frame[:12].hex()}")
     if crc32c(frame[12:]) != crc:
         raise NotThePage("checksum of a control message")
-    message = msgpack.unpackb(frame[12:])
+    message = from_msgpack(frame[12:])
     if not isinstance(message, dict) or not {"op", "id"} <= set(message):
         raise NotThePage(f"no op and id in {message!r}")
     return message
@@ -156,6 +154,14 @@ def to_msgpack(value: Any) -> bytes:
     return packed
 
 
+def from_msgpack(content: bytes) -> Any:
+    """What the bytes say, or `NotThePage`."""
+    try:
+        return msgpack.unpackb(content)
+    except ValueError as error:
+        raise NotThePage(f"no msgpack: {str(error) or type(error).__name__}") from error
+
+
 def pack_named(arrays: Mapping[str, np.ndarray]) -> bytes:
     """Named arrays as msgpack."""
     return to_msgpack(
@@ -167,8 +173,8 @@ def pack_named(arrays: Mapping[str, np.ndarray]) -> bytes:
 
 
 def unpack_named(payload: bytes) -> dict[str, np.ndarray]:
-    """The named arrays in a payload; `ValueError` if it is no msgpack, `NotThePage` if it is something else."""
-    content = msgpack.unpackb(payload)
+    """The named arrays in a payload, or `NotThePage`."""
+    content = from_msgpack(payload)
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
         raise NotThePage("named arrays are a map with text keys")
     return {name: _array(name, entry) for name, entry in content.items()}

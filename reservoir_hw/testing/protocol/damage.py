@@ -72,7 +72,7 @@ def _dropped(device: Device, *, frames: list[bytes]) -> None:
         came = device.receive(client.control, 5.0)
         if came is None:
             raise Broken("after it a good question was not answered", frames)
-        if len(came) != 1 or codec.unpack_control(came[0])["id"] != number:
+        if client.read_map(came)["id"] != number:
             raise Broken("it was answered", came)
 
 
@@ -140,11 +140,12 @@ SPOIL: dict[str, tuple[str, Callable[[list[bytes]], list[bytes]]]] = {
 def _untrusted(device: Device, *, spoil: Callable[[list[bytes]], list[bytes]]) -> None:
     with device.session() as client:
         u = device.u()
-        client.reset()
-        frames = codec.pack_data(client.head_of_run(u), u.tobytes())
-        client.untrusted(spoil(frames))
-        # It was neither counted nor done, and the state is kept.
-        client.run(u)
+
+        def damaged() -> None:
+            # It is neither counted nor done.
+            client.untrusted(spoil(codec.pack_data(client.head_of_run(u), u.tobytes())))
+
+        device.must_keep_state(client, damaged, "a message that cannot be trusted")
 
 
 for _title, (_page, _spoil) in SPOIL.items():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -125,37 +124,49 @@ def _(device: Device) -> None:
 
 @RULES.rule("an input outside input_range gets error 8", page="input range: not finite, or outside `input_range`")
 def _(device: Device) -> None:
-    if device.spec.get("input_range") is None:
-        raise NotOffered("the device declares no input_range")
-    low, high = device.spec["input_range"]
-    dtype, scale = device.declaration["inputs"]
-    number = np.dtype(codec.NUMBERS[dtype])
-    far = (high - low) / 8
-    outside = [value for value in (low - far, high + far) if _fits(value, number, scale)]
+    _must_have_range(device)
+    outside = device.outside_range()
     if not outside:
         raise NotOffered("inputs as they travel cannot leave input_range")
     with device.session() as client:
         for value in outside:
-            u = device.u(steps=3)
-            u[0, 1, -1] = device.numbers(np.array(value))
-            client.reset()
-            client.failed(client.send_run(u), codec.E_RANGE)
+            _out_of_range(device, client, device.numbers(np.array(value)))
 
 
-def _fits(value: float, number: np.dtype[Any], scale: float) -> bool:
-    if number.kind == "f":
-        return True
-    limits = np.iinfo(number)
-    return limits.min * scale <= value <= limits.max * scale
+def _must_have_range(device: Device) -> None:
+    if device.spec.get("input_range") is None:
+        raise NotOffered("the device declares no input_range")
+
+
+def _out_of_range(device: Device, client: Client, number: np.ndarray) -> None:
+    """Such a number gets error 8, whichever sequence, step and input it is."""
+    batch = device.batch(2)
+    for where in ((0, 0, 0), (0, 1, -1), (-1, -1, 0)):
+        u = device.u(batch, steps=3)
+        u[where] = number
+        client.reset(batch)
+        client.failed(client.send_run(u), codec.E_RANGE)
+
+
+@RULES.rule(
+    "the ends of input_range are taken",
+    page="input range: not finite, or outside `input_range`",
+)
+def _(device: Device) -> None:
+    _must_have_range(device)
+    with device.session() as client:
+        u = device.u(steps=2)
+        for t, end in enumerate(device.ends_of_range()[: u.shape[1]]):
+            u[:, t] = end
+        client.from_rest(u)
 
 
 def _not_finite(device: Device, *, value: float) -> None:
+    number = device.numbers(np.array(0.0))
+    if number.dtype.kind == "i":
+        raise NotOffered("inputs travel as integers")
     with device.session() as client:
-        u = device.u(steps=3)
-        if u.dtype.kind == "i":
-            raise NotOffered("inputs travel as integers")
-        u[0, 1, 0] = value
-        client.failed(client.send_run(u), codec.E_RANGE)
+        _out_of_range(device, client, np.array(value, number.dtype))
 
 
 for _name, _value in (("NaN", math.nan), ("infinity", math.inf)):

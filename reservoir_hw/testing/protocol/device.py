@@ -11,13 +11,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from reservoir_hw.core.errors import DeviceBusy, DeviceTimeout
+from reservoir_hw.core.errors import DeviceBusy, DeviceDisconnected
 from reservoir_hw.core.lock_files import user_name
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import ANSWER_S, Client, repeat
 from reservoir_hw.testing.protocol.line import Line
 from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
-from reservoir_hw.testing.protocol.pipes import CONNECT_S
 from reservoir_hw.testing.protocol.spec import fitting
 
 STEPS = 12
@@ -50,21 +49,14 @@ class Device(Line):
         self._found: dict[str, Any] = {}
 
     def connect(self) -> None:
-        """Look whether somebody listens there who speaks ZeroMQ, and this protocol.
+        """Look whether somebody listens there who answers as this protocol does.
 
         Raises `DeviceTimeout`, `DeviceDisconnected`, or `DeviceBusy` if another client has the device.
         """
         self.shake_hands()
         with self.client() as client:
-            frame = codec.pack_control({"op": "status", "id": 1})
-            self.send(client.control, [frame])
-            if self.receive(client.control, CONNECT_S) is None:
-                raise DeviceTimeout(
-                    f"{self.control_address} accepts connections, but does not answer `status` within {CONNECT_S:g} s: "
-                    "it is no device of this protocol"
-                )
             try:
-                answer = client.hello()
+                answer = self._hello(client)
                 if answer.get("code") == codec.E_BUSY:
                     raise DeviceBusy(f"the check needs the device for itself: {answer['text']}")
                 if answer["op"] == "error":
@@ -76,11 +68,25 @@ class Device(Line):
                 self._trouble = broken
             client.leave()
 
+    def _hello(self, client: Client) -> dict[str, Any]:
+        """The first answer of all, or `DeviceDisconnected`."""
+        try:
+            return client.hello()
+        except Broken as broken:
+            if self.ledger.is_kept("control frame"):
+                raise
+            came = [frame[:16].hex() for frame in broken.frames if frame] if "control frame" in self.ledger.seen else []
+            what = f"{broken} ({' '.join(came)})" if came else str(broken)
+            raise DeviceDisconnected(f"{self.control_address}: {what}: it is no device of this protocol") from broken
+
     def is_alive(self) -> bool:
         """Whether it still answers questions."""
-        with self.client() as client:
-            self.send(client.control, [codec.pack_control({"op": "status", "id": 1})])
-            return self.receive(client.control, ANSWER_S) is not None
+        try:
+            with self.client() as client:
+                self.send(client.control, [codec.pack_control({"op": "status", "id": 1})])
+                return self.receive(client.control, ANSWER_S) is not None
+        except Broken:
+            return False
 
     @property
     def welcome(self) -> dict[str, Any]:
@@ -202,6 +208,31 @@ class Device(Line):
             low, high = max(low, limits.min * scale), min(high, limits.max * scale)
         return low, high
 
+    def outside_range(self) -> list[float]:
+        """Values on both sides of the declared range that can travel."""
+        if self.spec.get("input_range") is None:
+            return []
+        low, high = self.spec["input_range"]
+        far = (high - low) / 8
+        return [value for value in (low - far, high + far) if self._travels(value)]
+
+    def _travels(self, value: float) -> bool:
+        dtype, scale = self.declaration["inputs"]
+        number = np.dtype(codec.NUMBERS[dtype])
+        return number.kind == "f" or np.iinfo(number).min * scale <= value <= np.iinfo(number).max * scale
+
+    def ends_of_range(self) -> tuple[np.ndarray, np.ndarray]:
+        """The lowest and the highest number within the declared range, as they travel."""
+        _dtype, scale = self.declaration["inputs"]
+        ends = []
+        for end, inwards in zip(self.input_range, (1, -1), strict=True):
+            number = self.numbers(np.array(end))
+            if inwards * (float(number) * scale - end) < 0:
+                is_float = number.dtype.kind == "f"
+                number = np.nextafter(number, number.dtype.type(inwards * np.inf)) if is_float else number + inwards
+            ends.append(np.asarray(number))
+        return ends[0], ends[1]
+
     def numbers(self, values: np.ndarray, encoding: str = "inputs") -> np.ndarray:
         """Values as numbers that travel."""
         dtype, scale = self.declaration[encoding]
@@ -226,17 +257,20 @@ class Device(Line):
             steps = STEPS
             with self.session() as client:
                 while True:
-                    client.reset()
                     u = self.u(steps=steps)
-                    started = time.monotonic()
-                    client.run(u)
-                    took = time.monotonic() - started
+                    took = min(self._seconds_of(client, u) for _ in range(2))
                     # A short run takes longer to travel than to be done.
                     if took > MEASURED_S or u.shape[1] < steps:
                         return took / u.shape[1]
                     steps *= 4
 
         return self.once("step_s", find)
+
+    def _seconds_of(self, client: Client, u: np.ndarray) -> float:
+        client.reset()
+        started = time.monotonic()
+        client.run(u)
+        return time.monotonic() - started
 
     def long_run(self, seconds: float, *, at_most: int = LARGEST_CHUNK) -> np.ndarray:
         """Inputs for a RUN of about so many seconds, or shorter if it would not go into a message."""
@@ -249,6 +283,22 @@ class Device(Line):
         if seconds < SHORTEST_S:
             raise NotOffered(f"the device needs {1000 * seconds:.0f} ms for a run as long as can be sent")
         return seconds
+
+    def must_keep_state(self, client: Client, meanwhile: Callable[[], object], what: str) -> None:
+        """Raise `Broken` unless a RUN in two parts, with something in between, is the RUN as a whole."""
+        u = self.u()
+        client.reset()
+        if not self.is_held:
+            meanwhile()
+            client.run(u)
+            return
+        half = u.shape[1] // 2
+        states = [client.run(u[:, :half])]
+        meanwhile()
+        states.append(client.run(u[:, half:], step=half))
+        if self.spec.get("deterministic"):
+            whole = client.from_rest(u)
+            close(whole, np.concatenate(states, axis=1), f"a run, and the same with {what} in between")
 
     def pipeline(self, client: Client, runs: list[np.ndarray]) -> list[codec.Header]:
         """Send RUN requests that need no answer in between: chunks of one run, or a run from rest each."""

@@ -11,7 +11,7 @@ import zmq
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.testing.protocol import codec, pipes
 from reservoir_hw.testing.protocol.ledger import Ledger
-from reservoir_hw.testing.protocol.outcomes import Broken
+from reservoir_hw.testing.protocol.outcomes import Broken, NotThePage
 from reservoir_hw.testing.protocol.pipes import Dealer, Packets, Pipe
 
 
@@ -77,8 +77,9 @@ class Line:
             return None
         try:
             self.last = pipe.receive()
-        except codec.NotThePage as error:
-            self.ledger.must("packet", False, str(error), self.last)
+        except NotThePage as error:
+            self.ledger.must("packet", False, str(error), error.frames or self.last)
+            raise
         except OSError as error:
             raise Broken(f"the device has cut the connection: {error.strerror}") from error
         if self.is_unix:

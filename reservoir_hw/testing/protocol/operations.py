@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -81,17 +82,26 @@ def _(device: Device) -> None:
             step = step + part.shape[1] if device.is_held else 0
             if not device.is_held:
                 client.reset()
-            for error in (
-                client.refused(0x09, codec.E_NOT_SUPPORTED),
-                client.refused(codec.RESET, codec.E_SHAPE, batch=0),
-                client.failed(client.send_run(device.u()[:, :0], step=step), codec.E_SHAPE),
-                client.failed(client.send_run(device.u(), step=step, flags=2), codec.E_CONFIGURATION),
-            ):
+            for error in _refusals(device, client, step):
                 if error["state_lost"] is not False:
                     raise Broken(f"state_lost is {error['state_lost']!r} after error {error['code']}")
         if device.spec.get("deterministic"):
             whole = client.from_rest(u)
             close(whole, np.concatenate(states, axis=1), "a run, and the same with refused requests in between")
+
+
+def _refusals(device: Device, client: Client, step: int) -> Iterator[dict[str, Any]]:
+    """Errors that lose nothing, one of each code that can be provoked."""
+    yield client.refused(0x09, codec.E_NOT_SUPPORTED)
+    yield client.refused(codec.RESET, codec.E_SHAPE, batch=0)
+    yield client.failed(client.send_run(device.u()[:, :0], step=step), codec.E_SHAPE)
+    yield client.failed(client.send_run(device.u(), step=step, flags=2), codec.E_CONFIGURATION)
+    for value in device.outside_range():
+        u = device.u(steps=3)
+        u[0, -1, -1] = device.numbers(np.array(value))
+        yield client.failed(client.send_run(u, step=step), codec.E_RANGE)
+    if device.spec.get("max_batch"):
+        yield client.refused(codec.RESET, codec.E_TOO_LARGE, batch=device.spec["max_batch"] + 1)
 
 
 @RULES.rule(
@@ -126,10 +136,7 @@ def _(device: Device) -> None:
 
 def _snapshot(client: Client) -> dict[str, np.ndarray]:
     reply = client.call(codec.SNAPSHOT)
-    try:
-        arrays = codec.unpack_named(reply.payload)
-    except (ValueError, codec.NotThePage) as error:
-        raise Broken(f"the snapshot: {error}", reply.frames) from error
+    arrays = codec.unpack_named(reply.payload)
     if not arrays:
         raise Broken("a snapshot has at least one array", reply.frames)
     return arrays
@@ -140,14 +147,7 @@ def _(device: Device) -> None:
     offered(device.spec, "snapshot")
     device.must_be_held()
     with device.session() as client:
-        u = device.u()
-        half = u.shape[1] // 2
-        client.reset()
-        states = client.run(u[:, :half])
-        _snapshot(client)
-        states = np.concatenate([states, client.run(u[:, half:], step=half)], axis=1)
-        if device.spec.get("deterministic"):
-            close(client.from_rest(u), states, "a run, and the same with SNAPSHOT in between")
+        device.must_keep_state(client, lambda: _snapshot(client), "SNAPSHOT")
 
 
 @RULES.rule(
@@ -172,6 +172,24 @@ def _(device: Device) -> None:
             second = client.run(v, step=step)
             if device.spec.get("deterministic"):
                 same(first, second, f"the same RUN after a SNAPSHOT, and after its RESTORE to step {step}")
+
+
+@RULES.rule(
+    "after RESTORE to large steps RUN goes on from there",
+    page="RESET sets the count to 0, RESTORE to the step in its header",
+)
+def _(device: Device) -> None:
+    offered(device.spec, "snapshot")
+    device.must_be_held()
+    with device.session() as client:
+        u = device.u()
+        client.run(u)
+        arrays = codec.pack_named(_snapshot(client))
+        for bits in (16, 32, 48):
+            step = (1 << bits) - u.shape[1] // 2
+            client.call(codec.RESTORE, arrays, batch=1, step=step)
+            client.run(u, step=step)
+            client.run(u, step=step + u.shape[1])
 
 
 @RULES.rule("RESTORE with other rows than batch gets error 7", page=SHAPE)
@@ -258,19 +276,9 @@ def _(device: Device) -> None:
 def _(device: Device) -> None:
     offered(device.spec, "settable")
     with device.session() as client:
-        u = device.u()
-        client.reset()
-        row = device.values(u, "inputs")[:1, :1]
-        if not device.is_held:
-            _transition(client, device, row, np.zeros((1, 1, client.nodes)))
-            client.run(u)
-            return
-        half = u.shape[1] // 2
-        states = client.run(u[:, :half])
-        _transition(client, device, row, np.zeros((1, 1, client.nodes)))
-        states = np.concatenate([states, client.run(u[:, half:], step=half)], axis=1)
-        if device.spec.get("deterministic"):
-            close(client.from_rest(u), states, "a run, and the same with TRANSITION in between")
+        row = device.values(device.u(), "inputs")[:1, :1]
+        x = np.zeros((1, 1, client.nodes))
+        device.must_keep_state(client, lambda: _transition(client, device, row, x), "TRANSITION")
 
 
 @RULES.rule("TRANSITION of a wrong width or of two steps gets error 7", page=SHAPE)

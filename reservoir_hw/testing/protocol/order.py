@@ -47,17 +47,22 @@ def _(device: Device) -> None:
         client.refused(codec.ATTACH, codec.E_SEQUENCE)
 
 
-@RULES.rule("a request of another session gets error 3", page="no session: none, expired, or another's")
+@RULES.rule(
+    "a request of another session gets error 3, and changes nothing", page="no session: none, expired, or another's"
+)
 def _(device: Device) -> None:
     with device.session() as client:
-        own = client.session
-        for session in (own ^ 1, 0):
-            client.session = session
-            request = client.send(client.head(codec.RESET, batch=1))
-            client.session = own
-            client.failed(request, codec.E_NO_SESSION)
-            client.sent -= 1
-        client.from_rest(device.u())
+        device.must_keep_state(client, lambda: _foreign(client), "requests of another session")
+
+
+def _foreign(client: Client) -> None:
+    own = client.session
+    for session in (own ^ 1, 0):
+        client.session = session
+        request = client.send(client.head(codec.RESET, batch=1))
+        client.session = own
+        client.failed(request, codec.E_NO_SESSION)
+        client.sent -= 1
 
 
 @RULES.rule(
@@ -66,9 +71,13 @@ def _(device: Device) -> None:
 )
 def _(device: Device) -> None:
     with device.session() as client, device.client() as thief:
-        thief.session, thief.declaration, thief.sent = client.session, client.declaration, client.sent
-        thief.refused(codec.RESET, codec.E_NO_SESSION, batch=1)
-        client.from_rest(device.u())
+        thief.session, thief.declaration = client.session, client.declaration
+
+        def steal() -> None:
+            thief.sent = client.sent
+            thief.refused(codec.RESET, codec.E_NO_SESSION, batch=1)
+
+        device.must_keep_state(client, steal, "a request that came over another connection")
 
 
 @RULES.rule("a gap between requests is error 6, and the state is lost", page="A higher one is error 6.")

@@ -20,6 +20,10 @@ class Broken(Exception):
         self.page = page
 
 
+class NotThePage(Broken):
+    """Bytes that are not what the page says: nothing can be made of them."""
+
+
 class Hangs(Broken):
     """The device works at a request for ever: nothing more can be looked at."""
 

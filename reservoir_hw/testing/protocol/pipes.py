@@ -17,6 +17,7 @@ import zmq.utils.monitor
 
 from reservoir_hw.core.errors import DeviceDisconnected, DeviceTimeout
 from reservoir_hw.testing.protocol import codec
+from reservoir_hw.testing.protocol.outcomes import NotThePage
 
 CONNECT_S = 5.0
 LARGEST_PACKET = 65536
@@ -26,6 +27,7 @@ LARGEST_INLINE = LARGEST_PACKET - 16 - HEADER_BYTES
 SEALS = 0x2 | 0x4
 """F_SEAL_SHRINK and F_SEAL_GROW."""
 ADD_SEALS = 1033
+CREDENTIALS = struct.Struct("iII")
 NOBODY = "nobody listens there. Is the server running, and the address right?"
 
 
@@ -85,9 +87,15 @@ class Packets:
         self._gone = False
         self.ring: mmap.mmap | None = None
         self.slot_bytes = self.credits = 0
+        self.place = INLINE
+        """Of the payload that came last."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(CONNECT_S)
-        self._socket.connect(address.removeprefix("unix://"))
+        try:
+            self._socket.connect(address.removeprefix("unix://"))
+        except OSError:
+            self._socket.close()
+            raise
 
     def send(self, frames: Sequence[bytes]) -> None:
         """Send a message: what is not a header and a payload goes as it is."""
@@ -114,9 +122,9 @@ class Packets:
         try:
             if not packet:
                 self._gone = True
-                raise codec.NotThePage("the device has closed the connection")
+                raise NotThePage("the device has closed the connection")
             if flags & socket.MSG_TRUNC:
-                raise codec.NotThePage(f"a packet of more than {LARGEST_PACKET} bytes")
+                raise NotThePage(f"a packet of more than {LARGEST_PACKET} bytes", [packet])
             if not self._data:
                 return [packet]
             return [packet[16 : 16 + HEADER_BYTES], self._payload(packet, descriptors)]
@@ -126,26 +134,34 @@ class Packets:
 
     def _payload(self, packet: bytes, descriptors: list[int]) -> bytes:
         if len(packet) < 16 + HEADER_BYTES:
-            raise codec.NotThePage(f"a packet of {len(packet)} bytes")
+            raise NotThePage(f"a packet of {len(packet)} bytes", [packet])
         length, place, zeros, crc = struct.unpack("<QB3sI", packet[:16])
         if codec.crc32c(packet[:12]) != crc or zeros != bytes(3):
-            raise codec.NotThePage(f"the packet begins with {packet[:16].hex()}")
+            raise NotThePage(f"the packet begins with {packet[:16].hex()}", [packet])
+        self.place = place
         rest = packet[16 + HEADER_BYTES :]
         if len(descriptors) != (place == MEMFD) or (rest and place != INLINE):
-            raise codec.NotThePage(f"place {place}, {len(descriptors)} descriptors and {len(rest)} bytes inline")
+            what = f"place {place}, {len(descriptors)} descriptors and {len(rest)} bytes inline"
+            raise NotThePage(what, [packet])
         if place == INLINE:
             payload = rest
         elif place == MEMFD:
-            payload = os.pread(descriptors[0], length, 0)
+            payload = _content(descriptors[0], length)
         elif place == SLOT and self.ring is not None and length <= self.slot_bytes:
             (request,) = struct.unpack("<Q", packet[32:40])
             at = (self.credits + (request - 1) % self.credits) * self.slot_bytes
             payload = self.ring[at : at + length]
         else:
-            raise codec.NotThePage(f"place {place} with {length} bytes")
+            raise NotThePage(f"place {place} with {length} bytes", [packet])
         if len(payload) != length:
-            raise codec.NotThePage(f"{len(payload)} bytes, and {length} were said")
+            raise NotThePage(f"{len(payload)} bytes, and {length} were said", [packet])
         return payload
+
+    @property
+    def user(self) -> int:
+        """The effective user of the device."""
+        found = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+        return CREDENTIALS.unpack(found)[1]
 
     def waits(self, seconds: float) -> bool:
         """Whether there is one. Of a device that has gone none comes."""
@@ -159,6 +175,11 @@ class Packets:
         self._socket.close()
         if self.ring is not None:
             self.ring.close()
+
+
+def _content(descriptor: int, length: int) -> bytes:
+    """So many bytes of a memfd, or fewer."""
+    return os.pread(descriptor, min(length, os.fstat(descriptor).st_size), 0)
 
 
 def prefix(length: int, place: int) -> bytes:
@@ -183,9 +204,15 @@ def shake_hands(context: zmq.Context[Any], address: str) -> None:
     """Raise `DeviceTimeout` or `DeviceDisconnected` unless somebody listens there who speaks so."""
     if address.startswith("unix://"):
         try:
-            Packets(address, data=False).close()
+            packets = Packets(address, data=False)
         except OSError as error:
             raise DeviceTimeout(f"no connection to {address} ({error.strerror}): {NOBODY}") from error
+        user = packets.user
+        packets.close()
+        if user != os.geteuid():
+            raise DeviceDisconnected(
+                f"{address} belongs to user {user}, this is user {os.geteuid()}: only the same user may drive it"
+            )
         return
     refused = NOBODY
     dealer = _dealer(context, address)

@@ -14,10 +14,15 @@ from reservoir_hw.testing.protocol.rules import Row
 
 @dataclass(frozen=True)
 class Report:
-    """The rows of a check."""
+    """The rows of a check.
+
+    Args:
+        interrupted: Whether Ctrl-C came before its end.
+    """
 
     address: str
     rows: list[Row]
+    interrupted: bool = False
 
     @property
     def counts(self) -> Counter[str]:

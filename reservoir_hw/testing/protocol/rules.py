@@ -36,6 +36,8 @@ class Row:
     detail: str = ""
     page: str = ""
     frames: tuple[bytes, ...] = ()
+    hangs: bool = False
+    """Whether the device works at a request for ever."""
 
     def frames_in_hex(self, at_most: int = SHOWN_BYTES) -> list[str]:
         """The frames, of each at most so many bytes."""

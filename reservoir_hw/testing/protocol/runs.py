@@ -14,6 +14,8 @@ from reservoir_hw.testing.protocol.rules import Rules
 RULES = Rules("runs")
 
 LATE_S = 0.3
+MANY = 1 << 16
+MANY_S = 1.0
 
 
 @RULES.rule("a run in chunks is the run as a whole", page="whether a run may come in several RUN messages.")
@@ -43,6 +45,24 @@ def _(device: Device) -> None:
         client.reset()
         steps = [client.run(u[:, t : t + 1], step=t) for t in range(u.shape[1])]
         close(whole, np.concatenate(steps, axis=1), "a run as a whole, and step by step")
+
+
+@RULES.rule(
+    "a run goes on beyond step 2^16",
+    page="The step of a RUN must be where the last RUN ended",
+)
+def _(device: Device) -> None:
+    device.must_be_held()
+    seconds = MANY * device.step_s
+    if seconds > MANY_S:
+        raise NotOffered(f"the device needs {seconds:.1f} s for so many steps")
+    with device.session() as client:
+        client.reset()
+        step = 0
+        while step <= MANY:
+            u = device.u(steps=MANY // 4)
+            client.run(u, step=step)
+            step += u.shape[1]
 
 
 @RULES.rule(

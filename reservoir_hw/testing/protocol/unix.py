@@ -8,6 +8,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -175,6 +176,20 @@ def _(device: Device) -> None:
         client.from_rest(u)
 
 
+@RULES.rule(
+    "bytes behind the header of a payload that lies elsewhere: error 4",
+    page="or if the packet goes on behind the header although the payload lies elsewhere.",
+)
+def _(device: Device) -> None:
+    with _packet_session(device) as (client, data), _segment(4096, device.u().tobytes()) as segment:
+        u = device.u()
+        header = client.head_of_run(u)
+        data.send_packet(prefix(u.nbytes, MEMFD), codec.pack_data(header, u.tobytes())[0], b"x", descriptors=[segment])
+        client.sent += 1
+        client.failed(header, codec.E_MALFORMED)
+        client.from_rest(u)
+
+
 @RULES.rule("a payload of more than max_frame_bytes: error 9", page="9 if the length is more than `max_frame_bytes`")
 def _(device: Device) -> None:
     with _packet_session(device) as (client, data), _segment(device.welcome["max_frame_bytes"] + 1) as segment:
@@ -236,13 +251,7 @@ def _(device: Device) -> None:
     runs = [device.u(), device.long_run(LARGE_S, at_most=2 * LARGE)]
     with device.session() as client:
         before = [client.from_rest(u) for u in runs]
-    with _asking(device, slot_bytes=WANTED) as (client, data):
-        size = _ring_bytes(client)
-        data.slot_bytes, data.credits = client.welcome["slot_bytes"], client.welcome["credits"]
-        with _segment(size) as segment:
-            data.ring = mmap.mmap(segment, size)
-            reply = client.done(_attach(client, data, [segment]))
-        client.declared(client.map_in(reply.payload, reply.frames), reply.frames)
+    with _ring_session(device) as (client, data, ring):
         for number in range(data.credits + 1):
             u = runs[number % 2]
             if u.nbytes > data.slot_bytes:
@@ -250,7 +259,7 @@ def _(device: Device) -> None:
             client.reset()
             header = client.head_of_run(u)
             at = (header.request - 1) % data.credits * data.slot_bytes
-            data.ring[at : at + u.nbytes] = u.tobytes()
+            ring[at : at + u.nbytes] = u.tobytes()
             states = client.states(_send(client, data, header, u.tobytes(), prefix(u.nbytes, SLOT)))
             if device.spec.get("deterministic"):
                 same(
@@ -260,6 +269,44 @@ def _(device: Device) -> None:
             client.reset()
             header, front = client.head_of_run(runs[0]), prefix(data.slot_bytes + 1, SLOT)
             client.failed(_send(client, data, header, runs[0].tobytes(), front), codec.E_MALFORMED)
+
+
+@contextlib.contextmanager
+def _ring_session(device: Device) -> Iterator[tuple[Client, Packets, mmap.mmap]]:
+    """A client that has the device, and a ring."""
+    with _asking(device, slot_bytes=WANTED) as (client, data):
+        size = _ring_bytes(client)
+        data.slot_bytes, data.credits = client.welcome["slot_bytes"], client.welcome["credits"]
+        with _segment(size) as segment:
+            data.ring = mmap.mmap(segment, size)
+            reply = client.done(_attach(client, data, [segment]))
+        client.declared(client.map_in(reply.payload, reply.frames), reply.frames)
+        yield client, data, data.ring
+
+
+@RULES.rule(
+    "an error that answers no counted request never lies in a slot",
+    page="**Errors that answer no counted request** (request 0, or error 3) never use a slot",
+)
+def _(device: Device) -> None:
+    _must_be_unix(device)
+    with _ring_session(device) as (client, data, _):
+        u = device.u()
+        client.from_rest(u)
+        foreign = replace(client.head_of_run(u), session=client.session ^ 1)
+        client.failed(_send(client, data, foreign, u.tobytes(), prefix(u.nbytes, INLINE)), codec.E_NO_SESSION)
+        client.sent -= 1
+        _must_not_be_in_a_slot(device, data)
+        header, payload = codec.pack_data(client.head_of_run(u), u.tobytes())
+        data.send_packet(prefix(len(payload), INLINE), header[:79] + bytes([header[79] ^ 1]), payload)
+        client.must_be_untrusted()
+        _must_not_be_in_a_slot(device, data)
+        client.from_rest(u)
+
+
+def _must_not_be_in_a_slot(device: Device, data: Packets) -> None:
+    if data.place == SLOT:
+        raise Broken("the ERROR lies in a slot", device.last)
 
 
 def _bad_ring(device: Device, *, extra: int, seals: int) -> None:

@@ -19,7 +19,7 @@ U = np.random.default_rng(0).uniform(-0.5, 0.5, (2, 20, 2))
 def encoded(of: dict[str, Any], u: np.ndarray = U) -> np.ndarray:
     with open_reservoir({"kind": "encoder_only", "of": of}, inputs=u.shape[2]) as reservoir:
         reservoir.reset(len(u))
-        whole = reservoir.run(u)
+        whole = np.asarray(reservoir.run(u))
         reservoir.reset(len(u))
         steps = np.stack([reservoir.step(u[:, t]) for t in range(u.shape[1])], axis=1)
         np.testing.assert_array_equal(steps, whole)

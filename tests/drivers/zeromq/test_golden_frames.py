@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from golden_frames import Golden, golden_frames
@@ -22,7 +24,8 @@ from reservoir_hw.drivers.zeromq.frames import (
     unpack_map,
 )
 
-TAKEN = [golden for golden in golden_frames() if not golden.is_spoiled]
+TAKEN = [golden for golden in golden_frames() if not golden.is_spoiled and not golden.is_packet]
+PACKETS = [golden for golden in golden_frames() if golden.is_packet]
 SPOILED = [golden for golden in golden_frames() if golden.is_spoiled and len(golden.frames) == 2 - golden.is_control]
 
 
@@ -74,6 +77,18 @@ def test_read_as_the_description_says(golden: Golden) -> None:
             assert (read[name].dtype, read[name].tolist()) == (array.dtype, array.tolist())
     elif golden.map is not None:
         assert unpack_map(payload) == golden.map
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="unix addresses need Linux")
+@pytest.mark.parametrize("golden", PACKETS, ids=lambda golden: golden.name)
+def test_packets_of_unix_sockets(golden: Golden) -> None:
+    from reservoir_hw.drivers.zeromq.unix_sockets import _front, _unpack_front
+
+    (packet,) = golden.frames
+    says = golden.says["front"]
+    assert packet[:16] == _front(says["length"], says["place"])
+    assert _unpack_front(packet[:16]) == (says["length"], says["place"])
+    assert unpack_header(packet[16:96]) == (header_of(golden), 0)
 
 
 def read(golden: Golden) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from serving.page_device import NODES, PageDevice, Refusal, Replies, is_run
+from serving.page_device import NODES, PageDevice, Refusal, Replies, integrate, is_run
 
 from reservoir_hw.testing.protocol import codec as wire
 from reservoir_hw.testing.protocol.codec import Header
@@ -19,7 +19,10 @@ TRAFFIC = "RESET brings to rest, at step 0"
 STEP_BY_STEP = "a run step by step is the run as a whole"
 CHUNKS = "a run in chunks is the run as a whole"
 REPEATS = "a reply repeats flags, step, batch and steps where the table says so"
+REFUSALS = "after a refusal that loses nothing the state is kept"
+MANY_STEPS = "a run goes on beyond step 2^16"
 GAP = "a gap between requests is error 6, and the state is lost"
+SILENCE = "after silence of lease_s the session is void, and the device free and at rest"
 BUSY = "a working device answers on the control socket, and says with what it is busy"
 CREDITS = "as many RUN requests as there are credits are answered, in order"
 ON_ITS_WAY = "a request that is still on its way when it is cancelled gets error 15"
@@ -190,6 +193,45 @@ class _(PageDevice):
         """Whatever it is."""
 
 
+@planted("only the first sequence is held against the range", "an input outside input_range gets error 8")
+class _(PageDevice):
+    def _check_range(self, u: np.ndarray) -> None:
+        super()._check_range(u[:1])
+
+
+@planted("only the first step is held against the range", "an input outside input_range gets error 8")
+class _(PageDevice):
+    def _check_range(self, u: np.ndarray) -> None:
+        super()._check_range(u[:, :1])
+
+
+@planted("inputs near the ends of the range are refused", "the ends of input_range are taken")
+class _(PageDevice):
+    def _check_range(self, u: np.ndarray) -> None:
+        super()._check_range(u / 0.9)
+
+
+@planted("an answer to a damaged control message has no id", "a wrong checksum: dropped")
+class _(PageDevice):
+    def _control(self, sender: bytes, frames: list[bytes]) -> Replies:
+        try:
+            self._read_question(frames)
+        except (ValueError, wire.NotThePage):
+            return [[wire.pack_control({"op": "error", "code": wire.E_MALFORMED, "text": "a bad frame"})]]
+        return super()._control(sender, frames)
+
+
+@planted(
+    "the checksum of a status is wrong",
+    "a control message is one frame of the right form, with the right checksum",
+    shown_by="status tells device, holder, uptime and counters, also without a session",
+)
+class _(PageDevice):
+    def _control(self, sender: bytes, frames: list[bytes]) -> Replies:
+        replies = super()._control(sender, frames)
+        return [[frame[:8] + bytes(4) + frame[12:] if b"uptime_s" in frame else frame] for (frame,) in replies]
+
+
 # ---- order ------------------------------------------------------------------------------------------
 
 
@@ -322,6 +364,78 @@ class _(PageDevice):
 class _(PageDevice):
     def _error_map(self, refusal: Refusal) -> bytes:
         return super()._error_map(Refusal(**{"step": 0, **refusal.fields}))
+
+
+@planted("a RUN that is refused because of its range changes the state", REFUSALS)
+class _(PageDevice):
+    def _check_range(self, u: np.ndarray) -> None:
+        try:
+            super()._check_range(u)
+        except Refusal:
+            self._x = self._x + 0.25
+            raise
+
+
+@planted("a RUN that is refused because of its range is begun", REFUSALS)
+class _(PageDevice):
+    def _check_range(self, u: np.ndarray) -> None:
+        try:
+            super()._check_range(u)
+        except Refusal:
+            _, self._x = integrate(self._x, u[:, :1].clip(-1, 1))
+            raise
+
+
+@planted("a RESET to too many sequences brings to rest", REFUSALS)
+class _(PageDevice):
+    def _check_batch(self, batch: int) -> None:
+        try:
+            super()._check_batch(batch)
+        except Refusal:
+            self._x = self._x * 0
+            raise
+
+
+@planted(
+    "a request of another session brings to rest", "a request of another session gets error 3, and changes nothing"
+)
+class _(PageDevice):
+    def _data(self, sender: bytes, frames: list[bytes]) -> Replies:
+        if wire.unpack_header(frames[0])[0].session != self._session:
+            self._x = self._x * 0
+        return super()._data(sender, frames)
+
+
+@planted("a damaged header brings to rest", "a wrong checksum of the header: error 4 with request 0, not counted")
+class _(PageDevice):
+    def _read_header(self, frames: list[bytes]) -> tuple[Header, int]:
+        try:
+            return super()._read_header(frames)
+        except wire.NotThePage:
+            self._x = self._x * 0
+            raise
+
+
+@planted("the count of steps has 16 bits", MANY_STEPS)
+class _(PageDevice):
+    """It answers long runs at once, with zeros."""
+
+    def _run(self, header: Header, answer: Header, payload: bytes) -> bytes:
+        if header.steps < 100:
+            return super()._run(header, answer, payload)
+        self._check_step(header)
+        self._step = (self._step + header.steps) & 0xFFFF
+        answer.batch, answer.steps, answer.width, answer.step = header.batch, header.steps, NODES, header.step
+        answer.flags, answer.dtype, answer.scale = header.flags, wire.I2, self.declaration["states"][1]
+        return bytes(2 * header.batch * header.steps * NODES)
+
+
+@planted("the step of RESTORE has 32 bits", "after RESTORE to large steps RUN goes on from there")
+class _(PageDevice):
+    def _restore(self, header: Header, answer: Header, payload: bytes) -> bytes:
+        super()._restore(header, answer, payload)
+        self._step &= 0xFFFFFFFF
+        return b""
 
 
 # ---- states -----------------------------------------------------------------------------------------
@@ -534,10 +648,33 @@ class _(PageDevice):
         return super()._error_map(refusal)
 
 
-@planted("a lease never ends", "after silence of lease_s the session is void, and the device free and at rest")
+@planted("a lease never ends", SILENCE, lease_s=0.4)
 class _(PageDevice):
     def _expire(self) -> None:
         """Never."""
+
+
+@planted("a lease lasts twice as long", SILENCE, lease_s=0.4)
+class _(PageDevice):
+    def _is_mine(self, session: object) -> bool:
+        mine = super()._is_mine(session)
+        if mine:
+            self._until += self.lease_s
+        return mine
+
+
+@planted("anybody's status holds the device", SILENCE, lease_s=0.4)
+class _(PageDevice):
+    def _status(self) -> dict[str, Any]:
+        self._until = time.monotonic() + self.lease_s
+        return super()._status()
+
+
+@planted("anybody's hello holds the device", SILENCE, lease_s=0.4)
+class _(PageDevice):
+    def _hello_while_held(self, nonce: bytes) -> dict[str, Any]:
+        self._until = time.monotonic() + self.lease_s
+        return super()._hello_while_held(nonce)
 
 
 @planted("a lease ends early", "messages on either socket hold the device")

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import random
 import re
-import threading
+import sys
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from served import free_address, ipc_address, served
-from serving.page_device import PageDevice
+from serving.page_device import PageDevice, Replies
+from serving.test_lost_connections import process
 from serving.test_own_clock import Clocked
 
 from reservoir_hw.core.configuration import Document
@@ -24,11 +26,20 @@ from reservoir_hw.core.reservoir_config import build_reservoir, parse_reservoir
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.drivers.encodings import Encoding
 from reservoir_hw.testing.protocol.check import GONE, RULES, check, rules_for
-from reservoir_hw.testing.protocol.codec import I2, RESET
+from reservoir_hw.testing.protocol.codec import (
+    I2,
+    RESET,
+    crc32c,
+    from_msgpack,
+    pack_control,
+    to_msgpack,
+    unpack_control,
+)
 from reservoir_hw.testing.protocol.device import Device
 
 from .planted_faults import LEASE_S, declaring, device
 
+UNIX = "Unix sockets with packets need Linux"
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "protocol.md"
 QUICK = [rule for rule in rules_for("ipc://device") if rule.group != "lease"]
 
@@ -174,21 +185,97 @@ def test_a_broken_rule_comes_with_the_sentence_and_the_frames(address: str, tmp_
     assert row["frames"][0] in failure.text
 
 
-def test_a_device_that_dies_in_the_middle(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "scheme", ["tcp", pytest.param("unix", marks=pytest.mark.skipif(sys.platform != "linux", reason=UNIX))]
+)
+def test_a_server_that_is_killed_in_the_middle(
+    address: str, scheme: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("reservoir_hw.testing.protocol.client.ANSWER_S", 0.5)
-    page = device(PageDevice, address)
-    closing = threading.Thread(target=page.close)
+    monkeypatch.setattr("reservoir_hw.testing.protocol.device.ANSWER_S", 0.5)
+    address = free_address() if scheme == "tcp" else address.replace("ipc:", "unix:")
+    with process("mortal_server.py", address, "1000000") as server:
+        report = check(address, rules=QUICK[:40], progress=lambda _, done, of: server.kill() if done == 20 else None)
+    outcomes = [row.outcome for row in report.rows]
+    broken = outcomes.index("broken")
+    assert broken in (20, 21)
+    assert {row.detail for row in report.rows[broken + 1 :]} == {GONE}
+    assert len(report.rows) == 40
+    report.write_junit(tmp_path / "junit.xml")
+    assert len(ET.parse(tmp_path / "junit.xml").getroot().findall("testcase/failure")) == 1
 
-    def die(_: Device) -> None:
-        closing.start()
-        closing.join()
 
-    try:
-        report = check(address, rules=[replace(QUICK[0], look=die), *QUICK[3:6]])
-    finally:
-        page.close()
-    assert [row.outcome for row in report.rows] == ["held", "broken", "not offered", "not offered"]
+def test_a_server_that_ends_because_of_a_damaged_frame(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reservoir_hw.testing.protocol.client.ANSWER_S", 0.5)
+    monkeypatch.setattr("reservoir_hw.testing.protocol.device.ANSWER_S", 0.5)
+
+    class Fragile(PageDevice):
+        def _payload_fits(self, payload: bytes, crc: int) -> bool:
+            if not super()._payload_fits(payload, crc):
+                self._ended.set()
+            return True
+
+    with device(Fragile, address):
+        report = check(address, rules=[rule for rule in QUICK if rule.group == "damaged data messages"])
+    assert [row.rule.title for row in report.broken] == ["a bit of the payload turned: error 5, and the state is lost"]
     assert report.rows[-1].detail == GONE
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nonsense_is_a_broken_rule(address: str, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Whatever a device sends, the check ends in a report of all rules."""
+    for name in ("client.ANSWER_S", "device.ANSWER_S", "client.LOOK_S"):
+        monkeypatch.setattr(f"reservoir_hw.testing.protocol.{name}", 0.05)
+    chance = random.Random(seed)
+    begun = False
+
+    def struck(replies: Replies) -> Replies:
+        return [damaged(chance, frames) if begun and chance.random() < 0.2 else frames for frames in replies]
+
+    class Nonsense(PageDevice):
+        def _control(self, sender: bytes, frames: list[bytes]) -> Replies:
+            return struck(super()._control(sender, frames))
+
+        def _data(self, sender: bytes, frames: list[bytes]) -> Replies:
+            return struck(super()._data(sender, frames))
+
+    def start(*_: object) -> None:
+        nonlocal begun
+        begun = True
+
+    rules = chance.sample(QUICK, 20)
+    with device(Nonsense, address, lease_s=0.2):
+        report = check(address, rules=rules, on_start=start)
+    assert [row.rule for row in report.rows] == rules
+    assert all(row.frames for row in report.broken)
+
+
+def damaged(chance: random.Random, frames: list[bytes]) -> list[bytes]:
+    """Another message, or the same with odd fields behind right checksums."""
+    kind = chance.randrange(4)
+    if kind == 0:
+        return [chance.randbytes(chance.randrange(100)) for _ in frames]
+    if kind == 1:
+        return [frame[: chance.randrange(len(frame) + 1)] for frame in frames]
+    if len(frames) == 1:
+        return [pack_control(odd(chance, unpack_control(frames[0])))]
+    front, payload = frames
+    if payload.startswith((b"\x86", b"\x85")):
+        payload = to_msgpack(odd(chance, from_msgpack(payload)))
+    changed = bytearray(front[:72] + crc32c(payload).to_bytes(4, "little"))
+    if kind == 2:
+        changed[chance.randrange(5, 72)] = chance.randrange(256)
+    return [bytes(changed) + crc32c(bytes(changed)).to_bytes(4, "little"), payload]
+
+
+def odd(chance: random.Random, said: dict[str, Any]) -> dict[str, Any]:
+    name = chance.choice(list(said))
+    if isinstance(said[name], dict) and said[name] and chance.random() < 0.8:
+        return {**said, name: odd(chance, said[name])}
+    return {**said, name: chance.choice(ODD)}
+
+
+ODD = (None, True, -1, 0, 1 << 63, 0.5, math.nan, math.inf, "text", b"bytes", [], [1, "x"], {}, {"a": {}})
 
 
 def test_a_declaration_that_makes_no_sense(address: str) -> None:

@@ -11,9 +11,11 @@ from golden_frames import FOLDER, Golden, golden_frames
 
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.codec import Header
+from reservoir_hw.testing.protocol.pipes import INLINE, prefix
 
 TOOL = Path(__file__).resolve().parents[3] / "tools" / "golden_frames.py"
-TAKEN = [golden for golden in golden_frames() if not golden.is_spoiled]
+TAKEN = [golden for golden in golden_frames() if not golden.is_spoiled and not golden.is_packet]
+PACKETS = [golden for golden in golden_frames() if golden.is_packet]
 SPOILED = [golden for golden in golden_frames() if golden.is_spoiled]
 
 
@@ -58,6 +60,20 @@ def test_read_as_the_description_says(golden: Golden) -> None:
         assert {name: (a.dtype, a.shape, a.tolist()) for name, a in read.items()} == {
             name: (a.dtype, a.shape, a.tolist()) for name, a in golden.arrays.items()
         }
+
+
+@pytest.mark.parametrize("golden", PACKETS, ids=lambda golden: golden.name)
+def test_packets_of_unix_sockets(golden: Golden) -> None:
+    (packet,) = golden.frames
+    says = golden.says["front"]
+    assert packet[:16] == prefix(says["length"], says["place"])
+    header, crc = codec.unpack_header(packet[16:96])
+    assert (header, crc) == (header_of(golden), 0)
+    elsewhere = bytes.fromhex(golden.says.get("elsewhere", {}).get("hex", ""))
+    payload = packet[96:] or elsewhere
+    assert payload == payload_of(golden)
+    assert len(payload) == says["length"]
+    assert bool(elsewhere) == (says["place"] != INLINE)
 
 
 def read(golden: Golden) -> None:

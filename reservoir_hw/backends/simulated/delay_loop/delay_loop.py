@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from functools import partial
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from reservoir_hw.backends.simulated.delay_loop.engines import LoopEngine, NumbaLoopEngine, TensorLoopEngine
 from reservoir_hw.backends.simulated.delay_loop.physics import MackeyGlass, Model, Physics
+from reservoir_hw.backends.simulated.engine_choice import ENGINE_HELP, Device, EngineName, choose_engine
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
-from reservoir_hw.core.errors import ConfigurationError, InputRangeError
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import OutOfRange
 from reservoir_hw.core.reservoir_config import Encoder
 from reservoir_hw.core.signal import Mask, MaskConfig, Quantiser
 from reservoir_hw.core.spec import DType, Identity, ReservoirSpec
-
-if TYPE_CHECKING:
-    from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 
 # Virtual nodes in one delay.
 _LONGEST = 100_000_000
 Time = Annotated[float, Field(ge=1e-9, le=1e9)]
 # Part of theta by which rounding may move tau from a multiple of it.
 _ROUNDING = 1e-6
-# Node updates under which a second thread costs more than it brings.
-_THREADED = 20_000
-# Numbers in one block of inputs that are tried on the DAC before the loop sees any of them.
-_BLOCK = 1 << 20
 
 
 class DelayLoopConfig(SimulatedConfig):
@@ -54,6 +48,8 @@ class DelayLoopConfig(SimulatedConfig):
     mask: MaskConfig = MaskConfig()
     seed: NonNegativeInt = Field(default=0, description="of the mask, if that has none of its own")
     dtype: DType = "float32"
+    device: Device = "cpu"
+    engine: EngineName | None = Field(default=None, description=ENGINE_HELP)
 
     @model_validator(mode="after")
     def _delay_is_whole(self) -> Self:
@@ -104,6 +100,8 @@ class DelayLoopConfig(SimulatedConfig):
             theta=self.theta,
             delay_nodes=self.delay_nodes,
             dtype=self.dtype,
+            device=self.device,
+            engine=self.engine,
             nonidealities=self.seeded_nonidealities(),
             out_of_range=self.out_of_range,
         )
@@ -116,7 +114,7 @@ def _check_device(physics: Model, dtype: DType, nonidealities: Nonidealities) ->
 
 
 class DelayLoop(SimulatedReservoir):
-    """One nonlinear node with delayed feedback, computed by a numba kernel. At rest the loop is dark: all values 0.
+    """One nonlinear node with delayed feedback, simulated. At rest the loop is dark: all values 0.
 
     Parameters
     ----------
@@ -128,6 +126,8 @@ class DelayLoop(SimulatedReservoir):
         Time of one virtual node in units of the response time.
     delay_nodes
         Delay of the feedback in virtual nodes; by default one round, for `Paquot` one node more.
+    engine
+        "numba", "torch" or "triton"; without one `engine_choice.py` chooses, and the provenance says which.
     """
 
     inputs_are_converted = False
@@ -140,6 +140,8 @@ class DelayLoop(SimulatedReservoir):
         theta: float = 0.2,
         delay_nodes: int | None = None,
         dtype: DType = "float32",
+        device: str = "cpu",
+        engine: EngineName | None = None,
         nonidealities: Nonidealities = IDEAL_DEVICE,
         out_of_range: OutOfRange = "error",
     ) -> None:
@@ -157,7 +159,18 @@ class DelayLoop(SimulatedReservoir):
         dac = None
         if drive.bits is not None:
             dac = Quantiser(bits=drive.bits, range=drive.range, out_of_range=out_of_range)
-        self._loop = _LoopEngine(mask, physics, theta, delay_nodes, np.dtype(dtype), dac, self._count_clipped)
+        self.device = device
+        name = choose_engine(
+            engine,
+            kind="delay_loop",
+            device=device,
+            gradients=False,
+            dtype=dtype,
+            offers=("numba", "torch", "triton"),
+            on_gpu="triton",
+        )
+        self.native = "numpy" if name == "numba" else "torch"
+        self._loop = self._new_engine(name, np.dtype(dtype), dac)
         content = f"{physics.model_dump_json()} theta {theta!r} delay {delay_nodes} {mask.digest()}"
         spec = ReservoirSpec(
             inputs=mask.inputs,
@@ -171,12 +184,26 @@ class DelayLoop(SimulatedReservoir):
             not_supported={
                 "settable": f"its delay holds {delay_nodes} values, more than the {mask.nodes} node states",
                 "programmable": "its mask is drawn with the configuration",
-                "differentiable": "its kernel computes no gradients",
+                "differentiable": "its time loops compute no gradients",
             },
         )
         super().__init__(spec, self._loop, nonidealities=nonidealities, out_of_range=out_of_range)
 
-    def _check_inputs(self, u: np.ndarray) -> None:
+    def _new_engine(self, name: EngineName, dtype: np.dtype[Any], dac: Quantiser | None) -> LoopEngine:
+        equation = self.physics.equation(self._theta)
+        if name == "numba":
+            return NumbaLoopEngine(self.mask, equation, self._delay_nodes, dtype, dac, self._count_clipped)
+        if name == "torch":
+            from reservoir_hw.backends.simulated.delay_loop import torch_loop
+
+            loop = torch_loop.prepare(equation, dtype)
+        else:
+            from reservoir_hw.backends.simulated.delay_loop import triton_loop
+
+            loop = partial(triton_loop.run, triton_loop.prepare([equation], self.device))
+        return TensorLoopEngine(name, loop, self.mask, self._delay_nodes, dtype, self.device, dac, self._count_clipped)
+
+    def _check_inputs(self, u: Any) -> None:
         self._loop.check(u)
 
     def _count_clipped(self, values: int) -> None:
@@ -185,106 +212,3 @@ class DelayLoop(SimulatedReservoir):
     def _settings(self) -> dict[str, Any]:
         loop = {"theta": self._theta, "delay_nodes": self._delay_nodes, "mask": self.mask.digest()}
         return {**super()._settings(), "delay_loop": loop}
-
-
-class _LoopEngine:
-    name = "numba"
-
-    def __init__(
-        self,
-        mask: Mask,
-        physics: Model,
-        theta: float,
-        delay_nodes: int,
-        dtype: np.dtype[Any],
-        dac: Quantiser | None,
-        count_clipped: Callable[[int], None],
-    ) -> None:
-        from reservoir_hw.backends.simulated.delay_loop import cpu_loop
-        from reservoir_hw.backends.simulated.kernels import threads as thread_pool
-
-        self._kernels, self._threads = cpu_loop, thread_pool
-        self._dtype, self._delay, self._dac = dtype, delay_nodes, dac
-        self._columns = np.ascontiguousarray(mask.matrix.T, dtype)
-        self._bias = mask.bias.astype(dtype)
-        # Without a response time the whole way to the new value is gone at once.
-        decay, rise = (0.0, 1.0) if physics.responds_at_once else (math.exp(-theta), -math.expm1(-theta))
-        self._equation = (physics.code, *(dtype.type(number) for number in (*physics.numbers(), decay, rise)))
-        self._count_clipped = count_clipped
-
-    def reset(self, batch: int) -> None:
-        self._history = np.zeros((batch, self._delay), self._dtype)
-
-    def get_state(self) -> dict[str, np.ndarray]:
-        return {"loop": self._history.copy()}
-
-    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        self._history = np.array(state["loop"], self._dtype, order="C")
-
-    def run(self, u: np.ndarray, out: np.ndarray | None, loop: LoopTerms | None) -> np.ndarray:
-        return self._advance(u, self._history, out, loop)
-
-    def transition(self, u: np.ndarray, states: np.ndarray, loop: LoopTerms | None) -> np.ndarray:
-        history = states[:, states.shape[1] - self._delay :].copy()
-        return self._advance(np.ascontiguousarray(u[:, None]), history, None, loop)[:, 0]
-
-    def check(self, u: np.ndarray) -> None:
-        """Raise `InputRangeError`, before the loop has seen any of it, if masked inputs are beyond the DAC's range."""
-        if self._dac is None or self._dac.out_of_range == "clip":
-            return
-        low, high = self._dac.range
-        steps = max(1, _BLOCK // (len(u) * len(self._bias)))
-        for first in range(0, u.shape[1], steps):
-            drive = self._masked(np.ascontiguousarray(u[:, first : first + steps]), None)
-            outside = (drive < low) | (drive > high)
-            if outside.any():
-                sequence, step, node = (int(axis[0]) for axis in np.nonzero(outside))
-                raise InputRangeError(
-                    f"the masked input at (sequence, step, node) = {(sequence, first + step, node)} is "
-                    f"{drive[sequence, step, node]:g}, beyond the range [{low:g}, {high:g}] of the DAC; lower "
-                    "mask.scaling (and raise physics.input_gain), widen nonidealities.drive.range, or set "
-                    "out_of_range: clip to have it clipped and counted"
-                )
-
-    def _masked(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-        masked = np.empty((*u.shape[:2], len(self._bias)), self._dtype) if out is None else out
-        for given, driven in zip(u, masked, strict=True):
-            self._kernels.mask_inputs(self._columns, self._bias, given, driven)
-        return masked
-
-    def _advance(
-        self, u: np.ndarray, history: np.ndarray, out: np.ndarray | None, loop: LoopTerms | None
-    ) -> np.ndarray:
-        """States (batch, time, nodes) from the values in the loop (batch, delay), which are brought up to date."""
-        batch, steps = u.shape[:2]
-        nodes = len(self._bias)
-        u = np.ascontiguousarray(u)
-        if out is None:
-            out = np.empty((batch, steps, nodes), self._dtype)
-        if self._dac is not None:
-            out[...], clipped = self._dac.apply(self._masked(u, out))
-            self._count_clipped(clipped)
-        scratch = np.empty((batch, 3, nodes), self._dtype)
-        fixed = (self._columns, self._bias)
-        then = (self._dac is not None, *self._equation)
-        terms = self._terms(loop)
-        if batch == 1:
-            more = (*terms[:4], terms[4][0], *terms[5:])
-            self._kernels.sequence(*fixed, u[0], history[0], scratch[0], out[0], *then, *more)
-        else:
-            # The same kernel whatever the number of steps, so that no bit depends on it.
-            threads = self._threads.available_threads() if out.size >= _THREADED else 1
-            with self._threads.numba_threads(min(threads, batch)):
-                self._kernels.sequences(*fixed, u, history, scratch, out, *then, *terms)
-        flat = out.reshape(batch, -1)
-        kept = max(0, self._delay - flat.shape[1])
-        history[:, :kept] = history[:, self._delay - kept :].copy()
-        history[:, kept:] = flat[:, flat.shape[1] - (self._delay - kept) :]
-        return out
-
-    def _terms(self, loop: LoopTerms | None) -> tuple[Any, ...]:
-        number = self._dtype.type
-        if loop is None:
-            nothing = np.zeros((1, 1, 1), self._dtype)
-            return False, number(np.inf), nothing[0, 0], nothing[0, 0], nothing, number(0), number(0)
-        return (True, *loop)

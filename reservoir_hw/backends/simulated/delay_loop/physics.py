@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+import math
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from pydantic import BeforeValidator, Field, PositiveFloat
@@ -11,8 +12,25 @@ from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.spec import DType
 
-# The numbers by which the kernel knows the equations.
+# The numbers by which the kernels know the equations.
 MACKEY_GLASS, IKEDA, PAQUOT = range(3)
+
+
+class Equation(NamedTuple):
+    """x_j = decay x_(j-1) + rise f(delayed value, masked input), with f by its `code`, in numbers."""
+
+    code: int
+    feedback_gain: float
+    input_gain: float
+    phase: float
+    exponent: float
+    decay: float
+    rise: float
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """All but the code."""
+        return tuple(self[1:])
 
 
 class _Physics(Config):
@@ -21,7 +39,7 @@ class _Physics(Config):
     input_gain: float
 
     code: ClassVar[int]
-    """The number by which the kernel knows the equation."""
+    """The number by which the kernels know the equation."""
 
     responds_at_once: ClassVar[bool] = False
     """Whether the node has no response time, so that nothing but the delay couples virtual nodes."""
@@ -29,9 +47,19 @@ class _Physics(Config):
     state_range: ClassVar[tuple[float, float] | None] = None
     """Where all states lie, where the equation bounds them."""
 
-    def numbers(self) -> tuple[float, float, float, float]:
-        """Feedback gain, input gain, phase and exponent; 0 and 1 where the equation has no such number."""
-        return self.feedback_gain, self.input_gain, getattr(self, "phase", 0.0), getattr(self, "exponent", 1.0)
+    def equation(self, theta: float) -> Equation:
+        """The loop for nodes of this length; phase and exponent are 0 and 1 where the equation has no such number."""
+        # Without a response time the whole way to the new value is gone at once.
+        decay, rise = (0.0, 1.0) if self.responds_at_once else (math.exp(-theta), -math.expm1(-theta))
+        return Equation(
+            code=self.code,
+            feedback_gain=self.feedback_gain,
+            input_gain=self.input_gain,
+            phase=getattr(self, "phase", 0.0),
+            exponent=getattr(self, "exponent", 1.0),
+            decay=decay,
+            rise=rise,
+        )
 
     def delay_nodes(self, nodes: int) -> int:
         """The delay in virtual nodes unless another is given: one round, or what couples the nodes."""

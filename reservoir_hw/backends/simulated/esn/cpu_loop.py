@@ -20,13 +20,16 @@ from scipy.sparse import issparse
 
 from reservoir_hw.backends.simulated.engines import Activation
 from reservoir_hw.backends.simulated.kernels import compiled
-from reservoir_hw.backends.simulated.kernels.dense_batch import dense_batch, panels_of
+from reservoir_hw.backends.simulated.kernels.dense_batch import dense_batch
+from reservoir_hw.backends.simulated.kernels.dense_sequence import dense_parallel, dense_sequences, dense_serial
+from reservoir_hw.backends.simulated.kernels.panels import panels_of
 from reservoir_hw.backends.simulated.kernels.threads import (
     AdaptiveThreads,
     available_threads,
     numba_threads,
     release_torch_threads,
     share_out,
+    threads_here,
 )
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.core.errors import ConfigurationError
@@ -69,15 +72,16 @@ class PreparedWeights:
     adaptive: dict[int, AdaptiveThreads] = field(default_factory=dict, repr=False)
 
     @cached_property
-    def stacked(self) -> Array:
-        """Dense [W | W_in | b | 0], rows and columns padded to whole vectors: one product per step."""
-        return _bits(stacked_rows(self.W, self.W_in, self.bias, self.storage))
-
-    @cached_property
     def panels(self) -> Array:
-        """Dense [W | W_in | b] transposed and cut into panels, for products with a whole batch."""
+        """Dense [W | W_in | b] transposed and cut into panels: one product per step."""
         product = np.concatenate([np.asarray(self.W).T, self.W_in.T, self.bias[None]])
         return panels_of(product.astype(self.storage, copy=False), self.dtype)
+
+    @cached_property
+    def padded_leak(self) -> tuple[Array, Array]:
+        """`keep` and `gain` up to the ends of whole vectors, with zeros."""
+        missing = padded(self.nodes) - self.nodes
+        return np.pad(self.keep, (0, missing)), np.pad(self.gain, (0, missing))
 
     @cached_property
     def csr(self) -> tuple[Array, Array, Array]:
@@ -188,15 +192,13 @@ def _run_dense(
     prepared: PreparedWeights, u: Array, state: Array, equation: _Equation, loop: LoopTerms | None, out: Array
 ) -> None:
     batch, steps, _ = u.shape
-    matrix, nodes = prepared.stacked, prepared.nodes
+    panels, nodes = prepared.panels, prepared.nodes
     # For each sequence two state vectors, read and written in turn, followed by the input and the 1 of the bias.
-    vectors = np.zeros((batch, 2, matrix.shape[1]), prepared.dtype)
+    vectors = np.zeros((batch, 2, padded(panels.shape[1])), prepared.dtype)
     vectors[:, 0, :nodes] = state
-    vectors[:, :, nodes + prepared.inputs] = 1
-    products = np.empty((batch, matrix.shape[0]), prepared.dtype)
-    common = (matrix, vectors, products, u, out, *equation, loop)
-    kernels = (compiled.dense_serial, compiled.dense_parallel, compiled.dense_sequences)
-    _run_each(prepared, *kernels, common, batch, steps)
+    products = np.empty((batch, len(panels) * panels.shape[2]), prepared.dtype)
+    common = (panels, vectors, products, u, out, *prepared.padded_leak, *equation[2:], loop)
+    _run_each(prepared, dense_serial, dense_parallel, dense_sequences, common, batch, steps)
 
 
 def _run_sparse(
@@ -218,13 +220,14 @@ def _run_each(
     steps: int,
 ) -> None:
     """All steps of a few sequences: side by side on threads, or in turn, each on one thread or its steps on several."""
-    if batch > 1 and prepared.threads > 1:
-        with numba_threads(min(prepared.threads, batch)):
+    threads = threads_here(prepared.threads)
+    if batch > 1 and threads > 1:
+        with numba_threads(min(threads, batch)):
             sequences(*common)
         return
     for b in range(batch):
-        if prepared.step_is_threaded(1):
-            prepared.adaptive_threads(1).drive(partial(parallel, *common, b), steps, prepared.threads)
+        if threads > 1 and prepared.step_is_threaded(1):
+            prepared.adaptive_threads(1).drive(partial(parallel, *common, b), steps, threads)
         else:
             serial(*common, b, 0, steps)
 
@@ -243,7 +246,7 @@ def _run_dense_batch(
     products = np.empty((rows, count * width), prepared.dtype)
     common = (panels, vectors, products, u, out, *equation, loop)
     products_of_all = panels.size * rows * steps
-    threads = prepared.threads if products_of_all >= _THREADED_BATCH else 1
+    threads = threads_here(prepared.threads) if products_of_all >= _THREADED_BATCH else 1
     if threads > 1 and products_of_all >= _LONG_BATCH:
         release_torch_threads()
     share_out(lambda part: dense_batch(*common, *part), _parts(batch, threads), threads)
@@ -301,13 +304,6 @@ def padded_csr(W: Any) -> tuple[Array, Array, Array]:
 def _time_first(array: Array) -> Array:
     """(batch, time, width) as (time, width, batch)."""
     return np.ascontiguousarray(array.transpose(1, 2, 0))
-
-
-def stacked_rows(W: Array, W_in: Array, bias: Array, dtype: np.dtype[Any]) -> Array:
-    """Dense [W | W_in | bias | 0], rows and columns padded to whole vectors."""
-    rows = np.concatenate([W, W_in, bias[:, None]], axis=1).astype(dtype)
-    count, columns = rows.shape
-    return np.pad(rows, ((0, padded(count) - count), (0, padded(columns) - columns)))
 
 
 def _bits(weights: Array) -> Array:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
+import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from reservoir_hw.backends.simulated.engines import Activation
-from reservoir_hw.backends.simulated.network import Device, NetworkConfig, Probability, Scaling, SimulatedNetwork
+from reservoir_hw.backends.simulated.engine_choice import ENGINE_HELP, Device, EngineName
+from reservoir_hw.backends.simulated.engines import Activation, JointLoop
+from reservoir_hw.backends.simulated.network import (
+    NetworkConfig,
+    Probability,
+    Scaling,
+    SimulatedNetwork,
+    WeightStorage,
+)
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities
-from reservoir_hw.backends.simulated.nonidealities.rounding import to_float16
+from reservoir_hw.backends.simulated.nonidealities.rounding import ROUNDINGS
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import OutOfRange
 from reservoir_hw.core.spec import DType, Identity
-from reservoir_hw.networks.random_matrices import Distribution
+from reservoir_hw.networks.random_matrices import Distribution, Matrix
 from reservoir_hw.networks.topologies import Random, Topology
 
 if TYPE_CHECKING:
@@ -49,10 +57,13 @@ class EsnConfig(NetworkConfig):
     bias_scaling: float = 0.0
     weights: str | None = Field(default=None, description="a safetensors file of saved weights instead of drawing them")
     dtype: DType = "float32"
-    weight_storage: Literal["float16"] | None = Field(
-        default=None, description="float16: weights are rounded to it, which makes a large network twice as fast"
+    weight_storage: WeightStorage | None = Field(
+        default=None,
+        description="float16, bfloat16: weights are rounded to it; float16 makes a large network twice as fast, "
+        "bfloat16 does on a GPU only",
     )
     device: Device = "cpu"
+    engine: EngineName | None = Field(default=None, description=ENGINE_HELP)
     gradients: bool = Field(default=False, description="compute with torch, so that gradients pass through")
 
     drawing = (
@@ -84,6 +95,7 @@ class EsnConfig(NetworkConfig):
             dtype=self.dtype,
             device=self.device,
             gradients=self.gradients,
+            engine=self.engine,
             weight_storage=self.weight_storage,
             nonidealities=self.seeded_nonidealities(),
             out_of_range=self.out_of_range,
@@ -112,16 +124,19 @@ class EsnConfig(NetworkConfig):
 class Esn(SimulatedNetwork):
     """An echo state network with given weights.
 
-    On the CPU a numba kernel drives it. Torch does where gradients or a GPU are asked for, or where numba is
-    not installed; the provenance says which. A torch network is differentiable, a numba one is not.
-
     Parameters
     ----------
     weights
         `EsnWeights`, drawn, loaded or from your own arrays (`EsnWeights.from_arrays`).
     weight_storage
-        "float16" rounds the weights to it and, in the numba kernel, keeps them so.
+        "float16" rounds the weights to it and keeps them so in the numba and Triton kernels; "bfloat16" does in the
+        Triton kernels, elsewhere the rounded weights are kept as float32.
+    engine
+        "numba", "torch", "cuda_graphs" or "triton"; without one `engine_choice.py` chooses, and the provenance says
+        which. With gradients it is torch.
     """
+
+    kind = "esn"
 
     def __init__(
         self,
@@ -131,7 +146,8 @@ class Esn(SimulatedNetwork):
         dtype: DType = "float32",
         device: str = "cpu",
         gradients: bool = False,
-        weight_storage: Literal["float16"] | None = None,
+        engine: EngineName | None = None,
+        weight_storage: WeightStorage | None = None,
         nonidealities: Nonidealities = IDEAL_DEVICE,
         out_of_range: OutOfRange = "error",
     ) -> None:
@@ -148,6 +164,7 @@ class Esn(SimulatedNetwork):
             dtype=dtype,
             device=device,
             gradients=gradients,
+            engine=engine,
             nonidealities=nonidealities,
             out_of_range=out_of_range,
         )
@@ -155,12 +172,14 @@ class Esn(SimulatedNetwork):
     def _stored(self, weights: EsnWeights) -> EsnWeights:
         """The weights as the device holds them."""
         weights = super()._stored(weights)
-        return weights if self._weight_storage is None else weights.rounded(to_float16)
+        return weights if self._weight_storage is None else weights.rounded(ROUNDINGS[self._weight_storage])
 
     def _cpu_loop(self) -> Callable[..., Any]:
         from reservoir_hw.backends.simulated.esn import cpu_loop
 
-        prepared = cpu_loop.prepare(self.weights, self._dtype, storage=self._weight_storage)
+        # There is no kernel that reads bfloat16: the rounded weights are kept as float32.
+        storage = None if self._weight_storage == "bfloat16" else self._weight_storage
+        prepared = cpu_loop.prepare(self.weights, self._dtype, storage=storage)
         return partial(cpu_loop.run, prepared, activation=self.activation)
 
     def _torch_loop(self) -> Callable[..., Any]:
@@ -168,6 +187,39 @@ class Esn(SimulatedNetwork):
 
         tensors = torch_loop.prepare(self.weights, self._dtype, self.device)
         return partial(torch_loop.run, tensors, activation=self.activation)
+
+    def _graphed_loop(self) -> Callable[..., Any]:
+        from reservoir_hw.backends.simulated.esn import torch_loop
+
+        tensors = torch_loop.prepare(self.weights, self._dtype, self.device)
+        return torch_loop.graphed(tensors, activation=self.activation)
+
+    def _triton_loop(self) -> Callable[..., Any]:
+        from reservoir_hw.backends.simulated.esn import triton_loop
+
+        weights = triton_loop.prepare([self.weights], self.device, self._weight_storage)
+        return partial(triton_loop.run, weights, activation=self.activation)
+
+    @classmethod
+    def joint_loop(cls, members: Sequence[Any]) -> JointLoop | None:
+        """Triton's, or for dense weights one of batched products in torch; neither computes gradients."""
+        first, weights = members[0], [member.weights for member in members]
+        if any(member.activation != first.activation or member.spec.differentiable for member in members):
+            return None
+        if {member.engine.name for member in members} == {"triton"} and len({m._weight_storage for m in members}) == 1:
+            from reservoir_hw.backends.simulated.esn import triton_loop
+
+            stacked = triton_loop.prepare(weights, first.device, first._weight_storage)
+            return partial(triton_loop.run_members, stacked, activation=first.activation)
+        if all(isinstance(one.W, np.ndarray) for one in weights):
+            from reservoir_hw.backends.simulated.esn import torch_loop
+
+            products = torch_loop.prepare_members(weights, first.spec.dtype, first.device)
+            return partial(torch_loop.run_members, products, activation=first.activation)
+        return None
+
+    def _recurrent_matrices(self) -> list[Matrix]:
+        return [self.weights.W]
 
     def _identity(self) -> Identity:
         content = f"{self.activation} {self.weights.digest()}"

@@ -1,7 +1,4 @@
-"""The time loop of the simulated echo state network in torch: for gradients, and for a GPU.
-
-On a GPU a step is over sooner than its kernels can be launched one by one, so the steps of a dense network are
-recorded as CUDA graphs, many steps in each, and launched at once.
+"""The time loop of the simulated echo state network in torch: for gradients, for a GPU, and where there is no numba.
 
 s_t = (1-a) ⊙ s_{t-1} + a ⊙ f(W s_{t-1} + W_in u_t + b) (Jaeger et al. 2007, eq. 1).
 """
@@ -9,8 +6,9 @@ s_t = (1-a) ⊙ s_{t-1} + a ⊙ f(W s_{t-1} + W_in u_t + b) (Jaeger et al. 2007,
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,11 +18,10 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from reservoir_hw.backends.simulated.engines import Activation
+from reservoir_hw.backends.simulated.kernels.cuda_graphs import GraphedLoop
+from reservoir_hw.backends.simulated.kernels.impairment import Impairment, stack_terms
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.networks.weights import EsnWeights
-
-# Time steps in one CUDA graph.
-_GRAPH_STEPS = 64
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
@@ -45,7 +42,6 @@ class TorchWeights:
     W_in: Tensor
     bias: Tensor
     leak: Tensor | None
-    graphs: dict[tuple[Any, ...], _Graph] = field(default_factory=dict, init=False, repr=False)
 
 
 @torch.inference_mode(False)
@@ -94,38 +90,64 @@ def run(
     function = _ACTIVATIONS[activation]
     # The states are of the dtype that was declared, whatever the caller's own model computes in.
     with torch.autocast(u.device.type, enabled=False):
-        if u.is_cuda and weights.W.layout == torch.strided and not _recorded(weights, u, state):
-            return _graphed_run(weights, u, state, function, loop)
         if weights.W.layout == torch.sparse_csr:
-            return _sparse_run(weights, u, state, function, Impairment(loop, u))
-        return _dense_run(weights, u, state, function, Impairment(loop, u))
+            return _sparse_run(weights, u, state, Impairment(loop, u), function)
+        return _dense_run(weights, u, state, Impairment(loop, u), function)
 
 
-class Impairment:
-    """`LoopTerms` as tensors."""
+def graphed(weights: TorchWeights, *, activation: Activation = "tanh") -> GraphedLoop:
+    """`run` of dense weights on a GPU as CUDA graphs, without gradients."""
+    return GraphedLoop(partial(_dense_run, weights, function=_ACTIVATIONS[activation]))
 
-    def __init__(self, terms: LoopTerms | None, like: Tensor) -> None:
-        self._terms = terms
-        if terms is not None:
-            self._keep, self._gain, self.additive = (
-                torch.tensor(array, device=like.device) for array in (terms.keep, terms.gain, terms.additive)
-            )
 
-    def apply(self, x: Tensor, before: Tensor, step: int) -> Tensor:
-        """What becomes of the freshly computed states x (batch, nodes)."""
-        terms = self._terms
-        if terms is None:
-            return x
-        if terms.saturation < np.inf:
-            x = terms.saturation * torch.tanh(x / terms.saturation)
-        x = self._keep * before + self._gain * x + self.additive[:, step]
-        if terms.lsb > 0:
-            x = (torch.floor(x / terms.lsb + 0.5) * terms.lsb).clamp(-terms.limit, terms.limit - terms.lsb)
-        return x
+def prepare_members(
+    members: Sequence[EsnWeights], dtype: DTypeLike = "float32", device: torch.device | str = "cpu"
+) -> TorchWeights:
+    """The dense weights of a population, networks of one shape, each tensor with an axis for the members in front."""
+    parts = [prepare(weights, dtype, device) for weights in members]
+    leaky = any(part.leak is not None for part in parts)
+    return TorchWeights(
+        W=torch.stack([part.W for part in parts]),
+        W_in=torch.stack([part.W_in for part in parts]),
+        bias=torch.stack([part.bias for part in parts]),
+        leak=torch.stack([torch.ones_like(p.bias) if p.leak is None else p.leak for p in parts]) if leaky else None,
+    )
+
+
+@torch.no_grad()
+def run_members(
+    weights: TorchWeights,
+    u: Tensor,
+    states: Tensor,
+    loops: Sequence[LoopTerms | None] | None = None,
+    *,
+    activation: Activation = "tanh",
+) -> tuple[Tensor, Tensor]:
+    """Drive a population, a batched product per step; without gradients.
+
+    `u` is (members or 1, batch, time, inputs): one for each member, or the same for all. `states` is
+    (members, batch, nodes), `loops` has the terms of each member, or None where a member has none. Returns the states
+    (members, batch, time, nodes) and the last of them, (members, batch, nodes).
+    """
+    function = _ACTIVATIONS[activation]
+    members, nodes, _ = weights.W.shape
+    _, batch, steps, _ = u.shape
+    W, W_in, bias = weights.W.mT, weights.W_in.mT, weights.bias[:, None]
+    leak = None if weights.leak is None else weights.leak[:, None]
+    out = u.new_empty((members, batch, steps, nodes))
+    terms = stack_terms(loops, u, tuple(out.shape))
+    with torch.autocast(u.device.type, enabled=False):
+        for step in range(steps):
+            now = u[:, :, step].expand(members, -1, -1).contiguous()
+            response = function(torch.baddbmm(torch.baddbmm(bias, now, W_in), states, W))
+            response = response if leak is None else torch.lerp(states, response, leak)
+            states = response if terms is None else terms.apply(response, states, step)
+            out[:, :, step] = states
+    return out, states
 
 
 def _dense_run(
-    weights: TorchWeights, u: Tensor, state: Tensor, function: Callable[[Tensor], Tensor], loop: Impairment
+    weights: TorchWeights, u: Tensor, state: Tensor, loop: Impairment, function: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
     W, W_in, leak = weights.W.T, weights.W_in.T, weights.leak
     collect = _Collector(weights, u, state, (u.shape[0], weights.W.shape[0]), axis=1)
@@ -140,7 +162,7 @@ def _dense_run(
 
 
 def _sparse_run(
-    weights: TorchWeights, u: Tensor, state: Tensor, function: Callable[[Tensor], Tensor], loop: Impairment
+    weights: TorchWeights, u: Tensor, state: Tensor, loop: Impairment, function: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
     # Sparse products want the nodes first: the loop runs on transposed states, the result is a view.
     bias = weights.bias[:, None]
@@ -169,66 +191,6 @@ def _recorded(weights: TorchWeights, u: Tensor, state: Tensor) -> bool:
     """Whether autograd follows this run."""
     tensors = (weights.W, weights.W_in, weights.bias, weights.leak, u, state)
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-
-
-def _graphed_run(
-    weights: TorchWeights,
-    u: Tensor,
-    state: Tensor,
-    function: Callable[[Tensor], Tensor],
-    loop: LoopTerms | None,
-) -> tuple[Tensor, Tensor]:
-    batch, steps, _ = u.shape
-    states = u.new_empty((batch, steps, weights.W.shape[0]))
-    additive = None if loop is None else torch.tensor(loop.additive, device=u.device)
-    begin = 0
-    while begin < steps:
-        # What does not fill a long graph goes step by step through a short one: recorded alike, rounded alike.
-        size = _GRAPH_STEPS if steps - begin >= _GRAPH_STEPS else 1
-        key = (batch, size, function, loop is not None)
-        if key not in weights.graphs:
-            weights.graphs[key] = _Graph(weights, u[:, :size], state, function, loop)
-        part = slice(begin, begin + size)
-        here = None if additive is None else additive[:, part]
-        state = weights.graphs[key].replay(u[:, part], state, here, states[:, part])
-        begin += size
-    return states, state
-
-
-class _Graph:
-    """Some steps of a dense network as one recorded launch (a CUDA graph), with memory of its own."""
-
-    def __init__(
-        self,
-        weights: TorchWeights,
-        u: Tensor,
-        state: Tensor,
-        function: Callable[[Tensor], Tensor],
-        loop: LoopTerms | None,
-    ) -> None:
-        self._u, self._state = u.clone(), state.clone()
-        terms = None if loop is None else loop._replace(additive=loop.additive[:, : u.shape[1]])
-        self._impairment = Impairment(terms, u)
-        # A first run outside the recording, on a stream of its own, lets the libraries set themselves up.
-        aside = torch.cuda.Stream(u.device)
-        aside.wait_stream(torch.cuda.current_stream(u.device))
-        with torch.cuda.stream(aside):
-            _dense_run(weights, self._u, self._state, function, self._impairment)
-        torch.cuda.current_stream(u.device).wait_stream(aside)
-        self._graph = torch.cuda.CUDAGraph()
-        stream = torch.cuda.Stream(u.device)
-        with torch.cuda.device(u.device), torch.cuda.graph(self._graph, stream=stream):
-            self._states, self._last = _dense_run(weights, self._u, self._state, function, self._impairment)
-
-    def replay(self, u: Tensor, state: Tensor, additive: Tensor | None, out: Tensor) -> Tensor:
-        """Drive with `u` from `state`; fills `out` with the states and returns the last one."""
-        self._u.copy_(u)
-        self._state.copy_(state)
-        if additive is not None:
-            self._impairment.additive.copy_(additive)
-        self._graph.replay()
-        out.copy_(self._states)
-        return self._last.clone()
 
 
 class _Collector:

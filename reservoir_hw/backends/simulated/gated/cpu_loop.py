@@ -19,7 +19,6 @@ from reservoir_hw.backends.simulated.esn.cpu_loop import (
     THREADED_DENSE,
     padded,
     padded_csr,
-    stacked_rows,
 )
 from reservoir_hw.backends.simulated.kernels.compiled import (
     LANES,
@@ -33,7 +32,7 @@ from reservoir_hw.backends.simulated.kernels.compiled import (
     numba,
     sparse_rows,
 )
-from reservoir_hw.backends.simulated.kernels.threads import AdaptiveThreads, available_threads
+from reservoir_hw.backends.simulated.kernels.threads import AdaptiveThreads, available_threads, threads_here
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.networks.gated_weights import GatedWeights
 from reservoir_hw.networks.weights import EsnWeights
@@ -142,8 +141,12 @@ def _part(loop: LoopTerms | None, place: Any) -> LoopTerms | None:
 
 
 def _stacked(part: EsnWeights, dtype: np.dtype[Any]) -> Array:
+    """Dense [W | W_in | bias | 0], rows and columns padded to whole vectors."""
     W = part.recurrent()
-    return stacked_rows(W.toarray() if isinstance(W, csr_array) else W, part.W_in, part.bias, dtype)
+    W = W.toarray() if isinstance(W, csr_array) else W
+    rows = np.concatenate([W, part.W_in, part.bias[:, None]], axis=1).astype(dtype)
+    count, columns = rows.shape
+    return np.pad(rows, ((0, padded(count) - count), (0, padded(columns) - columns)))
 
 
 def _sparse_block(parts: list[EsnWeights], dtype: np.dtype[Any]) -> tuple[Array, Array, Array, Array, Array]:
@@ -163,13 +166,14 @@ def _run_dense(prepared: DenseWeights, u: Array, state: Array, out: Array, code:
     products = np.empty(len(prepared.gates), prepared.dtype)
     fixed = (prepared.gates, prepared.candidate, now, gated, products)
     # The threads meet twice in a step, so there must be twice the work.
-    if prepared.threads > 1 and 3 * prepared.nodes**2 >= 2 * THREADED_DENSE:
+    threads = threads_here(prepared.threads)
+    if threads > 1 and 3 * prepared.nodes**2 >= 2 * THREADED_DENSE:
 
         def advance(begin: int, end: int, threads: int) -> None:
             here = _part(loop, slice(begin, end))
             _dense_parallel(*fixed, u[begin:end], out[begin:end], code, here, threads)
 
-        prepared.adaptive.drive(advance, len(u), prepared.threads)
+        prepared.adaptive.drive(advance, len(u), threads)
     else:
         _dense_serial(*fixed, u, out, code, loop)
     state[:] = out[-1]

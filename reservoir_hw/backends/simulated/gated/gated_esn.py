@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
-from reservoir_hw.backends.simulated.network import Device, NetworkConfig, Probability, Scaling, SimulatedNetwork
+from reservoir_hw.backends.simulated.engine_choice import ENGINE_HELP, Device, EngineName
+from reservoir_hw.backends.simulated.engines import JointLoop
+from reservoir_hw.backends.simulated.network import NetworkConfig, Probability, Scaling, SimulatedNetwork
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE
 from reservoir_hw.core.arrays import to_numpy
 from reservoir_hw.core.errors import NotSupported, ShapeError
 from reservoir_hw.core.spec import DType, Identity
-from reservoir_hw.networks.random_matrices import Distribution
+from reservoir_hw.networks.random_matrices import Distribution, Matrix
 
 if TYPE_CHECKING:
     from reservoir_hw.networks.gated_weights import GatedWeights
+    from reservoir_hw.networks.weights import EsnWeights
 
 # Gate activations that are computed at once.
 _CHUNK = 1 << 20
@@ -54,8 +57,10 @@ class GatedEsnConfig(NetworkConfig):
     weights: str | None = Field(default=None, description="a safetensors file of saved weights instead of drawing them")
     dtype: DType = "float32"
     device: Device = "cpu"
+    engine: EngineName | None = Field(default=None, description=ENGINE_HELP)
     gradients: bool = Field(default=False, description="compute with torch, so that gradients pass through")
 
+    matrices = 3
     input_scalings = ("input_scaling", "reset_input_scaling", "update_input_scaling")
     drawing = (
         "spectral_radius", "reset_spectral_radius", "update_spectral_radius", "connectivity", "connections_per_node",
@@ -75,6 +80,7 @@ class GatedEsnConfig(NetworkConfig):
             dtype=self.dtype,
             device=self.device,
             gradients=self.gradients,
+            engine=self.engine,
             nonidealities=self.seeded_nonidealities(),
             out_of_range=self.out_of_range,
         )
@@ -93,6 +99,9 @@ class GatedEsnConfig(NetworkConfig):
         from reservoir_hw.networks.gated_weights import GatedWeights
 
         return GatedWeights.load(path)
+
+    def _parts(self, weights: GatedWeights) -> list[EsnWeights]:
+        return list(weights.parts().values())
 
 
 @dataclass(frozen=True)
@@ -124,14 +133,16 @@ class GateStatistics:
 class GatedEsn(SimulatedNetwork):
     """A gated echo state network with given weights.
 
-    On the CPU a numba kernel drives it. Torch does where gradients or a GPU are asked for, or where numba is
-    not installed; the provenance says which. A torch network is differentiable, a numba one is not.
-
     Parameters
     ----------
     weights
         `GatedWeights`, drawn, loaded or from your own arrays (`GatedWeights.from_arrays`, whose names `upload` takes).
+    engine
+        "numba", "torch", "cuda_graphs" or "triton"; without one `engine_choice.py` chooses, and the provenance says
+        which. With gradients it is torch.
     """
+
+    kind = "gated_esn"
 
     def gate_statistics(self, u: Any) -> GateStatistics:
         """Drive the network from rest with `u` (batch, time, inputs), and look at its gates.
@@ -172,6 +183,28 @@ class GatedEsn(SimulatedNetwork):
         from reservoir_hw.backends.simulated.gated import torch_loop
 
         return partial(torch_loop.run, torch_loop.prepare(self.weights, self._dtype, self.device))
+
+    def _graphed_loop(self) -> Callable[..., Any]:
+        from reservoir_hw.backends.simulated.gated import torch_loop
+
+        return torch_loop.graphed(torch_loop.prepare(self.weights, self._dtype, self.device))
+
+    def _triton_loop(self) -> Callable[..., Any]:
+        from reservoir_hw.backends.simulated.gated import triton_loop
+
+        return partial(triton_loop.run, triton_loop.prepare([self.weights], self.device))
+
+    @classmethod
+    def joint_loop(cls, members: Sequence[Any]) -> JointLoop | None:
+        """Triton's, without gradients."""
+        if {member.engine.name for member in members} != {"triton"}:
+            return None
+        from reservoir_hw.backends.simulated.gated import triton_loop
+
+        return partial(triton_loop.run_members, triton_loop.prepare([m.weights for m in members], members[0].device))
+
+    def _recurrent_matrices(self) -> list[Matrix]:
+        return [part.W for part in self.weights.parts().values()]
 
     def _identity(self) -> Identity:
         return Identity(vendor="reservoir_hw", model="gated_esn", simulated=True, content=self.weights.digest())

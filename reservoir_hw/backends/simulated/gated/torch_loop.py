@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -9,7 +10,9 @@ from numpy.typing import DTypeLike
 from torch import Tensor
 
 from reservoir_hw.backends.simulated.esn import torch_loop
-from reservoir_hw.backends.simulated.esn.torch_loop import Impairment, TorchWeights
+from reservoir_hw.backends.simulated.esn.torch_loop import TorchWeights
+from reservoir_hw.backends.simulated.kernels.cuda_graphs import GraphedLoop
+from reservoir_hw.backends.simulated.kernels.impairment import Impairment
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.networks.gated_weights import GatedWeights
 
@@ -40,6 +43,11 @@ def run(weights: GatedTorchWeights, u: Tensor, state: Tensor, loop: LoopTerms | 
     """
     with torch.autocast(u.device.type, enabled=False):
         return _run(weights, u, state, Impairment(loop, u))
+
+
+def graphed(weights: GatedTorchWeights) -> GraphedLoop:
+    """`run` of dense weights on a GPU as CUDA graphs, without gradients."""
+    return GraphedLoop(partial(_run, weights))
 
 
 def _run(weights: GatedTorchWeights, u: Tensor, state: Tensor, impairment: Impairment) -> tuple[Tensor, Tensor]:

@@ -14,6 +14,7 @@ from reservoir_hw.backends.simulated.engines import Activation
 from reservoir_hw.core.errors import MissingExtra
 
 try:
+    import llvmlite.binding
     import numba
     from llvmlite import ir
     from numba import types
@@ -40,6 +41,12 @@ LANES = 16
 # of a multiplication, and few enough to leave registers for the operands.
 ROWS = 4
 TILE_BYTES = 64
+# Panels that one vector is multiplied with at once, their sums in registers: eight hide the latency of a
+# multiplication, but six are what the 16 registers of AVX2, half a panel wide, have room for.
+MOST_PANELS = 8 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 6
+# Columns of a dense matrix that are summed one after another; longer sums are sums of such sums, so that rounding does
+# not grow with the network.
+SUMMED_COLUMNS = 64
 # Nonzeros of a sparse row that are gathered together; rows are padded to multiples of it.
 GROUP = 8
 
@@ -47,12 +54,18 @@ GROUP = 8
 _1, _2, _3, _4, _5, _6, _7, _8 = (np.uint64(n) for n in range(1, 9))
 
 
-def jit(fastmath: frozenset[str], *, parallel: bool = False) -> Callable[[_Kernel], _Kernel]:
-    """numba.njit without the interpreter lock, cached where a folder for it can be written to."""
+def jit(fastmath: frozenset[str], *, parallel: bool = False, inline: bool = False) -> Callable[[_Kernel], _Kernel]:
+    """numba.njit without the interpreter lock, cached where a folder for it can be written to.
+
+    `inline` is for what a time loop calls at each step: it makes no arrays, and references to its arguments are not
+    counted, which for a small network would take as long as a third of the step.
+    """
     options: dict[str, Any] = {
         "nogil": True,
         "fastmath": set(fastmath),
         "parallel": parallel,
+        "forceinline": inline,
+        "_nrt": not inline,
         "error_model": "numpy",
     }
 
@@ -178,72 +191,6 @@ def dense_rows(matrix, vector, begin, end, out):
             a2 += number(r2[j]) * v
             a3 += number(r3[j]) * v
         out[i], out[i + 1], out[i + 2], out[i + 3] = a0, a1, a2, a3
-
-
-@jit(ORDERED)
-def _dense_block(matrix, now, following, products, out, keep, gain, leaky, code, loop, b, t, begin, end):
-    dense_rows(matrix, now, begin, end, products)
-    stop = min(end, out.shape[0])
-    if code == RATIONAL_TANH and loop is None:
-        # The usual case in one pass: for a small network the passes cost as much as the product.
-        for i in range(begin, stop):
-            y = keep[i] * now[i] + gain[i] * rational_tanh(products[i])
-            out[i] = y
-            following[i] = y
-        return
-    x, before = products[begin:stop], now[begin:stop]
-    activate(code, x)
-    if leaky:
-        leak(x, before, keep[begin:stop], gain[begin:stop])
-    impair_nodes(x, before, loop, b, t, begin)
-    for i in range(begin, stop):
-        out[i] = products[i]
-        following[i] = products[i]
-
-
-@jit(ORDERED)
-def _next_vectors(vectors, u, nodes, t):
-    """The vector that step t reads, its input set, and the one that it writes."""
-    now = vectors[t & 1]
-    for k in range(u.shape[0]):
-        now[nodes + k] = u[k]
-    return now, vectors[1 - (t & 1)]
-
-
-@jit(ORDERED)
-def dense_serial(matrix, vectors, products, u, out, keep, gain, leaky, code, loop, b, begin, end):
-    """Steps begin..end of sequence b on one thread.
-
-    `matrix` is [W | W_in | b | 0] (rows, columns); `vectors` (batch, 2, columns) hold state, input and the 1 of the
-    bias, read and written in turn; `products` is (batch, rows), u and out are (batch, time, ...).
-    """
-    nodes = out.shape[2]
-    for t in range(begin, end):
-        now, following = _next_vectors(vectors[b], u[b, t], nodes, t)
-        _dense_block(
-            matrix, now, following, products[b], out[b, t], keep, gain, leaky, code, loop, b, t, 0, (nodes + 3) // 4 * 4
-        )
-
-
-@jit(ORDERED, parallel=True)
-def dense_parallel(matrix, vectors, products, u, out, keep, gain, leaky, code, loop, b, begin, end, parts):
-    """As `dense_serial`, the rows of each step shared out among threads."""
-    units, nodes = products.shape[1] // LANES, out.shape[2]
-    for t in range(begin, end):
-        now, following = _next_vectors(vectors[b], u[b, t], nodes, t)
-        for part in numba.prange(parts):
-            first = units * part // parts * LANES
-            last = units * (part + 1) // parts * LANES
-            _dense_block(
-                matrix, now, following, products[b], out[b, t], keep, gain, leaky, code, loop, b, t, first, last
-            )
-
-
-@jit(ORDERED, parallel=True)
-def dense_sequences(matrix, vectors, products, u, out, keep, gain, leaky, code, loop):
-    """All steps of several sequences, each on one thread."""
-    for b in numba.prange(u.shape[0]):
-        dense_serial(matrix, vectors, products, u, out, keep, gain, leaky, code, loop, b, 0, u.shape[1])
 
 
 @jit(ORDERED)

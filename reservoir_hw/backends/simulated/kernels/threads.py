@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,9 @@ _Part = TypeVar("_Part")
 
 # numba's simplest threading layer aborts the process when two threads enter it at once.
 _parallel_region = threading.Lock()
+
+# Whether this thread is at a part of `share_out`.
+_here = threading.local()
 
 # Of OpenMP 5.0, section 3.2.44, and PF_FORKNOEXEC of Linux: forked, and no other program begun since.
 _OMP_PAUSE_SOFT = 1
@@ -101,23 +104,42 @@ def share_out(work: Callable[[_Part], object], parts: Sequence[_Part], threads: 
     """Call `work` for each part, on this many threads, the calling one included. `work` should release the GIL.
 
     For parts that do not wait for each other. The threads of numba's parallel kernels spin for 13 ms after each call,
-    in the way of whoever computes next, which in training is torch; these sleep.
+    in the way of whoever computes next, which in training is torch; these sleep. Nobody is at work any more when this
+    returns or raises.
     """
     # Shared: the interpreter lock lets one thread at a time take the next.
     remaining = iter(parts)
 
     def take_parts() -> None:
-        for part in remaining:
-            work(part)
+        outer, _here.is_shared_out = _is_shared_out(), min(threads, len(parts)) > 1
+        try:
+            for part in remaining:
+                work(part)
+        finally:
+            _here.is_shared_out = outer
 
     helpers = [_helpers(os.getpid()).submit(take_parts) for _ in range(min(threads, len(parts)) - 1)]
     try:
         take_parts()
+    except BaseException:
+        for _ in remaining:
+            pass
+        raise
     finally:
         # Nothing is left for those that have not begun.
         begun = [helper for helper in helpers if not helper.cancel()]
+        wait(begun)
     for helper in begun:
         helper.result()
+
+
+def threads_here(most: int) -> int:
+    """`most`; one where the caller is itself a part of `share_out`, whose other parts have the other threads."""
+    return 1 if _is_shared_out() else most
+
+
+def _is_shared_out() -> bool:
+    return getattr(_here, "is_shared_out", False)
 
 
 def release_torch_threads() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reservoir_hw.backends.simulated.nonidealities.configuration import Nonidealities
-from reservoir_hw.core import arrays
 from reservoir_hw.core.seeds import generator, step_noise, step_uniform
 from reservoir_hw.core.signal import Quantiser
 
@@ -18,43 +17,102 @@ Array = NDArray[Any]
 class LoopTerms(NamedTuple):
     """What becomes of a freshly computed state x: y = keep * before + gain * L tanh(x / L) + additive, then rounded.
 
-    `saturation` is L (infinite: none). `keep` and `gain` are (nodes,), `additive` (batch, time, nodes), all of the
-    engine's dtype. `lsb` is the step of the rounding (0: none), to the nearest multiple from -limit to limit - lsb.
+    `saturation` is L (infinite: none). `keep` and `gain` are (nodes,) and the same arrays at every call, `additive` is
+    (batch, time, nodes), all of the engine's dtype: arrays, or tensors on its device. `lsb` is the step of the
+    rounding (0: none), to the nearest multiple from -limit to limit - lsb.
     """
 
     saturation: float
-    keep: Array
-    gain: Array
-    additive: Array
+    keep: Any
+    gain: Any
+    additive: Any
     lsb: float
     limit: float
+
+
+class Numbers(Protocol):
+    """What the numbers of a device are: arrays, or tensors on a device, in the dtype of its engine or in float64.
+
+    Noise is that of `core/seeds.py`, of several sequences (batch,) at once: (batch, steps, size), float64.
+    """
+
+    def sin(self, x: Any) -> Any:
+        """Sin x, element by element."""
+
+    def number(self, x: float) -> Any:
+        """x as the engine's dtype holds it."""
+
+    def array(self, x: Array) -> Any:
+        """An array of numpy as it is, where the engine computes."""
+
+    def rounded(self, x: Any) -> Any:
+        """In the engine's dtype."""
+
+    def uniform(self, seed: int, sequences: Array, first: int, steps: int, size: int, name: str) -> Any:
+        """Numbers uniform in [0, 1)."""
+
+    def normal(self, seed: int, sequences: Array, first: int, steps: int, size: int, name: str) -> Any:
+        """Standard normal numbers."""
+
+
+class NumpyNumbers:
+    """Arrays of numpy."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self._dtype = dtype
+
+    def sin(self, x: Array) -> Array:
+        """Sin x, element by element."""
+        return np.sin(x)
+
+    def number(self, x: float) -> Any:
+        """x as the engine's dtype holds it."""
+        return self._dtype.type(x)
+
+    def array(self, x: Array) -> Array:
+        """The array itself."""
+        return x
+
+    def rounded(self, x: Array) -> Array:
+        """In the engine's dtype."""
+        return x.astype(self._dtype)
+
+    def uniform(self, seed: int, sequences: Array, first: int, steps: int, size: int, name: str) -> Array:
+        """`core.seeds.step_uniform` of several sequences: (batch, steps, size)."""
+        return np.array([step_uniform(seed, int(sequence), first, steps, size, name) for sequence in sequences])
+
+    def normal(self, seed: int, sequences: Array, first: int, steps: int, size: int, name: str) -> Array:
+        """`core.seeds.step_noise` of several sequences: (batch, steps, size)."""
+        return np.array([step_noise(seed, int(sequence), first, steps, size, name) for sequence in sequences])
 
 
 class DrawnNonidealities:
     """The section `nonidealities:`, as numbers for a device with this many nodes."""
 
-    def __init__(self, config: Nonidealities, nodes: int, dtype: np.dtype[Any]) -> None:
+    def __init__(self, config: Nonidealities, nodes: int, numbers: Numbers) -> None:
         self.config = config = config.effective
-        self._nodes, self._dtype = nodes, dtype
+        self._nodes, self._numbers = nodes, numbers
         self._seed = config.seed or 0
 
         loop, readout = config.loop, config.readout
         alive = np.ones(nodes)
         alive[self._some(loop.dead_nodes, "dead nodes")] = 0
         gain = 1 + loop.mismatch * self._normal("mismatch")
-        self._gain = (loop.bandwidth * gain * alive).astype(dtype)
-        self._keep = ((1 - loop.bandwidth) * alive).astype(dtype)
-        self._alive = alive
-        self._drift = loop.drift * self._normal("drift")
-        self._drift_phase = generator(self._seed, "drift phase").uniform(0, 2 * np.pi, nodes)
-        self._offset = (readout.offset * self._normal("offset")).astype(dtype)
-        self._stuck = self._some(readout.stuck_nodes, "stuck nodes")
-        self._stuck_at = generator(self._seed, "stuck values").uniform(*readout.range, self._stuck.size).astype(dtype)
+        stuck = self._some(readout.stuck_nodes, "stuck nodes")
+        stuck_at = generator(self._seed, "stuck values").uniform(*readout.range, stuck.size)
+        array, rounded = numbers.array, numbers.rounded
+        self._gain = rounded(array(loop.bandwidth * gain * alive))
+        self._keep = rounded(array((1 - loop.bandwidth) * alive))
+        self._alive = array(alive)
+        self._drift = array(loop.drift * self._normal("drift"))
+        self._drift_phase = array(generator(self._seed, "drift phase").uniform(0, 2 * np.pi, nodes))
+        self._offset = rounded(array(readout.offset * self._normal("offset")))
+        self._stuck, self._stuck_at = array(stuck), rounded(array(stuck_at))
         self.dac = None if config.drive.bits is None else Quantiser(bits=config.drive.bits, range=config.drive.range)
         self._adc = None if readout.bits is None else Quantiser(bits=readout.bits, range=readout.range)
         # In the precision of the engine, which rounds with them.
-        self._lsb = dtype.type(0.0 if loop.bits is None else 2 * loop.limit / 2**loop.bits)
-        self._limit = dtype.type(loop.limit)
+        self._lsb = numbers.number(0.0 if loop.bits is None else 2 * loop.limit / 2**loop.bits)
+        self._limit = numbers.number(loop.limit)
         self._loop_is_ideal = loop == type(loop)()
         self._readout_is_ideal = readout == type(readout)()
 
@@ -66,20 +124,20 @@ class DrawnNonidealities:
         """
         if self._loop_is_ideal:
             return None
-        loop, kind = self.config.loop, self._dtype.type
-        additive = np.zeros((len(sequences), steps, self._nodes))
+        loop, numbers = self.config.loop, self._numbers
         if loop.noise:
-            for row, sequence in zip(additive, sequences, strict=True):
-                row += loop.noise * step_noise(self._seed, int(sequence), first, steps, self._nodes, "loop noise")
+            additive = loop.noise * numbers.normal(self._seed, sequences, first, steps, self._nodes, "loop noise")
+        else:
+            additive = numbers.array(np.zeros((len(sequences), steps, self._nodes)))
         if loop.drift:
             turn = 2 * np.pi * (np.arange(age, age + steps) % loop.drift_period_steps) / loop.drift_period_steps
-            additive += self._drift * np.sin(turn[:, None] + self._drift_phase)
+            additive += self._drift * numbers.sin(numbers.array(turn[:, None]) + self._drift_phase)
         additive *= self._alive
         return LoopTerms(
-            saturation=kind(np.inf if loop.saturation is None else loop.saturation),
+            saturation=numbers.number(np.inf if loop.saturation is None else loop.saturation),
             keep=self._keep,
             gain=self._gain,
-            additive=additive.astype(self._dtype),
+            additive=numbers.rounded(additive),
             lsb=self._lsb,
             limit=self._limit,
         )
@@ -88,31 +146,29 @@ class DrawnNonidealities:
         """What is read of the states (batch, time, nodes), and how often they saturated and were lost.
 
         A state saturates where the loop's rounding holds it at an end of its range, and again where the ADC does.
-        Works on numpy arrays in place and on tensors so that gradients pass.
+        Gradients pass through tensors.
         """
-        saturated = 0
+        saturated = lost = 0
         if self._lsb:
             saturated = int(((states <= float(-self._limit)) | (states >= float(self._limit - self._lsb))).sum())
         if self._readout_is_ideal:
             return states, saturated, 0
-        readout = self.config.readout
-        seed, shape = self._seed, states.shape
-        disturbance = np.broadcast_to(self._offset, shape)
+        readout, numbers = self.config.readout, self._numbers
+        seed, (_, steps, nodes) = self._seed, states.shape
+        disturbance = self._offset
         if readout.noise:
-            noise = [step_noise(seed, int(s), first, shape[1], shape[2], "readout noise") for s in sequences]
-            disturbance = disturbance + (readout.noise * np.array(noise)).astype(self._dtype)
-        keep = np.ones(shape, self._dtype)
-        lost = 0
-        if readout.lost_samples:
-            draws = [step_uniform(seed, int(s), first, shape[1], shape[2], "lost samples") for s in sequences]
-            keep[np.array(draws) < readout.lost_samples] = 0
-            lost = int(keep.size - np.count_nonzero(keep))
-        states = states + arrays.like(disturbance, states)
+            noise = numbers.normal(seed, sequences, first, steps, nodes, "readout noise")
+            disturbance = disturbance + numbers.rounded(readout.noise * noise)
+        states = states + disturbance
         if self._adc is not None:
             states, beyond = self._adc.apply(states)
             saturated += beyond
-        states[..., self._stuck] = arrays.like(self._stuck_at, states)
-        return states * arrays.like(keep, states), saturated, lost
+        states[..., self._stuck] = self._stuck_at
+        if readout.lost_samples:
+            missing = numbers.uniform(seed, sequences, first, steps, nodes, "lost samples") < readout.lost_samples
+            lost = int(missing.sum())
+            states = states * numbers.rounded(~missing)
+        return states, saturated, lost
 
     def _normal(self, name: str) -> Array:
         return generator(self._seed, name).standard_normal(self._nodes)

@@ -30,6 +30,25 @@ def to_float16(weights: Array) -> Array:
     return rounded.astype(np.float64)
 
 
+def to_bfloat16(weights: Array) -> Array:
+    """The nearest bfloat16 numbers (eight bits of significand, the exponents of float32), as float64.
+
+    Raises `ConfigurationError` beyond ±3.39e38, the largest of them.
+    """
+    with np.errstate(over="ignore"):
+        bits = np.ascontiguousarray(weights, np.float32).view(np.uint32)
+    # To the nearest, ties to even: numpy has no such type.
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+    if not np.isfinite(rounded).all():
+        raise ConfigurationError(
+            f"weights reach {np.abs(weights).max():g}, bfloat16 ends at 3.39e38: remove weight_storage, or scale down"
+        )
+    return rounded.astype(np.float64)
+
+
+ROUNDINGS = {"float16": to_float16, "bfloat16": to_bfloat16}
+
+
 def to_weight_bits(weights: _Weights, loop: LoopNonidealities) -> _Weights:
     """The weights with every number rounded to `weight_bits`, where the device has them; as `to_bits` otherwise."""
     if loop.weight_bits is None:

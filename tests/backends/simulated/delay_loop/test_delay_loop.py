@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from reservoir_hw import RidgeReadout, open_reservoir
 from reservoir_hw.backends.simulated.delay_loop.delay_loop import DelayLoop, DelayLoopConfig
 from reservoir_hw.backends.simulated.delay_loop.physics import Ikeda, MackeyGlass, Paquot
+from reservoir_hw.backends.simulated.engine_choice import EngineName
 from reservoir_hw.backends.simulated.nonidealities.configuration import Nonidealities
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, MissingExtra, NotSupported
@@ -26,6 +28,7 @@ PHYSICS = {
     "ikeda": {"kind": "ikeda", "feedback_gain": 0.8, "input_gain": 0.6, "phase": 0.3},
     "paquot": {"kind": "paquot", "feedback_gain": 0.8, "input_gain": 0.5, "phase": 0.2},
 }
+ENGINES = pytest.mark.parametrize("engine", ["numba", "torch"])
 CONFIG: dict[str, Any] = {
     "kind": "delay_loop", "inputs": 3, "nodes": 23, "theta": 0.2, "mask": {"bias_scaling": 0.1}, "seed": 5,
 }  # fmt: skip
@@ -70,11 +73,12 @@ def reference(loop: DelayLoop, u: np.ndarray, theta: float = 0.2, shift: int = 0
     return x[:, 2:]
 
 
+@ENGINES
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("physics", PHYSICS)
 @pytest.mark.parametrize("shift", [0, 1, 5, -4])
-def test_states_follow_the_equation(physics: str, dtype: str, shift: int) -> None:
-    with delay_loop(physics=PHYSICS[physics], dtype=dtype, tau=0.2 * (23 + shift)) as loop:
+def test_states_follow_the_equation(physics: str, dtype: str, shift: int, engine: str) -> None:
+    with delay_loop(physics=PHYSICS[physics], dtype=dtype, tau=0.2 * (23 + shift), engine=engine) as loop:
         loop.reset(2)
         states = np.asarray(loop.run(inputs()))
         truth = reference(loop, inputs().astype(float), shift=shift)
@@ -83,7 +87,8 @@ def test_states_follow_the_equation(physics: str, dtype: str, shift: int) -> Non
     assert np.abs(states - truth).max() <= (2e-6 if dtype == "float32" else 1e-13)
 
 
-def test_paquots_map_as_it_is_written() -> None:
+@ENGINES
+def test_paquots_map_as_it_is_written(engine: EngineName) -> None:
     """x_i(n) = sin(α x_(i-1)(n-1) + β m_i u(n) + φ), the first node takes x_N(n-2): the default of this physics."""
     m = np.random.default_rng(0).uniform(-1, 1, 7)
     u = inputs(1, 12, 1).astype(float)
@@ -91,7 +96,7 @@ def test_paquots_map_as_it_is_written() -> None:
     for n in range(2, 14):
         before = np.concatenate([x[n - 2, -1:], x[n - 1, :-1]])
         x[n] = np.sin(0.8 * before + 0.3 * m * u[0, n - 2, 0] + 0.1)
-    with DelayLoop(Mask(m[:, None]), Paquot(phase=0.1), dtype="float64") as loop:
+    with DelayLoop(Mask(m[:, None]), Paquot(phase=0.1), dtype="float64", engine=engine) as loop:
         np.testing.assert_allclose(np.asarray(loop.run(u))[0], x[2:], atol=1e-14)
 
 
@@ -116,13 +121,19 @@ def test_a_loop_with_a_response_time_is_the_solution_of_its_differential_equatio
     np.testing.assert_allclose(states, path, atol=1e-4)
 
 
+@ENGINES
 @pytest.mark.parametrize("shift", [0, 1, -4])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("physics", PHYSICS)
-def test_one_piece_equals_chunks_equals_steps_bit_for_bit(physics: str, batch: int, shift: int) -> None:
+def test_one_piece_equals_chunks_equals_steps_bit_for_bit(physics: str, batch: int, shift: int, engine: str) -> None:
     u = inputs(batch, 60)
     for nonidealities in ({}, NOISY):
-        over = {"physics": PHYSICS[physics], "tau": 0.2 * (23 + shift), "nonidealities": nonidealities}
+        over = {
+            "physics": PHYSICS[physics],
+            "tau": 0.2 * (23 + shift),
+            "nonidealities": nonidealities,
+            "engine": engine,
+        }
         with delay_loop(**over) as loop:
             loop.reset(batch)
             whole = np.asarray(loop.run(u))
@@ -136,9 +147,10 @@ def test_one_piece_equals_chunks_equals_steps_bit_for_bit(physics: str, batch: i
         np.testing.assert_array_equal(steps, whole)
 
 
-def test_sequences_on_two_threads_have_the_bits_of_one_alone() -> None:
+@ENGINES
+def test_sequences_on_two_threads_have_the_bits_of_one_alone(engine: str) -> None:
     u = inputs(5, 1000)
-    with delay_loop() as loop:
+    with delay_loop(engine=engine) as loop:
         loop.reset(5)
         together = np.asarray(loop.run(u))
         for row, states in zip(u, together, strict=True):
@@ -146,11 +158,12 @@ def test_sequences_on_two_threads_have_the_bits_of_one_alone() -> None:
             np.testing.assert_array_equal(np.asarray(loop.run(row[None]))[0], states)
 
 
+@ENGINES
 @pytest.mark.parametrize("shift", [0, 1, 23])
 @pytest.mark.parametrize("nonidealities", [{}, NOISY])
-def test_a_restored_snapshot_goes_on_bit_for_bit(shift: int, nonidealities: dict[str, Any]) -> None:
+def test_a_restored_snapshot_goes_on_bit_for_bit(shift: int, nonidealities: dict[str, Any], engine: str) -> None:
     u = inputs()
-    with delay_loop(nonidealities=nonidealities, tau=0.2 * (23 + shift)) as loop:
+    with delay_loop(nonidealities=nonidealities, tau=0.2 * (23 + shift), engine=engine) as loop:
         loop.reset(2)
         loop.run(u[:, :9])
         frozen = loop.snapshot()
@@ -161,10 +174,11 @@ def test_a_restored_snapshot_goes_on_bit_for_bit(shift: int, nonidealities: dict
         np.testing.assert_array_equal(np.asarray(loop.run(u[:, 9:])), rest)
 
 
+@ENGINES
 @pytest.mark.parametrize("shift", [0, -4])
-def test_transition_where_the_node_states_are_all_that_the_loop_holds(shift: int) -> None:
+def test_transition_where_the_node_states_are_all_that_the_loop_holds(shift: int, engine: str) -> None:
     u = inputs()
-    with delay_loop(tau=0.2 * (23 + shift)) as loop:
+    with delay_loop(tau=0.2 * (23 + shift), engine=engine) as loop:
         loop.reset(2)
         states = np.asarray(loop.run(u))
         np.testing.assert_array_equal(np.asarray(loop.transition(u[:, 9], states[:, 8])), states[:, 9])
@@ -176,12 +190,15 @@ def test_no_transition_where_the_loop_holds_more() -> None:
         loop.transition(inputs(1)[:, 0], np.zeros((1, 23)))
 
 
+@ENGINES
 @pytest.mark.parametrize("physics", ["mackey_glass", "paquot"])
-def test_the_loop_s_non_idealities_act_on_each_virtual_node_in_turn(physics: str) -> None:
+def test_the_loop_s_non_idealities_act_on_each_virtual_node_in_turn(physics: str, engine: str) -> None:
     """y_j = (1 - b) y_(j-1) + b L tanh(x_j / L), rounded; x_j is made from the y before it."""
     b, limit, lsb = 0.6, 0.4, 2 / 2**10
     loop_terms = {"bandwidth": b, "saturation": limit, "bits": 10}
-    with delay_loop(physics=PHYSICS[physics], dtype="float64", nonidealities={"loop": loop_terms}) as loop:
+    with delay_loop(
+        physics=PHYSICS[physics], dtype="float64", nonidealities={"loop": loop_terms}, engine=engine
+    ) as loop:
         states = np.asarray(loop.run(inputs(1)))[0].ravel()
         f = nonlinearity(loop.physics)
         decay = 0.0 if physics == "paquot" else np.exp(-0.2)
@@ -205,24 +222,30 @@ def test_sine_is_that_of_numpy() -> None:
     assert np.isnan(sine(np.inf))
 
 
-def test_bandwidth_of_the_loop_is_the_low_pass_of_the_signal_chain() -> None:
+@ENGINES
+def test_bandwidth_of_the_loop_is_the_low_pass_of_the_signal_chain(engine: str) -> None:
     low_pass = LowPass(bandwidth_hz=2e6, sample_rate_hz=2e7)
     open_loop = {"kind": "paquot", "feedback_gain": 0.0, "input_gain": 1.0}
     u = inputs(1)
-    with delay_loop(physics=open_loop, dtype="float64") as loop:
+    with delay_loop(physics=open_loop, dtype="float64", engine=engine) as loop:
         fast = np.asarray(loop.run(u))
-    with delay_loop(physics=open_loop, dtype="float64", nonidealities={"loop": {"bandwidth": low_pass.share}}) as loop:
+    with delay_loop(
+        physics=open_loop, dtype="float64", engine=engine, nonidealities={"loop": {"bandwidth": low_pass.share}}
+    ) as loop:
         slow = np.asarray(loop.run(u))
     np.testing.assert_allclose(slow.ravel(), low_pass.apply(fast.ravel())[0], atol=1e-12)
 
 
+@ENGINES
 @pytest.mark.parametrize("batch", [1, 3])
-def test_dac_bits_act_on_the_masked_input(batch: int) -> None:
+def test_dac_bits_act_on_the_masked_input(batch: int, engine: str) -> None:
     open_loop = {"kind": "paquot", "feedback_gain": 0.0, "input_gain": 1.0}
     mask = {"scaling": 0.3}
     drive = {"bits": 5, "range": [-1.0, 1.0]}
     u = inputs(batch)
-    with delay_loop(physics=open_loop, mask=mask, nonidealities={"drive": drive}, dtype="float64") as loop:
+    with delay_loop(
+        physics=open_loop, mask=mask, nonidealities={"drive": drive}, dtype="float64", engine=engine
+    ) as loop:
         loop.reset(batch)
         assert loop.spec.input_range is None
         assert loop.spec.input_bits == 5
@@ -232,8 +255,13 @@ def test_dac_bits_act_on_the_masked_input(batch: int) -> None:
         assert loop.counters.clipped == 0
 
 
-def test_beyond_the_range_of_the_dac() -> None:
-    over: dict[str, Any] = {"mask": {"scaling": 1.0}, "nonidealities": {"drive": {"bits": 8, "range": [-1.0, 1.0]}}}
+@ENGINES
+def test_beyond_the_range_of_the_dac(engine: str) -> None:
+    over: dict[str, Any] = {
+        "engine": engine,
+        "mask": {"scaling": 1.0},
+        "nonidealities": {"drive": {"bits": 8, "range": [-1.0, 1.0]}},
+    }
     small, large = 0.2 * inputs(), 3 * inputs()
     with delay_loop(**over) as loop:
         loop.reset(2)
@@ -257,9 +285,10 @@ def test_beyond_the_range_of_the_dac() -> None:
         assert loop.counters.clipped == np.count_nonzero(outside) + np.count_nonzero(outside[:, 0])
 
 
+@ENGINES
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("width", [1, 3, 24])
-def test_the_loop_masks_as_the_mask_does_to_the_bit(dtype: str, width: int) -> None:
+def test_the_loop_masks_as_the_mask_does_to_the_bit(dtype: str, width: int, engine: str) -> None:
     """Driven by what `Mask.apply` makes of the inputs, one input for each node, it does the same."""
     u = inputs(1, 400, width).astype(dtype)
     u[:, ::3, 0] = 0
@@ -268,13 +297,14 @@ def test_the_loop_masks_as_the_mask_does_to_the_bit(dtype: str, width: int) -> N
     for batch in (1, 3):
         states = []
         for drive, matrix in ((u, mask), (masked, Mask(np.eye(50)))):
-            with DelayLoop(matrix, Ikeda(), dtype=dtype) as loop:  # pyright: ignore[reportArgumentType]
+            with DelayLoop(matrix, Ikeda(), dtype=dtype, engine=engine) as loop:  # pyright: ignore[reportArgumentType]
                 loop.reset(batch)
                 states.append(np.asarray(loop.run(np.repeat(drive, batch, axis=0))))
         np.testing.assert_array_equal(states[0], states[1])
-    with DelayLoop(mask, Ikeda(), dtype=dtype) as loop:  # pyright: ignore[reportArgumentType]
+    with DelayLoop(mask, Ikeda(), dtype=dtype, engine=engine) as loop:  # pyright: ignore[reportArgumentType]
         bits = np.dtype(f"u{masked.itemsize}")
-        np.testing.assert_array_equal(loop._loop._masked(u, None).view(bits), masked.view(bits))
+        ours = np.asarray(loop._loop.masked(u if engine == "numba" else torch.from_numpy(u), None))
+        np.testing.assert_array_equal(ours.view(bits), masked.view(bits))
 
 
 def test_one_hot_inputs_pick_columns_of_the_mask() -> None:
@@ -285,16 +315,17 @@ def test_one_hot_inputs_pick_columns_of_the_mask() -> None:
         np.testing.assert_allclose(states[0], np.sin(loop.mask.matrix[:, u[0].argmax(axis=1)].T), atol=1e-15)
 
 
-def test_out_is_filled_and_the_provenance_tells_the_loop() -> None:
+@ENGINES
+def test_out_is_filled_and_the_provenance_tells_the_loop(engine: str) -> None:
     u = inputs(2)
-    with delay_loop() as loop:
+    with delay_loop(engine=engine) as loop:
         loop.reset(2)
         out = np.empty((2, 30, 23), np.float32)
         assert loop.run(u, out=out) is out
         loop.reset(2)
         np.testing.assert_array_equal(np.asarray(loop.run(u)), out)
         settings = loop.provenance()
-    assert settings["engine"] == "numba"
+    assert settings["engine"] == engine
     assert settings["delay_loop"] == {"theta": 0.2, "delay_nodes": 23, "mask": loop.mask.digest()}
 
 
@@ -355,14 +386,12 @@ def test_refused_when_it_is_built_or_meets_its_task() -> None:
         DelayLoop(Mask([[1.0]]), Ikeda(), delay_nodes=0)
 
 
-def test_without_numba_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    package = "reservoir_hw.backends.simulated"
-    for folder, module in (("kernels", "compiled"), ("kernels", "threads"), ("delay_loop", "cpu_loop")):
-        monkeypatch.delitem(sys.modules, f"{package}.{folder}.{module}", raising=False)
-        monkeypatch.delattr(sys.modules[f"{package}.{folder}"], module, raising=False)
+def test_without_numba_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)
-    with pytest.raises(MissingExtra, match=r"numba: pip install 'reservoir-hw\[sim\]'"):
-        delay_loop()
+    with pytest.raises(MissingExtra, match=r"numba, which is not installed: pip install 'reservoir-hw\[sim\]'"):
+        delay_loop(engine="numba")
+    with delay_loop() as loop:
+        assert loop.provenance()["engine"] == "torch"
 
 
 # ---- what the loops are worth --------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -16,7 +18,7 @@ from scipy.sparse import csr_array  # noqa: E402
 
 from reservoir_hw.backends.simulated.esn import cpu_loop as kernels  # noqa: E402
 from reservoir_hw.backends.simulated.esn.cpu_loop import prepare, run  # noqa: E402
-from reservoir_hw.backends.simulated.kernels import compiled, dense_batch, llvm_tile  # noqa: E402
+from reservoir_hw.backends.simulated.kernels import compiled, llvm_products, panels  # noqa: E402
 from reservoir_hw.backends.simulated.kernels import threads as kernel_threads  # noqa: E402
 from reservoir_hw.backends.simulated.kernels.threads import share_out  # noqa: E402
 from reservoir_hw.backends.simulated.nonidealities.rounding import to_float16  # noqa: E402
@@ -133,7 +135,7 @@ def test_batched_states_depend_neither_on_the_batch_nor_on_the_threads(monkeypat
     whole = run(prepare(weights, storage=storage, threads=1), u, np.zeros((21, nodes), np.float32))
     np.testing.assert_allclose(whole, naive(weights, u, np.zeros((21, nodes))), rtol=0, atol=2e-6)
     monkeypatch.setattr(kernels, "_THREADED_BATCH", 0)
-    for batch in (4, 9, 21):
+    for batch in (1, 2, 4, 9, 21):
         # `threads=` is bounded by the cores of this machine, the division of a batch is not.
         prepared = replace(prepare(weights, storage=storage), threads=3)
         states = run(prepared, np.ascontiguousarray(u[-batch:]), np.zeros((batch, nodes), np.float32))
@@ -151,6 +153,22 @@ def test_an_error_in_one_thread_is_raised():
     share_out(done.append, range(50), threads=4)
     assert sorted(done) == list(range(50))
     share_out(done.append, [], threads=4)
+
+
+def test_nobody_is_at_work_after_an_error():
+    main, begun, ended = threading.get_ident(), threading.Event(), []
+
+    def fail_here_and_work_there(part):
+        if threading.get_ident() != main:
+            begun.set()
+            time.sleep(0.2)
+            ended.append(part)
+        elif begun.wait(20):
+            raise ValueError("interrupted")
+
+    with pytest.raises(ValueError, match="interrupted"):
+        share_out(fail_here_and_work_there, range(50), threads=2)
+    assert len(ended) == 1
 
 
 def test_torch_goes_on_after_its_threads_were_let_go(monkeypatch):
@@ -376,22 +394,33 @@ def test_states_are_the_same_where_no_such_library_is_found(monkeypatch):
 
 
 @pytest.mark.parametrize(("stored", "dtype"), [("f4", "f4"), ("f8", "f8"), ("f2", "f4")])
-def test_the_product_in_llvms_words_compiles_and_is_that_of_numpy(stored, dtype):
+@pytest.mark.parametrize("columns", [37, 1100])
+def test_the_products_in_llvms_words_compile_and_are_those_of_numpy(columns, stored, dtype):
     rng = np.random.default_rng(0)
-    width = compiled.TILE_BYTES // np.dtype(dtype).itemsize
-    vectors = rng.normal(size=(compiled.ROWS, 37)).astype(dtype)
-    panel = rng.normal(size=(37, width)).astype(stored)
-    given = panel.view(np.uint16) if stored == "f2" else panel
+    width, most = compiled.TILE_BYTES // np.dtype(dtype).itemsize, compiled.MOST_PANELS
+    vectors = rng.normal(size=(compiled.ROWS, columns)).astype(dtype)
+    weights = rng.normal(size=(most, columns, width)).astype(stored)
+    given = weights.view(np.uint16) if stored == "f2" else weights
+    expected, tolerance = vectors.astype("f8") @ weights.astype("f8"), 4e-6 * np.sqrt(columns)
+    assert panels.multiply_tile is llvm_products.multiply_tile
+    assert panels.multiply_panels is llvm_products.multiply_panels
     quick, plain = np.empty((2, compiled.ROWS, width), dtype)
-    assert dense_batch.multiply_tile is llvm_tile.multiply_tile
-    llvm_tile.multiply_one_tile(vectors, given, quick)
-    dense_batch.plain_tile(vectors, given, plain)
-    np.testing.assert_allclose(quick, vectors.astype("f8") @ panel.astype("f8"), rtol=0, atol=2e-5)
+    llvm_products.multiply_one_tile(vectors, given[0], quick)
+    panels.plain_tile(vectors, given[0], plain)
+    np.testing.assert_allclose(quick, expected[0], rtol=0, atol=tolerance)
     np.testing.assert_array_equal(plain, quick)
+    for count in range(1, most + 1):
+        quick, plain = np.empty((2, count * width), dtype)
+        llvm_products.multiply_some_panels(vectors[1], given[:count], quick)
+        panels.plain_panels(vectors[1], given[:count], plain, 0, count)
+        np.testing.assert_allclose(quick, expected[:count, 1].ravel(), rtol=0, atol=tolerance)
+        np.testing.assert_array_equal(plain, quick)
 
 
 ANOTHER_NUMBA = """
 import sys
+import threading
+import time
 import numpy as np
 import numba.extending
 def refuse(function):
@@ -402,7 +431,9 @@ from reservoir_hw.backends.simulated.esn.cpu_loop import prepare, run
 from reservoir_hw.networks import EsnWeights
 u = np.load(sys.argv[1] + "/u.npy")
 weights = EsnWeights.load(sys.argv[1] + "/weights.safetensors")
-np.save(sys.argv[1] + "/states.npy", run(prepare(weights), u, np.zeros((len(u), weights.nodes), np.float32)))
+for batch in (1, 6):
+    states = run(prepare(weights), u[:batch].copy(), np.zeros((batch, weights.nodes), np.float32))
+    np.save(sys.argv[1] + f"/states{batch}.npy", states)
 """
 
 
@@ -420,7 +451,7 @@ def test_states_are_the_same_where_another_numba_refuses_it(tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert "a slower one is used: no such words" in done.stderr
-    np.testing.assert_array_equal(
-        np.load(tmp_path / "states.npy"), run(prepare(weights), u, np.zeros((6, 60), np.float32))
-    )
+    assert "slower ones are used: no such words" in done.stderr
+    states = run(prepare(weights), u, np.zeros((6, 60), np.float32))
+    for batch in (1, 6):
+        np.testing.assert_array_equal(np.load(tmp_path / f"states{batch}.npy"), states[:batch])

@@ -12,9 +12,10 @@ from scipy.sparse import csr_array  # noqa: E402
 
 from reservoir_hw import open_reservoir  # noqa: E402
 from reservoir_hw.backends.simulated.esn.cpu_loop import prepare, run  # noqa: E402
-from reservoir_hw.backends.simulated.esn.torch_loop import TorchWeights  # noqa: E402
+from reservoir_hw.backends.simulated.esn.torch_loop import TorchWeights, prepare_members, run_members  # noqa: E402
 from reservoir_hw.backends.simulated.esn.torch_loop import prepare as to_torch  # noqa: E402
 from reservoir_hw.backends.simulated.esn.torch_loop import run as torch_run  # noqa: E402
+from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms  # noqa: E402
 from reservoir_hw.networks import draw_weights  # noqa: E402
 
 STORAGE = {"dense": {}, "sparse": {"connections_per_node": 4}}
@@ -40,6 +41,28 @@ def test_torch_agrees_with_the_kernels(storage, activation, batch, leak, dtype, 
     scale = max(1.0, np.abs(expected).max())
     np.testing.assert_allclose(states.numpy(), expected, rtol=0, atol=tolerance * scale)
     np.testing.assert_allclose(final.numpy(), state, rtol=0, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize("own_inputs", [True, False])
+def test_a_population_agrees_with_its_members(own_inputs):
+    leaks = (1.0, 0.4, (0.3, 0.9))
+    members = [draw_weights(20, 3, seed=seed, bias_scaling=0.2, leak=leak) for seed, leak in enumerate(leaks)]
+    numbers = np.random.default_rng(0)
+    u = numbers.uniform(-1, 1, (3 if own_inputs else 1, 4, 15, 3)).astype(np.float32)
+    states = numbers.uniform(-1, 1, (3, 4, 20)).astype(np.float32)
+    one = np.ones(20, np.float32)
+    noise = numbers.normal(0, 0.1, (4, 15, 20)).astype(np.float32)
+    loops = [
+        None,
+        LoopTerms(0.6, 0.2 * one, 0.7 * one, noise, 0.0, 1.0),
+        LoopTerms(np.inf, 0 * one, one, noise, 0.01, 0.9),
+    ]
+    found, last = run_members(prepare_members(members), torch.from_numpy(u), torch.from_numpy(states), loops)
+    for k, weights in enumerate(members):
+        state = states[k].copy()
+        expected = run(prepare(weights), u[k if own_inputs else 0], state, loop=loops[k])
+        np.testing.assert_allclose(found[k].numpy(), expected, rtol=0, atol=2e-6)
+        np.testing.assert_array_equal(last[k], found[k, :, -1])
 
 
 @pytest.mark.parametrize("storage", STORAGE)
@@ -72,36 +95,6 @@ def test_chunks_continue_and_an_empty_run_changes_nothing(storage):
     assert nothing.shape == (2, 0, 60)
     torch.testing.assert_close(torch.cat((first, second), 1), whole)
     torch.testing.assert_close(last, final)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("storage", STORAGE)
-def test_cuda_agrees_with_the_kernels(storage):
-    weights = small(storage)
-    u = np.random.default_rng(0).uniform(-1, 1, (4, 150, 3)).astype(np.float32)
-    expected = run(prepare(weights), u, np.zeros((4, 60), np.float32))
-    states, _ = torch_run(
-        to_torch(weights, device="cuda"), torch.from_numpy(u).cuda(), torch.zeros(4, 60, device="cuda")
-    )
-    np.testing.assert_allclose(states.cpu().numpy(), expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("loop", [{}, {"noise": 0.01, "saturation": 0.8, "bandwidth": 0.7}])
-def test_cuda_graphs_leave_no_seam_and_meet_the_noise_of_the_cpu(loop):
-    config = {"kind": "esn", "nodes": 60, "inputs": 3, "leak_rate": 0.7, "nonidealities": {"loop": loop}}
-    u = np.random.default_rng(0).uniform(-1, 1, (4, 150, 3)).astype(np.float32)
-    with open_reservoir(config) as cpu, open_reservoir({**config, "device": "cuda"}) as gpu:
-        for reservoir in (cpu, gpu):
-            reservoir.reset(4)
-        start = gpu.snapshot()
-        whole = np.asarray(gpu.run(u))
-        np.testing.assert_allclose(whole, np.asarray(cpu.run(u)), rtol=0, atol=1e-5)
-        gpu.restore(start)
-        chunks = [np.asarray(gpu.run(part)) for part in np.split(u, [1, 70, 149], axis=1)]
-        np.testing.assert_array_equal(np.concatenate(chunks, axis=1), whole)
 
 
 @pytest.mark.parametrize("connectivity", [1.0, 0.05])

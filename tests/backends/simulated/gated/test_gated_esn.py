@@ -437,18 +437,6 @@ def test_scalings_of_another_number_of_inputs_are_named() -> None:
         open_reservoir(config, inputs=3)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("storage", STORAGE)
-def test_cuda_agrees_with_the_kernels(storage: str) -> None:
-    states = []
-    for device in ("cpu", "cuda"):
-        with open_gated(device=device, **STORAGE[storage]) as gated:
-            gated.reset(4)
-            states.append(np.asarray(gated.run(inputs(4, 100))))
-    np.testing.assert_allclose(states[0], states[1], rtol=0, atol=1e-5)
-
-
 def test_gate_statistics_count_what_they_clip_once() -> None:
     over = {"nonidealities": {"drive": {"bits": 8}}, "out_of_range": "clip"}
     u = 2 * inputs()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import tracemalloc
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reservoir_hw import Experiment, open_reservoir
+from reservoir_hw.backends.simulated.engine_choice import have_triton
 from reservoir_hw.backends.simulated.esn.esn import Esn
 from reservoir_hw.backends.simulated.nonidealities.configuration import (
     DriveNonidealities,
@@ -592,9 +592,11 @@ LIMITS = [0.05, 0.1, 0.3, 0.37, 0.7, 0.9, 1.0, 1.1, 1.3, 1.7, 2.3, 3.9]
     "limits", [LIMITS[1::4], pytest.param(LIMITS, marks=pytest.mark.slow)], ids=["some limits", "all limits"]
 )
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("kind", ["esn", "esn sparse", "esn torch", "gated_esn", "gated_esn torch", "delay_loop"])
+@pytest.mark.parametrize(
+    "kind", ["esn", "esn sparse", "esn torch", "gated_esn", "gated_esn torch", "delay_loop", "delay_loop torch"]
+)
 def test_both_ends_of_the_loops_range_are_counted_whatever_its_limit(
-    kind: str, dtype: str, limits: list[float], monkeypatch: pytest.MonkeyPatch
+    kind: str, dtype: str, limits: list[float]
 ) -> None:
     name, _, more = kind.partition(" ")
     config: dict[str, Any] = {"kind": name, "inputs": 2, "nodes": 60, "dtype": dtype}
@@ -605,9 +607,7 @@ def test_both_ends_of_the_loops_range_are_counted_whatever_its_limit(
     if more == "sparse":
         config["connections_per_node"] = 3
     if more == "torch":
-        # With gradients rounding is refused; without numba torch rounds too.
-        find = importlib.util.find_spec
-        monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "numba" else find(name))
+        config["engine"] = "torch"
     u = inputs(2, 30).astype(dtype)
     for limit in limits:
         for bits in (2, 8, 13, 24):
@@ -621,6 +621,115 @@ def test_both_ends_of_the_loops_range_are_counted_whatever_its_limit(
                 assert low == -np.dtype(dtype).type(limit)
                 assert high == pytest.approx(limit - 2 * limit / 2**bits, rel=1e-6)
                 assert device.counters.saturations == np.count_nonzero((states == low) | (states == high))
+
+
+IN_TORCH: dict[str, dict[str, Any]] = {
+    "esn": {"leak_rate": 0.7}, "esn sparse": {"connections_per_node": 4}, "gated_esn": {},
+    "delay_loop": {"physics": {"kind": "paquot", "input_gain": 0.8}, "mask": {"scaling": 0.45}},
+    "delay_loop ikeda": {"physics": {"kind": "ikeda", "input_gain": 0.8}, "mask": {"scaling": 0.45}},
+}  # fmt: skip
+
+
+def in_engine(name: str, engine: str, nonidealities: dict[str, Any], **over: Any) -> Reservoir:
+    kind = name.split()[0]
+    config = {"kind": kind, "nodes": 40, "inputs": 2, "engine": engine, "nonidealities": nonidealities}
+    return open_reservoir({**config, **IN_TORCH[name], **over})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", IN_TORCH)
+def test_a_device_is_the_same_in_torch(name: str, dtype: str) -> None:
+    """The same patterns, noise, drift, losses and counts; a snapshot of one engine goes on in the other."""
+    # Without bits behind the loop: beside a threshold the last place decides about a whole step.
+    everything = {
+        "drive": EVERYTHING["drive"], "loop": {**EVERYTHING["loop"], "bits": None},
+        "readout": {**EVERYTHING["readout"], "bits": None, "range": [-0.5, 0.5]},
+    }  # fmt: skip
+    u = inputs(3, 40).astype(dtype)
+    states, lost, frozen = {}, {}, {}
+    for engine in ("numba", "torch"):
+        with in_engine(name, engine, everything, dtype=dtype) as device:
+            assert device.provenance()["engine"] == engine
+            device.reset(3)
+            device.run(u)
+            device.reset(3)
+            first = np.asarray(device.run(u))
+            frozen[engine] = device.snapshot()
+            states[engine] = np.concatenate([first, device.run(u)], axis=1)
+            lost[engine] = device.counters.lost
+    with in_engine(name, "torch", everything, dtype=dtype) as device:
+        device.restore(frozen["numba"])
+        tail = np.asarray(device.run(u))
+    tolerance = 1e-12 if dtype == "float64" else 5e-6
+    np.testing.assert_allclose(states["torch"], states["numba"], rtol=0, atol=tolerance)
+    np.testing.assert_allclose(tail, states["numba"][:, 40:], rtol=0, atol=tolerance)
+    assert lost["torch"] == lost["numba"] > 100
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("engine", ["torch", "cuda_graphs", "triton"])
+@pytest.mark.parametrize("name", IN_TORCH)
+def test_a_device_is_the_same_on_a_gpu(name: str, engine: str) -> None:
+    if engine == "cuda_graphs" and name not in ("esn", "gated_esn"):
+        pytest.skip("CUDA graphs are for dense networks")
+    if engine == "triton" and not have_triton():
+        pytest.skip("triton is not installed")
+    everything = {**EVERYTHING, "loop": {**EVERYTHING["loop"], "bits": None}, "readout": {"noise": 0.01}}
+    u = inputs(3, 40)
+    with in_engine(name, "numba", everything) as cpu, in_engine(name, engine, everything, device="cuda") as gpu:
+        for device in (cpu, gpu):
+            device.reset(3)
+        start = gpu.snapshot()
+        whole = np.asarray(gpu.run(u))
+        np.testing.assert_allclose(whole, np.asarray(cpu.run(u)), rtol=0, atol=5e-6)
+        gpu.restore(start)
+        parts = [np.asarray(gpu.run(part)) for part in np.split(u, [1, 12, 39], axis=1)]
+        np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
+        on_gpu: Any = gpu.run(torch.from_numpy(u).cuda())
+        assert on_gpu.is_cuda
+
+
+@pytest.mark.parametrize("bits", [8, 12])
+@pytest.mark.parametrize("name", IN_TORCH)
+def test_converters_count_in_torch_as_in_numba(name: str, bits: int) -> None:
+    device_of = {"loop": {"noise": 0.01, "bits": bits, "limit": 0.2}, "readout": {"bits": bits, "range": [-0.1, 0.1]}}
+    counted, states = [], []
+    for engine in ("numba", "torch"):
+        with in_engine(name, engine, device_of, dtype="float64") as device:
+            device.reset(3)
+            states.append(np.asarray(device.run(inputs(3, 40).astype(np.float64))))
+            counted.append(device.counters.saturations)
+    np.testing.assert_array_equal(states[0], states[1])
+    assert counted[0] == counted[1] > 100
+
+
+@pytest.mark.parametrize("name", IN_TORCH)
+def test_no_bit_depends_on_how_a_torch_run_is_divided(name: str) -> None:
+    u = inputs(3, 30)
+    with in_engine(name, "torch", {**EVERYTHING, "loop": {**EVERYTHING["loop"], "saturation": None}}) as device:
+        device.reset(3)
+        start = device.snapshot()
+        with torch.inference_mode():
+            whole = np.asarray(device.run(u))
+        for cuts in ([11, 12], range(1, 30)):
+            device.restore(start)
+            parts = [np.asarray(device.run(part)) for part in np.split(u, cuts, axis=1)]
+            np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
+
+
+@pytest.mark.parametrize("name", IN_TORCH)
+def test_a_transition_in_torch_is_the_step_of_the_run(name: str) -> None:
+    u = inputs(3, 6)
+    still = {"drive": {"bits": 10}, "loop": {"saturation": 0.8, "bandwidth": 0.7, "mismatch": 0.05, "dead_nodes": 0.1}}
+    over = {"tau": 0.2 * 40} if name.startswith("delay_loop") else {}
+    with in_engine(name, "torch", still, **over) as device:
+        device.reset(3)
+        states = np.asarray(device.run(u))
+        before = device.snapshot()
+        np.testing.assert_array_equal(np.asarray(device.transition(u[:, 5], states[:, 4])), states[:, 5])
+        after = device.snapshot()
+    assert all(np.array_equal(before[part], after[part]) for part in before)
 
 
 def test_the_sequences_after_a_restore_are_numbered_as_in_the_undisturbed_run() -> None:

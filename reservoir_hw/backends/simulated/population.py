@@ -1,0 +1,258 @@
+"""Many simulated reservoirs of one shape, driven side by side: a small one alone leaves most of a machine idle."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from reservoir_hw.backends.simulated.engine_choice import have_numba
+from reservoir_hw.backends.simulated.engines import JointLoop, TorchEngine
+from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
+from reservoir_hw.backends.simulated.reservoir import SimulatedReservoir
+from reservoir_hw.core import arrays
+from reservoir_hw.core.arrays import Array
+from reservoir_hw.core.errors import ConfigurationError, ShapeError
+from reservoir_hw.core.spec import ReservoirSpec
+
+# Updates of nodes for each member under which threads wait longer for the interpreter than they compute.
+_THREADED = 40_000
+
+
+def run_population(members: Sequence[SimulatedReservoir], u: Array, out: Array | None = None) -> Array:
+    """Drive open simulated reservoirs of one shape; return the states (members, batch, time, nodes).
+
+    Each member is driven as by its own `run`: its state goes on, and so do its noise, counters and latency. `reset`,
+    `snapshot` and everything else stay with the members. On the CPU they share the threads, and the states are those
+    of single runs to the bit. Tensors go through one launch for all where the engine has such a loop, and the states
+    agree within rounding; else the members take turns. Observers are told in the thread that drives their reservoir.
+
+    Where the same members are driven again and again on a GPU, keep a `Population` of them: it keeps their weights in
+    one piece.
+
+    Parameters
+    ----------
+    members
+        Reservoirs of one kind, size, precision and device that were reset for equally many sequences. Weights, seeds
+        and settings are their own.
+    u
+        Inputs (batch, time, inputs) for all of them, or (members, batch, time, inputs): each its own.
+    out
+        Filled and returned if it is given.
+
+    Raises
+    ------
+    NotOpen, ConfigurationError, ShapeError
+        Before anything is driven, where members do not fit together or arrays do not fit them.
+    ReservoirError
+        What the `run` of a member has raised, of the first if there are several. The other members were driven.
+    """
+    return Population(members).run(u, out)
+
+
+class Population:
+    """Open simulated reservoirs of one shape that are driven as one; see `run_population`."""
+
+    def __init__(self, members: Sequence[SimulatedReservoir]) -> None:
+        _check_members(members)
+        self._members = list(members)
+        self._engines: list[Any] = []
+        self._joint_loop: JointLoop | None = None
+
+    @property
+    def spec(self) -> ReservoirSpec:
+        """That of the first member."""
+        return self._members[0].spec
+
+    @property
+    def native(self) -> Literal["numpy", "torch"]:
+        """The library of the members, as `Reservoir.native`."""
+        return self._members[0].native
+
+    @property
+    def device(self) -> str:
+        """That of the members."""
+        return self._members[0].device
+
+    def reset(self, batch: int = 1) -> None:
+        """Bring every member to rest, for `batch` sequences."""
+        for member in self._members:
+            member.reset(batch)
+
+    def stream(self, chunks: Iterator[Array]) -> Iterator[Array]:
+        """The states (members, batch, time, nodes) of each chunk."""
+        for chunk in chunks:
+            yield self.run(chunk)
+
+    def run(self, u: Array, out: Array | None = None) -> Array:
+        """As `run_population`."""
+        members = self._members
+        _check_members(members)
+        u = u if arrays.is_tensor(u) else np.asarray(u)
+        if u.ndim not in (3, 4) or (u.ndim == 4 and len(u) != len(members)):
+            raise ShapeError(
+                f"inputs of {len(members)} reservoirs must be (batch, time, inputs) for all of them, or "
+                f"({len(members)}, batch, time, inputs), not {tuple(u.shape)}"
+            )
+        shape = (len(members), *u.shape[-3:-1], self.spec.nodes)
+        if out is not None and tuple(out.shape) != shape:
+            raise ShapeError(f"out must be {shape} (members, batch, time, nodes), not {tuple(out.shape)}")
+        in_torch = self.native == "torch"
+        # One copy of inputs and states on their way to a GPU and back.
+        given: Any = arrays.to_tensor(u, self.spec.numpy_dtype, self.device, "inputs") if in_torch else u
+        states: Any = None if in_torch else out
+        if not in_torch and out is None:
+            states = np.empty(shape, self.spec.numpy_dtype)
+        parts: list[Any] = [None] * len(members)
+        failures: dict[int, Exception] = {}
+
+        def drive(number: int) -> None:
+            one = given if given.ndim == 3 else given[number]
+            try:
+                parts[number] = members[number].run(one, None if states is None else states[number])
+            except Exception as failure:
+                failures[number] = failure
+
+        joint_loop = self._loop() if in_torch else None
+        if joint_loop is not None:
+            _in_one_launch(drive, members, joint_loop)
+        elif in_torch or shape[1] * shape[2] * shape[3] < _THREADED:
+            # Torch has threads of its own.
+            _in_turn(drive, len(members))
+        else:
+            on_threads(drive, len(members))
+        if failures:
+            number, failure = min(failures.items())
+            failure.add_note(f"this was reservoir {number} of {len(members)} that were driven together")
+            raise failure
+        if states is None:
+            states = arrays.concatenate([part[None] for part in parts], 0)
+        if out is None:
+            return arrays.like(states, u)
+        if states is not out:
+            cast(Any, out)[...] = arrays.like(states, out)
+        return out
+
+    def _loop(self) -> JointLoop | None:
+        """The loop of one launch, made anew when a member has other weights."""
+        engines = [member.engine for member in self._members]
+        if not self._engines or any(one is not other for one, other in zip(engines, self._engines, strict=True)):
+            # Noise is drawn in pieces: ideal devices and noisy ones do not ask their engines equally often.
+            alike = len({member.is_ideal for member in self._members}) == 1
+            self._joint_loop = type(self._members[0]).joint_loop(self._members) if alike else None
+            self._engines = engines
+        return self._joint_loop
+
+
+def _in_one_launch(drive: Callable[[int], None], members: Sequence[SimulatedReservoir], loop: JointLoop) -> None:
+    """Call `drive` for each member in a thread of its own; all that their engines compute is computed by `loop`."""
+    launches = _Launches(loop, len(members))
+
+    def drive_and_leave(number: int) -> None:
+        try:
+            with cast(TorchEngine, members[number].engine).through(partial(launches.ask, number)):
+                drive(number)
+        finally:
+            launches.leave()
+
+    with ThreadPoolExecutor(len(members), "population") as threads:
+        for done in [threads.submit(drive_and_leave, number) for number in range(len(members))]:
+            done.result()
+
+
+class _Launches:
+    """Lets members wait until all of them have asked, and answers them with one launch."""
+
+    def __init__(self, loop: JointLoop, members: int) -> None:
+        self._loop, self._members, self._present = loop, members, members
+        self._asked: dict[int, tuple[Any, Any, LoopTerms | None]] = {}
+        self._answers: dict[int, Any] = {}
+        self._changed = threading.Condition()
+
+    def ask(self, number: int, u: Any, state: Any, terms: LoopTerms | None) -> tuple[Any, Any]:
+        """The states and the last of them of one member, as the loop of its engine would give."""
+        with self._changed:
+            self._asked[number] = u, state, terms
+            self._launch_if_all_asked()
+            self._changed.wait_for(lambda: number in self._answers)
+            answer = self._answers.pop(number)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def leave(self) -> None:
+        """Do not wait for a member that is done, or has failed."""
+        with self._changed:
+            self._present -= 1
+            self._launch_if_all_asked()
+
+    def _launch_if_all_asked(self) -> None:
+        if not self._asked or len(self._asked) < self._present:
+            return
+        asked, self._asked = self._asked, {}
+        # A member that has left is computed in vain.
+        anybody = next(iter(asked.values()))
+        inputs, states, terms = zip(*(asked.get(number, anybody) for number in range(self._members)), strict=True)
+        try:
+            u = inputs[0][None] if all(one is inputs[0] for one in inputs) else _stacked(inputs)
+            found, last = self._loop(u, _stacked(states), terms)
+            self._answers |= {number: (found[number], last[number]) for number in asked}
+        except Exception as failure:
+            self._answers |= dict.fromkeys(asked, failure)
+        self._changed.notify_all()
+
+
+def _stacked(tensors: Sequence[Any]) -> Any:
+    return arrays.concatenate([tensor[None] for tensor in tensors], 0)
+
+
+def on_threads(work: Callable[[int], object], members: int) -> None:
+    """Call `work` with the number of each member, on as many threads as this process may use.
+
+    The threads are those of the compiled loops; without numba the calls come in turn.
+    """
+    if not have_numba():
+        _in_turn(work, members)
+        return
+    from reservoir_hw.backends.simulated.kernels.threads import available_threads, share_out
+
+    share_out(work, range(members), available_threads())
+
+
+def _in_turn(work: Callable[[int], object], members: int) -> None:
+    for number in range(members):
+        work(number)
+
+
+def _check_members(members: Sequence[SimulatedReservoir]) -> None:
+    if not members:
+        raise ConfigurationError("a population needs at least one reservoir")
+    if len({id(member) for member in members}) < len(members):
+        raise ConfigurationError("a reservoir stands twice in the population: it has one state, so build another one")
+    first = _shape(members[0])
+    for number, member in enumerate(members):
+        here = _shape(member)
+        for name, value in here.items():
+            if value != first[name]:
+                raise ConfigurationError(
+                    f"reservoir {number} of the population does not fit the first: {name} {value} instead of "
+                    f"{first[name]}; drive it by its own run()"
+                )
+
+
+def _shape(member: SimulatedReservoir) -> dict[str, Any]:
+    """What the members of a population have in common, by the names that people know."""
+    spec = member.spec
+    return {
+        "kind": spec.identity.model,
+        "nodes": spec.nodes,
+        "inputs": spec.inputs,
+        "dtype": spec.dtype,
+        "library": member.native,
+        "device": member.device,
+        "sequences": member.batch,
+    }

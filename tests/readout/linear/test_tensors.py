@@ -1,0 +1,141 @@
+"""States that are torch tensors: learned from and answered where they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reservoir_hw.backends.simulated import Esn, EsnWeights
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.networks import draw_weights
+from reservoir_hw.readout import Chunk, LMSReadout, RidgeReadout, RLSReadout
+from reservoir_hw.readout.linear._normal_equations import NormalEquations
+from reservoir_hw.tasks.narma.task import NarmaConfig
+
+torch = pytest.importorskip("torch")
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.fixture(scope="module")
+def narma() -> tuple[Any, np.ndarray, np.ndarray]:
+    """States (1, 6000, 100) of a network that is driven with NARMA10, its targets and its inputs."""
+    task = NarmaConfig(kind="narma", train_steps=6000, test_steps=20).build()
+    weights: EsnWeights = draw_weights(100, 1, seed=0, spectral_radius=0.9, input_scaling=0.5, bias_scaling=0.1)
+    with Esn(weights) as reservoir:
+        reservoir.reset(1)
+        return reservoir.run(task.train.inputs), task.train.targets, task.train.inputs
+
+
+def on(device: str, *arrays: np.ndarray) -> list[Any]:
+    return [torch.from_numpy(array).to(device) for array in arrays]
+
+
+def relative(found: np.ndarray, wanted: np.ndarray) -> float:
+    return float(np.abs(found - wanted).max() / np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("options", [{}, {"alpha": "gcv"}, {"alpha": "kfold"}, {"alpha": "loo"}, {"solver": "qr"}])
+def test_weights_equal_those_of_numpy(narma: Any, device: str, options: Any) -> None:
+    states, targets, _ = narma
+    wanted = RidgeReadout(washout=100, **options).fit(states, targets)
+    found = RidgeReadout(washout=100, **options).fit(*on(device, states, targets))
+    # A search takes the smallest alpha, which rounding errors show most with.
+    assert relative(found.weights_, wanted.weights_) < (1e-8 if "alpha" in options else 1e-9)
+    assert found.alpha_ == wanted.alpha_
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_chunks_cannot_change_the_weights_and_may_come_from_anywhere(narma: Any, device: str) -> None:
+    states, targets, inputs = narma
+    wanted = RidgeReadout(washout=100, input_connection=True).fit(states, targets, inputs)
+    mixed = RidgeReadout(washout=100, input_connection=True)
+    for number, start in enumerate(range(0, 6000, 700)):
+        part = slice(start, start + 700)
+        given, *_ = on(device, states[:, part]) if number % 2 == 0 else [states[:, part]]
+        mixed.partial_fit(given, targets[:, part], inputs[:, part])
+    assert relative(mixed.solve().weights_, wanted.weights_) < 1e-9
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_sums_are_made_where_the_states_are(narma: Any, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    add = NormalEquations.add
+    monkeypatch.setattr(NormalEquations, "add", lambda self, block: (seen.append(block), add(self, block))[1])
+    RidgeReadout().fit(*on(device, narma[0], narma[1]))
+    assert {(str(block.dtype), block.device.type) for block in seen} == {("torch.float64", device)}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_answers_are_tensors_on_the_device_of_the_states(narma: Any, device: str, dtype: str) -> None:
+    states, targets, inputs = (array.astype(dtype) for array in narma)
+    readout = RidgeReadout(input_connection=True).fit(states, targets, inputs)
+    wanted = readout.predict(states, inputs)
+    x, u = on(device, states, inputs)
+    found = readout.predict(x, u)
+    assert found.device == x.device
+    assert found.dtype == x.dtype
+    summed = np.abs(states) @ np.abs(readout.weights_[:, :100]).T + np.abs(inputs * readout.weights_[:, 100:])
+    assert np.all(np.abs(found.cpu().numpy() - wanted) < 8 * np.finfo(dtype).eps * summed)
+    out = torch.empty_like(found)
+    assert readout.predict(x, inputs, out=out) is out
+    assert torch.equal(out, found)
+    with pytest.raises(ShapeError, match="out must be"):
+        readout.predict(x, u, out=np.empty(wanted.shape, dtype))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", [RLSReadout, LMSReadout])
+def test_online_readouts_learn_from_tensors_and_answer_with_tensors(narma: Any, device: str, kind: Any) -> None:
+    states, targets, _ = (array[:, :500] for array in narma)
+    wanted = kind().predict_then_update(states, targets)
+    readout = kind()
+    found = readout.predict_then_update(*on(device, states, targets))
+    assert found.device.type == device
+    assert np.array_equal(found.cpu().numpy(), wanted)
+    x, y = on(device, states[:, 0], targets[:, 0])
+    assert readout.step(x, y).device.type == device
+
+
+def test_a_narrow_tensor_is_learned_from() -> None:
+    x = torch.randn(1, 300, 3, dtype=torch.bfloat16)
+    y = 2 * x[..., :1]
+    assert RidgeReadout(1e-9).fit(x, y).weights_ == pytest.approx(np.array([[2, 0, 0]]), abs=1e-6)
+    assert RidgeReadout(1e-9, solver="qr").fit(x, y).weights_ == pytest.approx(np.array([[2, 0, 0]]), abs=1e-6)
+
+
+def test_learning_leaves_gradients_behind_and_answers_pass_them() -> None:
+    x = torch.randn(1, 300, 3, requires_grad=True)
+    readout = RidgeReadout().fit(x, x.detach().numpy()[..., :1])
+    readout.predict(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad[0, 0].numpy() == pytest.approx(readout.weights_[0], abs=1e-6)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e200])
+def test_a_tensor_that_cannot_be_learned_from_is_refused_in_the_words_for_arrays(value: float) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 50, 3))
+    x[1, 20, 2] = value
+    y = np.zeros((2, 50, 1))
+    with pytest.raises(InputRangeError) as wanted:
+        RidgeReadout().fit(x, y)
+    with pytest.raises(InputRangeError) as found:
+        RidgeReadout().fit(torch.from_numpy(x), y)
+    assert str(found.value) == str(wanted.value)
+
+
+def test_complex_tensors_and_states_alone_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="complex"):
+        RidgeReadout().fit(torch.zeros(1, 5, 2, dtype=torch.complex64), np.zeros((1, 5, 1)))
+    with pytest.raises(ConfigurationError, match="needs targets"):
+        RidgeReadout().fit(torch.zeros(1, 5, 2))
+
+
+def test_a_chunk_of_tensors_is_taken_as_one_of_arrays(narma: Any) -> None:
+    states, targets = on("cpu", narma[0], narma[1])
+    chunks = [Chunk(states[:, :3000], targets[:, :3000], None, True), Chunk(states[:, 3000:], targets[:, 3000:])]
+    assert relative(RidgeReadout().fit(chunks).weights_, RidgeReadout().fit(narma[0], narma[1]).weights_) < 1e-9

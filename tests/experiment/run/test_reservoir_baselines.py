@@ -61,6 +61,15 @@ def test_what_varies_gives_a_baseline_a_row_only_where_it_is_another_one(tmp_pat
     assert len({row.label for row in own}) == 3 * 2 + 2 * 2
 
 
+def test_the_figure_of_what_varies_is_that_of_the_device(tmp_path: Path) -> None:
+    vary = {"reservoir.nodes": [5, 10]}
+    result = Experiment(settings(tmp_path, vary=vary, baselines=[NVAR, "encoder_only"])).run(report=False)
+    (axes,) = result.figures()["vary"].axes
+    scores = [row.evaluation.metrics["nrmse"] for row in result.rows if not row.details.get("baseline")]
+    assert len(scores) == 2
+    np.testing.assert_array_equal(np.asarray(axes.lines[0].get_ydata()), scores)
+
+
 def test_points_that_are_run_alone_share_the_baselines_among_them(tmp_path: Path) -> None:
     vary = {"reservoir.nodes": [5, 10], "task.dataset": [0, 1]}
     alone = []

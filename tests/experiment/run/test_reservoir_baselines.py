@@ -102,6 +102,20 @@ def test_an_online_readout_makes_an_online_autoregression(tmp_path: Path) -> Non
     assert result.rows[0].details["readout"]["kind"] == "rls"
 
 
+def test_a_language_model_is_trained_on_the_encoded_tokens_alone(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the dog that the cat sees runs away from the cat and the dog. " * 60)
+    task = {"kind": "text", "corpus": str(tmp_path / "text.txt"), "validation": 0.1, "test": 0.1}
+    training = {"gradient": {"epochs": 4, "batch": 8, "context": 16, "learning_rate": 1e-2}}
+    device = {"kind": "esn", "nodes": 40, "input_scaling": 0.5}
+    given = settings(tmp_path, task=task, reservoir=device, readout={"kind": "linear"}, training=training)
+    result = Experiment({**given, "baselines": ["encoder_only"]}).run(report=False)
+    assert labels(result) == ["encoder of ESN(40) linear", "ESN(40) linear"]
+    alone, device_row = (row.evaluation.metrics for row in result.rows)
+    assert alone["parameters"] == device_row["parameters"]
+    assert alone["cross_entropy"] > device_row["cross_entropy"]
+    assert (result.folder / "readout/baseline-of-000-0.safetensors").is_file()
+
+
 @pytest.mark.parametrize(
     ("over", "words"),
     [

@@ -412,10 +412,12 @@ def test_the_command_line(tmp_path: Path) -> None:
     with emulated_board(50) as line:
         for more in ((), ("--reservoir", board, "--set", f"reservoir.port={line.port}")):
             folder = tmp_path / str(len(found))
-            done = call_here("run", "examples/boards/narma.yaml", *more, "--set", f"run.folder={folder}", cwd=root)
+            sets = ("--set", f"run.folder={folder}", "--set", "baselines=[]")
+            done = call_here("run", "examples/boards/narma.yaml", *more, *sets, cwd=root)
             assert done.returncode == 0, done.stderr
             (metrics,) = folder.glob("*/metrics.json")
-            found.append(json.loads(metrics.read_text())["rows"][0]["metrics"])
+            (row,) = json.loads(metrics.read_text())["rows"]
+            found.append(row["metrics"])
     assert found[0] == found[1]
     done = call_here("device", "info", board, "--set", "port=/dev/ttyACM77", cwd=root)
     assert done.returncode == 2

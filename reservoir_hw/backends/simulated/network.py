@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from reservoir_hw.backends.simulated.engine_choice import EngineName, choose_engine, network_engine_on_gpu
+from reservoir_hw.backends.simulated.engine_choice import (
+    Device,
+    EngineName,
+    check_engine,
+    choose_engine,
+    network_engine_on_gpu,
+)
 from reservoir_hw.backends.simulated.engines import Engine, NumbaEngine, TorchEngine
 from reservoir_hw.backends.simulated.memory import free_bytes, in_units, network_bytes, out_of_memory_said
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities
@@ -16,6 +22,8 @@ from reservoir_hw.backends.simulated.nonidealities.rounding import to_weight_bit
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import OutOfRange
+from reservoir_hw.core.reservoir_config import Encoder
+from reservoir_hw.core.signal import Mask
 from reservoir_hw.core.spec import DType, Identity, ReservoirSpec
 from reservoir_hw.networks.random_matrices import Matrix
 from reservoir_hw.networks.topologies import Random, Topology
@@ -44,6 +52,9 @@ class NetworkConfig(SimulatedConfig):
         nodes: int | None
         weights: str | None
         gradients: bool
+        device: Device
+        engine: EngineName | None
+        dtype: DType
 
     @model_validator(mode="after")
     def _one_source_of_weights(self) -> Self:
@@ -57,6 +68,14 @@ class NetworkConfig(SimulatedConfig):
         self._topology().check(self.nodes, {name: getattr(self, name) for name in self.model_fields_set})
         if self.gradients and self.nonidealities.rounds:
             raise ValueError("no gradient passes a converter: remove gradients, or bits from nonidealities")
+        check_engine(
+            self.engine,
+            kind=self.kind,
+            device=self.device,
+            gradients=self.gradients,
+            dtype=self.dtype,
+            offers=get_args(EngineName),
+        )
         return self
 
     def for_inputs(self, inputs: int) -> Self:
@@ -101,6 +120,21 @@ class NetworkConfig(SimulatedConfig):
                 f"the task has {self.inputs} input channels, but the weights in {self.weights} take {weights.inputs}"
             )
         return weights
+
+    @property
+    def encoded_width(self) -> int:
+        """One number for each node."""
+        return self.nodes or self.drawn_or_loaded().nodes
+
+    def encoder(self) -> Encoder:
+        """W_in u + b, behind the DAC; of a gated network what drives its states, without that of its gates."""
+        weights = to_weight_bits(self.drawn_or_loaded(), self.nonidealities.loop)
+        front = Mask(*self._front(weights))
+        return lambda u: front.apply(self.converted(u))
+
+    def _front(self, weights: Any) -> tuple[Any, Any]:
+        """W_in and b."""
+        return weights.W_in, weights.bias
 
     def _topology(self) -> Topology:
         return Random()

@@ -10,14 +10,16 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from reservoir_hw.backends.simulated.delay_loop.engines import LoopEngine, NumbaLoopEngine, TensorLoopEngine
 from reservoir_hw.backends.simulated.delay_loop.physics import MackeyGlass, Model, Physics
-from reservoir_hw.backends.simulated.engine_choice import ENGINE_HELP, Device, EngineName, choose_engine
+from reservoir_hw.backends.simulated.engine_choice import ENGINE_HELP, Device, EngineName, check_engine, choose_engine
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import OutOfRange
+from reservoir_hw.core.reservoir_config import Encoder
 from reservoir_hw.core.signal import Mask, MaskConfig, Quantiser
 from reservoir_hw.core.spec import DType, Identity, ReservoirSpec
 
+_ENGINES: tuple[EngineName, ...] = ("numba", "torch", "triton")
 # Virtual nodes in one delay.
 _LONGEST = 100_000_000
 Time = Annotated[float, Field(ge=1e-9, le=1e9)]
@@ -61,6 +63,9 @@ class DelayLoopConfig(SimulatedConfig):
         if delay > _LONGEST:
             raise ValueError(f"tau holds {delay} virtual nodes; {_LONGEST} are the most that are simulated")
         _check_device(self.physics, self.dtype, self.nonidealities)
+        check_engine(
+            self.engine, kind=self.kind, device=self.device, gradients=False, dtype=self.dtype, offers=_ENGINES
+        )
         return self
 
     @property
@@ -80,6 +85,16 @@ class DelayLoopConfig(SimulatedConfig):
         if self.input_mask is None:
             self.mask.check_inputs(inputs, "mask")
         return super().for_inputs(inputs)
+
+    @property
+    def encoded_width(self) -> int:
+        """One number for each virtual node."""
+        return self.nodes
+
+    def encoder(self) -> Encoder:
+        """mask u + bias, as the DAC converts it."""
+        mask = self.mask.build(self.nodes, self.required_inputs(), seed=self.seed)
+        return lambda u: self.converted(mask.apply(u))
 
     def build(self) -> DelayLoop:
         """Draw the mask and lay the loop out."""
@@ -155,7 +170,7 @@ class DelayLoop(SimulatedReservoir):
             device=device,
             gradients=False,
             dtype=dtype,
-            offers=("numba", "torch", "triton"),
+            offers=_ENGINES,
             on_gpu="triton",
         )
         self.native = "numpy" if name == "numba" else "torch"

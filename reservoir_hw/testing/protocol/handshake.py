@@ -238,7 +238,7 @@ def _(device: Device) -> None:
             raise Broken("they have ended the session that holds the device")
 
 
-def _left_alone(device: Device, *, disturb: Callable[[Client, Client], None], what: str) -> None:
+def _left_alone(device: Device, *, disturb: Callable[[Client, Client], object], what: str) -> None:
     with device.session("the holder") as holder, device.client("another one") as other:
         device.must_keep_state(holder, lambda _: disturb(holder, other), what)
 
@@ -275,7 +275,7 @@ def _not_done(holder: Client, other: Client) -> None:
         client.turned_down("cancel", codec.E_MALFORMED, session=holder.session, request=str(holder.sent + 1))
 
 
-DISTURBANCES: dict[str, tuple[str, Callable[[Client, Client], None]]] = {
+DISTURBANCES: dict[str, tuple[str, Callable[[Client, Client], object]]] = {
     "ping and status leave": (HELD, _questions),
     "the same hello again leaves": (SAME, lambda holder, _other: holder.hello()),
     "a hello that is refused leaves": (BUSY, _turned_down_hellos),

@@ -371,13 +371,15 @@ def _(device: Device) -> None:
     with device.session() as client:
         client.load_readout(_weights(client, "f4"))
         first, second = device.u(), device.u(seed=2)
-        followed = []
-        for flags in (0, codec.OUTPUTS):
+
+        def after(flags: int) -> np.ndarray:
             client.reset()
             client.run(first, flags=flags)
-            followed.append(client.run(second, step=first.shape[1]))
+            return client.run(second, step=first.shape[1])
+
+        states, outputs = after(0), after(codec.OUTPUTS)
         if device.spec.get("deterministic"):
-            close(*followed, "the same RUN after one with states, and after one with outputs")
+            close(states, outputs, "the same RUN after one with states, and after one with outputs")
 
 
 @RULES.rule("a READOUT that is refused leaves the one before", page=KEPT)

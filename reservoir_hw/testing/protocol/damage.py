@@ -33,6 +33,7 @@ UNNAMED = "A request where they are not, or with a payload where none is named, 
 ENCODING = "A request whose dtype or scale is not the declared one gets error 4."
 LARGEST_CONTROL = 1 << 20
 LARGEST_FRAME = 1 << 30
+LARGE_BYTES = 4 << 20
 QUIET_S = 0.3
 FUZZED = 200
 
@@ -141,9 +142,9 @@ def _untrusted(device: Device, *, spoil: Callable[[list[bytes]], list[bytes]]) -
     with device.session() as client:
         u = device.u()
 
-        def damaged() -> None:
+        def damaged(step: int) -> None:
             # It is neither counted nor done.
-            client.untrusted(spoil(codec.pack_data(client.head_of_run(u), u.tobytes())))
+            client.untrusted(spoil(codec.pack_data(client.head_of_run(u, step=step), u.tobytes())))
 
         device.must_keep_state(client, damaged, "a message that cannot be trusted")
 
@@ -173,9 +174,11 @@ def _(device: Device) -> None:
         client.run(u)
 
 
-def _bad_payload(device: Device, *, code: int, payload: Callable[[bytes], bytes], sealed: bool) -> None:
+def _bad_payload(
+    device: Device, *, code: int, payload: Callable[[bytes], bytes], sealed: bool, large: bool = False
+) -> None:
     with device.session() as client:
-        u = device.u()
+        u = _large(device) if large else device.u()
         client.reset()
         header, good = client.head_of_run(u), u.tobytes()
         bad = payload(good)
@@ -188,15 +191,31 @@ def _bad_payload(device: Device, *, code: int, payload: Callable[[bytes], bytes]
         lost(client, device)
 
 
+def _last_byte_changed(good: bytes) -> bytes:
+    return good[:-1] + bytes([good[-1] ^ 0x80])
+
+
+def _large(device: Device) -> np.ndarray:
+    """Inputs that fill a frame, or are a few MiB: their states need not fit, as nothing is driven."""
+    number = np.dtype(codec.NUMBERS[device.declaration["inputs"][0]])
+    size = min(device.welcome["max_frame_bytes"], LARGE_BYTES)
+    inputs = device.spec["inputs"]
+    return np.zeros((1, max(1, size // (inputs * number.itemsize)), inputs), number)
+
+
 for _title, _payload in {
     "a bit of the payload turned": lambda good: bytes([good[0] ^ 1]) + good[1:],
-    "the last byte of the payload changed": lambda good: good[:-1] + bytes([good[-1] ^ 0x80]),
+    "the last byte of the payload changed": _last_byte_changed,
     "the payload cut": lambda good: good[:-1],
     "an empty payload": lambda good: b"",
 }.items():
     DATA.rule(f"{_title}: error 5, and the state is lost", page="checksum: the payload was damaged on its way")(
         partial(_bad_payload, code=codec.E_CHECKSUM, payload=_payload, sealed=False)
     )
+DATA.rule(
+    "the last byte of a large payload changed: error 5, and the state is lost",
+    page="checksum: the payload was damaged on its way",
+)(partial(_bad_payload, code=codec.E_CHECKSUM, payload=_last_byte_changed, sealed=False, large=True))
 for _title, _payload in {
     "one byte too few": lambda good: good[:-1],
     "one byte too many": lambda good: good + b"\0",

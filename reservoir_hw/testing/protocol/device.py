@@ -284,21 +284,20 @@ class Device(Line):
             raise NotOffered(f"the device needs {1000 * seconds:.0f} ms for a run as long as can be sent")
         return seconds
 
-    def must_keep_state(self, client: Client, meanwhile: Callable[[], object], what: str) -> None:
-        """Raise `Broken` unless a RUN in two parts, with something in between, is the RUN as a whole."""
+    def must_keep_state(self, client: Client, meanwhile: Callable[[int], object], what: str) -> None:
+        """Raise `Broken` unless a RUN with something in its middle is the RUN as a whole.
+
+        A device that is not held is left alone between RESET and RUN instead. `meanwhile` gets the step that is due.
+        """
         u = self.u()
+        half = u.shape[1] // 2 if self.is_held else 0
         client.reset()
-        if not self.is_held:
-            meanwhile()
-            client.run(u)
-            return
-        half = u.shape[1] // 2
-        states = [client.run(u[:, :half])]
-        meanwhile()
+        states = [client.run(u[:, :half])] if half else []
+        meanwhile(half)
         states.append(client.run(u[:, half:], step=half))
         if self.spec.get("deterministic"):
             whole = client.from_rest(u)
-            close(whole, np.concatenate(states, axis=1), f"a run, and the same with {what} in between")
+            close(whole, np.concatenate(states, axis=1), f"a run, and the same with {what} in its middle")
 
     def pipeline(self, client: Client, runs: list[np.ndarray]) -> list[codec.Header]:
         """Send RUN requests that need no answer in between: chunks of one run, or a run from rest each."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import Client
 from reservoir_hw.testing.protocol.device import Device
 from reservoir_hw.testing.protocol.outcomes import Broken
-from reservoir_hw.testing.protocol.rules import Rules
+from reservoir_hw.testing.protocol.rules import HELD, Rules
 
 RULES = Rules("handshake")
 
@@ -23,6 +24,8 @@ WELCOME: dict[str, type | tuple[type, ...]] = {
 }
 LACKS = "A map with `op` and `id` that lacks another field, or where one has another type, gets error 4."
 NO_SESSION = "`cancel` and `goodbye` of a session that does not hold the device get error 3."
+SAME = "The same `hello` again (same nonce) gets the same `welcome`."
+NOT_DONE = "| anything that cannot be done | `error`: `code`, `text` |"
 BUSY = "While the device is held, another `hello` gets error 2 (busy), whose text names the holder."
 
 
@@ -56,9 +59,7 @@ def _(device: Device) -> None:
             raise Broken(f"session {client.session}")
 
 
-@RULES.rule(
-    "the same hello again gets the same welcome", page="The same `hello` again (same nonce) gets the same `welcome`."
-)
+@RULES.rule("the same hello again gets the same welcome", page=SAME)
 def _(device: Device) -> None:
     with device.session() as client:
         first = client.welcome
@@ -235,6 +236,56 @@ def _(device: Device) -> None:
             other.turned_down("goodbye", codec.E_NO_SESSION, session=session)
         if not client.ping()["valid"]:
             raise Broken("they have ended the session that holds the device")
+
+
+def _left_alone(device: Device, *, disturb: Callable[[Client, Client], object], what: str) -> None:
+    with device.session("the holder") as holder, device.client("another one") as other:
+        device.must_keep_state(holder, lambda _: disturb(holder, other), what)
+
+
+def _questions(holder: Client, other: Client) -> None:
+    for client in (holder, other):
+        client.ping()
+        client.told("status")
+
+
+def _turned_down_hellos(holder: Client, other: Client) -> None:
+    _turned_down(other)
+    for change, code in (
+        ({"versions": [0]}, codec.E_VERSION),
+        ({"nonce": bytes(15)}, codec.E_MALFORMED),
+        ({"client": 7}, codec.E_MALFORMED),
+    ):
+        fields = {"versions": [1], "client": other.name, "nonce": other.nonce, **change}
+        other.turned_down("hello", code, **fields)
+
+
+def _not_theirs(holder: Client, other: Client) -> None:
+    for session in (holder.session ^ 1, 0):
+        # It is the holder's next request.
+        other.turned_down("cancel", codec.E_NO_SESSION, session=session, request=holder.sent + 1)
+        other.turned_down("goodbye", codec.E_NO_SESSION, session=session)
+
+
+def _not_done(holder: Client, other: Client) -> None:
+    for client in (holder, other):
+        client.turned_down("dance", codec.E_MALFORMED)
+        client.turned_down("release", codec.E_CONFIGURATION)
+        client.turned_down("goodbye", codec.E_MALFORMED, session=str(holder.session))
+        client.turned_down("cancel", codec.E_MALFORMED, session=holder.session, request=str(holder.sent + 1))
+
+
+DISTURBANCES: dict[str, tuple[str, Callable[[Client, Client], object]]] = {
+    "ping and status leave": (HELD, _questions),
+    "the same hello again leaves": (SAME, lambda holder, _other: holder.hello()),
+    "a hello that is refused leaves": (BUSY, _turned_down_hellos),
+    "cancel and goodbye of another session leave": (NO_SESSION, _not_theirs),
+    "control messages that cannot be done leave": (NOT_DONE, _not_done),
+}
+for _what, (_page, _disturb) in DISTURBANCES.items():
+    RULES.rule(f"{_what} the state of the holder alone", page=_page)(
+        partial(_left_alone, disturb=_disturb, what=_what.rpartition(" ")[0])
+    )
 
 
 @RULES.rule(

@@ -12,13 +12,15 @@ from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.client import Client, offered
 from reservoir_hw.testing.protocol.device import Device, close, same
 from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
-from reservoir_hw.testing.protocol.rules import Rules
+from reservoir_hw.testing.protocol.rules import HELD, Rules
 
 RULES = Rules("operations")
 
 SHAPE = "shape: batch, steps or width do not fit, or are 0"
 NAMED_ARRAYS = "**Named arrays** are a map from names to `[dtype, shape, data]`."
 CONFIGURATION = "configuration: these arrays or weights do not fit the device"
+KEPT = "A readout is kept until UPLOAD or the end of the session."
+NOBODYS = codec.pack_named({"nobody's": np.zeros((1, 3), "f4")})
 
 
 @RULES.rule(
@@ -75,23 +77,17 @@ for _title, _more in (
 )
 def _(device: Device) -> None:
     with device.session() as client:
-        u = device.u()
-        step, states = 0, []
-        for part in np.array_split(u, 3, axis=1) if device.is_held else [u]:
-            states.append(client.run(part, step=step))
-            step = step + part.shape[1] if device.is_held else 0
-            if not device.is_held:
-                client.reset()
+
+        def refused(step: int) -> None:
             for error in _refusals(device, client, step):
                 if error["state_lost"] is not False:
                     raise Broken(f"state_lost is {error['state_lost']!r} after error {error['code']}")
-        if device.spec.get("deterministic"):
-            whole = client.from_rest(u)
-            close(whole, np.concatenate(states, axis=1), "a run, and the same with refused requests in between")
+
+        device.must_keep_state(client, refused, "refused requests")
 
 
 def _refusals(device: Device, client: Client, step: int) -> Iterator[dict[str, Any]]:
-    """Errors that lose nothing, one of each code that can be provoked."""
+    """Errors that lose nothing, of each code and operation that can be provoked."""
     yield client.refused(0x09, codec.E_NOT_SUPPORTED)
     yield client.refused(codec.RESET, codec.E_SHAPE, batch=0)
     yield client.failed(client.send_run(device.u()[:, :0], step=step), codec.E_SHAPE)
@@ -102,6 +98,13 @@ def _refusals(device: Device, client: Client, step: int) -> Iterator[dict[str, A
         yield client.failed(client.send_run(u, step=step), codec.E_RANGE)
     if device.spec.get("max_batch"):
         yield client.refused(codec.RESET, codec.E_TOO_LARGE, batch=device.spec["max_batch"] + 1)
+    if device.spec.get("snapshot"):
+        yield client.refused(codec.RESTORE, codec.E_CONFIGURATION, payload=NOBODYS, batch=1)
+    if device.spec.get("settable"):
+        yield _refused_transition(client, 1, client.inputs + client.nodes + 1)
+    if device.declaration.get("readout"):
+        unfit = {**_weights(client, "f4"), "bias": np.zeros(3, "f4")}
+        yield client.refused(codec.READOUT, codec.E_CONFIGURATION, payload=codec.pack_named(unfit))
 
 
 @RULES.rule(
@@ -147,7 +150,7 @@ def _(device: Device) -> None:
     offered(device.spec, "snapshot")
     device.must_be_held()
     with device.session() as client:
-        device.must_keep_state(client, lambda: _snapshot(client), "SNAPSHOT")
+        device.must_keep_state(client, lambda _: _snapshot(client), "SNAPSHOT")
 
 
 @RULES.rule(
@@ -206,8 +209,7 @@ def _(device: Device) -> None:
 def _(device: Device) -> None:
     offered(device.spec, "snapshot")
     with device.session() as client:
-        payload = codec.pack_named({"nobody's": np.zeros((1, 3), "f4")})
-        client.refused(codec.RESTORE, codec.E_CONFIGURATION, payload=payload, batch=1)
+        client.refused(codec.RESTORE, codec.E_CONFIGURATION, payload=NOBODYS, batch=1)
 
 
 BAD_ARRAYS: dict[str, bytes] = {
@@ -278,27 +280,30 @@ def _(device: Device) -> None:
     with device.session() as client:
         row = device.values(device.u(), "inputs")[:1, :1]
         x = np.zeros((1, 1, client.nodes))
-        device.must_keep_state(client, lambda: _transition(client, device, row, x), "TRANSITION")
+        device.must_keep_state(client, lambda _: _transition(client, device, row, x), "TRANSITION")
 
 
 @RULES.rule("TRANSITION of a wrong width or of two steps gets error 7", page=SHAPE)
 def _(device: Device) -> None:
     offered(device.spec, "settable")
     with device.session() as client:
-        dtype, scale = client.declaration["states"]
         width = client.inputs + client.nodes
         for steps, numbers in ((1, width - 1), (1, width + 1), (2, width)):
-            payload = np.zeros(steps * numbers, codec.NUMBERS[dtype]).tobytes()
-            shape = {"batch": 1, "steps": steps, "width": numbers}
-            client.refused(codec.TRANSITION, codec.E_SHAPE, payload=payload, dtype=dtype, scale=scale, **shape)
+            _refused_transition(client, steps, numbers)
+
+
+def _refused_transition(client: Client, steps: int, width: int) -> dict[str, Any]:
+    dtype, scale = client.declaration["states"]
+    payload = np.zeros(steps * width, codec.NUMBERS[dtype]).tobytes()
+    shape = {"batch": 1, "steps": steps, "width": width}
+    return client.refused(codec.TRANSITION, codec.E_SHAPE, payload=payload, dtype=dtype, scale=scale, **shape)
 
 
 @RULES.rule("UPLOAD of arrays that do not fit gets error 17", page=CONFIGURATION)
 def _(device: Device) -> None:
     offered(device.spec, "programmable")
     with device.session() as client:
-        payload = codec.pack_named({"nobody's": np.zeros((1, 3), "f4")})
-        client.refused(codec.UPLOAD, codec.E_CONFIGURATION, payload=payload)
+        client.refused(codec.UPLOAD, codec.E_CONFIGURATION, payload=NOBODYS)
 
 
 def _weights(client: Client, dtype: str, outputs: int = 2) -> dict[str, np.ndarray]:
@@ -309,17 +314,21 @@ def _weights(client: Client, dtype: str, outputs: int = 2) -> dict[str, np.ndarr
     return {"weights": weights.astype(dtype), "scale": scale, "bias": np.linspace(-1, 1, outputs).astype("f4")}
 
 
-def _outputs(device: Device, *, dtype: str) -> None:
+def _must_have_readout(device: Device) -> None:
     if not device.declaration.get("readout"):
         raise NotOffered("the device declares readout: false")
+
+
+def _outputs(device: Device, *, dtype: str) -> None:
+    _must_have_readout(device)
     device.must_be_deterministic()
     with device.session() as client:
-        u = device.u()
+        u = device.u(device.batch(2))
         states = client.from_rest(u)
         arrays = _weights(client, dtype)
         client.load_readout(arrays)
         # RESET keeps the readout.
-        client.reset()
+        client.reset(len(u))
         outputs = client.run(u, flags=codec.OUTPUTS)
         weights, scale = arrays["weights"].astype(float), arrays["scale"].astype(float)
         due = scale * (device.values(states) @ weights.T) + arrays["bias"]
@@ -347,10 +356,51 @@ def _(device: Device) -> None:
         client.failed(client.send_run(device.u(), flags=codec.OUTPUTS), codec.E_CONFIGURATION)
 
 
-@RULES.rule("a readout ends with the session", page="A readout is kept until UPLOAD or the end of the session.")
+@RULES.rule("READOUT leaves the state alone", page=HELD)
 def _(device: Device) -> None:
-    if not device.declaration.get("readout"):
-        raise NotOffered("the device declares readout: false")
+    _must_have_readout(device)
+    with device.session() as client:
+        arrays = _weights(client, "f4")
+        device.must_keep_state(client, lambda _: client.load_readout(arrays), "READOUT")
+
+
+@RULES.rule("after a RUN with outputs RUN goes on from there", page=HELD)
+def _(device: Device) -> None:
+    _must_have_readout(device)
+    device.must_be_held()
+    with device.session() as client:
+        client.load_readout(_weights(client, "f4"))
+        first, second = device.u(), device.u(seed=2)
+
+        def after(flags: int) -> np.ndarray:
+            client.reset()
+            client.run(first, flags=flags)
+            return client.run(second, step=first.shape[1])
+
+        states, outputs = after(0), after(codec.OUTPUTS)
+        if device.spec.get("deterministic"):
+            close(states, outputs, "the same RUN after one with states, and after one with outputs")
+
+
+@RULES.rule("a READOUT that is refused leaves the one before", page=KEPT)
+def _(device: Device) -> None:
+    _must_have_readout(device)
+    with device.session() as client:
+        u, fits = device.u(), _weights(client, "f4")
+        client.load_readout(fits)
+        client.reset()
+        first = client.run(u, flags=codec.OUTPUTS)
+        unfit = {"weights": -fits["weights"], "scale": 2 * fits["scale"], "bias": np.zeros(3, "f4")}
+        client.refused(codec.READOUT, codec.E_CONFIGURATION, payload=codec.pack_named(unfit))
+        client.reset()
+        second = client.run(u, flags=codec.OUTPUTS)
+        if device.spec.get("deterministic"):
+            close(first, second, "outputs before and after a READOUT that was refused")
+
+
+@RULES.rule("a readout ends with the session", page=KEPT)
+def _(device: Device) -> None:
+    _must_have_readout(device)
     with device.session() as client:
         client.load_readout(_weights(client, "f4"))
     with device.session() as client:
@@ -359,8 +409,7 @@ def _(device: Device) -> None:
 
 @RULES.rule("READOUT that does not fit gets error 17", page=CONFIGURATION)
 def _(device: Device) -> None:
-    if not device.declaration.get("readout"):
-        raise NotOffered("the device declares readout: false")
+    _must_have_readout(device)
     with device.session() as client:
         fits = _weights(client, "f4")
         for change in (

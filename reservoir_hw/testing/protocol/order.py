@@ -41,6 +41,25 @@ def _(device: Device) -> None:
             client.leave()
 
 
+@RULES.rule(
+    "ATTACH and RUN without hello get error 3 from a free device",
+    page="The session holds the device, and the message came over the connection of its ATTACH, or is an ATTACH. "
+    "Otherwise error 3",
+)
+def _(device: Device) -> None:
+    for session in (0, 1):
+        with device.client() as client:
+            client.session, client.declaration = session, device.declaration
+            for send in (lambda c: c.send(c.head(codec.ATTACH)), lambda c: c.send_run(device.u())):
+                client.failed(send(client), codec.E_NO_SESSION)
+                # Not counted.
+                client.sent = 0
+            if client.ping()["valid"]:
+                raise Broken(f"a free device says that session {session} is valid")
+    with device.session() as client:
+        client.run(device.u())
+
+
 @RULES.rule("ATTACH as a later request gets error 6", page="**ATTACH** must be request 1 of a session")
 def _(device: Device) -> None:
     with device.session() as client:
@@ -52,7 +71,7 @@ def _(device: Device) -> None:
 )
 def _(device: Device) -> None:
     with device.session() as client:
-        device.must_keep_state(client, lambda: _foreign(client), "requests of another session")
+        device.must_keep_state(client, lambda _: _foreign(client), "requests of another session")
 
 
 def _foreign(client: Client) -> None:
@@ -73,7 +92,7 @@ def _(device: Device) -> None:
     with device.session() as client, device.client() as thief:
         thief.session, thief.declaration = client.session, client.declaration
 
-        def steal() -> None:
+        def steal(_step: int) -> None:
             thief.sent = client.sent
             thief.refused(codec.RESET, codec.E_NO_SESSION, batch=1)
 

@@ -11,6 +11,8 @@ from reservoir_hw.testing.protocol.device import Device
 Outcome = Literal["held", "broken", "not offered"]
 Look = Callable[[Device], None]
 
+HELD = "`held`: the state waits for the next RUN."
+"""The sentence of several rules."""
 SHOWN_BYTES = 4096
 """Of each frame of a broken rule; the rest is counted."""
 

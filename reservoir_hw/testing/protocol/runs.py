@@ -9,11 +9,14 @@ import numpy as np
 from reservoir_hw.testing.protocol import codec
 from reservoir_hw.testing.protocol.device import Device, close
 from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
-from reservoir_hw.testing.protocol.rules import Rules
+from reservoir_hw.testing.protocol.rules import HELD, Rules
 
 RULES = Rules("runs")
 
 LATE_S = 0.3
+PAUSE_S = 0.3
+WITHIN = 0.6
+"""Part of a lease in which a silent client does not lose the device."""
 MANY = 1 << 16
 MANY_S = 1.0
 
@@ -45,6 +48,14 @@ def _(device: Device) -> None:
         client.reset()
         steps = [client.run(u[:, t : t + 1], step=t) for t in range(u.shape[1])]
         close(whole, np.concatenate(steps, axis=1), "a run as a whole, and step by step")
+
+
+@RULES.rule("a pause between two RUNs changes nothing", page=HELD)
+def _(device: Device) -> None:
+    device.must_be_held()
+    pause_s = min(PAUSE_S, WITHIN * device.lease_s)
+    with device.session() as client:
+        device.must_keep_state(client, lambda _: time.sleep(pause_s), f"a pause of {pause_s:g} s")
 
 
 @RULES.rule(

@@ -28,6 +28,7 @@ CREDITS = "as many RUN requests as there are credits are answered, in order"
 ON_ITS_WAY = "a request that is still on its way when it is cancelled gets error 15"
 WIDTH = "RUN is answered with as many nodes as declared, or outputs as loaded"
 ENCODING = "RUN is answered in the dtype and scale that are declared"
+NOT_THEIRS = "cancel and goodbye of another session leave the state of the holder alone"
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,15 @@ def declaring(**spec: Any) -> type[PageDevice]:
 class _(PageDevice):
     def _payload_fits(self, payload: bytes, crc: int) -> bool:
         return True
+
+
+@planted(
+    "the checksum of a large payload is not looked at",
+    "the last byte of a large payload changed: error 5, and the state is lost",
+)
+class _(PageDevice):
+    def _payload_fits(self, payload: bytes, crc: int) -> bool:
+        return len(payload) > 1 << 16 or super()._payload_fits(payload, crc)
 
 
 class Gullible(PageDevice):
@@ -332,6 +342,17 @@ class _(PageDevice):
 class _(PageDevice):
     def _data(self, sender: bytes, frames: list[bytes]) -> Replies:
         return super()._data(b"anybody", frames)
+
+
+@planted(
+    "session 0 has a device that is free", "ATTACH and RUN without hello get error 3 from a free device", lease_s=9.0
+)
+class _(PageDevice):
+    def _is_mine(self, session: object) -> bool:
+        mine = session == self._session
+        if mine:
+            self._until = time.monotonic() + self.lease_s
+        return mine
 
 
 @planted("request 0 is refused instead of dropped", "request 0 is a copy, too")
@@ -604,6 +625,141 @@ class _(PageDevice):
         if header.flags & wire.MORE:
             raise Refusal(wire.E_NOT_SUPPORTED, "the whole run in one message, please")
         return super()._run(header, answer, payload)
+
+
+# ---- what must leave the state alone ------------------------------------------------------------------
+
+
+@planted("a ping moves the state", "ping and status leave the state of the holder alone")
+class _(PageDevice):
+    def _pong(self, session: int) -> dict[str, Any]:
+        self._x = self._x * 0.9
+        return super()._pong(session)
+
+
+@planted("the state decays while nobody drives", "a pause between two RUNs changes nothing")
+class _(PageDevice):
+    driven = 0.0
+
+    def _run(self, header: Header, answer: Header, payload: bytes) -> bytes:
+        if self.driven and time.monotonic() > self.driven + 0.2:
+            self._x = self._x * 0.5
+        states = super()._run(header, answer, payload)
+        self.driven = time.monotonic()
+        return states
+
+
+@planted("the same hello again brings to rest", "the same hello again leaves the state of the holder alone")
+class _(PageDevice):
+    def _hello_while_held(self, nonce: bytes) -> dict[str, Any]:
+        welcome = super()._hello_while_held(nonce)
+        self._x = self._x * 0
+        return welcome
+
+
+@planted("a hello that is refused brings to rest", "a hello that is refused leaves the state of the holder alone")
+class _(PageDevice):
+    def _hello(self, versions: list[int], client: str, nonce: bytes) -> dict[str, Any]:
+        if self._session and nonce != self._nonce:
+            self._x = self._x * 0
+        return super()._hello(versions, client, nonce)
+
+
+@planted("anybody may cancel", NOT_THEIRS)
+class _(PageDevice):
+    def _cancel(self, session: int, request: int) -> dict[str, Any]:
+        self._cancelled = max(self._cancelled, request)
+        return super()._cancel(session, request)
+
+
+@planted("anybody's goodbye brings to rest", NOT_THEIRS)
+class _(PageDevice):
+    def _goodbye(self, session: int) -> dict[str, Any]:
+        self._x = self._x * 0
+        return super()._goodbye(session)
+
+
+@planted("an unknown op brings to rest", "control messages that cannot be done leave the state of the holder alone")
+class _(PageDevice):
+    def _answers(self, question: dict[str, Any]) -> dict[str, Any]:
+        if question["op"] == "dance":
+            self._x = self._x * 0
+        return super()._answers(question)
+
+
+@planted("a RESTORE that is refused brings to rest", REFUSALS)
+class _(PageDevice):
+    def _restore(self, header: Header, answer: Header, payload: bytes) -> bytes:
+        try:
+            return super()._restore(header, answer, payload)
+        except Refusal:
+            self._x = self._x * 0
+            raise
+
+
+@planted("a TRANSITION that is refused brings to rest", REFUSALS)
+class _(PageDevice):
+    def _transition(self, header: Header, answer: Header, payload: bytes) -> bytes:
+        try:
+            return super()._transition(header, answer, payload)
+        except Refusal:
+            self._x = self._x * 0
+            raise
+
+
+class UnfitReadout(PageDevice):
+    """Does something to itself before it refuses a readout."""
+
+    def _load_readout(self, header: Header, answer: Header, payload: bytes) -> bytes:
+        try:
+            return super()._load_readout(header, answer, payload)
+        except Refusal:
+            self._spoil()
+            raise
+
+    def _spoil(self) -> None:
+        raise NotImplementedError
+
+
+@planted("a READOUT that is refused brings to rest", REFUSALS)
+class _(UnfitReadout):
+    def _spoil(self) -> None:
+        self._x = self._x * 0
+
+
+@planted("a READOUT that is refused unloads the one before", "a READOUT that is refused leaves the one before")
+class _(UnfitReadout):
+    def _spoil(self) -> None:
+        self._readout = {}
+
+
+@planted("a READOUT that is refused is half loaded", "a READOUT that is refused leaves the one before")
+class _(UnfitReadout):
+    def _spoil(self) -> None:
+        self._readout = {name: -array for name, array in self._readout.items()}
+
+
+@planted("READOUT brings to rest", "READOUT leaves the state alone")
+class _(PageDevice):
+    def _load_readout(self, header: Header, answer: Header, payload: bytes) -> bytes:
+        self._x = self._x * 0
+        return super()._load_readout(header, answer, payload)
+
+
+@planted("a RUN with outputs leaves the state where it was", "after a RUN with outputs RUN goes on from there")
+class _(PageDevice):
+    def _run(self, header: Header, answer: Header, payload: bytes) -> bytes:
+        before = self._x
+        numbers = super()._run(header, answer, payload)
+        if header.flags & wire.OUTPUTS:
+            self._x = before
+        return numbers
+
+
+@planted("all sequences have the outputs of the first one", "outputs of a readout with float32 weights")
+class _(PageDevice):
+    def _outputs(self, states: np.ndarray) -> np.ndarray:
+        return np.repeat(super()._outputs(states)[:1], len(states), axis=0)
 
 
 # ---- credits, cancel, lease ---------------------------------------------------------------------------

@@ -47,7 +47,9 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "tasks": {
         "channel_equalisation": "reservoir_hw.tasks.channel_equalisation.task:ChannelEqualisationConfig",
         "elman_grammar": "reservoir_hw.tasks.elman_grammar.task:ElmanGrammarConfig",
+        "henon": "reservoir_hw.tasks.henon:HenonConfig",
         "japanese_vowels": "reservoir_hw.tasks.japanese_vowels.task:JapaneseVowelsConfig",
+        "kuramoto_sivashinsky": "reservoir_hw.tasks.kuramoto_sivashinsky:KuramotoSivashinskyConfig",
         "lorenz": "reservoir_hw.tasks.lorenz:LorenzConfig",
         "mackey_glass": "reservoir_hw.tasks.mackey_glass:MackeyGlassConfig",
         "memory_recall": "reservoir_hw.tasks.memory_recall.task:MemoryRecallConfig",

@@ -82,6 +82,8 @@ class LaercReservoirsConfig(LayeredReservoirConfig):
     With `spectral_norm` as the authors' published code scales them.
     """
 
+    is_computed = True
+
     kind: Literal["laerc_layers"]
     nodes: PositiveInt | None = Field(default=None, description="of each; null: four times the width of the model")
     spectral_norm: PositiveFloat | None = Field(

@@ -11,6 +11,8 @@ from reservoir_hw.core.reservoir_config import ReservoirConfig
 class NoReservoirConfig(ReservoirConfig):
     """No reservoir: for readouts that have their own."""
 
+    is_computed = True
+
     kind: Literal["none"]
 
     def for_inputs(self, inputs: int) -> NoReturn:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Any, Literal, Self, TypeVar, cast
+from typing import Annotated, Any, Literal, NoReturn, Self, TypeVar, cast
 
 import numpy as np
 from pydantic import Field, NonNegativeInt
@@ -89,6 +89,10 @@ class ParallelConfig(ReservoirConfig):
         """That of every device."""
         for device in self.devices:
             device.reservoir.check_machine()
+
+    def encoder(self) -> NoReturn:
+        """Raises `ConfigurationError`: each device has its own."""
+        raise ConfigurationError("kind parallel has an input chain for each device: name one of them in `of:`")
 
     def for_inputs(self, inputs: int) -> Self:
         """This configuration, and that of every device, for a task with `inputs` channels."""

@@ -20,16 +20,19 @@ from reservoir_hw.core.errors import ConfigurationError
 BUILT_IN: dict[str, dict[str, str]] = {
     "backends": {
         "delay_loop": "reservoir_hw.backends.simulated.delay_loop.delay_loop:DelayLoopConfig",
+        "encoder_only": "reservoir_hw.backends.baselines.encoder_only:EncoderOnlyConfig",
         "esn": "reservoir_hw.backends.simulated.esn.esn:EsnConfig",
         "gated_esn": "reservoir_hw.backends.simulated.gated.gated_esn:GatedEsnConfig",
         "laerc_layers": "reservoir_hw.backends.layered:LaercReservoirsConfig",
         "layers": "reservoir_hw.backends.layered:LayersConfig",
         "none": "reservoir_hw.backends.none:NoReservoirConfig",
+        "nvar": "reservoir_hw.backends.baselines.nvar:NvarConfig",
         "parallel": "reservoir_hw.backends.parallel:ParallelConfig",
         "python": "reservoir_hw.backends.python.reservoir:PythonConfig",
         "replay": "reservoir_hw.backends.replay:ReplayConfig",
         "serial": "reservoir_hw.backends.serial:SerialConfig",
         "visa": "reservoir_hw.backends.visa.reservoir:VisaConfig",
+        "volterra": "reservoir_hw.backends.baselines.nvar:VolterraConfig",
         "zmq": "reservoir_hw.backends.zeromq:ZmqConfig",
     },
     "readouts": {
@@ -63,13 +66,17 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "baselines": {
         "bigram": "reservoir_hw.readout.baselines.ngram:BigramConfig",
+        "encoder_only": "reservoir_hw.backends.baselines.encoder_only:EncoderOnlyConfig",
+        "esn": "reservoir_hw.backends.simulated.esn.esn:EsnConfig",
         "fir": "reservoir_hw.readout.baselines.fir:FirConfig",
         "gpt": "reservoir_hw.readout.baselines.models:GptConfig",
         "gru": "reservoir_hw.readout.baselines.models:GruConfig",
         "lstm": "reservoir_hw.readout.baselines.models:LstmConfig",
+        "nvar": "reservoir_hw.backends.baselines.nvar:NvarConfig",
         "srn": "reservoir_hw.readout.baselines.models:SrnConfig",
         "transformer": "reservoir_hw.readout.baselines.models:TransformerConfig",
         "trigram": "reservoir_hw.readout.baselines.ngram:TrigramConfig",
+        "volterra": "reservoir_hw.backends.baselines.nvar:VolterraConfig",
     },
     "instruments": {
         "keysight_33500": "reservoir_hw.drivers.visa.keysight_33500:Keysight33500Config",

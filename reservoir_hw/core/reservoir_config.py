@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
+import numpy as np
 from pydantic import (
     BeforeValidator,
     Field,
@@ -27,9 +28,15 @@ from reservoir_hw.core.reservoir import OutOfRange, Reservoir
 from reservoir_hw.core.signal import MaskConfig
 from reservoir_hw.core.validation import whole_number
 
+Encoder: TypeAlias = Callable[[np.ndarray], np.ndarray]
+"""From inputs (batch, time, inputs) to what the input chain of a device makes of them, (batch, time, width)."""
+
 
 class ReservoirConfig(Config):
     """What every kind of reservoir can be told. A kind adds `kind: Literal["..."]` and its own fields."""
+
+    is_computed: ClassVar[bool] = False
+    """Whether it is computed wherever it is opened, so that no device is needed, and trying it costs nothing else."""
 
     kind: Any
     inputs: PositiveInt | None = Field(default=None, description="number of input channels; by default the task's")
@@ -61,6 +68,23 @@ class ReservoirConfig(Config):
         """A name by kind and size."""
         nodes = getattr(self, "nodes", None)
         return self.kind.upper() + (f"({nodes})" if nodes else "")
+
+    @property
+    def past_steps(self) -> int:
+        """How far back the oldest input lies that every state is made of: 0 for all that is no shift register."""
+        return 0
+
+    @property
+    def encoded_width(self) -> int:
+        """How many numbers `encoder` makes of one input."""
+        return self.required_inputs()
+
+    def encoder(self) -> Encoder:
+        """What the device's own input chain makes of its inputs, behind `input_mask`, without the device.
+
+        By default the inputs themselves. Raises `ConfigurationError` for a kind that has no input chain of its own.
+        """
+        return lambda u: u
 
     def bursts(self, steps: int, *, continued: bool) -> int:
         """How many bursts instruments play for a run of so many steps, which goes on from others or begins at rest."""

@@ -108,6 +108,10 @@ class StateReadoutConfig(ReadoutConfig):
         """Raise `ConfigurationError` if these settings cannot learn targets (batch, time, outputs), NaN if unknown."""
         del targets
 
+    def check_features(self, nodes: int, task: Task) -> None:
+        """Raise `ConfigurationError` if these settings cannot learn from so many nodes on this task."""
+        del nodes, task
+
     def check_task(self, task: Task) -> None:
         """Raise `ConfigurationError` if these settings cannot serve this task."""
         self.check_outputs(task.outputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -67,7 +68,6 @@ class Bench:
         self.config = config
         self.hil = config.hil or HilConfig()
         self.seed = seed
-        self.reservoir: Reservoir = build_reservoir(config)
         self.plan: Plan
         self.deterministic = False
         self.statement = Statement("", "")
@@ -77,6 +77,11 @@ class Bench:
         self._rewound: Mapping[str, np.ndarray] | None = None
 
     # ---- the device -----------------------------------------------------------------------------
+
+    @cached_property
+    def reservoir(self) -> Reservoir:
+        """The device, made when it is first needed: a machine may lack what it takes."""
+        return build_reservoir(self.config)
 
     def open(self) -> None:
         """Take the device."""

@@ -361,3 +361,7 @@ def test_a_device_that_is_not_there(tmp_path: Path) -> None:
     done = call_here("conform", "d.yaml", cwd=tmp_path)
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
+    # A device that this machine cannot even make.
+    (tmp_path / "d.yaml").write_text("kind: esn\nnodes: 5\nengine: cuda_graphs\n")
+    done = call_here("conform", "d.yaml", cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)

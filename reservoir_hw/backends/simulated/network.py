@@ -16,6 +16,8 @@ from reservoir_hw.backends.simulated.nonidealities.rounding import to_weight_bit
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import OutOfRange
+from reservoir_hw.core.reservoir_config import Encoder
+from reservoir_hw.core.signal import Mask
 from reservoir_hw.core.spec import DType, Identity, ReservoirSpec
 from reservoir_hw.networks.random_matrices import Matrix
 from reservoir_hw.networks.topologies import Random, Topology
@@ -101,6 +103,21 @@ class NetworkConfig(SimulatedConfig):
                 f"the task has {self.inputs} input channels, but the weights in {self.weights} take {weights.inputs}"
             )
         return weights
+
+    @property
+    def encoded_width(self) -> int:
+        """One number for each node."""
+        return self.nodes or self.drawn_or_loaded().nodes
+
+    def encoder(self) -> Encoder:
+        """W_in u + b, behind the DAC; of a gated network what drives its states, without that of its gates."""
+        weights = to_weight_bits(self.drawn_or_loaded(), self.nonidealities.loop)
+        front = Mask(*self._front(weights))
+        return lambda u: front.apply(self.converted(u))
+
+    def _front(self, weights: Any) -> tuple[Any, Any]:
+        """W_in and b."""
+        return weights.W_in, weights.bias
 
     def _topology(self) -> Topology:
         return Random()

@@ -17,6 +17,7 @@ from reservoir_hw.core import arrays
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import OutOfRange, Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
+from reservoir_hw.core.signal import Quantiser
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 
 # Numbers in one array of noise.
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 
 class SimulatedConfig(ReservoirConfig):
     """What every simulated kind can be told."""
+
+    is_computed = True
 
     nonidealities: NonidealitiesField = Field(
         default=IDEAL_DEVICE, description="how the device departs from its equations; by default not at all"
@@ -51,6 +54,13 @@ class SimulatedConfig(ReservoirConfig):
         if self.input_mask is not None and getattr(self, "weights", None) is None:
             self.required_inputs()
         return super().for_inputs(inputs)
+
+    def converted(self, encoded: np.ndarray) -> np.ndarray:
+        """What the DAC of `nonidealities.drive` makes of a signal, if there is one. Raises `InputRangeError`."""
+        drive = self.nonidealities.drive
+        if drive.bits is None:
+            return encoded
+        return Quantiser(bits=drive.bits, range=drive.range, out_of_range=self.out_of_range).apply(encoded)[0]
 
     def weight_bytes(self) -> int:
         """Of the weights on the device, for the number of inputs that is configured; about, where they are drawn."""

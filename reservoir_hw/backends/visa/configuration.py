@@ -22,7 +22,7 @@ from reservoir_hw.backends.visa.burst import BurstLayout
 from reservoir_hw.core import registry
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config
 from reservoir_hw.core.hil import Action
-from reservoir_hw.core.reservoir_config import ReservoirConfig
+from reservoir_hw.core.reservoir_config import Encoder, ReservoirConfig
 from reservoir_hw.core.signal import MaskConfig, SampleAndHold, Scaling, marker
 from reservoir_hw.drivers.visa.roles import DigitizerConfig, GeneratorConfig, Trigger
 
@@ -190,6 +190,16 @@ class BenchConfig(ReservoirConfig):
             return self.memory_steps
         # The marker may be farther from the last node than the output may go at once.
         return int(np.isfinite(self.largest_step_v))
+
+    @property
+    def encoded_width(self) -> int:
+        """One voltage for each virtual node."""
+        return self.nodes
+
+    def encoder(self) -> Encoder:
+        """The volts that the generator holds at each virtual node."""
+        mask = self.mask.build(self.nodes, self.required_inputs(), seed=self.seed)
+        return lambda u: self.scaling.apply(mask.apply(u))
 
     def layout(self, longest: int) -> BurstLayout:
         """What a burst consists of, for an instrument whose longest waveform has so many samples.

@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from reservoir_hw.backends.baselines.encoder_only import EncoderOnlyConfig
 from reservoir_hw.core import registry
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config, Document, Location, validate
 from reservoir_hw.core.errors import ConfigurationError
@@ -30,9 +31,9 @@ from reservoir_hw.experiment.configuration.gradient import GradientConfig
 from reservoir_hw.experiment.configuration.labels import baseline_labels, key_names, short
 from reservoir_hw.experiment.configuration.search import Dimension, SweepConfig
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
-from reservoir_hw.readout.configuration import ReadoutConfig
+from reservoir_hw.readout.configuration import ReadoutConfig, StateReadoutConfig
 from reservoir_hw.readout.models.configuration import TokenModelConfig
-from reservoir_hw.tasks.task import TaskConfig
+from reservoir_hw.tasks.task import Task, TaskConfig
 
 # Which plug-in group stands behind a section with `kind:`.
 SECTIONS = {"task": "tasks", "reservoir": "backends", "readout": "readouts"}
@@ -123,7 +124,7 @@ class ExperimentConfig(Config):
     readout: ReadoutConfig
     training: TrainingConfig = TrainingConfig()
     run: RunConfig = RunConfig()
-    baselines: list[BaselineConfig | TokenModelConfig] = Field(default=[])
+    baselines: list[BaselineConfig | ReservoirConfig | TokenModelConfig] = Field(default=[])
     vary: Vary = Field(
         default={},
         description="dotted key -> values, one result row for each point of the grid; or a list of rows, each with its "
@@ -138,7 +139,9 @@ class Point:
 
     `label` is the model's name: points that differ only in the task or in a seed share it, they are repetitions.
     `number` is its place in the grid, `task_number` that of its task among the tasks of the grid. `begins_task` says
-    that no point before it has the same task: the baselines belong to it.
+    that no point before it has the same task: the baselines belong to it. Baselines that are reservoirs have the
+    readout of the points: `own_baselines` are the numbers of those for which this is the first point with the same
+    task, readout and training (and for the encoder of the device the same device).
     """
 
     values: Mapping[str, Any]
@@ -147,6 +150,7 @@ class Point:
     number: int = 0
     task_number: int = 0
     begins_task: bool = True
+    own_baselines: tuple[int, ...] = ()
 
     @property
     def values_of_task(self) -> dict[str, Any]:
@@ -226,6 +230,39 @@ def trained_baselines(point: Point) -> list[Point]:
     ]
 
 
+def reservoir_baselines(point: Point, task: Task) -> list[Point]:
+    """A point for each baseline that is a reservoir and belongs to this point: the same with that reservoir.
+
+    Raises `ConfigurationError` for one that is not for the inputs of this task.
+    """
+    if not point.own_baselines:
+        return []
+    config = point.config
+    baselines = [_of_device(one, config.reservoir) for one in config.baselines]
+    if isinstance(config.readout, StateReadoutConfig):
+        inputs = config.readout.input_channels(task)
+        baselines = [one.for_inputs(inputs) if isinstance(one, ReservoirConfig) else one for one in baselines]
+    labels = baseline_labels(baselines)
+    run = config.run.model_copy(update={"record": None, "states": None})
+    found = []
+    for number in point.own_baselines:
+        reservoir, name = baselines[number], labels[number]
+        if name != reservoir.name:
+            # Of two with the same name each says what it has of its own.
+            reservoir = reservoir.model_copy(update={"label": name})
+        here = config.model_copy(update={"reservoir": reservoir, "run": run})
+        values = {key: value for key, value in point.values.items() if key.partition(".")[0] != "reservoir"}
+        if isinstance(config.baselines[number], EncoderOnlyConfig):
+            values = dict(point.values)
+        label = _label(here, values, key_names(point.values))
+        found.append(Point(values, here, label, point.number, point.task_number))
+    return found
+
+
+def _of_device(baseline: Any, device: ReservoirConfig) -> Any:
+    return baseline.of_device(device) if isinstance(baseline, EncoderOnlyConfig) else baseline
+
+
 def grid(document: Document) -> list[Point]:
     """All points of `vary`, each validated, in the order of the file (of a grid, the last key turns fastest).
 
@@ -248,6 +285,7 @@ def _points(document: Document, config: ExperimentConfig) -> list[Point]:
         return [single_point(config)]
     points: list[Point] = []
     tasks: dict[str, int] = {}
+    baselines: set[str] = set()
     rows = list(_rows(config.vary))
     names = key_names({key for values, _ in rows for key in values})
     for values, places in rows:
@@ -258,15 +296,27 @@ def _points(document: Document, config: ExperimentConfig) -> list[Point]:
         found = parse_experiment(here)
         task = found.task.model_dump_json()
         begins = task not in tasks
-        points.append(
-            Point(values, found, _label(found, values, names), len(points), tasks.setdefault(task, len(tasks)), begins)
-        )
+        number = tasks.setdefault(task, len(tasks))
+        own = _new_baselines(found, baselines)
+        points.append(Point(values, found, _label(found, values, names), len(points), number, begins, own))
     return points
+
+
+def _new_baselines(config: ExperimentConfig, seen: set[str]) -> tuple[int, ...]:
+    """The numbers of the baselines that are reservoirs and were not `seen` with this task, readout and training."""
+    new = []
+    shared = [config.task, config.readout, config.training]
+    for number, baseline in enumerate(config.baselines):
+        if isinstance(baseline, ReservoirConfig):
+            key = str([one.model_dump_json() for one in (*shared, _of_device(baseline, config.reservoir))] + [number])
+            new += [number] * (key not in seen)
+            seen.add(key)
+    return tuple(new)
 
 
 def single_point(config: ExperimentConfig) -> Point:
     """That of an experiment in which nothing varies."""
-    return Point({}, config, _label(config, {}, {}))
+    return Point({}, config, _label(config, {}, {}), own_baselines=_new_baselines(config, set()))
 
 
 def _label(config: ExperimentConfig, values: Mapping[str, Any], names: Mapping[str, str]) -> str:

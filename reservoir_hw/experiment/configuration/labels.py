@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.readout.models.configuration import TokenModelConfig
 
@@ -38,15 +39,16 @@ def short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def baseline_labels(baselines: Sequence[BaselineConfig | TokenModelConfig]) -> list[str]:
+def baseline_labels(baselines: Sequence[BaselineConfig | ReservoirConfig | TokenModelConfig]) -> list[str]:
     """Their labels; where different ones have the same, with what differs between them."""
     settings = [
         {key: value for key, value in one.model_dump(mode="json").items() if not key.endswith("seed")}
         for one in baselines
     ]
+    names = [one.name if isinstance(one, ReservoirConfig) else one.label for one in baselines]
     found = []
-    for one, mine in zip(baselines, settings, strict=True):
-        namesakes = [theirs for other, theirs in zip(baselines, settings, strict=True) if other.label == one.label]
+    for name, mine in zip(names, settings, strict=True):
+        namesakes = [theirs for other, theirs in zip(names, settings, strict=True) if other == name]
         differing = [key for key in mine if any(theirs.get(key) != mine[key] for theirs in namesakes)]
-        found.append(" ".join([one.label, *(f"{key}={short(mine[key])}" for key in differing)]))
+        found.append(" ".join([name, *(f"{key}={short(mine[key])}" for key in differing)]))
     return found

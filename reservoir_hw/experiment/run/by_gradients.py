@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from reservoir_hw.backends.simulated.reservoir import SimulatedConfig
 from reservoir_hw.core.errors import ConfigurationError, NotSupported, StateLost
 from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.reservoir import Reservoir
@@ -93,7 +92,7 @@ class ByGradients(Trainer):
         model = model_of(point.config)
         tokens = model.tokens_of(task)
         wanted = model.reservoirs(point.config.reservoir, tokens.vocabulary)
-        if not all(isinstance(one, SimulatedConfig) for one in wanted):
+        if not all(one.is_computed for one in wanted):
             return None
         began = time.process_time()
         with opened_model(point, tokens) as (built, _):

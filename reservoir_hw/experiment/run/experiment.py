@@ -20,6 +20,7 @@ from reservoir_hw.experiment.configuration.experiment import (
     Point,
     grid,
     parse_experiment,
+    reservoir_baselines,
     trained_baselines,
 )
 from reservoir_hw.experiment.configuration.labels import baseline_labels
@@ -194,7 +195,9 @@ class Experiment:
             write_yaml(folder / "experiment.yaml", resolved)
         result.save()
         trained = _trained_baselines(points)
-        counter = StepCounter(progress, sum(cost.progress_steps for _, cost in _costs([*trained, *points])))
+        reservoirs = {id(point): reservoir_baselines(point, task) for point, task in points}
+        others = [*trained, *((other, task) for point, task in points for other in reservoirs[id(point)])]
+        counter = StepCounter(progress, sum(cost.progress_steps for _, cost in _costs([*others, *points])))
         sharing, found = _together(points), {}
         beside = _beside(points, sharing) if together else {}
 
@@ -214,6 +217,10 @@ class Experiment:
                     for other, its_task in trained:
                         if its_task is task:
                             train(other, task, RowFiles(folder, f"baseline-{other.number:03d}"), records="baselines")
+                for number, other in enumerate(reservoirs[id(point)]):
+                    train(
+                        other, task, RowFiles(folder, f"baseline-of-{point.number:03d}-{number}"), records="baselines"
+                    )
                 files = RowFiles(folder, point.number, self._recording(point))
                 shared = {"others": sharing[id(point)], "beside": beside.get(id(point), []), "found": found}
                 train(point, task, files, accept_change=accept_change, **shared)
@@ -314,6 +321,10 @@ class Experiment:
             with self._naming("baselines"):
                 for section in ("readout", "training"):
                     _trainer(point).check(section, point.config, task)
+        for point, task in points:
+            with self._naming("baselines"):
+                for baseline in reservoir_baselines(point, task):
+                    _check_reservoir(baseline, task)
         return points
 
     def _check_scores(self, point: Point, task: Task) -> None:
@@ -464,7 +475,16 @@ def _run_baseline(config: BaselineConfig, label: str, task: Task, point: Point) 
         evaluation = config.evaluate(task)
     except ReservoirError as error:
         raise type(error)(f"baseline {config.kind}: {error}") from error
-    return Row(label, point.values_of_task, evaluation)
+    return Row(label, point.values_of_task, evaluation, {"baseline": True})
+
+
+def _check_reservoir(baseline: Point, task: Task) -> None:
+    """What is checked of the sections of a point, of a point with a baseline in the place of its reservoir."""
+    try:
+        for section in ("reservoir", "readout", "training"):
+            _trainer(baseline).check(section, baseline.config, task)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{baseline.config.reservoir.name}: {error}") from None
 
 
 def _trained_baselines(points: Sequence[tuple[Point, Task]]) -> list[tuple[Point, Task]]:

@@ -16,7 +16,7 @@ from reservoir_hw.backends.simulated.population import Population, on_threads
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.core.reservoir_config import build_reservoir
+from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
@@ -68,9 +68,13 @@ class InOnePass(Trainer):
         """The number of inputs, what the readout says of the task, and no settings of gradients."""
         readout = state_readout(config)
         if section == "reservoir":
-            config.reservoir.for_inputs(readout.input_channels(task))
+            reservoir = config.reservoir.for_inputs(readout.input_channels(task))
+            _check_register(reservoir, config, task)
         elif section == "readout":
             readout.check_task(task)
+            nodes = getattr(config.reservoir.for_inputs(readout.input_channels(task)), "nodes", None)
+            if nodes is not None:
+                readout.check_features(nodes, task)
         elif section == "training" and config.training.gradient is not None and not _trains_baselines(config):
             raise ConfigurationError(
                 f"gradient: readout {readout.kind} is not trained by gradients; remove it, or take one of the "
@@ -122,7 +126,7 @@ class InOnePass(Trainer):
         )
         needed = steps_needed(point, task)
         steps = (sum(chunk.steps for chunk in chunks) if harvest else needed) + _steps_for_rest(point, task)
-        nodes = getattr(reservoir, "nodes", None)
+        nodes = getattr(reservoir.for_inputs(task.inputs), "nodes", None)
         written = sum(chunk.steps for chunk in chunks if chunk.place is not None) if harvest else steps
         width = 8 if getattr(reservoir, "dtype", "float32") == "float64" else 4
         on_device = None
@@ -133,7 +137,7 @@ class InOnePass(Trainer):
 
     def demand(self, point: Point, task: Task, cost: Cost, for_s: float) -> Demand | None:
         """From some chunks."""
-        if not isinstance(point.config.reservoir, SimulatedConfig):
+        if not point.config.reservoir.is_computed:
             return None
         began = time.process_time()
         with opened(point, task) as reservoir:
@@ -318,6 +322,27 @@ def _harvested(run: PointRun) -> StateStore | None:
     for about in about_changes(store):
         run.result.warn(about)
     return store
+
+
+def _check_register(reservoir: ReservoirConfig, config: ExperimentConfig, task: Task) -> None:
+    """Raise `ConfigurationError` where a shift register would be learned from, or tested, before it is full."""
+    back, training = reservoir.past_steps, config.training
+    begins = f"it looks {back} steps back, but"
+    washout = getattr(config.readout, "washout", 0)
+    learned_from = int(task.train.ends.min()) if task.train.at_end else washout
+    if back > learned_from and not training.priming_passes:
+        what = f"a sequence has only {learned_from + 1} steps" if task.train.at_end else f"readout.washout is {washout}"
+        more = "" if task.train.at_end else f"set readout.washout to at least {back}, or "
+        raise ConfigurationError(
+            f"{begins} {what}: the register would be learned from before it is full; {more}take fewer lags"
+        )
+    warmup = task.test.inputs.shape[1] - 1 if task.closed_loop else training.test_warmup_steps
+    if back > warmup and not training.continuous and task.train.lengths is None:
+        key = "task.closed_loop.warmup_steps" if task.closed_loop else "training.test_warmup_steps"
+        raise ConfigurationError(
+            f"{begins} {key} is {warmup + task.closed_loop}: the test would begin before the register is full; "
+            f"set it to at least {back + task.closed_loop}, or take fewer lags"
+        )
 
 
 def _trains_baselines(config: ExperimentConfig) -> bool:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from reservoir_hw.backends.simulated.reservoir import SimulatedConfig
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
@@ -86,7 +85,7 @@ class OnLabels(Trainer):
     def demand(self, point: Point, task: Task, cost: Cost, for_s: float) -> Demand | None:
         """From some steps, and sequences of the test."""
         model = _model_of(point.config)
-        if not all(isinstance(one, SimulatedConfig) for one in model.reservoirs(point.config.reservoir, task.inputs)):
+        if not all(one.is_computed for one in model.reservoirs(point.config.reservoir, task.inputs)):
             return None
         options = gradient_of(point.config).options
         held = 0 if task.held_out is None else len(task.held_out.inputs)

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reservoir_hw.backends.layered import LaercReservoirsConfig, LayersConfig
-from reservoir_hw.backends.none import NoReservoirConfig
-from reservoir_hw.backends.simulated.reservoir import SimulatedConfig
+from reservoir_hw.backends.layered import LayersConfig
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra, ReservoirError
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.experiment.configuration.experiment import Point
@@ -227,7 +225,7 @@ def _check_workers(client: Client, wanted: Mapping[int, dict[str, float]]) -> No
 def _resources(point: Point) -> dict[str, float]:
     """The device that the point needs, by its label; nothing for a simulation."""
     reservoir = point.config.reservoir
-    if _simulated(reservoir):
+    if _computed(reservoir):
         return {}
     if not reservoir.label:
         raise ConfigurationError(
@@ -237,10 +235,10 @@ def _resources(point: Point) -> dict[str, float]:
     return {reservoir.label: 1}
 
 
-def _simulated(reservoir: ReservoirConfig) -> bool:
+def _computed(reservoir: ReservoirConfig) -> bool:
     if isinstance(reservoir, LayersConfig):
-        return all(map(_simulated, reservoir.reservoirs))
-    return isinstance(reservoir, SimulatedConfig | LaercReservoirsConfig | NoReservoirConfig)
+        return all(map(_computed, reservoir.reservoirs))
+    return reservoir.is_computed
 
 
 def _packed(folder: Path) -> bytes:

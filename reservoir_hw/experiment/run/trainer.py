@@ -158,6 +158,7 @@ class PointRun:
             self.result.sources[len(self.result.rows)] = source
         settings = self.point.config.readout.model_dump(mode="json", serialize_as_any=True)
         facts = {"readout": settings, **vars(took), **details}
+        facts |= {"baseline": True} if self.records == "baselines" else {}
         self.result.rows.append(Row(self.point.label, self.point.values, evaluation, facts))
         self.result.provenance.setdefault(self.records, []).append({**self._name, **vars(took), **record})
         self.result.notes += notes

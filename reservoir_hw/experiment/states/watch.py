@@ -52,7 +52,12 @@ class StateWatch:
         found = []
         still = self._lowest == self._highest
         if self._samples > 1 and still.any():
-            found.append(f"{_nodes(still)} never moved: look at their wiring, or leave them out")
+            wiring = (
+                "a readout gains nothing by them"
+                if self._spec.identity.simulated
+                else "look at their wiring, or leave them out"
+            )
+            found.append(f"{_nodes(still)} never moved: {wiring}")
         share = np.maximum(self._at_lowest, self._at_highest) / max(self._samples, 1)
         railed = (share > (0 if self._spec.state_range else _RAILED)) & ~still
         if railed.any():

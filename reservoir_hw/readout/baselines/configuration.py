@@ -40,9 +40,13 @@ class BaselineConfig(Config):
     def check_task(self, task: Task) -> None:
         """Raise `ConfigurationError` where this baseline cannot be run on this task."""
         if task.closed_loop:
-            raise ConfigurationError("baselines cannot be run in a closed loop; remove them")
+            raise ConfigurationError(
+                f"baseline {self.kind} cannot be run in a closed loop: take nvar, volterra or esn, or remove it"
+            )
         if task.train.lengths is not None:
-            raise ConfigurationError("baselines cannot be run with sequences of different lengths; remove them")
+            raise ConfigurationError(
+                f"baseline {self.kind} cannot be run with sequences of different lengths; remove it"
+            )
 
     def evaluate(self, task: Task) -> Evaluation:
         """Train a baseline on a task, and judge it."""

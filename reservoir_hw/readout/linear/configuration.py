@@ -45,6 +45,12 @@ class LinearConfig(StateReadoutConfig):
                 f"what came before the data); set readout.washout to at least {steps}"
             )
 
+    def samples(self, task: Task) -> int:
+        """How many steps of the training are learned from."""
+        if task.train.at_end:
+            return len(task.train.inputs)
+        return int(np.maximum(task.train.ends + 1 - self.washout, 0).sum())
+
     def _arguments(self) -> dict[str, Any]:
         """Those of the readout's constructor."""
         return self.model_dump(exclude={"kind", "keep_learning"})

@@ -31,6 +31,7 @@ from reservoir_hw.readout.linear.feature_scale import FeatureScale
 from reservoir_hw.readout.linear.least_squares import LeastSquaresReadout
 from reservoir_hw.readout.linear.linear_form import LinearForm
 from reservoir_hw.readout.linear.training_chunks import Chunk, Widths, checked, in_numpy
+from reservoir_hw.tasks.task import Task
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,18 @@ class RidgeConfig(LinearConfig):
         """A list of alphas needs one for each output."""
         if isinstance(self.alpha, list) and len(self.alpha) != outputs:
             raise ConfigurationError(f"alpha has {len(self.alpha)} values, the task has {outputs} outputs")
+
+    def check_features(self, nodes: int, task: Task) -> None:
+        """Without a penalty there must be at least as many samples as weights of an output."""
+        alphas = self.alpha if isinstance(self.alpha, list) else [self.alpha]
+        weights = nodes + self.input_connection * task.inputs + self.bias
+        samples = self.samples(task)
+        if 0.0 in alphas and weights > samples:
+            raise ConfigurationError(
+                f"alpha is 0, and {weights:,} weights ({nodes:,} features{', the inputs' * self.input_connection}"
+                f"{' and a bias' * self.bias}) cannot be told from {samples:,} samples: take an alpha above 0, fewer "
+                "features or a longer training"
+            )
 
     def build(self) -> RidgeReadout:
         """A `RidgeReadout` with these settings."""

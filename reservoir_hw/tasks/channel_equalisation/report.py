@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from reservoir_hw.core import registry
 from reservoir_hw.core.figure_style import colours, one_panel
 from reservoir_hw.tasks.classification import wilson_interval
 from reservoir_hw.tasks.report import mean_and_spread
@@ -79,7 +78,8 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
     over that, one curve for each noise. Baselines are dashed.
     """
     models = _models(rows)
-    baselines = {label: points for label, points in models.items() if _is_baseline(label)}
+    without_device = {row.label for row in rows if row.details.get("baseline")}
+    baselines = {label: points for label, points in models.items() if label in without_device}
     reservoirs = {label: points for label, points in models.items() if label not in baselines}
     noises = sorted({snr for points in models.values() for snr in points})
     varied = _varied(rows)
@@ -167,10 +167,6 @@ def _models(rows: Sequence[Row]) -> Models:
             float(row.point.get("task.snr_db", row.evaluation.arrays["snr_db"])), _Pooled([])
         ).runs.append(row)
     return models
-
-
-def _is_baseline(label: str) -> bool:
-    return label.partition("(")[0] in registry.available("baselines")
 
 
 def _varied(rows: Sequence[Row]) -> list[str]:

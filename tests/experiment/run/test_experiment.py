@@ -127,5 +127,5 @@ def test_baselines_say_where_they_cannot_be_run(tmp_path: Path) -> None:
         "task": {"kind": "lorenz", "closed_loop": {"starts": 2}},
         "baselines": ["fir"],
     }
-    with pytest.raises(ConfigurationError, match="baselines cannot be run in a closed loop"):
+    with pytest.raises(ConfigurationError, match="baseline fir cannot be run in a closed loop: take nvar"):
         Experiment(document).estimate()

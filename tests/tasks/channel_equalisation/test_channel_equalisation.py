@@ -197,7 +197,7 @@ def drawn(points: list[tuple[str, dict[str, Any], float]]) -> Any:
     for label, point, share in points:
         outputs = one.test.targets.copy()
         outputs[0, : int(1000 * share)] *= -1
-        rows.append(Row(label, point, one.evaluate(outputs)))
+        rows.append(Row(label, point, one.evaluate(outputs), {"baseline": label.startswith("fir")}))
     figure = one.figures(rows)["symbol_error_rate"]
     (axes,), (legend,) = figure.axes, figure.legends
     return axes, [text.get_text() for text in legend.get_texts()]

@@ -15,6 +15,7 @@ from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DE
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import OutOfRange
+from reservoir_hw.core.reservoir_config import Encoder
 from reservoir_hw.core.signal import Mask, MaskConfig, Quantiser
 from reservoir_hw.core.spec import DType, Identity, ReservoirSpec
 
@@ -80,6 +81,16 @@ class DelayLoopConfig(SimulatedConfig):
         if self.input_mask is None:
             self.mask.check_inputs(inputs, "mask")
         return super().for_inputs(inputs)
+
+    @property
+    def encoded_width(self) -> int:
+        """One number for each virtual node."""
+        return self.nodes
+
+    def encoder(self) -> Encoder:
+        """mask u + bias, as the DAC converts it."""
+        mask = self.mask.build(self.nodes, self.required_inputs(), seed=self.seed)
+        return lambda u: self.converted(mask.apply(u))
 
     def build(self) -> DelayLoop:
         """Draw the mask and lay the loop out."""

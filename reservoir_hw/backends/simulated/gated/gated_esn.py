@@ -85,6 +85,9 @@ class GatedEsnConfig(NetworkConfig):
             out_of_range=self.out_of_range,
         )
 
+    def _front(self, weights: GatedWeights) -> tuple[Any, Any]:
+        return weights.state.W_in, weights.state.bias
+
     def _draw(self, inputs: int) -> GatedWeights:
         from reservoir_hw.networks.gated_weights import draw_gated_weights
 

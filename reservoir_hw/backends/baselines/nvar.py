@@ -1,0 +1,266 @@
+"""Nonlinear vector autoregression: products of the last inputs in the place of a reservoir."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, PositiveInt, model_validator
+
+from reservoir_hw.backends.baselines.monomials import Monomials, count
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir import OutOfRange, Reservoir
+from reservoir_hw.core.reservoir_config import ReservoirConfig
+from reservoir_hw.core.spec import Identity, ReservoirSpec
+from reservoir_hw.core.validation import whole_number
+
+MOST_FEATURES = 20_000
+"""The normal equations of a ridge regression on so many are 3.2 GB."""
+
+
+class RegisterConfig(ReservoirConfig):
+    """Products of what a shift register holds."""
+
+    is_computed = True
+
+    constant: bool = Field(
+        default=False, description="a first feature that is always 1, for readouts without a bias of their own"
+    )
+
+    @property
+    @abstractmethod
+    def lags_by_order(self) -> list[int]:
+        """How many lags the products of each order are made of, from order 1 on."""
+
+    @property
+    @abstractmethod
+    def wanted_orders(self) -> list[int]:
+        """The orders, ascending."""
+
+    @property
+    @abstractmethod
+    def past_steps(self) -> int:
+        """How far back the oldest lag lies."""
+
+    @property
+    def nodes(self) -> int | None:
+        """The number of features; None as long as the number of inputs is not known."""
+        if self.inputs is None:
+            return None
+        return count([lags * self.inputs for lags in self.lags_by_order], self.wanted_orders, constant=self.constant)
+
+    def for_inputs(self, inputs: int) -> Self:
+        """This configuration for a task with `inputs` channels. Raises `ConfigurationError` for too many features."""
+        config = super().for_inputs(inputs)
+        _refuse_too_many(config.required_inputs(), self.lags_by_order, self.wanted_orders, constant=self.constant)
+        return config
+
+
+class NvarConfig(RegisterConfig):
+    """Nonlinear vector autoregression: all products, up to an order, of the inputs at some lags.
+
+    With a linear readout this is the next-generation reservoir computer of Gauthier et al. 2021 (Nature Communications
+    12:5564), whose k is `lags` and whose s is `spacing`.
+    """
+
+    kind: Literal["nvar"]
+    lags: PositiveInt = Field(default=2, description="how many inputs of the series, the present one included")
+    spacing: PositiveInt = Field(default=1, description="steps from one lag to the next")
+    orders: PositiveInt | Annotated[list[PositiveInt], Field(min_length=1)] = Field(
+        default=2, description="all monomials from order 1 to this one; or a list of the orders that are wanted"
+    )
+
+    @property
+    def lags_by_order(self) -> list[int]:
+        """The same for all."""
+        return [self.lags] * max(self.wanted_orders)
+
+    @property
+    def wanted_orders(self) -> list[int]:
+        """The orders, ascending."""
+        return _orders(self.orders)
+
+    @property
+    def past_steps(self) -> int:
+        """How far back the oldest lag lies."""
+        return (self.lags - 1) * self.spacing
+
+    def build(self) -> Nvar:
+        """An `Nvar` with these settings."""
+        return Nvar(
+            self.required_inputs(),
+            self.lags,
+            self.orders,
+            spacing=self.spacing,
+            constant=self.constant,
+            out_of_range=self.out_of_range,
+        )
+
+
+class VolterraConfig(RegisterConfig):
+    """A Volterra filter: linear, quadratic and perhaps cubic kernels over a shift register of the last inputs."""
+
+    kind: Literal["volterra"]
+    taps: PositiveInt | Annotated[list[PositiveInt], Field(min_length=2, max_length=3)] = Field(
+        default=13,
+        description="how many inputs the register holds, the present one included; a list has those of the linear "
+        "kernel, the quadratic and the cubic one, none longer than the one before",
+    )
+    order: Literal[2, 3] | None = Field(default=None, description="of the highest kernel; by default 2")
+
+    @model_validator(mode="after")
+    def _kernels_fit(self) -> Self:
+        if isinstance(self.taps, list):
+            if self.order not in (None, len(self.taps)):
+                raise ValueError(f"taps lists {len(self.taps)} kernels, and order is {self.order}: remove order")
+            if sorted(self.taps, reverse=True) != self.taps:
+                raise ValueError(f"taps {self.taps}: a kernel is longer than that of the order below")
+        return self
+
+    @property
+    def kind_name(self) -> str:
+        """Volterra(features)."""
+        return "Volterra" + (f"({self.nodes})" if self.nodes else "")
+
+    @property
+    def lags_by_order(self) -> list[int]:
+        """The taps of each kernel."""
+        return [self.taps] * (self.order or 2) if isinstance(self.taps, int) else self.taps
+
+    @property
+    def wanted_orders(self) -> list[int]:
+        """All."""
+        return list(range(1, len(self.lags_by_order) + 1))
+
+    @property
+    def past_steps(self) -> int:
+        """How far back the oldest tap lies."""
+        return self.lags_by_order[0] - 1
+
+    def build(self) -> Nvar:
+        """An `Nvar` with these kernels."""
+        return Nvar(
+            self.required_inputs(),
+            self.lags_by_order,
+            len(self.lags_by_order),
+            constant=self.constant,
+            out_of_range=self.out_of_range,
+        )
+
+
+class Nvar(Reservoir):
+    """A reservoir whose states are monomials of the last inputs. At rest the register holds zeros.
+
+        z = (u(t), u(t - s), ..., u(t - (k-1) s)),    states: the monomials of z of the orders that are wanted
+
+    (Gauthier et al. 2021). Nothing in it is drawn or fed back: it remembers its lags and nothing else. `monomials` says
+    which state is which.
+
+    Parameters
+    ----------
+    inputs
+        Number of input channels.
+    lags
+        k, how many inputs of the series, the present one included; or a list, one for each order from 1 on, none larger
+        than the one before.
+    orders
+        The highest order, or a list of the orders that are wanted.
+    spacing
+        s, steps from one lag to the next.
+    constant
+        A first state that is always 1.
+
+    Raises `ConfigurationError` for arguments out of range.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        lags: int | Sequence[int] = 2,
+        orders: int | Sequence[int] = 2,
+        *,
+        spacing: int = 1,
+        constant: bool = False,
+        out_of_range: OutOfRange = "error",
+    ) -> None:
+        wanted = _orders(orders)
+        by_order = [whole_number("lags", n) for n in ([lags] * wanted[-1] if isinstance(lags, int) else lags)]
+        if len(by_order) != wanted[-1] or sorted(by_order, reverse=True) != by_order:
+            raise ConfigurationError(
+                f"lags {by_order} must be one number for each order up to {wanted[-1]}, none larger than the one before"
+            )
+        inputs, spacing = whole_number("inputs", inputs), whole_number("spacing", spacing)
+        _refuse_too_many(inputs, by_order, wanted, constant=constant)
+        self.lags, self.spacing = by_order[0], spacing
+        self._monomials = Monomials([n * inputs for n in by_order], wanted, constant=constant)
+        self._past_steps = (self.lags - 1) * spacing
+        content = f"lags {by_order} spacing {spacing} orders {wanted} constant {constant}"
+        spec = ReservoirSpec(
+            inputs=inputs,
+            nodes=self._monomials.count,
+            dtype="float64",
+            memory_steps=self._past_steps,
+            snapshot=True,
+            deterministic=True,
+            identity=Identity(vendor="reservoir_hw", model="nvar", simulated=True, content=content),
+            not_supported={
+                "settable": "its state is the last inputs, not the nodes that are made of them",
+                "programmable": "there is nothing in it to program",
+                "differentiable": "it is computed by numpy, without gradients",
+            },
+        )
+        super().__init__(spec, out_of_range=out_of_range)
+
+    @property
+    def monomials(self) -> np.ndarray:
+        """The power of each input at each lag in each state: (nodes, lags, inputs), the present input first."""
+        inputs = self.device_spec.inputs
+        return self._monomials.exponents().reshape(-1, self.lags, inputs)
+
+    def _reset(self, batch: int) -> None:
+        self._past = np.zeros((batch, self._past_steps, self.device_spec.inputs))
+
+    def _run(self, u: np.ndarray, out: Any) -> np.ndarray:
+        batch, steps = u.shape[:2]
+        longer = np.concatenate([self._past, u], axis=1)
+        self._past = longer[:, steps:].copy()
+        # A lag after the other, each with its channels: (lags, inputs, batch, time).
+        starts = range(self._past_steps, -1, -self.spacing)
+        register = np.stack([longer[:, start : start + steps].transpose(2, 0, 1) for start in starts])
+        states = np.empty((batch, steps, self.spec.nodes)) if out is None else out
+        self._monomials.fill(register.reshape(-1, batch * steps), states.reshape(batch * steps, -1))
+        return states
+
+    def _snapshot(self) -> dict[str, np.ndarray]:
+        return {"register": self._past.copy()}
+
+    def _restore(self, state: Mapping[str, np.ndarray]) -> None:
+        expected = self._past.shape[1:]
+        if set(state) != {"register"} or np.shape(state["register"])[1:] != expected:
+            shapes = {name: np.shape(array) for name, array in state.items()}
+            raise ConfigurationError(
+                f"restore: this register needs `register` (sequences, {expected[0]}, {expected[1]}), not {shapes}"
+            )
+        self._past = np.array(state["register"], np.float64)
+
+
+def _orders(orders: int | Sequence[int]) -> list[int]:
+    """All from 1 to `orders`, or those of a list, ascending."""
+    if isinstance(orders, int):
+        return list(range(1, whole_number("orders", orders) + 1))
+    if not len(orders):
+        raise ConfigurationError("orders is empty: list at least one")
+    return sorted({whole_number("orders", order) for order in orders})
+
+
+def _refuse_too_many(inputs: int, lags: Sequence[int], orders: Sequence[int], *, constant: bool) -> None:
+    features = count([n * inputs for n in lags], orders, constant=constant)
+    if features > MOST_FEATURES:
+        said = f"{lags[0]}" if len(set(lags)) == 1 else " and ".join(map(str, lags))
+        raise ConfigurationError(
+            f"{inputs} {'input' if inputs == 1 else 'inputs'} x {said} lags, "
+            f"{'order' if len(orders) == 1 else 'orders'} {', '.join(map(str, orders))}: {features:,} features; "
+            f"at most {MOST_FEATURES:,} are offered: take fewer lags or a lower order"
+        )

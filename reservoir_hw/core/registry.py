@@ -63,6 +63,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "text": "reservoir_hw.tasks.text.task:TextConfig",
         "trace": "reservoir_hw.tasks.trace.task:TraceConfig",
         "trec": "reservoir_hw.tasks.trec.task:TrecConfig",
+        "validation": "reservoir_hw.tasks.validation:ValidationConfig",
     },
     "baselines": {
         "bigram": "reservoir_hw.readout.baselines.ngram:BigramConfig",
@@ -149,7 +150,7 @@ def find(group: str, kind: str) -> Plugin:
 
 Role = TypeVar("Role", bound=Config)
 
-_NEEDS_KIND = {"backends": "a reservoir", "instruments": "an instrument"}
+_NEEDS_KIND = {"backends": "a reservoir", "instruments": "an instrument", "tasks": "a task"}
 
 
 def of_its_kind(group: str, value: Any, base: type[Config]) -> Any:

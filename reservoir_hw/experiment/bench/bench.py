@@ -18,9 +18,11 @@ from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, DeviceError, InputRangeError, ReservoirError, StateLost
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir, parse_reservoir, reservoir_section
 from reservoir_hw.core.store import StateStore
-from reservoir_hw.experiment.bench.result import DEVICE, BenchResult, ModelScore, TaskScore
+from reservoir_hw.experiment.bench.result import BenchResult
+from reservoir_hw.experiment.bench.score import DEVICE, ModelScore, TaskScore
 from reservoir_hw.experiment.bench.standard import ALPHAS, StandardTask, standard_tasks
 from reservoir_hw.experiment.configuration.document import load_document
+from reservoir_hw.experiment.configuration.labels import short
 from reservoir_hw.experiment.run.experiment import Experiment
 from reservoir_hw.experiment.run.folder import change_since
 from reservoir_hw.experiment.run.report import write_report
@@ -79,6 +81,11 @@ class _Candidate:
     alpha: float
 
     @property
+    def label(self) -> str:
+        """The baseline with its settings, without the device that an encoder is of."""
+        return short({key: value for key, value in (self.reservoir or {}).items() if key != "of"})
+
+    @property
     def row(self) -> dict[str, Any]:
         """As a row of `vary`."""
         of_reservoir = {} if self.reservoir is None else {"reservoir": self.reservoir}
@@ -95,6 +102,8 @@ class _Planned:
     repetitions: int
     device_steps: int
     hours: float | None
+    left_out: Sequence[str] = ()
+    """Which baselines do not suit the task, and why."""
 
 
 @dataclass
@@ -123,8 +132,9 @@ class Bench:
             raise ConfigurationError(f"there is no standard task {unknown[0]!r}; there are: {', '.join(known)}")
         replayed = isinstance(self.reservoir, ReplayConfig)
         self._standards = {
-            name: one for name, one in known.items() if (name in self._named or not self._named) and
-            (replayed or not one.of_recordings or name in self._named)
+            name: one
+            for name, one in known.items()
+            if (name in self._named or not self._named) and (replayed or not one.of_recordings or name in self._named)
         }
         self.not_run: dict[str, str] = {}
         forms = [(True, 1)] if self.quick else [(False, 3), (False, 1), (True, 1)]
@@ -142,8 +152,8 @@ class Bench:
                 self.planned = self._plan(*form)
             if seconds is not None and any(one.hours is None for one in self.planned.values()):
                 raise ConfigurationError(
-                    f"the budget {self.budget} is a time, but {self.source} declares no step_period_s: give it in device "
-                    "steps, for instance --budget 200000"
+                    f"the budget {self.budget} is a time, but {self.source} declares no step_period_s: give it in "
+                    "device steps, for instance --budget 200000"
                 )
             if steps is not None and self.device_steps <= steps:
                 return
@@ -180,22 +190,22 @@ class Bench:
         judged = self._judging(name, plan, own[:1])
         costs = [chosen.estimate(), judged.estimate()]
         if isinstance(self.reservoir, ReplayConfig) and not standard.of_recordings:
-            self._check_recorded(chosen)
-        candidates = list(own)
-        device = dict(self._section.data)
-        others = {**standard.baselines, ENCODER: [{"kind": "encoder_only", "of": device}]}
+            self._check_recorded(chosen, self.reservoir.trace)
+        candidates, left_out = own, []
+        others = {**standard.baselines, ENCODER: [{"kind": "encoder_only", "of": dict(self._section.data)}]}
         for model, reservoirs in others.items():
             for reservoir in reservoirs:
                 tried = [_Candidate(model, reservoir, alpha) for alpha in ALPHAS]
-                # A register that is longer than this task's sequences, an input chain that the device does not have, ...
-                with contextlib.suppress(ConfigurationError):
+                try:
                     self._choosing(name, plan, tried[:1]).estimate()
                     candidates += tried
+                except ConfigurationError as error:
+                    left_out.append(f"{name}: {tried[0].label} was left out: {error}")
         hours = None if any(cost.hours is None for cost in costs) else sum(cost.hours or 0.0 for cost in costs)
         steps = sum(cost.device_steps for cost in costs)
-        return _Planned(standard, candidates, quick, repetitions, steps, hours)
+        return _Planned(standard, candidates, quick, repetitions, steps, hours, left_out)
 
-    def _check_recorded(self, experiment: Experiment) -> None:
+    def _check_recorded(self, experiment: Experiment, trace: str) -> None:
         """Raise `ConfigurationError` unless the trace holds the inputs that the task begins with."""
         inputs = self._tasks[experiment.config.task.model_dump_json()].train.inputs[:, :_STEPS_COMPARED]
         with build_reservoir(self.reservoir.for_inputs(inputs.shape[2])) as replay:
@@ -203,7 +213,7 @@ class Bench:
             try:
                 replay.run(inputs)
             except InputRangeError as error:
-                raise ConfigurationError(str(error)) from None
+                raise ConfigurationError(f"the trace {trace} does not hold the inputs of this task") from error
 
     def _experiment(self, name: str, plan: _Planned, what: str, task: Any, rows: list[dict[str, Any]]) -> Experiment:
         document = Document.from_mapping(
@@ -303,9 +313,10 @@ class Bench:
 
         rows = _finished_rows(self._choosing(name, plan, plan.candidates), say)
         chosen: dict[str, tuple[float, _Candidate]] = {}
+        sign = -1 if standard.larger_is_better and standard.chosen_by is None else 1
         for candidate, row in zip(plan.candidates, rows.metrics, strict=True):
-            found = row["metrics"].get(standard.metric, float("-inf" if standard.larger_is_better else "inf"))
-            loss = -found if standard.larger_is_better else found
+            found = row["metrics"].get(standard.chosen_by or standard.metric)
+            loss = float("inf") if found is None else sign * found
             if candidate.model not in chosen or loss < chosen[candidate.model][0]:
                 chosen[candidate.model] = loss, candidate
         best = [candidate for _, candidate in chosen.values()]
@@ -315,7 +326,7 @@ class Bench:
         for number, candidate in enumerate(best):
             mine = test.metrics[number * count : (number + 1) * count]
             models[candidate.model] = ModelScore(
-                label=mine[0]["label"].partition(" alpha=")[0],
+                label=candidate.label or result.device,
                 alpha=candidate.alpha,
                 tried=sum(one.model == candidate.model for one in plan.candidates),
                 weights=test.weights(number * count),
@@ -323,8 +334,8 @@ class Bench:
             )
             if candidate.model == DEVICE:
                 result.provenance["rows"] += test.provenance[number * count : number * count + 1]
-        for warning in test.warnings:
-            result.warn(f"{name}: {warning}")
+        for warning in (*plan.left_out, *(f"{name}: {warning}" for warning in test.warnings)):
+            result.warn(warning)
         result.scores[name] = TaskScore(standard, models)
 
 

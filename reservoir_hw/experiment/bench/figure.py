@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, panels
-from reservoir_hw.experiment.bench.result import DEVICE, TaskScore
+from reservoir_hw.experiment.bench.score import DEVICE, TaskScore
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +21,7 @@ _LOGARITHMIC = 10
 
 
 def scores_figure(scores: Collection[TaskScore], device: str) -> Figure:
-    """A panel for each task: dots are repetitions, bars their mean with its interval, dashed lines published figures."""
+    """A panel for each task: repetitions (dots), their mean with its interval (bar), published figures (dashed)."""
     rows = math.ceil(len(scores) / _COLUMNS)
     columns = min(_COLUMNS, len(scores))
     figure, grid = panels(3.7 * columns, 1.65 * rows + 0.3, rows, columns, squeeze=False)
@@ -33,6 +33,8 @@ def scores_figure(scores: Collection[TaskScore], device: str) -> Figure:
 
 
 def _draw(axes: Axes, score: TaskScore, device: str) -> None:
+    from matplotlib.ticker import NullFormatter
+
     standard = score.standard
     shades = colours(max(len(score.models), 2))
     seen = [one.value for one in standard.published]
@@ -51,8 +53,10 @@ def _draw(axes: Axes, score: TaskScore, device: str) -> None:
     for one in standard.published:
         axes.axvline(one.value, color="crimson", linewidth=0.8, linestyle="--")
     positive = [value for value in seen if value > 0]
-    if len(positive) == len(seen) and positive and max(positive) > _LOGARITHMIC * min(positive):
+    all_positive = len(positive) == len(seen) > 0 and not standard.larger_is_better
+    if all_positive and max(positive) > _LOGARITHMIC * min(positive):
         axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
     else:
         axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
     axes.set_yticks(range(len(score.models)), [device if name == DEVICE else name for name in score.models], fontsize=7)

@@ -10,8 +10,8 @@ from pydantic import Field, NonNegativeInt
 
 from reservoir_hw.core.configuration import Config, Document, validate
 
-ALPHAS = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
-"""Penalties of the readout that are tried, for the device and for each baseline."""
+ALPHAS = (1.0, 1e-2, 1e-4, 1e-6, 1e-8)
+"""Penalties of the readout that are tried, for the device and for each baseline; of equal ones the first counts."""
 
 
 class Published(Config):
@@ -27,13 +27,16 @@ class StandardTask(Config):
     title: str
     metric: str
     larger_is_better: bool = False
+    chosen_by: str | None = Field(
+        default=None, description="an error to choose settings by, where few tests err; by default the metric"
+    )
     task: dict[str, Any]
     quick: dict[str, Any] = Field(default={}, description="lies over `task` in the quick form")
     washout: NonNegativeInt = 0
     continuous: bool = False
     vary: dict[str, list[Any]] = Field(default={}, description="one key with its repetitions")
     baselines: dict[str, list[dict[str, Any]]] = Field(description="name -> reservoirs that are tried")
-    published: list[Published] = []
+    published: list[Published] = Field(default=[])
     of_recordings: bool = Field(default=False, description="asks for the inputs that a recording was made with")
 
     def task_settings(self, *, quick: bool) -> dict[str, Any]:

@@ -99,4 +99,5 @@ class TaskScore:
             worse, better = better, worse
         factor = worse / better if better > 0 else math.inf
         alone = " (one repetition)" if ranges == [None, None] else ""
-        return winner + (f", by a factor of {factor:.2g}" if math.isfinite(factor) else "") + alone
+        by = f"{factor:.2f}" if factor < 10 else f"{factor:.0f}" if factor < 1000 else "more than 1000"
+        return winner + (f", by a factor of {by}" if math.isfinite(factor) else "") + alone

@@ -48,9 +48,8 @@ class ModelScore:
         if not np.isfinite(values).all():
             return None
         if len(values) > 1:
-            reach = t_quantile(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
-            low = values.mean() - reach
-            return (float(max(low, 0.0)), float(values.mean() + reach))
+            mean, reach = float(values.mean()), _reach(values)
+            return max(mean - reach, 0.0), mean + reach
         for ends in (("low", "high"), ("q1", "q3")):
             low, high = (self.metrics[0].get(f"{standard.metric}/{end}") for end in ends)
             if low is not None and high is not None:
@@ -81,23 +80,50 @@ class TaskScore:
 
     @property
     def verdict(self) -> str:
-        """Who wins, by how much; or that the intervals of the device and of the best baseline overlap."""
+        """Whether the device or its best baseline wins, by what factor, with its 95 % interval.
+
+        Both were judged on the same data, so the interval is that of the mean logarithm of the ratio over the
+        repetitions (Student). Of a single repetition, the intervals of the two must not overlap.
+        """
         others = {name: score for name, score in self.models.items() if name != DEVICE}
-        if not others:
-            return ""
         best = TaskScore(self.standard, others).winner
-        mine, its = (self.models[name].mean(self.standard) for name in (DEVICE, best))
-        if mine == its:
+        mine, its = (self.models[name].values(self.standard) for name in (DEVICE, best))
+        if (mine == its).all():
             return f"device and {best} alike"
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logarithms = np.log(its / mine if self.standard.larger_is_better else mine / its)
+        if not np.isfinite(logarithms).all():
+            alone = len(mine) == 1
+            return self.winner if alone or not _may_be_zero(mine - its) else _NO_DIFFERENCE
+        winner, middle = (best if logarithms.mean() > 0 else DEVICE), abs(float(logarithms.mean()))
+        if len(logarithms) == 1:
+            return self._single_verdict(winner, best, math.exp(middle))
+        if _may_be_zero(logarithms):
+            return _NO_DIFFERENCE
+        reach = _reach(logarithms)
+        low, high = _factor(math.exp(middle - reach)), _factor(math.exp(middle + reach))
+        return f"{winner}, by a factor of {_factor(math.exp(middle))} ({low} to {high})"
+
+    def _single_verdict(self, winner: str, best: str, ratio: float) -> str:
         ranges = [self.models[name].interval(self.standard) for name in (DEVICE, best)]
-        low = [(mine, its)[n] if found is None else found[0] for n, found in enumerate(ranges)]
-        high = [(mine, its)[n] if found is None else found[1] for n, found in enumerate(ranges)]
-        if max(low) <= min(high):
-            return "no difference beyond the intervals"
-        winner, worse, better = (DEVICE, its, mine) if self.winner == DEVICE else (best, mine, its)
-        if self.standard.larger_is_better:
-            worse, better = better, worse
-        factor = worse / better if better > 0 else math.inf
-        alone = " (one repetition)" if ranges == [None, None] else ""
-        by = f"{factor:.2f}" if factor < 10 else f"{factor:.0f}" if factor < 1000 else "more than 1000"
-        return winner + (f", by a factor of {by}" if math.isfinite(factor) else "") + alone
+        known = [found for found in ranges if found is not None]
+        if len(known) == 2 and max(low for low, _ in known) <= min(high for _, high in known):
+            return _NO_DIFFERENCE
+        return f"{winner}, by a factor of {_factor(ratio)} (one repetition)"
+
+
+_NO_DIFFERENCE = "no difference beyond the intervals"
+
+
+def _reach(values: np.ndarray) -> float:
+    """Half the 95 % interval of the mean (Student)."""
+    return t_quantile(0.975, len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
+
+
+def _may_be_zero(values: np.ndarray) -> bool:
+    """Whether the interval of the mean holds 0; of values that are not finite nothing is known."""
+    return bool(np.isfinite(values).all() and abs(values.mean()) <= _reach(values))
+
+
+def _factor(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else f"{value:.0f}" if value < 1000 else "more than 1000"

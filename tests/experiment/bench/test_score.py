@@ -31,21 +31,34 @@ def test_a_model_whose_forecasts_all_diverged_loses() -> None:
     lost = model("other", 1.0)
     assert lost.text(ERROR) == "diverged"
     assert lost.mean(TIME) == 0
-    assert TaskScore(ERROR, {"device": lost, "register": model("e", 0.9)}).verdict == "register (one repetition)"
+    assert TaskScore(ERROR, {"device": lost, "register": model("e", 0.9)}).verdict == "register"
 
 
 @pytest.mark.parametrize(
     ("standard", "device", "baseline", "verdict"),
     [
-        (ERROR, model("e", 0.1, 0.101, 0.102), model("e", 0.2, 0.201, 0.202), "device, by a factor of 1.99"),
-        (ERROR, model("e", 0.4, 0.401, 0.402), model("e", 0.2, 0.201, 0.202), "register, by a factor of 2.00"),
-        (ERROR, model("e", 0.1, 0.3, 0.2), model("e", 0.2, 0.3, 0.4), "no difference beyond the intervals"),
+        (ERROR, model("e", 0.1, 0.2, 0.4), model("e", 0.2, 0.4, 0.8), "device, by a factor of 2.00 (2.00 to 2.00)"),
+        # exp(ln 2 ± 4.303 · 0.2 / √3)
+        (
+            ERROR,
+            model("e", 2.0, 2 * math.exp(0.2), 2 * math.exp(-0.2)),
+            model("e", 1.0, 1.0, 1.0),
+            "register, by a factor of 2.00 (1.22 to 3.29)",
+        ),
+        (ERROR, model("e", 0.1, 0.3, 0.2), model("e", 0.2, 0.25, 0.4), "no difference beyond the intervals"),
+        (ERROR, model("e", 0.0, 0.0), model("e", 0.2, 0.21), "device"),
+        (ERROR, model("e", 0.0, 0.0), model("e", 0.0, 0.2), "no difference beyond the intervals"),
+        (TIME, model("t", 3.0, 3.0), model("t", 9.0, 9.0), "register, by a factor of 3.00 (3.00 to 3.00)"),
         (ERROR, model("e", 0.1), model("e", 0.3), "device, by a factor of 3.00 (one repetition)"),
-        (ERROR, model("e", 0.1), model("e", 3.0), "device, by a factor of 30 (one repetition)"),
         (ERROR, model("e", 0.1), model("e", 300.0), "device, by a factor of more than 1000 (one repetition)"),
         (ERROR, model("e", 0.0), model("e", 0.0), "device and register alike"),
-        (TIME, model("t", 9.0, q1=8.5, q3=9.5), model("t", 3.0, q1=2, q3=4), "device, by a factor of 3.00"),
-        (TIME, model("t", 1.0, q1=1, q3=1), model("t", 3.0, q1=2, q3=4), "register, by a factor of 3.00"),
+        (
+            TIME,
+            model("t", 9.0, q1=8.5, q3=9.5),
+            model("t", 3.0, q1=2, q3=4),
+            "device, by a factor of 3.00 (one repetition)",
+        ),
+        (TIME, model("t", 1.0, q1=1, q3=3), model("t", 3.0, q1=2, q3=4), "no difference beyond the intervals"),
     ],
 )
 def test_who_wins(standard: StandardTask, device: ModelScore, baseline: ModelScore, verdict: str) -> None:

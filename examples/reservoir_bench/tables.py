@@ -8,6 +8,7 @@ from pathlib import Path
 
 
 def show(line: str) -> None:
+    """A line on standard output."""
     sys.stdout.write(f"{line}\n")
 
 

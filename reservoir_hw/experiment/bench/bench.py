@@ -82,8 +82,8 @@ class _Candidate:
 
     @property
     def label(self) -> str:
-        """The baseline with its settings, without the device that an encoder is of."""
-        return short({key: value for key, value in (self.reservoir or {}).items() if key != "of"})
+        """A baseline with its settings, without the device that an encoder is of; nothing for the device."""
+        return "" if self.reservoir is None else short({key: v for key, v in self.reservoir.items() if key != "of"})
 
     @property
     def row(self) -> dict[str, Any]:
@@ -200,7 +200,7 @@ class Bench:
                     self._choosing(name, plan, tried[:1]).estimate()
                     candidates += tried
                 except ConfigurationError as error:
-                    left_out.append(f"{name}: {tried[0].label} was left out: {error}")
+                    left_out.append(f"{tried[0].label} was left out: {error}")
         hours = None if any(cost.hours is None for cost in costs) else sum(cost.hours or 0.0 for cost in costs)
         steps = sum(cost.device_steps for cost in costs)
         return _Planned(standard, candidates, quick, repetitions, steps, hours, left_out)
@@ -326,7 +326,7 @@ class Bench:
         for number, candidate in enumerate(best):
             mine = test.metrics[number * count : (number + 1) * count]
             models[candidate.model] = ModelScore(
-                label=candidate.label or result.device,
+                label=candidate.label,
                 alpha=candidate.alpha,
                 tried=sum(one.model == candidate.model for one in plan.candidates),
                 weights=test.weights(number * count),
@@ -334,8 +334,7 @@ class Bench:
             )
             if candidate.model == DEVICE:
                 result.provenance["rows"] += test.provenance[number * count : number * count + 1]
-        for warning in (*plan.left_out, *(f"{name}: {warning}" for warning in test.warnings)):
-            result.warn(warning)
+        result.warn_of(name, [*plan.left_out, *test.warnings])
         result.scores[name] = TaskScore(standard, models)
 
 

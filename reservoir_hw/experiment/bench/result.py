@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,15 @@ class BenchResult(InFolder):
     device: str
     scores: dict[str, TaskScore] = field(default_factory=dict)
     not_run: dict[str, str] = field(default_factory=dict)
+    _warned: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
+
+    def warn_of(self, task: str, warnings: Iterable[str]) -> None:
+        """Add the warnings of a task. Tasks and repetitions warn of the same thing with other numbers: one is kept."""
+        for warning in warnings:
+            _, tasks = self._warned.setdefault(re.sub(r"[\d,.e+-]+", "", warning), (warning, []))
+            if task not in tasks:
+                tasks.append(task)
+        self.warnings = [f"{', '.join(tasks)}: {warning}" for warning, tasks in self._warned.values()]
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -56,11 +67,17 @@ class BenchResult(InFolder):
         for score in self.scores.values():
             standard = score.standard
             texts = [score.models[name].text(standard) if name in score.models else "–" for name in names]
-            papers = "; ".join(f"{one.value:.3g} {one.what}" for one in standard.published)
-            direction = "more" if standard.larger_is_better else "less"
-            body.append([f"{standard.title}\n{standard.metric}, {direction} is better", *texts, score.verdict, papers])
-        header = ["task", *(self.device if name == DEVICE else name for name in names), "who wins", "published"]
+            papers = "\n".join(f"{one.value:.3g} {one.what}" for one in standard.published)
+            body.append([standard.title, f"{standard.metric} {standard.arrow}", *texts, score.verdict, papers])
+        header = [
+            "task",
+            "score",
+            *(self.device if name == DEVICE else name for name in names),
+            "who wins",
+            "published",
+        ]
         note = (
+            "↓: less is better, ↑: more is better. "
             "Mean over repetitions and its 95 % interval. Of a single repetition: the 95 % interval of an error rate, "
             "or the quartiles of the starts of a forecast."
         )
@@ -70,7 +87,7 @@ class BenchResult(InFolder):
         ]
         tables = [
             Table(self.title, header, body, note),
-            Table("What was chosen", ["task", *header[1:-2]], chosen, _CHOSEN),
+            Table("What was chosen", ["task", *header[2:-2]], chosen, _CHOSEN),
         ]
         if self.not_run:
             tables.append(Table("Not run", ["task", "why"], [[*one] for one in self.not_run.items()]))

@@ -31,7 +31,7 @@ class ModelScore:
     @property
     def setting(self) -> str:
         """What was chosen, for people."""
-        return f"{self.label}\nα {self.alpha:g}, {self.weights} w, of {self.tried}"
+        return f"{self.label} α {self.alpha:g}, {self.weights} w, of {self.tried}".lstrip()
 
     def values(self, standard: StandardTask) -> np.ndarray:
         """The metric of each repetition; the worst there is where all forecasts have left every bound."""
@@ -43,11 +43,11 @@ class ModelScore:
         return float(self.values(standard).mean())
 
     def interval(self, standard: StandardTask) -> tuple[float, float] | None:
-        """Of the mean over the repetitions with 95 %, of one repetition what its task knows of it."""
+        """Of the mean over the repetitions with 95 %; of one, or of equal ones, what the task knows of a repetition."""
         values = self.values(standard)
         if not np.isfinite(values).all():
             return None
-        if len(values) > 1:
+        if values.std() > 0:
             mean, reach = float(values.mean()), _reach(values)
             return max(mean - reach, 0.0), mean + reach
         for ends in (("low", "high"), ("q1", "q3")):
@@ -62,7 +62,7 @@ class ModelScore:
         if not math.isfinite(mean):
             return "diverged"
         interval = self.interval(standard)
-        return f"{mean:.3g}" + ("" if interval is None else " ({:.2g} to {:.2g})".format(*interval))
+        return f"{mean:.3g}" + ("" if interval is None else "\n({:.2g} to {:.2g})".format(*interval))
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,11 @@ class StandardTask(Config):
     published: list[Published] = Field(default=[])
     of_recordings: bool = Field(default=False, description="asks for the inputs that a recording was made with")
 
+    @property
+    def arrow(self) -> str:
+        """In which direction the metric gets better."""
+        return "↑" if self.larger_is_better else "↓"
+
     def task_settings(self, *, quick: bool) -> dict[str, Any]:
         """The section `task` of its experiment."""
         document = Document.from_mapping({"task": self.task}, "")

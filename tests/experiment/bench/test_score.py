@@ -24,7 +24,7 @@ def test_intervals() -> None:
     assert model("e", 0.1, low=0.05, high=0.2).interval(ERROR) == (0.05, 0.2)
     assert model("t", 7.0, q1=6.0, q3=8.0).interval(TIME) == (6.0, 8.0)
     assert model("e", 0.1).interval(ERROR) is None
-    assert model("e", 0.1, low=0.05, high=0.2).text(ERROR) == "0.1 (0.05 to 0.2)"
+    assert model("e", 0.1, low=0.05, high=0.2).text(ERROR) == "0.1\n(0.05 to 0.2)"
 
 
 def test_a_model_whose_forecasts_all_diverged_loses() -> None:

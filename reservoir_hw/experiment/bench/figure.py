@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, panels
-from reservoir_hw.experiment.bench.score import DEVICE, TaskScore
+from reservoir_hw.experiment.bench.score import TaskScore
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,19 +20,19 @@ _COLUMNS = 3
 _LOGARITHMIC = 10
 
 
-def scores_figure(scores: Collection[TaskScore], device: str) -> Figure:
+def scores_figure(scores: Collection[TaskScore]) -> Figure:
     """A panel for each task: repetitions (dots), their mean with its interval (bar), published figures (dashed)."""
     rows = math.ceil(len(scores) / _COLUMNS)
     columns = min(_COLUMNS, len(scores))
     figure, grid = panels(3.7 * columns, 1.25 * rows + 0.2, rows, columns, squeeze=False)
     for axes, score in zip(grid.flat, scores, strict=False):
-        _draw(axes, score, device)
+        _draw(axes, score)
     for axes in list(grid.flat)[len(scores) :]:
         axes.set_axis_off()
     return figure
 
 
-def _draw(axes: Axes, score: TaskScore, device: str) -> None:
+def _draw(axes: Axes, score: TaskScore) -> None:
     from matplotlib.ticker import NullFormatter
 
     standard = score.standard
@@ -59,7 +59,7 @@ def _draw(axes: Axes, score: TaskScore, device: str) -> None:
         axes.xaxis.set_minor_formatter(NullFormatter())
     else:
         axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
-    axes.set_yticks(range(len(score.models)), [device if name == DEVICE else name for name in score.models], fontsize=7)
+    axes.set_yticks(range(len(score.models)), list(score.models), fontsize=7)
     axes.set_ylim(len(score.models) - 0.5, -0.5)
     axes.tick_params(axis="x", labelsize=7)
     axes.set_title(standard.title, fontsize=8, loc="left")

@@ -95,7 +95,7 @@ class BenchResult(InFolder):
 
     def figures(self) -> dict[str, Figure]:
         """All tasks as small panels. Needs the `report` extra."""
-        return {"scores": scores_figure(self.scores.values(), self.device)} if self.scores else {}
+        return {"scores": scores_figure(self.scores.values())} if self.scores else {}
 
 
 def _plain(value: float) -> float | None:

@@ -64,7 +64,7 @@ format: $(VENV)/.dev  ## Format the code
 bench: $(VENV)/.dev  ## Benchmarks beside other libraries, in one run
 	$(BIN)/python benchmarks/esn.py
 
-gpu-check: $(VENV)/.dev  ## Whether the GPU of this machine can be trusted (3: there is none)
+gpu-check: $(VENV)/.dev  ## Whether the GPU of this machine can be trusted
 	$(BIN)/python tools/gpu_check.py
 
 structure: $(BIN)/python  ## Count rooms, arrows, code lines, guards, dispatches

@@ -243,6 +243,16 @@ def test_close_does_not_wake_a_board_in_its_safe_state(tmp_path: Path) -> None:
         assert events[-1] == "off", name
 
 
+@pytest.mark.parametrize("direction", ["to_board", "to_host"])
+def test_a_board_out_of_step_is_told_goodbye(direction: str, tmp_path: Path) -> None:
+    lost = {"kind": "drop", "direction": direction, "operation": "run", "occurrence": 3}
+    with emulated(lost, log=tmp_path / "log", lease_ms=30000) as line:
+        with opened(line.port, chunk_steps=20) as reservoir, pytest.raises(DeviceTimeout):
+            reservoir.run(VALUES)
+        events = [json.loads(text) for text in (tmp_path / "log").read_text().splitlines()]
+    assert [(event["event"], event.get("why")) for event in events][-2:] == [("on", None), ("off", "detach")]
+
+
 def test_states_with_a_fault_that_are_not_its_steps(board: ScriptedBoard) -> None:
     with opened(board.port) as reservoir:
         board.answer_with(Operation.RUN, NAK, nak(13, text="no light", step=2, done=2, states=bytes(7)))
@@ -402,10 +412,12 @@ def test_the_command_line(tmp_path: Path) -> None:
     with emulated_board(50) as line:
         for more in ((), ("--reservoir", board, "--set", f"reservoir.port={line.port}")):
             folder = tmp_path / str(len(found))
-            done = call_here("run", "examples/boards/narma.yaml", *more, "--set", f"run.folder={folder}", cwd=root)
+            sets = ("--set", f"run.folder={folder}", "--set", "baselines=[]")
+            done = call_here("run", "examples/boards/narma.yaml", *more, *sets, cwd=root)
             assert done.returncode == 0, done.stderr
             (metrics,) = folder.glob("*/metrics.json")
-            found.append(json.loads(metrics.read_text())["rows"][0]["metrics"])
+            (row,) = json.loads(metrics.read_text())["rows"]
+            found.append(row["metrics"])
     assert found[0] == found[1]
     done = call_here("device", "info", board, "--set", "port=/dev/ttyACM77", cwd=root)
     assert done.returncode == 2

@@ -43,7 +43,9 @@ class EncoderOnlyConfig(ReservoirConfig):
 
     @property
     def kind_name(self) -> str:
-        """encoder only(nodes)."""
+        """encoder only(nodes), or whose encoder it is where the number of inputs is not known."""
+        if self.nodes is None and self.of is not None:
+            return f"encoder of {self.of.name}"
         return "encoder only" + (f"({self.nodes})" if self.nodes else "")
 
     def of_device(self, device: ReservoirConfig) -> Self:

@@ -44,9 +44,34 @@ def choose_engine(
     gradients. Raises `ConfigurationError` where the wanted engine cannot do what is asked, or torch does not reach the
     device, and `MissingExtra` where a package is not installed.
     """
+    check_engine(wanted, kind=kind, device=device, gradients=gradients, dtype=dtype, offers=offers)
     if device != "cpu":
         _check_device(device)
     engine = wanted or _by_table(device, gradients, dtype, offers, on_gpu)
+    if engine == "triton" and device == "cpu" and not interprets_triton():
+        raise ConfigurationError(
+            "reservoir.engine is triton, which needs reservoir.device cuda; on the CPU it runs only, slowly, where "
+            "TRITON_INTERPRET=1 is set before the start"
+        )
+    if engine == "numba" and not have_numba():
+        raise MissingExtra("reservoir.engine is numba, which is not installed: pip install 'reservoir-hw[sim]'")
+    if engine == "triton" and not have_triton():
+        raise MissingExtra("reservoir.engine is triton, which is not installed: pip install 'reservoir-hw[gpu]'")
+    return engine
+
+
+def check_engine(
+    engine: EngineName | None,
+    *,
+    kind: str,
+    device: str,
+    gradients: bool,
+    dtype: DType,
+    offers: Collection[EngineName],
+) -> None:
+    """Raise `ConfigurationError` where the wanted engine cannot do what is asked on any machine."""
+    if engine is None:
+        return
     if engine not in offers:
         raise ConfigurationError(f"reservoir.engine is {engine}, but this {kind} can use only {', '.join(offers)}")
     if gradients and engine != "torch":
@@ -61,18 +86,8 @@ def choose_engine(
         raise ConfigurationError(
             "reservoir.engine is cuda_graphs, which needs reservoir.device cuda; on the CPU use torch"
         )
-    if engine == "triton" and device == "cpu" and not interprets_triton():
-        raise ConfigurationError(
-            "reservoir.engine is triton, which needs reservoir.device cuda; on the CPU it runs only, slowly, where "
-            "TRITON_INTERPRET=1 is set before the start"
-        )
     if engine == "triton" and dtype != "float32":
         raise ConfigurationError(f"reservoir.engine is triton, which computes in float32; for {dtype} use engine torch")
-    if engine == "numba" and not have_numba():
-        raise MissingExtra("reservoir.engine is numba, which is not installed: pip install 'reservoir-hw[sim]'")
-    if engine == "triton" and not have_triton():
-        raise MissingExtra("reservoir.engine is triton, which is not installed: pip install 'reservoir-hw[gpu]'")
-    return engine
 
 
 def _by_table(

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from reservoir_hw.backends.simulated.engine_choice import EngineName, choose_engine, network_engine_on_gpu
+from reservoir_hw.backends.simulated.engine_choice import (
+    Device,
+    EngineName,
+    check_engine,
+    choose_engine,
+    network_engine_on_gpu,
+)
 from reservoir_hw.backends.simulated.engines import Engine, NumbaEngine, TorchEngine
 from reservoir_hw.backends.simulated.memory import free_bytes, in_units, network_bytes, out_of_memory_said
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities
@@ -46,6 +52,9 @@ class NetworkConfig(SimulatedConfig):
         nodes: int | None
         weights: str | None
         gradients: bool
+        device: Device
+        engine: EngineName | None
+        dtype: DType
 
     @model_validator(mode="after")
     def _one_source_of_weights(self) -> Self:
@@ -59,6 +68,14 @@ class NetworkConfig(SimulatedConfig):
         self._topology().check(self.nodes, {name: getattr(self, name) for name in self.model_fields_set})
         if self.gradients and self.nonidealities.rounds:
             raise ValueError("no gradient passes a converter: remove gradients, or bits from nonidealities")
+        check_engine(
+            self.engine,
+            kind=self.kind,
+            device=self.device,
+            gradients=self.gradients,
+            dtype=self.dtype,
+            offers=get_args(EngineName),
+        )
         return self
 
     def for_inputs(self, inputs: int) -> Self:

@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 # Until INFO is sent again, beyond the time that it and its answer take.
 ASK_AGAIN_S = 0.1
 LAST_NUMBER = 0xFFFF
+# The first may be damaged. The second then has a number that is not due, and the next one is due after it.
+_DETACHES = 3
 LAST_STEP = 0xFFFFFFFF
 
 
@@ -243,17 +245,26 @@ class Connection:
             with self._lock:
                 if isinstance(self._failure, DeviceDisconnected):
                     raise self._failure
-                if self._failure is not None:
-                    # A board in its safe state must not be switched on again to say goodbye to it.
-                    if self._status(0).session != self._session:
-                        return
-                    self._attach()
-                self._request(Operation.DETACH)
+                self._say_detach()
         except (DeviceDisconnected, DeviceTimeout, ProtocolError) as error:
             log.warning(
                 "%s; the board goes to its safe state by itself when it has heard nothing for %g s",
                 error, self.declaration.lease_s,
             )  # fmt: skip
+
+    def _say_detach(self) -> None:
+        """End this session, in step with the board or not. A new one would wake a board that is in its safe state."""
+        failure: ReservoirError = self._interrupted
+        for _ in range(_DETACHES):
+            self._number = (self._number + 1) & LAST_NUMBER
+            try:
+                working_s = max(0.0, self._busy_until - time.monotonic())
+                self._ask(Operation.DETACH, self._session, self._number, work_s=working_s)
+            except (DeviceTimeout, ProtocolError) as error:
+                failure = error
+            else:
+                return
+        raise failure
 
     def _beat(self) -> None:
         """Keep the lease while nothing is asked, and notice when the board has gone. After an error the lease ends."""

@@ -218,9 +218,9 @@ class Experiment:
                         if its_task is task:
                             train(other, task, RowFiles(folder, f"baseline-{other.number:03d}"), records="baselines")
                 for number, other in enumerate(reservoirs[id(point)]):
-                    train(
-                        other, task, RowFiles(folder, f"baseline-of-{point.number:03d}-{number}"), records="baselines"
-                    )
+                    files = RowFiles(folder, f"baseline-of-{point.number:03d}-{number}")
+                    with _said_of(other):
+                        train(other, task, files, records="baselines")
                 files = RowFiles(folder, point.number, self._recording(point))
                 shared = {"others": sharing[id(point)], "beside": beside.get(id(point), []), "found": found}
                 train(point, task, files, accept_change=accept_change, **shared)
@@ -476,6 +476,16 @@ def _run_baseline(config: BaselineConfig, label: str, task: Task, point: Point) 
     except ReservoirError as error:
         raise type(error)(f"baseline {config.kind}: {error}") from error
     return Row(label, point.values_of_task, evaluation, {"baseline": True})
+
+
+@contextlib.contextmanager
+def _said_of(baseline: Point) -> Iterator[None]:
+    """An error says that it is one of a baseline."""
+    try:
+        yield
+    except ReservoirError as error:
+        error.add_note(f"this was the baseline {baseline.label}")
+        raise
 
 
 def _check_reservoir(baseline: Point, task: Task) -> None:

@@ -22,8 +22,8 @@ _MAIN, _BEST = "#26547c", "#d1495b"
 
 def vary_figures(task: Task, rows: Sequence[Row]) -> dict[str, Figure]:
     """`vary`: the task's score over one or two keys, means over everything that is a repetition; else nothing."""
-    # A baseline knows what varies its task, and nothing else.
-    named = {frozenset(_varied(row)) for row in rows if any(not key.startswith("task.") for key in row.point)}
+    rows = [row for row in rows if not row.details.get("baseline")]
+    named = {frozenset(_varied(row)) for row in rows}
     if len(named) > 1:
         # Rows that name different keys differ in more than what an axis would show.
         return {}

@@ -105,7 +105,7 @@ def population(name: str) -> float:
     ]
     drives, histories = case(2, 4, 20, 21, members=3)
     shape = drives.shape[1:]
-    terms = [terms_of("all", shape, 5), None, terms_of("noise", shape, 6)]
+    terms = [terms_of("all of these", shape, 5), None, terms_of("noise", shape, 6)]
     found = by_triton(equations, drives, histories, terms)
     expected = [by_numba(*each) for each in zip(equations, drives, histories, terms, strict=True)]
     return max(error(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
@@ -146,7 +146,7 @@ def checks_of(name: str) -> Iterator[tuple[str, float]]:
     yield "shorter delay", beside_numba(name, shift=-9)
     yield "longer delay", beside_numba(name, shift=30, terms="mismatch")
     yield "cut blocks", cut_blocks(name, "ideal")
-    yield "cut blocks, all", cut_blocks(name, "all")
+    yield "cut blocks, all", cut_blocks(name, "all of these")
     yield "40 steps", beside_numba(name, nodes=19, batch=1, steps=40)
     yield "130 nodes", beside_numba(name, nodes=130, batch=1, steps=3, terms="bandwidth")
     yield "batch 33", beside_numba(name, nodes=18, batch=33, steps=2)

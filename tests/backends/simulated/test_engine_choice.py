@@ -12,6 +12,7 @@ from reservoir_hw import open_reservoir  # noqa: E402
 from reservoir_hw.backends.simulated import engine_choice  # noqa: E402
 from reservoir_hw.backends.simulated.engine_choice import choose_engine, network_engine_on_gpu  # noqa: E402
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra  # noqa: E402
+from reservoir_hw.core.reservoir_config import reservoir_config  # noqa: E402
 
 WANTED: dict[str, Any] = {
     "kind": "esn", "device": "cpu", "gradients": False, "dtype": "float32",
@@ -102,3 +103,17 @@ def test_weights_of_bfloat16_are_those_of_torch() -> None:
         held: Any = esn
         W = torch.from_numpy(held.weights.recurrent())
     torch.testing.assert_close(W.bfloat16().double(), W, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"kind": "esn", "device": "cuda", "engine": "numba"},
+        {"kind": "esn", "engine": "cuda_graphs"},
+        {"kind": "gated_esn", "engine": "triton", "dtype": "float64"},
+        {"kind": "delay_loop", "device": "cuda", "engine": "cuda_graphs"},
+    ],
+)
+def test_a_file_that_no_machine_could_run_is_refused_as_it_is_read(config: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=r"reservoir\.engine is"):
+        reservoir_config({"nodes": 5, **config})

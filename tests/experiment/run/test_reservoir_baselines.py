@@ -61,6 +61,15 @@ def test_what_varies_gives_a_baseline_a_row_only_where_it_is_another_one(tmp_pat
     assert len({row.label for row in own}) == 3 * 2 + 2 * 2
 
 
+def test_the_figure_of_what_varies_is_that_of_the_device(tmp_path: Path) -> None:
+    vary = {"reservoir.nodes": [5, 10]}
+    result = Experiment(settings(tmp_path, vary=vary, baselines=[NVAR, "encoder_only"])).run(report=False)
+    (axes,) = result.figures()["vary"].axes
+    scores = [row.evaluation.metrics["nrmse"] for row in result.rows if not row.details.get("baseline")]
+    assert len(scores) == 2
+    np.testing.assert_array_equal(np.asarray(axes.lines[0].get_ydata()), scores)
+
+
 def test_points_that_are_run_alone_share_the_baselines_among_them(tmp_path: Path) -> None:
     vary = {"reservoir.nodes": [5, 10], "task.dataset": [0, 1]}
     alone = []
@@ -91,6 +100,20 @@ def test_an_online_readout_makes_an_online_autoregression(tmp_path: Path) -> Non
     result = Experiment(settings(tmp_path, readout=readout)).run(report=False)
     assert result.rows[0].label.startswith("NVAR(14)")
     assert result.rows[0].details["readout"]["kind"] == "rls"
+
+
+def test_a_language_model_is_trained_on_the_encoded_tokens_alone(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the dog that the cat sees runs away from the cat and the dog. " * 60)
+    task = {"kind": "text", "corpus": str(tmp_path / "text.txt"), "validation": 0.1, "test": 0.1}
+    training = {"gradient": {"epochs": 4, "batch": 8, "context": 16, "learning_rate": 1e-2}}
+    device = {"kind": "esn", "nodes": 40, "input_scaling": 0.5}
+    given = settings(tmp_path, task=task, reservoir=device, readout={"kind": "linear"}, training=training)
+    result = Experiment({**given, "baselines": ["encoder_only"]}).run(report=False)
+    assert labels(result) == ["encoder of ESN(40) linear", "ESN(40) linear"]
+    alone, device_row = (row.evaluation.metrics for row in result.rows)
+    assert alone["parameters"] == device_row["parameters"]
+    assert alone["cross_entropy"] > device_row["cross_entropy"]
+    assert (result.folder / "readout/baseline-of-000-0.safetensors").is_file()
 
 
 @pytest.mark.parametrize(

@@ -422,7 +422,7 @@ def test_no_torch_is_needed() -> None:
 
 
 def rows_of(folder: Path, **changes: Any) -> list[dict[str, float]]:
-    settings = {"run": {"folder": str(folder), "states": None}, **changes}
+    settings = {"run": {"folder": str(folder), "states": None}, "baselines": [], **changes}
     result = Experiment.from_file(EXAMPLE, set=settings).run(report=False)
     return [row["metrics"] for row in result.metrics["rows"]]
 
@@ -485,7 +485,7 @@ def test_padding_is_neither_learned_nor_answered(tmp_path: Path) -> None:
 def test_they_are_readouts_of_any_experiment(tmp_path: Path, readout: dict[str, Any]) -> None:
     changes: dict[str, Any] = {"task.sentences": 200, "reservoir.nodes": 10, "run.folder": str(tmp_path)}
     path = EXAMPLE.parents[1] / "elman_grammar" / "experiment.yaml"
-    result = Experiment.from_file(path, set={"readout": readout, "vary": {}, **changes}).run(report=False)
+    result = Experiment.from_file(path, set={"readout": readout, "baselines": [], **changes}).run(report=False)
     assert result.status == "complete"
     assert result.provenance["rows"][0]["readout"]["samples"] > 500
 

@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from reservoir_hw.backends.simulated.delay_loop.engines import LoopEngine, NumbaLoopEngine, TensorLoopEngine
 from reservoir_hw.backends.simulated.delay_loop.physics import MackeyGlass, Model, Physics
-from reservoir_hw.backends.simulated.engine_choice import ENGINE_HELP, Device, EngineName, choose_engine
+from reservoir_hw.backends.simulated.engine_choice import ENGINE_HELP, Device, EngineName, check_engine, choose_engine
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
 from reservoir_hw.core.errors import ConfigurationError
@@ -19,6 +19,7 @@ from reservoir_hw.core.reservoir_config import Encoder
 from reservoir_hw.core.signal import Mask, MaskConfig, Quantiser
 from reservoir_hw.core.spec import DType, Identity, ReservoirSpec
 
+_ENGINES: tuple[EngineName, ...] = ("numba", "torch", "triton")
 # Virtual nodes in one delay.
 _LONGEST = 100_000_000
 Time = Annotated[float, Field(ge=1e-9, le=1e9)]
@@ -62,6 +63,9 @@ class DelayLoopConfig(SimulatedConfig):
         if delay > _LONGEST:
             raise ValueError(f"tau holds {delay} virtual nodes; {_LONGEST} are the most that are simulated")
         _check_device(self.physics, self.dtype, self.nonidealities)
+        check_engine(
+            self.engine, kind=self.kind, device=self.device, gradients=False, dtype=self.dtype, offers=_ENGINES
+        )
         return self
 
     @property
@@ -166,7 +170,7 @@ class DelayLoop(SimulatedReservoir):
             device=device,
             gradients=False,
             dtype=dtype,
-            offers=("numba", "torch", "triton"),
+            offers=_ENGINES,
             on_gpu="triton",
         )
         self.native = "numpy" if name == "numba" else "torch"

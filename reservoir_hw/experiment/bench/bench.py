@@ -131,11 +131,8 @@ class Bench:
         if unknown:
             raise ConfigurationError(f"there is no standard task {unknown[0]!r}; there are: {', '.join(known)}")
         replayed = isinstance(self.reservoir, ReplayConfig)
-        self._standards = {
-            name: one
-            for name, one in known.items()
-            if (name in self._named or not self._named) and (replayed or not one.of_recordings or name in self._named)
-        }
+        usual = [name for name, one in known.items() if replayed or not one.of_recordings]
+        self._standards = {name: one for name, one in known.items() if name in (self._named or usual)}
         self.not_run: dict[str, str] = {}
         forms = [(True, 1)] if self.quick else [(False, 3), (False, 1), (True, 1)]
         self.planned = self._plan(*forms[0])
@@ -197,7 +194,10 @@ class Bench:
             for reservoir in reservoirs:
                 tried = [_Candidate(model, reservoir, alpha) for alpha in ALPHAS]
                 try:
-                    self._choosing(name, plan, tried[:1]).estimate()
+                    experiment = self._choosing(name, plan, tried[:1])
+                    experiment.estimate()
+                    config = experiment.points[0].config
+                    build_reservoir(config.reservoir.for_inputs(self._task_of(experiment).inputs))
                     candidates += tried
                 except ConfigurationError as error:
                     left_out.append(f"{tried[0].label} was left out: {error}")
@@ -205,9 +205,13 @@ class Bench:
         steps = sum(cost.device_steps for cost in costs)
         return _Planned(standard, candidates, quick, repetitions, steps, hours, left_out)
 
+    def _task_of(self, experiment: Experiment) -> Task:
+        """The data of an experiment whose cost was estimated."""
+        return self._tasks[experiment.config.task.model_dump_json()]
+
     def _check_recorded(self, experiment: Experiment, trace: str) -> None:
         """Raise `ConfigurationError` unless the trace holds the inputs that the task begins with."""
-        inputs = self._tasks[experiment.config.task.model_dump_json()].train.inputs[:, :_STEPS_COMPARED]
+        inputs = self._task_of(experiment).train.inputs[:, :_STEPS_COMPARED]
         with build_reservoir(self.reservoir.for_inputs(inputs.shape[2])) as replay:
             replay.reset(len(inputs))
             try:
@@ -279,7 +283,7 @@ class Bench:
                     raise
                 except ReservoirError as error:
                     if name in self._named:
-                        raise
+                        raise ConfigurationError(f"{name}: {error}") from error
                     result.not_run[name] = str(error)
                 result.save()
             if not result.scores:
@@ -289,9 +293,10 @@ class Bench:
             result.save()
         except BaseException as error:
             result.status, result.problem = how_it_ended(error)
-            error.add_note(
-                f"{len(result.scores)} of {len(self.planned)} tasks are in {self._folder}; the same command goes on"
-            )
+            if not isinstance(error, ConfigurationError):
+                error.add_note(
+                    f"{len(result.scores)} of {len(self.planned)} tasks are in {self._folder}; the same command goes on"
+                )
             # The error itself goes on to the caller; a full disk must not hide it.
             with contextlib.suppress(Exception):
                 result.save()
@@ -350,7 +355,7 @@ class _Rows:
     def weights(self, row: int) -> int:
         """How many states the readout of a row has weights for."""
         with safetensors.safe_open(self.folder / self.provenance[row]["readout"]["file"], "numpy") as file:
-            return max(file.get_slice("weights").get_shape())
+            return file.get_slice("weights").get_shape()[1]
 
 
 def _finished_rows(experiment: Experiment, progress: Progress) -> _Rows:

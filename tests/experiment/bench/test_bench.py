@@ -106,6 +106,15 @@ def test_after_an_interruption_only_what_is_missing_is_run(esn: Path) -> None:
     assert len(list(folder.glob("parity/choose-*"))) == chosen + 1
 
 
+def test_a_baseline_that_does_not_suit_is_left_out_and_said(esn: Path) -> None:
+    write_yaml(
+        Path("two.yaml"), {"kind": "parallel", "devices": [{"reservoir": ESN}, {"reservoir": {**ESN, "seed": 1}}]}
+    )
+    result = bench("two.yaml", only=["parity"], quick=True)
+    assert list(result.scores["parity"].models) == ["device", "register", "polynomial"]
+    assert any("encoder_only was left out: " in warning for warning in result.warnings)
+
+
 def test_a_budget(esn: Path) -> None:
     full, quick = Bench(esn, only=["parity"]), Bench(esn, only=["parity"], quick=True)
     assert full.device_steps == 3000 + 3 * 6000
@@ -137,6 +146,25 @@ def test_of_a_recording_what_its_inputs_allow(esn: Path) -> None:
     assert result.scores["trace_recall"].models["register"].metrics[0]["nrmse/3"] < 1e-3
     with pytest.raises(ConfigurationError, match="narma10: the trace trace does not hold the inputs of this task"):
         bench("replay.yaml", quick=True, only=["narma10"])
+
+
+def test_inputs_outside_the_range_of_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What only the open device knows: the task is left out, and one that is named is refused."""
+    monkeypatch.chdir(tmp_path)
+    Path("lab.py").write_text("import numpy as np\ndef call(u):\n    return np.tanh(np.repeat(u, 5, axis=1))\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    device = {"kind": "python", "call": "lab:call", "nodes": 5, "simulated": True, "continuity": "free_running"}
+    device |= {"reset": {"kind": "none", "reason": "it has no memory"}}
+    write_yaml(Path("lab.yaml"), {**device, "input_range": [-1.0, 1.0]})
+    with pytest.raises(ConfigurationError, match=r"channel_equalisation: input at .* outside the range \[-1, 1\]"):
+        bench("lab.yaml", only=["channel_equalisation"], quick=True)
+    some = {name: standard_tasks()[name] for name in ("memory", "channel_equalisation", "henon")}
+    monkeypatch.setattr("reservoir_hw.experiment.bench.bench.standard_tasks", lambda: some)
+    result = bench("lab.yaml", quick=True)
+    assert list(result.scores) == ["memory"]
+    assert result.scores["memory"].models["encoder only"].weights == 1
+    assert "outside the range [-1, 1]" in result.not_run["channel_equalisation"]
+    assert set(result.not_run) == {"channel_equalisation", "henon"}
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ def _common(
 
 
 from reservoir_hw.cli import (  # noqa: E402
+    bench,
     blimp,
     bundle,
     check,
@@ -80,6 +81,7 @@ app.command("run")(run.run)
 app.command("sweep")(sweep.sweep)
 app.command("harvest")(harvest.harvest)
 app.command("measure")(measure.measure)
+app.command("bench")(bench.bench)
 app.command("compare")(compare.compare)
 app.command("conform")(conform.conform)
 app.command("evaluate")(evaluate.evaluate)

@@ -50,7 +50,9 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "tasks": {
         "channel_equalisation": "reservoir_hw.tasks.channel_equalisation.task:ChannelEqualisationConfig",
         "elman_grammar": "reservoir_hw.tasks.elman_grammar.task:ElmanGrammarConfig",
+        "henon": "reservoir_hw.tasks.henon:HenonConfig",
         "japanese_vowels": "reservoir_hw.tasks.japanese_vowels.task:JapaneseVowelsConfig",
+        "kuramoto_sivashinsky": "reservoir_hw.tasks.kuramoto_sivashinsky:KuramotoSivashinskyConfig",
         "lorenz": "reservoir_hw.tasks.lorenz:LorenzConfig",
         "mackey_glass": "reservoir_hw.tasks.mackey_glass:MackeyGlassConfig",
         "memory_recall": "reservoir_hw.tasks.memory_recall.task:MemoryRecallConfig",
@@ -61,6 +63,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "text": "reservoir_hw.tasks.text.task:TextConfig",
         "trace": "reservoir_hw.tasks.trace.task:TraceConfig",
         "trec": "reservoir_hw.tasks.trec.task:TrecConfig",
+        "validation": "reservoir_hw.tasks.validation:ValidationConfig",
     },
     "baselines": {
         "bigram": "reservoir_hw.readout.baselines.ngram:BigramConfig",
@@ -147,7 +150,7 @@ def find(group: str, kind: str) -> Plugin:
 
 Role = TypeVar("Role", bound=Config)
 
-_NEEDS_KIND = {"backends": "a reservoir", "instruments": "an instrument"}
+_NEEDS_KIND = {"backends": "a reservoir", "instruments": "an instrument", "tasks": "a task"}
 
 
 def of_its_kind(group: str, value: Any, base: type[Config]) -> Any:

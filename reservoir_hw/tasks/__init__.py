@@ -10,8 +10,12 @@ if TYPE_CHECKING:
     from reservoir_hw.tasks.datasets import dataset as dataset
     from reservoir_hw.tasks.elman_grammar.task import ElmanGrammar as ElmanGrammar
     from reservoir_hw.tasks.elman_grammar.task import ElmanGrammarConfig as ElmanGrammarConfig
+    from reservoir_hw.tasks.henon import Henon as Henon
+    from reservoir_hw.tasks.henon import HenonConfig as HenonConfig
     from reservoir_hw.tasks.japanese_vowels.task import JapaneseVowels as JapaneseVowels
     from reservoir_hw.tasks.japanese_vowels.task import JapaneseVowelsConfig as JapaneseVowelsConfig
+    from reservoir_hw.tasks.kuramoto_sivashinsky import KuramotoSivashinsky as KuramotoSivashinsky
+    from reservoir_hw.tasks.kuramoto_sivashinsky import KuramotoSivashinskyConfig as KuramotoSivashinskyConfig
     from reservoir_hw.tasks.lorenz import Lorenz as Lorenz
     from reservoir_hw.tasks.lorenz import LorenzConfig as LorenzConfig
     from reservoir_hw.tasks.mackey_glass import MackeyGlass as MackeyGlass
@@ -39,5 +43,7 @@ if TYPE_CHECKING:
     from reservoir_hw.tasks.trace.task import TraceConfig as TraceConfig
     from reservoir_hw.tasks.trec.task import Trec as Trec
     from reservoir_hw.tasks.trec.task import TrecConfig as TrecConfig
+    from reservoir_hw.tasks.validation import Validation as Validation
+    from reservoir_hw.tasks.validation import ValidationConfig as ValidationConfig
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -117,7 +117,6 @@ class ChannelEqualisation(Task):
         wanted = sent[before - config.target_delay :][:steps]
         self.train = one_sequence(inputs[:train_steps], LEVELS[wanted[:train_steps]])
         self.test = one_sequence(inputs[train_steps:], LEVELS[wanted[train_steps:]])
-        self._sent = wanted[train_steps:]
 
     def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
         """Judge `outputs` (1, time, 1) for the test split; the class describes the metrics.
@@ -127,13 +126,14 @@ class ChannelEqualisation(Task):
         Raises `ShapeError` for other shapes and `InputRangeError` for NaN or infinity.
         """
         outputs = checked_outputs(outputs, self.test)
-        errors = int(np.count_nonzero(np.digitize(outputs[0, :, 0], _THRESHOLDS) != self._sent))
-        rates = error_metrics("symbol_error_rate", errors, len(self._sent))
+        answers, sent = (np.digitize(symbols[0, :, 0], _THRESHOLDS) for symbols in (outputs, self.test.targets))
+        errors = int(np.count_nonzero(answers != sent))
+        rates = error_metrics("symbol_error_rate", errors, len(sent))
         return Evaluation(
             {**rates, "nmse": nmse(outputs, self.test.targets)},
             {
                 "errors": np.array(errors),
-                "symbols": np.array(len(self._sent)),
+                "symbols": np.array(len(sent)),
                 "snr_db": np.array(self.snr_db),
             },
         )

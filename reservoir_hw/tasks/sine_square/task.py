@@ -65,7 +65,7 @@ class SineSquare(Task):
 
     def __init__(self, config: SineSquareConfig | None = None, /, **settings: Any) -> None:
         config = SineSquareConfig.of(config, settings)
-        self.period_steps = config.period_steps
+        self.period_steps = self.piece_steps = config.period_steps
         periods = config.train_periods + config.test_periods
         kinds = generator(config.seed, f"sine_square/{config.dataset}").integers(2, size=periods)
         inputs, targets = waves(kinds, self.period_steps), np.repeat(kinds, self.period_steps)

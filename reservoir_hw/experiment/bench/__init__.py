@@ -1,0 +1,1 @@
+"""One reservoir on all standard tasks, beside baselines that were tuned as it was."""

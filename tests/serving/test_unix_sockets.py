@@ -509,7 +509,7 @@ def test_a_data_socket_of_another_user(address: str) -> None:
 
 
 def test_no_room_for_a_ring(address: str) -> None:
-    with process("mortal_server.py", address, "1000000"):
+    with process("mortal_server.py", address, "1000000"), no_gaps_between_descriptors():
         said = []
         for resource_, spare in ((resource.RLIMIT_NOFILE, range(6)), (resource.RLIMIT_AS, [24 << 20])):
             before = resource.getrlimit(resource_)
@@ -525,6 +525,17 @@ def test_no_room_for_a_ring(address: str) -> None:
     assert any("no connection: Too many open files" in one for one in said)
     assert any("no shared memory for a ring of 32 MiB: Too many open files" in one for one in said)
     assert "no shared memory for a ring of 32 MiB: Cannot allocate memory" in said[-1]
+
+
+@contextlib.contextmanager
+def no_gaps_between_descriptors() -> Iterator[None]:
+    """A limit then leaves just as many as it lies above the lowest free one."""
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    with contextlib.ExitStack() as held:
+        while (filler := os.dup(0)) < highest:
+            held.callback(os.close, filler)
+        os.close(filler)
+        yield
 
 
 def lowest_descriptor() -> int:

@@ -151,9 +151,9 @@ def test_of_a_recording_what_its_inputs_allow(esn: Path) -> None:
 def test_inputs_outside_the_range_of_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What only the open device knows: the task is left out, and one that is named is refused."""
     monkeypatch.chdir(tmp_path)
-    Path("lab.py").write_text("import numpy as np\ndef call(u):\n    return np.tanh(np.repeat(u, 5, axis=1))\n")
+    Path("benched_lab.py").write_text("import numpy as np\ndef call(u):\n    return np.tanh(np.repeat(u, 5, axis=1))\n")
     monkeypatch.syspath_prepend(tmp_path)
-    device = {"kind": "python", "call": "lab:call", "nodes": 5, "simulated": True, "continuity": "free_running"}
+    device = {"kind": "python", "call": "benched_lab:call", "nodes": 5, "simulated": True, "continuity": "free_running"}
     device |= {"reset": {"kind": "none", "reason": "it has no memory"}}
     write_yaml(Path("lab.yaml"), {**device, "input_range": [-1.0, 1.0]})
     with pytest.raises(ConfigurationError, match=r"channel_equalisation: input at .* outside the range \[-1, 1\]"):

@@ -45,7 +45,8 @@ def peak(folder: Path, work: Callable[[], Any]) -> int:
     del kept
     events = json.loads((folder / "trace.json").read_text())["traceEvents"]
     changes = [(event["ts"], event["args"]["Bytes"]) for event in events if event.get("name") == "[memory]"]
-    return int(np.cumsum([change for _, change in sorted(changes, key=lambda one: one[0])]).max())
+    # At one time what is freed comes first: the trace has these in any order.
+    return int(np.cumsum([change for _, change in sorted(changes)]).max())
 
 
 def configured(kind: str, **more: Any) -> SimulatedConfig:

@@ -16,7 +16,7 @@ import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
 from reservoir_hw.backends.simulated.engines import Activation
-from reservoir_hw.backends.simulated.kernels.triton_functions import activate, add_dense, add_sparse, impaired
+from reservoir_hw.backends.simulated.kernels.triton_functions import activate, impaired, weighted_sum
 from reservoir_hw.backends.simulated.kernels.triton_launch import Form, StackedWeights, launch, stack
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.networks.weights import EsnWeights
@@ -121,18 +121,10 @@ def _streamed(
             rows = begin + tl.arange(0, ROWS)
             inside = rows < nodes
             both = valid[:, None] & inside[None, :]
-            x = tl.zeros((TILE, ROWS), tl.float32) + tl.load(bias + first + rows, mask=inside, other=0.0)[None, :]
-            x = add_dense(
-                x, W_in + first * inputs, inputs, rows, inside, u + t * inputs, length, sequences, valid,
-                TILE, 16, PRECISION,
+            x = weighted_sum(
+                W, starts, columns, values, W_in, bias, u + t * inputs, length, before, member,
+                rows, inside, nodes, inputs, sequences, valid, TILE, ROWS, COLUMNS, SPARSE, PRECISION,
             )  # fmt: skip
-            if SPARSE:
-                vector = before + tl.sum(sequences, axis=0) * nodes
-                x = add_sparse(x, starts + member * (nodes + 1), columns, values, rows, inside, vector, COLUMNS)
-            else:
-                x = add_dense(
-                    x, W + first * nodes, nodes, rows, inside, before, nodes, sequences, valid, TILE, COLUMNS, PRECISION
-                )
             x = activate(x, ACTIVATION)
             place = sequences[:, None] * nodes + rows[None, :]
             s = tl.load(before + place, mask=both, other=0.0)

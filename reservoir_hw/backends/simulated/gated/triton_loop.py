@@ -16,13 +16,7 @@ import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from reservoir_hw.backends.simulated.kernels.triton_functions import (
-    add_dense,
-    add_sparse,
-    impaired,
-    rational_tanh,
-    sigmoid,
-)
+from reservoir_hw.backends.simulated.kernels.triton_functions import impaired, rational_tanh, sigmoid, weighted_sum
 from reservoir_hw.backends.simulated.kernels.triton_launch import Form, StackedWeights, launch, stack
 from reservoir_hw.backends.simulated.nonidealities.noise import LoopTerms
 from reservoir_hw.networks.gated_weights import GatedWeights
@@ -98,27 +92,6 @@ def _resident(
         tl.store(out + place, s, mask=inside)
 
 
-@triton.jit
-def _product(
-    W, starts, columns, values, W_in, bias, u_now, u_stride, vectors, matrix, rows, inside, nodes, inputs, sequences,
-    valid, TILE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, SPARSE: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """(TILE, ROWS): bias, input and recurrent product of one matrix for some rows and sequences."""
-    first = matrix * nodes
-    x = tl.zeros((TILE, ROWS), tl.float32) + tl.load(bias + first + rows, mask=inside, other=0.0)[None, :]
-    x = add_dense(
-        x, W_in + first * inputs, inputs, rows, inside, u_now, u_stride, sequences, valid, TILE, 16, PRECISION
-    )
-    if SPARSE:
-        vector = vectors + tl.sum(sequences, axis=0) * nodes
-        x = add_sparse(x, starts + matrix * (nodes + 1), columns, values, rows, inside, vector, COLUMNS)
-    else:
-        x = add_dense(
-            x, W + first * nodes, nodes, rows, inside, vectors, nodes, sequences, valid, TILE, COLUMNS, PRECISION
-        )
-    return x
-
-
 @triton.jit(do_not_specialize=["steps", "u_stride"], do_not_specialize_on_alignment=["u"])
 def _streamed(
     W, starts, columns, values, W_in, bias, u, vectors, out, keep, gain, limits, additive,
@@ -141,7 +114,7 @@ def _streamed(
             inside = rows < nodes
             both = valid[:, None] & inside[None, :]
             r = sigmoid(
-                _product(
+                weighted_sum(
                     W, starts, columns, values, W_in, bias, u + t * inputs, length, before, 3 * member,
                     rows, inside, nodes, inputs, sequences, valid, TILE, ROWS, COLUMNS, SPARSE, PRECISION,
                 )
@@ -155,13 +128,13 @@ def _streamed(
             inside = rows < nodes
             both = valid[:, None] & inside[None, :]
             z = sigmoid(
-                _product(
+                weighted_sum(
                     W, starts, columns, values, W_in, bias, u + t * inputs, length, before, 3 * member + 1,
                     rows, inside, nodes, inputs, sequences, valid, TILE, ROWS, COLUMNS, SPARSE, PRECISION,
                 )
             )  # fmt: skip
             h = rational_tanh(
-                _product(
+                weighted_sum(
                     W, starts, columns, values, W_in, bias, u + t * inputs, length, gated, 3 * member + 2,
                     rows, inside, nodes, inputs, sequences, valid, TILE, ROWS, COLUMNS, SPARSE, PRECISION,
                 )

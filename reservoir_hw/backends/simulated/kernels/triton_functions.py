@@ -98,3 +98,24 @@ def add_sparse(x, starts, columns, values, rows, row_inside, vector, GROUP: tl.c
         s = tl.load(vector + where, mask=inside, other=0.0)
         x += tl.sum(w * s, axis=1)[None, :]
     return x
+
+
+@triton.jit
+def weighted_sum(
+    W, starts, columns, values, W_in, bias, u_now, u_stride, vectors, matrix, rows, inside, nodes, inputs, sequences,
+    valid, TILE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, SPARSE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """(TILE, ROWS): bias, input and recurrent product of one matrix for some rows and sequences."""
+    first = matrix * nodes
+    x = tl.zeros((TILE, ROWS), tl.float32) + tl.load(bias + first + rows, mask=inside, other=0.0)[None, :]
+    x = add_dense(
+        x, W_in + first * inputs, inputs, rows, inside, u_now, u_stride, sequences, valid, TILE, 16, PRECISION
+    )
+    if SPARSE:
+        vector = vectors + tl.sum(sequences, axis=0) * nodes
+        x = add_sparse(x, starts + matrix * (nodes + 1), columns, values, rows, inside, vector, COLUMNS)
+    else:
+        x = add_dense(
+            x, W + first * nodes, nodes, rows, inside, vectors, nodes, sequences, valid, TILE, COLUMNS, PRECISION
+        )
+    return x

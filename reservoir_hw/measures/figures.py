@@ -237,7 +237,7 @@ def noise_budget_figure(result: NoiseBudget) -> Figure:
     for values, colour, label in (
         (result.linear, dark, "linear in the input"),
         (result.nonlinear, middle, "nonlinear"),
-        (np.maximum(result.rest, 0.0), "0.88", "not found" if known.all() else "noise, or not found"),
+        (np.maximum(result.rest, 0.0), "0.88", "rest, not found" if known.all() else "noise, or not found"),
         (np.where(known, result.lost, 0.0), _SECOND, "lost to noise"),
     ):
         budget.bar(at, values, 0.6, bottom=bottom, color=colour, label=label)

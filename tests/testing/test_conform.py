@@ -56,13 +56,14 @@ inputs: 1
 simulated: false
 continuity: held
 deterministic: true
+resource: {folder}
 """
 
 
 def lab(folder: Path, more: str = "", *, once: str = "pass", close: str = "pass") -> None:
-    """A device in functions, and its file."""
+    """A device in functions, and its file. Other tests may have theirs open at the same time."""
     (folder / "lab.py").write_text(LAB.format(once=once, close=close))
-    (folder / "lab.yaml").write_text(LAB_FILE + more)
+    (folder / "lab.yaml").write_text(LAB_FILE.format(folder=folder) + more)
 
 
 def outcomes(report: dict[str, Any]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from reservoir_hw.drivers.serial.frames import ANSWER, NAK, Frame, Operation, crc16, frame_of, stuffed
+from reservoir_hw.drivers.serial.frames import ANSWER, NAK, Frame, Operation, checked, frame_of, stuffed
 from reservoir_hw.emulators.virtual_nodes import SCALE, VirtualNodes
 
 Change = Callable[[bytes], bytes]
@@ -27,7 +27,7 @@ LEASE_MS = 1000
 def line_of(operation: int, session: int, number: int, content: bytes = b"", version: int = 1) -> bytes:
     """A frame as a board sends it."""
     body = struct.pack("<BBHH", version, operation, session, number) + content
-    return stuffed(body + struct.pack("<H", crc16(body))) + b"\0"
+    return stuffed(checked(body)) + b"\0"
 
 
 def declared(**changes: Any) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import zlib
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -30,8 +31,15 @@ def crc16(data: bytes) -> int:
 
 
 def on_line(body: bytes) -> bytes:
-    """A body without its CRC, as it is sent."""
+    """A body without its checks, as it is sent."""
+    if has_crc32(body):
+        body += struct.pack("<I", zlib.crc32(body))
     return stuffed(body + struct.pack("<H", crc16(body)))
+
+
+def has_crc32(body: bytes) -> bool:
+    """STEP, RUN, their answers, and NAK."""
+    return body[1] in (STEP, RUN, STEP | 0x80, RUN | 0x80, NAK)
 
 
 def stuffed(body: bytes) -> bytes:
@@ -50,14 +58,18 @@ def stuffed(body: bytes) -> bytes:
 
 
 def unstuffed(line: bytes) -> bytes:
-    """What is on the line, without the byte 0 -> the body with its CRC. An AssertionError says what is wrong."""
+    """What is on the line, without the byte 0 -> the body without its checks. An AssertionError says what is wrong."""
     body, at = b"", 0
     while at < len(line):
         block = line[at + 1 : at + line[at]]
         assert len(block) == line[at] - 1, f"COBS: {line.hex(' ')}"
         at += line[at]
         body += block + (b"\0" if at < len(line) and len(block) < 254 else b"")
-    assert crc16(body[:-2]) == int.from_bytes(body[-2:], "little"), f"CRC: {body.hex(' ')}"
+    body, crc = body[:-2], body[-2:]
+    assert crc16(body) == int.from_bytes(crc, "little"), f"CRC-16: {body.hex(' ')} {crc.hex(' ')}"
+    if has_crc32(body):
+        body, crc = body[:-4], body[-4:]
+        assert zlib.crc32(body) == int.from_bytes(crc, "little"), f"CRC-32: {body.hex(' ')} {crc.hex(' ')}"
     return body
 
 
@@ -151,7 +163,7 @@ class Host:
         assert line.endswith(b"\0"), f"half an answer: {line.hex(' ')}"
         body = unstuffed(line[:-1])
         assert body[0] == 1
-        return Answer(*struct.unpack_from("<BHH", body, 1), body[6:-2])
+        return Answer(*struct.unpack_from("<BHH", body, 1), body[6:])
 
     def expect_line(self, line: bytes) -> None:
         """The next bytes are these."""

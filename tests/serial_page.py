@@ -10,16 +10,18 @@ PAGE = Path(__file__).parents[1] / "docs" / "serial-protocol.md"
 
 
 class Example(NamedTuple):
-    """A body without its CRC, its CRC, and what is on the line."""
+    """A body without its checks, the checks as on the line, and what is on the line."""
 
     title: str
     body: bytes
-    crc: int
+    checks: bytes
     line: bytes
 
 
 def examples() -> list[Example]:
     """All of them, in their order."""
-    pattern = r"^(\S[^\n]*):\n\n((?: {4}[0-9a-f ]+\n)+) {4}CRC ([0-9a-f]{4})\n {4}line\n((?: {4}[0-9a-f ]+(?:\n|\Z))+)"
+    pattern = (
+        r"^(\S[^\n]*):\n\n((?: {4}[0-9a-f ]+\n)+) {4}checks ([0-9a-f ]+)\n {4}line\n((?: {4}[0-9a-f ]+(?:\n|\Z))+)"
+    )
     found = re.findall(pattern, PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    return [Example(title, bytes.fromhex(body), int(crc, 16), bytes.fromhex(line)) for title, body, crc, line in found]
+    return [Example(title, *map(bytes.fromhex, parts)) for title, *parts in found]

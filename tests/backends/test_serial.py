@@ -193,8 +193,8 @@ def test_chunks(board: ScriptedBoard) -> None:
 
 
 def test_frames_of_a_slow_line_come_before_the_lease_ends() -> None:
-    # Half a lease at 300 baud are 15 bytes.
-    with ScriptedBoard(declared(lease_ms=1500)) as board, opened(board.port, baud=300) as reservoir:
+    # Half a lease at 300 baud are 25 bytes.
+    with ScriptedBoard(declared(lease_ms=1700)) as board, opened(board.port, baud=300) as reservoir:
         reservoir.run(np.zeros((1, 4, 1)))
         assert board.seen_operations()[3:] == ["RUN", "RUN"]
 

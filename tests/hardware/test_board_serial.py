@@ -81,14 +81,14 @@ def test_the_examples_of_the_page(host: Host) -> None:
 def test_the_declaration(opened: Opened) -> None:
     with opened(nodes=7, inputs=2, lease_ms=1500, frame_bytes=1000) as host:
         declared = host.info()
-        assert declared[:12] == (1, 1, 2, 7, 1000, (1000 - 8 - 9) // 14, 1500, 0, 3, 3, 0, 3)
+        assert declared[:12] == (1, 1, 2, 7, 1000, (1000 - 12 - 9) // 14, 1500, 0, 3, 3, 0, 3)
         assert (declared.input_scale, declared.state_scale) == (2.0**-14, 2.0**-14)
         assert (declared.input_low, declared.input_high) == (-1.0, 1.0)
         assert declared.texts[:2] == ("reservoir_hw", "virtual nodes")
         assert declared.texts[4] == VirtualNodes(7).content
 
 
-@pytest.mark.parametrize(("nodes", "inputs", "frame_bytes"), [(50, 1, 4095), (1, 40, 256), (121, 3, 256)])
+@pytest.mark.parametrize(("nodes", "inputs", "frame_bytes"), [(50, 1, 4095), (1, 40, 256), (120, 3, 256)])
 def test_states_are_those_of_the_golden_model(opened: Opened, nodes: int, inputs: int, frame_bytes: int) -> None:
     sizes = {"nodes": nodes, "inputs": inputs, "frame_bytes": frame_bytes, "lowest": -32768, "highest": 32767}
     u = np.random.default_rng(0).integers(-32768, 32768, (400, inputs)).astype(np.int16)
@@ -115,10 +115,10 @@ def test_states_are_those_of_the_golden_model(opened: Opened, nodes: int, inputs
 
 
 def test_a_board_without_run(opened: Opened) -> None:
-    with opened(nodes=121) as host:
+    with opened(nodes=120) as host:
         host.attach()
         assert host.refused(RUN, run(0, 1, 1, 2))[:4] == (10, 0, 0, 0)
-        assert len(host.counted(STEP, step(0, 1, 2))) == 4 + 2 * 121
+        assert len(host.counted(STEP, step(0, 1, 2))) == 4 + 2 * 120
 
 
 def test_a_session_begins_by_attach_alone(host: Host) -> None:
@@ -180,7 +180,7 @@ def test_numbers(host: Host) -> None:
 def test_steps_and_lengths(host: Host) -> None:
     host.attach()
     most = host.info().run_steps
-    assert most == (256 - 8 - 9) // 6
+    assert most == (256 - 12 - 9) // 6
     host.counted(RUN, run(0, 2, 1, 2, 3, 4))
     for operation, rest, code in (
         (STEP, step(1, 1, 2), 6),
@@ -353,15 +353,15 @@ def test_a_device_that_fails(opened: Opened) -> None:
 
 def test_states_before_a_fault_have_room_in_any_frame(opened: Opened) -> None:
     """The least wide board: the text of the NAK is cut."""
-    sizes = {"nodes": 1, "inputs": 1, "fails_at": 119}
+    sizes = {"nodes": 1, "inputs": 1, "fails_at": 117}
     with opened(**sizes) as host:
         steps = host.info().run_steps
-        assert steps == 119
+        assert steps == 117
         host.attach()
         found = host.refused(RUN, run(0, steps, *range(steps)))
-        assert found[:4] == (13, 1, 118, 118)
+        assert found[:4] == (13, 1, 116, 116)
         assert "a planned fault".startswith(found.text)
-        assert np.array_equal(np.frombuffer(found.states, "<i2"), VirtualNodes(1).run(np.arange(118)[:, None])[:, 0])
+        assert np.array_equal(np.frombuffer(found.states, "<i2"), VirtualNodes(1).run(np.arange(116)[:, None])[:, 0])
 
 
 def test_hosts_come_and_go(opened: Opened) -> None:

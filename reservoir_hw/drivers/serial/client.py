@@ -316,11 +316,10 @@ class Connection:
         """What the answer to a counted request says behind its `place`. Whatever else comes is an error."""
         self._number = number = (self._number + 1) & LAST_NUMBER
         self._failure = self._interrupted
-        header = SHORTEST_BODY + len(place)
         try:
             self._line.drop()
             self._line.send(on_line(Frame(operation, self._session, number, place + inputs)))
-            self._busy_until = self._until(header + len(inputs), header + answer_bytes, work_s)
+            self._busy_until = self._until(RUN_BYTES + len(inputs), RUN_BYTES + answer_bytes, work_s)
             content = self._answer(operation, self._session, number, self._busy_until, strict=True)
             if content is None:
                 raise self._silent(operation)

@@ -1,4 +1,4 @@
-"""What travels on a serial line, byte by byte (docs/serial-protocol.md). Nothing is trusted before its CRC is right."""
+"""What travels on a serial line, byte by byte (docs/serial-protocol.md). Nothing is trusted before its checks hold."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from binascii import crc_hqx
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
+from zlib import crc32
 
 from reservoir_hw.core.errors import ProtocolError
 from reservoir_hw.core.spec import Continuity
@@ -21,13 +22,14 @@ SHORTEST_BODY = 8
 LEAST_FRAME_BYTES = 256
 """What every board takes and sends."""
 SHORTEST_LEASE_MS = 100
-STEP_BYTES = SHORTEST_BODY + 4
+STEP_BYTES = SHORTEST_BODY + 4 + 4
 """A STEP without its numbers, and its answer."""
-RUN_BYTES = SHORTEST_BODY + 6
+RUN_BYTES = SHORTEST_BODY + 6 + 4
 """A RUN without its numbers, and its answer."""
 
 _HEADER = struct.Struct("<BBHH")
-_CRC = struct.Struct("<H")
+_CRC16 = struct.Struct("<H")
+_CRC32 = struct.Struct("<I")
 _STEP = struct.Struct("<I")
 _RUN = struct.Struct("<IH")
 _DECLARATION = struct.Struct("<BBHHHHHHBBBBffffff")
@@ -51,8 +53,12 @@ class Operation(IntEnum):
     DETACH = 0x08
 
 
+_WITH_DATA = {Operation.STEP, Operation.RUN, Operation.STEP | ANSWER, Operation.RUN | ANSWER, NAK}
+"""Frames with inputs, or with states: they have a second check."""
+
+
 class Frame(NamedTuple):
-    """A body, without version and CRC."""
+    """A body, without version and checks."""
 
     operation: int
     session: int
@@ -66,6 +72,13 @@ class Frame(NamedTuple):
 def crc16(data: bytes) -> int:
     """CRC-16/CCITT-FALSE."""
     return crc_hqx(data, 0xFFFF)
+
+
+def checked(body: bytes) -> bytes:
+    """A body with its checks."""
+    if body[1] in _WITH_DATA:
+        body += _CRC32.pack(crc32(body))
+    return body + _CRC16.pack(crc16(body))
 
 
 def stuffed(body: bytes) -> bytes:
@@ -99,7 +112,7 @@ def unstuffed(data: bytes) -> bytes:
 def on_line(frame: Frame) -> bytes:
     """A request: a zero that ends what came before, the frame, and a zero."""
     body = _HEADER.pack(VERSION, frame.operation, frame.session, frame.number) + frame.content
-    return b"\0" + stuffed(body + _CRC.pack(crc16(body))) + b"\0"
+    return b"\0" + stuffed(checked(body)) + b"\0"
 
 
 def frame_of(data: bytes) -> Frame:
@@ -107,12 +120,17 @@ def frame_of(data: bytes) -> Frame:
     body = unstuffed(data)
     if len(body) < SHORTEST_BODY:
         raise ProtocolError(f"a frame of {len(body)} bytes is too short")
-    if crc16(body[:-2]) != _CRC.unpack_from(body, len(body) - 2)[0]:
+    end = len(body) - _CRC16.size
+    is_right = crc16(body[:end]) == _CRC16.unpack_from(body, end)[0]
+    if is_right and body[1] in _WITH_DATA:
+        end -= _CRC32.size
+        is_right = crc32(body[:end]) == _CRC32.unpack_from(body, end)[0]
+    if not is_right:
         raise ProtocolError("a frame was damaged on its way (its CRC is wrong)")
     version, operation, session, number = _HEADER.unpack_from(body)
     if version != VERSION:
         raise ProtocolError(f"a frame of version {version}; this is version {VERSION}")
-    return Frame(operation, session, number, body[_HEADER.size : -2])
+    return Frame(operation, session, number, body[_HEADER.size : end])
 
 
 def stuffed_bytes(body_bytes: int) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.emulators.board.frames import CRC_BYTES, HEADER_BYTES, Damaged, Splitter, TooLong, body_of, framed
+from reservoir_hw.emulators.board.frames import CHECK_BYTES, HEADER_BYTES, Damaged, Splitter, TooLong, body_of, framed
 from reservoir_hw.emulators.event_log import EventLog
 from reservoir_hw.emulators.virtual_nodes import SCALE
 
@@ -142,7 +142,7 @@ class Board:
         log: EventLog | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        room = frame_bytes - HEADER_BYTES - CRC_BYTES
+        room = frame_bytes - HEADER_BYTES - CHECK_BYTES
         width = 2 * max(device.inputs, device.nodes)
         if room - _STEP_HEAD.size < width:
             raise ConfigurationError(
@@ -215,7 +215,7 @@ class Board:
 
     def _nak(self, session: int, number: int, refused: _Refused) -> bytes:
         states = b"".join(row.astype("<i2").tobytes() for row in refused.states)
-        room = self.frame_bytes - HEADER_BYTES - _NAK_HEAD.size - len(states) - CRC_BYTES
+        room = self.frame_bytes - HEADER_BYTES - _NAK_HEAD.size - len(states) - CHECK_BYTES
         text = refused.text.encode()[:room]
         header = struct.pack("<BBHH", VERSION, NAK, session, number)
         what = _NAK_HEAD.pack(refused.code, self._lost, refused.step, len(refused.states), len(text))

@@ -1,26 +1,32 @@
-"""Frames on a serial line: COBS with a byte 0 behind it, and the CRC of the body."""
+"""Frames on a serial line: COBS with a byte 0 behind it, and the checks of the body."""
 
 from __future__ import annotations
 
 import binascii
+import zlib
 from collections.abc import Iterator
 
 
 class Damaged(Exception):
-    """A frame whose COBS or CRC is wrong, or that is too short for a header."""
+    """A frame whose COBS or checks are wrong, or that is too short for them and a header."""
 
 
 class TooLong(Exception):
     """A frame whose body is longer than the board's buffer."""
 
 
-HEADER_BYTES, CRC_BYTES = 6, 2
+HEADER_BYTES, CRC16_BYTES, CRC32_BYTES = 6, 2, 4
+CHECK_BYTES = CRC16_BYTES + CRC32_BYTES
+# STEP, RUN, their answers, and NAK.
+_WITH_CRC32 = (0x05, 0x06, 0x85, 0x86, 0xFF)
 _FULL_BLOCK = 254
 
 
 def framed(body: bytes) -> bytes:
-    """A body without its CRC -> what is on the line, with the byte 0 behind it."""
-    line, whole = bytearray(), body + binascii.crc_hqx(body, 0xFFFF).to_bytes(CRC_BYTES, "little")
+    """A body without its checks -> what is on the line, with the byte 0 behind it."""
+    if body[1] in _WITH_CRC32:
+        body += zlib.crc32(body).to_bytes(CRC32_BYTES, "little")
+    line, whole = bytearray(), body + binascii.crc_hqx(body, 0xFFFF).to_bytes(CRC16_BYTES, "little")
     blocks = whole.split(b"\0")
     for number, block in enumerate(blocks):
         is_last = number == len(blocks) - 1
@@ -35,9 +41,9 @@ def framed(body: bytes) -> bytes:
 
 
 def body_of(line: bytes, frame_bytes: int) -> bytes:
-    """A frame without its byte 0 -> its body without the CRC.
+    """A frame without its byte 0 -> its body without the checks.
 
-    Raises `TooLong` for a body of more than `frame_bytes` bytes with its CRC, and `Damaged`.
+    Raises `TooLong` for a body of more than `frame_bytes` bytes with its checks, and `Damaged`.
     """
     body, at, has_zero = bytearray(), 0, False
     while at < len(line):
@@ -51,10 +57,15 @@ def body_of(line: bytes, frame_bytes: int) -> bytes:
         if len(block) < code - 1:
             raise Damaged
         at, has_zero = at + code, code <= _FULL_BLOCK
-    crc = int.from_bytes(body[-CRC_BYTES:], "little")
-    if len(body) < HEADER_BYTES + CRC_BYTES or binascii.crc_hqx(body[:-CRC_BYTES], 0xFFFF) != crc:
+    whole, crc16 = body[:-CRC16_BYTES], int.from_bytes(body[-CRC16_BYTES:], "little")
+    if len(whole) < HEADER_BYTES or binascii.crc_hqx(whole, 0xFFFF) != crc16:
         raise Damaged
-    return bytes(body[:-CRC_BYTES])
+    if whole[1] not in _WITH_CRC32:
+        return bytes(whole)
+    whole, crc32 = whole[:-CRC32_BYTES], int.from_bytes(whole[-CRC32_BYTES:], "little")
+    if len(whole) < HEADER_BYTES or zlib.crc32(whole) != crc32:
+        raise Damaged
+    return bytes(whole)
 
 
 class Splitter:

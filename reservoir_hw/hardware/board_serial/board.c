@@ -15,7 +15,7 @@
 #define BYTES_AT_ONCE 64
 
 #define WIDEST (DEVICE_INPUTS > DEVICE_NODES ? DEVICE_INPUTS : DEVICE_NODES)
-#define ROOM (BOARD_FRAME_BYTES - FRAME_HEADER - FRAME_CRC)
+#define ROOM (BOARD_FRAME_BYTES - FRAME_HEADER - FRAME_CHECKS)
 /* A NAK after all steps but one must have room for them, too. */
 #define RUN_STEPS ((ROOM - NAK_HEAD) / (2 * WIDEST))
 
@@ -329,7 +329,7 @@ static void answer_intact(void)
 {
     const uint8_t operation = in.body[1];
     const uint16_t of_session = get16(in.body + 2), number = get16(in.body + 4);
-    const uint16_t length = (uint16_t)(in.length - FRAME_HEADER - FRAME_CRC);
+    const uint16_t length = (uint16_t)(in.length - FRAME_HEADER);
     uint8_t error = NO_ERROR;
     uint16_t done = 0;
     uint32_t at = step;

@@ -1,4 +1,4 @@
-/* Frames on a serial line: COBS with a byte 0 behind it, and CRC-16/CCITT-FALSE (docs/serial-protocol.md). */
+/* Frames on a serial line: COBS with a byte 0 behind it, CRC-16/CCITT-FALSE, and CRC-32 (docs/serial-protocol.md). */
 #ifndef FRAME_H
 #define FRAME_H
 
@@ -8,7 +8,9 @@
 #include "uart.h"
 
 #define FRAME_HEADER 6
-#define FRAME_CRC 2
+#define FRAME_CRC16 2
+#define FRAME_CRC32 4 /* of frames with inputs or states */
+#define FRAME_CHECKS (FRAME_CRC16 + FRAME_CRC32)
 #define FRAME_BLOCK 254 /* longest block of COBS */
 
 /* What take_byte says. */
@@ -24,7 +26,7 @@ typedef struct {
     uint8_t is_too_long;
 } frame_in;
 
-static uint16_t frame_crc(const uint8_t *bytes, uint16_t length)
+static uint16_t frame_crc16(const uint8_t *bytes, uint16_t length)
 {
     uint16_t crc = 0xFFFF;
     while (length--) {
@@ -35,6 +37,31 @@ static uint16_t frame_crc(const uint8_t *bytes, uint16_t length)
     return crc;
 }
 
+static uint32_t frame_crc32(const uint8_t *bytes, uint16_t length)
+{
+    uint32_t crc = 0xFFFFFFFF;
+    while (length--) {
+        crc ^= *bytes++;
+        for (uint8_t bit = 0; bit < 8; bit++)
+            crc = (crc >> 1) ^ (crc & 1 ? 0xEDB88320 : 0);
+    }
+    return ~crc;
+}
+
+static uint32_t frame_number(const uint8_t *at, uint8_t bytes)
+{
+    uint32_t number = 0;
+    while (bytes--)
+        number = number << 8 | at[bytes];
+    return number;
+}
+
+/* STEP, RUN, their answers, and NAK. */
+static uint8_t frame_has_crc32(const uint8_t *body)
+{
+    return body[1] == 0x05 || body[1] == 0x06 || body[1] == 0x85 || body[1] == 0x86 || body[1] == 0xFF;
+}
+
 static void frame_keep(frame_in *frame, uint8_t byte)
 {
     if (frame->length == BOARD_FRAME_BYTES)
@@ -43,21 +70,29 @@ static void frame_keep(frame_in *frame, uint8_t byte)
         frame->body[frame->length++] = byte;
 }
 
-static uint8_t frame_ended(const frame_in *frame)
+static uint8_t frame_ended(frame_in *frame)
 {
     if (!frame->has_begun)
         return FRAME_NONE;
     if (frame->is_too_long)
         return FRAME_TOO_LONG;
-    if (frame->left || frame->length < FRAME_HEADER + FRAME_CRC)
+    if (frame->left || frame->length < FRAME_HEADER + FRAME_CRC16)
         return FRAME_DAMAGED;
-    const uint8_t *crc = frame->body + frame->length - FRAME_CRC;
-    return frame_crc(frame->body, (uint16_t)(frame->length - FRAME_CRC)) == (crc[0] | (uint16_t)((uint16_t)crc[1] << 8))
+    frame->length = (uint16_t)(frame->length - FRAME_CRC16);
+    if (frame_crc16(frame->body, frame->length) != frame_number(frame->body + frame->length, FRAME_CRC16))
+        return FRAME_DAMAGED;
+    if (!frame_has_crc32(frame->body))
+        return FRAME_INTACT;
+    if (frame->length < FRAME_HEADER + FRAME_CRC32)
+        return FRAME_DAMAGED;
+    frame->length = (uint16_t)(frame->length - FRAME_CRC32);
+    return frame_crc32(frame->body, frame->length) == frame_number(frame->body + frame->length, FRAME_CRC32)
                ? FRAME_INTACT
                : FRAME_DAMAGED;
 }
 
-/* The next byte of the line. The body of an intact frame is in frame->body until the next byte is taken. */
+/* The next byte of the line. The body of an intact frame, without its checks, is in frame->body until the next byte is
+ * taken. */
 static uint8_t frame_take(frame_in *frame, uint8_t byte)
 {
     if (!byte) {
@@ -80,10 +115,16 @@ static uint8_t frame_take(frame_in *frame, uint8_t byte)
     return FRAME_NONE;
 }
 
-/* Sends a body, which has room for a CRC behind it. */
+/* Sends a body, which has room for its checks behind it. */
 static void frame_send(uint8_t *body, uint16_t length)
 {
-    uint16_t crc = frame_crc(body, length), at = 0;
+    uint16_t at = 0;
+    if (frame_has_crc32(body)) {
+        uint32_t crc = frame_crc32(body, length);
+        for (uint8_t byte = 0; byte < FRAME_CRC32; byte++, crc >>= 8)
+            body[length++] = (uint8_t)crc;
+    }
+    const uint16_t crc = frame_crc16(body, length);
     body[length++] = (uint8_t)crc;
     body[length++] = (uint8_t)(crc >> 8);
     for (;;) {

@@ -64,6 +64,22 @@ static uint16_t crc_of(const uint8_t *bytes, size_t count)
     return (uint16_t)crc;
 }
 
+/* The CRC-32 of bytes, bit by bit. */
+static uint32_t crc32_of(const uint8_t *bytes, size_t count)
+{
+    uint32_t crc = 0xFFFFFFFFu;
+    for (size_t at = 0; at < 8 * count; at++) {
+        uint32_t bit = bytes[at / 8] >> at % 8 & 1u;
+        crc = crc >> 1 ^ ((crc ^ bit) & 1u ? 0xEDB88320u : 0u);
+    }
+    return crc ^ 0xFFFFFFFFu;
+}
+
+static int has_data(uint8_t operation)
+{
+    return (operation & 0x7F) == 5 || (operation & 0x7F) == 6 || operation == 0xFF;
+}
+
 /* ---- the host's side ----------------------------------------------------------------------------- */
 
 static uint8_t request[2 * BOARD_FRAME_BYTES];
@@ -84,10 +100,12 @@ static void begin(uint8_t operation, uint16_t session, uint16_t number)
     put(number, 2);
 }
 
-/* Puts the request on the line, with its CRC. */
+/* Puts the request on the line, with its checks. */
 static void send_request(void)
 {
     size_t code = in_count++, length;
+    if (has_data(request[1]))
+        put(crc32_of(request, request_length), 4);
     put(crc_of(request, request_length), 2);
     length = request_length;
     for (size_t at = 0; at < length; at++) {
@@ -111,7 +129,7 @@ static void let_it_work(void)
 
 static uint8_t answer[2 * BOARD_FRAME_BYTES];
 
-/* The answer that begins at `*at` on the line; its length without the CRC. */
+/* The answer that begins at `*at` on the line; its length without the checks. */
 static size_t next_answer(size_t *at)
 {
     size_t length = 0;
@@ -130,10 +148,17 @@ static size_t next_answer(size_t *at)
     }
     ++*at;
     if (length < 8 || crc_of(answer, length - 2) != (uint16_t)(answer[length - 2] | answer[length - 1] << 8))
-        fail("the CRC of an answer is wrong");
+        fail("the CRC-16 of an answer is wrong");
+    length -= 2;
     if (answer[0] != 1 || answer[1] <= 0x80 || (answer[1] > 0x88 && answer[1] != 0xFF))
         fail("an answer is none of the page");
-    return length - 2;
+    if (!has_data(answer[1]))
+        return length;
+    length -= 4;
+    if (length < 6 || crc32_of(answer, length) != (answer[length] | (uint32_t)answer[length + 1] << 8 |
+                                                   (uint32_t)answer[length + 2] << 16 | (uint32_t)answer[length + 3] << 24))
+        fail("the CRC-32 of an answer is wrong");
+    return length;
 }
 
 /* ---- a device beside it -------------------------------------------------------------------------- */

@@ -16,7 +16,7 @@ from serial_page import PAGE, Example, examples
 from reservoir_hw.core.errors import ProtocolError
 from reservoir_hw.drivers.encodings import Encoding
 from reservoir_hw.drivers.serial import frames
-from reservoir_hw.drivers.serial.frames import Frame
+from reservoir_hw.drivers.serial.frames import Frame, stuffed
 
 unhurried = settings(deadline=None)
 u8, u16, u32 = (st.integers(0, 2**bits - 1) for bits in (8, 16, 32))
@@ -27,13 +27,13 @@ by_example = pytest.mark.parametrize("example", EXAMPLES, ids=[one.title[:30] fo
 
 
 def test_the_page_has_all_its_examples() -> None:
-    assert len(EXAMPLES) == PAGE.read_text(encoding="utf-8").count("    CRC ") == 18
+    assert len(EXAMPLES) == PAGE.read_text(encoding="utf-8").count("    checks ") == 18
 
 
 @by_example
 def test_examples_of_the_page(example: Example) -> None:
     body, line = example.body, example.line
-    assert frames.crc16(body) == example.crc
+    assert frames.checked(body) == body + example.checks
     frame = frames.frame_of(line[:-1])
     assert frame == (body[1], *struct.unpack_from("<HH", body, 2), body[6:])
     assert frames.on_line(frame) == b"\0" + line
@@ -55,7 +55,19 @@ def test_what_the_page_says_in_info_status_and_nak() -> None:
 
 
 def test_the_crc() -> None:
-    assert frames.crc16(b"123456789") == 0x29B1
+    assert (frames.crc16(b"123456789"), frames.crc32(b"123456789")) == (0x29B1, 0xCBF43926)
+
+
+def test_a_frame_with_data_has_two_checks() -> None:
+    """A wrong CRC-32 below a right CRC-16; no other frame has one."""
+    for operation in range(256):
+        body = struct.pack("<BBHH", 1, operation, 1, 1) + bytes(4)
+        line = stuffed(body + struct.pack("<H", frames.crc16(body)))
+        if operation in (0x05, 0x06, 0x85, 0x86, 0xFF):
+            with pytest.raises(ProtocolError, match="CRC"):
+                frames.frame_of(line)
+        else:
+            assert frames.frame_of(line).content == bytes(4)
 
 
 @unhurried

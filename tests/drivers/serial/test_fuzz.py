@@ -81,9 +81,7 @@ def truncated(draw: random.Random, line: bytes) -> bytes:
     return line[: draw.randrange(len(line))]
 
 
-FAITHFUL: tuple[Mutate, ...] = (bits, burst)
-"""What a CRC finds."""
-GARBAGE: tuple[Mutate, ...] = (bytes_, lost, inserted, around)
+MUTATIONS: tuple[Mutate, ...] = (bits, burst, bytes_, lost, inserted, around, other)
 
 
 class Wire(Line):
@@ -128,10 +126,10 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Connection]:
 def test_changed_answers(session: Connection, frames: int, capsys: pytest.CaptureFixture[str]) -> None:
     draw, wire = random.Random(SEED), session._line
     assert isinstance(wire, Wire)
-    count = {"right": 0, "refused": 0, "wrong": 0, "wrong garbage": 0}
+    count = {"right": 0, "refused": 0, "wrong": 0}
     began = time.perf_counter()
     for number in range(frames):
-        mutate = truncated if draw.random() < 0.001 else draw.choice([*FAITHFUL, *GARBAGE, other])
+        mutate = truncated if draw.random() < 0.001 else draw.choice(MUTATIONS)
         # Where the end of a frame is lost, time passes.
         end = b"" if mutate is truncated else b"\0"
         session.timeout_s = 0.001
@@ -143,8 +141,7 @@ def test_changed_answers(session: Connection, frames: int, capsys: pytest.Captur
             # A new session every time would take most of the time of this test.
             session._failure = None
         else:
-            kind = "right" if states == STATES else "wrong garbage" if mutate in GARBAGE else "wrong"
-            count[kind] += 1
+            count["right" if states == STATES else "wrong"] += 1
         if number % 1000 == 999:
             wire.mutate, session.timeout_s = bytes, PATIENCE_S
             session._failure = session._interrupted
@@ -154,7 +151,5 @@ def test_changed_answers(session: Connection, frames: int, capsys: pytest.Captur
     with capsys.disabled():
         print(f"\n{frames} changed answers: {count}, {seconds:.1f} s", end="")  # noqa: T201
     assert count["wrong"] == 0
-    # One in 65,536 frames of garbage passes a CRC of 16 bits, and few of those are right in all other fields.
-    assert count["wrong garbage"] <= frames / 500_000
     assert count["refused"] > 0.5 * frames
     assert count["right"] > 0.05 * frames

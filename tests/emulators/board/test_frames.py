@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from serial_host import crc16, on_line, stuffed, unstuffed
+from serial_host import crc16, has_crc32, on_line, stuffed, unstuffed
 from serial_page import Example, examples
 
 from reservoir_hw.emulators.board.frames import Damaged, Splitter, TooLong, body_of, framed
@@ -12,10 +12,10 @@ from reservoir_hw.emulators.board.frames import Damaged, Splitter, TooLong, body
 
 @pytest.mark.parametrize("example", examples(), ids=lambda example: example.title[:30])
 def test_the_examples_of_the_page(example: Example) -> None:
-    assert crc16(example.body) == example.crc
     assert framed(example.body) == on_line(example.body) == example.line
     assert body_of(example.line[:-1], 256) == example.body
-    assert unstuffed(example.line[:-1])[:-2] == example.body
+    assert stuffed(example.body + example.checks) == example.line
+    assert unstuffed(example.line[:-1]) == example.body
 
 
 def test_the_page_has_all_its_examples() -> None:
@@ -32,11 +32,12 @@ def test_bodies_of_all_lengths_and_blocks(zeros: float) -> None:
         line = framed(body)
         assert line == on_line(body)
         assert line.index(0) == len(line) - 1
-        assert body_of(line[:-1], length + 2) == body
+        whole = length + (6 if has_crc32(body) else 2)
+        assert body_of(line[:-1], whole) == body
         with pytest.raises(TooLong):
-            body_of(line[:-1], length + 1)
+            body_of(line[:-1], whole - 1)
         with pytest.raises(Damaged):
-            body_of(line[:-2], length + 2)
+            body_of(line[:-2], whole)
 
 
 def test_a_full_group_at_the_end_may_have_one_more_behind_it() -> None:
@@ -46,9 +47,14 @@ def test_a_full_group_at_the_end_may_have_one_more_behind_it() -> None:
 
 
 def test_what_is_damaged() -> None:
-    for body in (b"", b"\1", b"\1\2\3\4\5"):
+    for body in (b"\1\2", b"\1\2\3\4\5"):
         with pytest.raises(Damaged):
             body_of(on_line(body)[:-1], 256)
+    # A right CRC-16, and a wrong CRC-32 below it.
+    for operation in (0x05, 0x06, 0x85, 0x86, 0xFF):
+        body = bytes([1, operation, 0, 0, 7, 0, 1, 2, 3, 4])
+        with pytest.raises(Damaged):
+            body_of(stuffed(body + crc16(body).to_bytes(2, "little"))[:-1], 256)
     with pytest.raises(Damaged):
         body_of(stuffed(b"\1\1\0\0\7\0\0\0")[:-1], 256)
 

@@ -374,7 +374,7 @@ class Bench:
                 progress(f"{plan.name}: {what}", at, total)
 
         self._ledger.begin(f"{experiment.config.run.folder}/{experiment.name}", cost)
-        return rows_in(experiment.run(say, report=False).folder)
+        return rows_in(experiment.run(say, report=False, paced=False).folder)
 
     def _score(self, plan: _Planned, result: BenchResult, progress: Progress | None) -> None:
         """Choose and judge, as far as that was not done, and put what was found into the result."""

@@ -11,9 +11,9 @@ import numpy as np
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.tasks.task import Split, Task
 
-_RESAMPLES = 999
-_TAIL = 25
-"""So many of the resamples lie at or beyond either end of a 95 % interval: (999 + 1) 0.025."""
+_RESAMPLES = 399
+_TAIL = 10
+"""So many of the resamples lie at or beyond either end of a 95 % interval: (399 + 1) 0.025."""
 
 
 def resampled(task: Task, outputs: Sequence[np.ndarray], metric: str, worst: float) -> np.ndarray:

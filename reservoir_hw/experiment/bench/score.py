@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -30,7 +30,7 @@ class ModelScore:
     loss: float
     weights: int
     metrics: Sequence[Mapping[str, float]]
-    resampled: np.ndarray | None = None
+    resampled: np.ndarray | None = field(default=None, compare=False, repr=False)
 
     @property
     def setting(self) -> str:
@@ -59,11 +59,10 @@ class ModelScore:
         low, high = (self.metrics[0].get(f"{standard.metric}/{end}") for end in ("low", "high"))
         if low is not None and high is not None:
             return low, high
-        if self.resampled is None:
-            return None
         # Drawing anew raises what cannot be negative, such as r²: the value itself still lies within.
-        low, high = interval(self.resampled)
-        return min(low, float(values[0])), max(high, float(values[0]))
+        value = float(values[0])
+        low, high = (value, value) if self.resampled is None else interval(self.resampled)
+        return min(low, value), max(high, value)
 
     def text(self, standard: StandardTask) -> str:
         """Mean and interval for people."""

@@ -82,7 +82,7 @@ class BenchResult(InFolder):
         for score in self.scores.values():
             standard = score.standard
             texts = [score.models[name].text(standard) if name in score.models else "–" for name in names]
-            body.append([f"{standard.title}\n{standard.metric} {standard.arrow}", *texts, score.verdict])
+            body.append([f"{standard.title}\n{standard.metric} {standard.arrow}", *texts, _in_two_lines(score.verdict)])
         header = ["task, score", *(self.device if name == DEVICE else name for name in names), "who wins"]
         chosen = [
             [score.standard.title, *(score.models[name].setting if name in score.models else "–" for name in names)]
@@ -94,12 +94,14 @@ class BenchResult(InFolder):
             for one in score.standard.published
         ]
         inputs = [[self.scores[name].standard.title, what] for name, what in self.inputs.items()]
+        reasons = dict.fromkeys(self.not_run.values())
+        not_run = [[", ".join(name for name, why in self.not_run.items() if why == one), one] for one in reasons]
         tables = [
-            Table(self.title, header, body, _SCORES),
+            Table("Scores", header, body, _SCORES),
             Table("What was chosen", ["task", *header[1:-1]], chosen, _CHOSEN),
             Table("Published figures", ["task", "score", "figure", "of"], printed),
             Table("Inputs outside the range of the device", ["task", "what it got for u"], inputs),
-            Table("Not run", ["task", "why"], [[*one] for one in self.not_run.items()]),
+            Table("Not run", ["task", "why"], not_run),
         ]
         return [table for table in tables if table.rows]
 
@@ -113,6 +115,11 @@ def _numbers(found: ModelScore, standard: StandardTask) -> dict[str, Any]:
     own = {"label": found.label, "alpha": found.alpha, "tried": found.tried, "weights": found.weights}
     mean, loss = _plain(found.mean(standard)), _plain(found.loss)
     return {**own, "loss": loss, "mean": mean, "interval": found.interval(standard), "metrics": found.metrics}
+
+
+def _in_two_lines(verdict: str) -> str:
+    """For a column."""
+    return verdict.replace(" (", "\n(").replace(": ", ":\n")
 
 
 def _plain(value: float) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,7 +35,7 @@ class ModelScore:
     @property
     def setting(self) -> str:
         """What was chosen, for people."""
-        return f"{self.label} α {self.alpha:g}, {self.weights} w, of {self.tried}".lstrip()
+        return f"{self.label} α\u00a0{self.alpha:g}, {self.weights}\u00a0w, of\u00a0{self.tried}".lstrip()
 
     def values(self, standard: StandardTask) -> np.ndarray:
         """The metric of each repetition; the worst there is where all forecasts have left every bound."""
@@ -70,7 +70,7 @@ class ModelScore:
         if not math.isfinite(mean):
             return "diverged"
         interval = self.interval(standard)
-        return f"{mean:.3g}" + ("" if interval is None else "\n({:.2g} to {:.2g})".format(*interval))
+        return f"{mean:.3g}" + ("" if interval is None else "\n({} to {})".format(*map(_digits, interval)))
 
 
 @dataclass(frozen=True)
@@ -96,16 +96,18 @@ class TaskScore:
         mine, its = self.models[DEVICE], self.models[rival]
         values = mine.values(self.standard), its.values(self.standard)
         if (values[0] == values[1]).all():
-            return f"{DEVICE} and {rival} alike"
-        ratios = self._log_ratios(*values)
-        low, high = self._ends(ratios, values, (mine.resampled, its.resampled))
-        if low <= 0 <= high:
+            return f"{DEVICE} and {rival}: the same score"
+        drawn = None if mine.resampled is None or its.resampled is None else (mine.resampled, its.resampled)
+        ratio = _middle_and_ends(self._log_ratios, values, drawn)
+        worse = ratio if np.isfinite(ratio[1:]).any() else _middle_and_ends(self._differences, values, drawn)
+        if worse[1] <= 0 <= worse[2]:
             return f"{DEVICE} and {rival}: no difference beyond the intervals"
-        winner, beside = (rival, "") if low > 0 else (DEVICE, f" over {rival}")
-        if math.isinf(low) and math.isinf(high):
+        winner, beside = (rival, "") if worse[1] > 0 else (DEVICE, f" over {rival}")
+        if not np.isfinite(worse).any():
             return f"{winner}{beside}"
-        middle, ends = abs(float(ratios.mean())), sorted((abs(low), abs(high)))
-        return f"{winner}, by a factor of {_factor(middle)} ({_factor(ends[0])} to {_factor(ends[1])}){beside}"
+        form, by = (_factor, "by a factor of ") if worse is ratio else (_digits, "by ")
+        middle, *ends = (form(abs(one)) for one in (worse[0], *sorted(worse[1:], key=abs)))
+        return f"{winner}, {by}{middle} ({ends[0]} to {ends[1]}){beside}"
 
     def _log_ratios(self, mine: np.ndarray, its: np.ndarray) -> np.ndarray:
         """Above 0 where the baseline is better; infinite beside a 0, or where one of them has diverged."""
@@ -113,24 +115,32 @@ class TaskScore:
             ratios = np.log(its / mine if self.standard.larger_is_better else mine / its)
         return np.where(mine == its, 0.0, ratios)
 
-    def _ends(
-        self, ratios: np.ndarray, values: tuple[np.ndarray, np.ndarray], drawn: tuple[np.ndarray | None, ...]
-    ) -> tuple[float, float]:
-        """The 95 % interval of `ratios`; where it has none, one that holds 0 if that of the difference does."""
-        mine, its = drawn
-        if mine is not None and its is not None:
-            return interval(self._log_ratios(mine, its))
-        if np.isfinite(ratios).all():
-            return float(ratios.mean()) - _reach(ratios), float(ratios.mean()) + _reach(ratios)
-        sign = -1.0 if self.standard.larger_is_better else 1.0
-        difference = sign * (values[0] - values[1])
-        if np.isfinite(difference).all():
-            decided = abs(difference.mean()) > _reach(difference)
-        else:
-            # One of the two has diverged: that decides only if it was the same one in every repetition.
-            decided = len(set(difference)) == 1
-        end = math.copysign(math.inf, difference.sum())
-        return (end, end) if decided else (-math.inf, math.inf)
+    def _differences(self, mine: np.ndarray, its: np.ndarray) -> np.ndarray:
+        """Above 0 where the baseline is better; infinite where one of them has diverged."""
+        with np.errstate(invalid="ignore"):
+            differences = its - mine if self.standard.larger_is_better else mine - its
+        return np.where(mine == its, 0.0, differences)
+
+
+Pair = tuple[np.ndarray, np.ndarray]
+
+
+def _middle_and_ends(
+    of: Callable[[np.ndarray, np.ndarray], np.ndarray], values: Pair, drawn: Pair | None
+) -> tuple[float, float, float]:
+    """The mean of a comparison over the repetitions with its 95 % interval: Student, or that of a test drawn anew.
+
+    Where it is infinite in some repetitions the interval holds everything, and in all of them it is infinite as well.
+    """
+    found = of(*values)
+    if drawn is not None:
+        return float(found[0]), *interval(of(*drawn))
+    if np.isfinite(found).all():
+        middle, reach = float(found.mean()), _reach(found)
+        return middle, middle - reach, middle + reach
+    if len(set(found)) == 1:
+        return float(found[0]), float(found[0]), float(found[0])
+    return math.nan, -math.inf, math.inf
 
 
 def _reach(values: np.ndarray) -> float:
@@ -138,6 +148,12 @@ def _reach(values: np.ndarray) -> float:
     return t_quantile(0.975, len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
 
 
+def _digits(end: float) -> str:
+    return f"{end:.2g}" if end < 10 else f"{end:.3g}"
+
+
 def _factor(logarithm: float) -> str:
-    value = math.exp(min(logarithm, 50.0))
-    return f"{value:.2f}" if value < 10 else f"{value:.0f}" if value < 1000 else "more than 1000"
+    if math.isinf(logarithm):
+        return "∞"
+    value = math.exp(min(logarithm, 700.0))
+    return f"{value:.2f}" if value < 10 else f"{value:.0f}" if value < 1000 else f"{value:.1e}"

@@ -36,7 +36,7 @@ def cell(mean: float | None, interval: list[float] | None) -> str:
     """A score with its interval."""
     if mean is None:
         return "diverged"
-    return f"{mean:.2g}" + ("" if interval is None else " ({:.2g} to {:.2g})".format(*interval))
+    return f"{mean:.3g}" + ("" if interval is None else " ({:.3g} to {:.3g})".format(*interval))
 
 
 def lines_of(tasks: dict[str, Any]) -> list[str]:

@@ -214,7 +214,7 @@ class Bench:
                     build_reservoir(experiment.points[0].config.reservoir.for_inputs(task.inputs))
                     suiting.append(reservoir)
                 except ConfigurationError as error:
-                    left_out.append(f"{tried.label} was left out: {error}")
+                    left_out.append(f"{tried.label or model} was left out: {error}")
             others += candidates(model, suiting)
         plan = replace(plan, candidates=[*own, *others], left_out=left_out)
         tried = complete_rows(self._choosing(plan, plan.candidates))

@@ -24,8 +24,8 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """A baseline with its settings, without the device that an encoder is of; nothing for the device."""
-        return "" if self.reservoir is None else short({key: v for key, v in self.reservoir.items() if key != "of"})
+        """A baseline with its settings; nothing for the device and its encoder, which have none beside the penalty."""
+        return "" if self.reservoir is None or "of" in self.reservoir else short(self.reservoir)
 
     @property
     def row(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from reservoir_hw.experiment.bench.candidates import SETTINGS
 from reservoir_hw.experiment.bench.figure import scores_figure
 from reservoir_hw.experiment.bench.score import DEVICE, ModelScore, TaskScore
 from reservoir_hw.experiment.bench.standard import StandardTask, standard_tasks
@@ -23,9 +24,8 @@ _SCORES = (
     "the validation part of the training."
 )
 _CHOSEN = (
-    "By the score on the last quarter of the training data of the first repetition, for the device and each baseline "
-    "among equally many settings. The test was not looked at. w: weights of each output, without the bias. of: so many "
-    "settings were tried."
+    f"By the score on the last quarter of the training data of the first repetition, among {SETTINGS} settings for the "
+    "device and for each baseline. The test was not looked at. w: weights of each output, without the bias."
 )
 
 
@@ -51,7 +51,7 @@ class BenchResult(InFolder):
     def _warn_of(self, task: str, warnings: Iterable[str]) -> None:
         """Add the warnings of a task. Tasks and repetitions warn of the same thing with other numbers: one is kept."""
         for warning in warnings:
-            _, tasks = self._warned.setdefault(re.sub(r"[\d,.e+-]+", "", warning), (warning, []))
+            _, tasks = self._warned.setdefault(re.sub(r"\([\d, .…]*\)|[\d,.e+-]+", "", warning), (warning, []))
             if task not in tasks:
                 tasks.append(task)
         self.warnings = [f"{', '.join(tasks)}: {warning}" for warning, tasks in self._warned.values()]

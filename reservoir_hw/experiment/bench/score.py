@@ -35,7 +35,7 @@ class ModelScore:
     @property
     def setting(self) -> str:
         """What was chosen, for people."""
-        return f"{self.label} α\u00a0{self.alpha:g}, {self.weights}\u00a0w, of\u00a0{self.tried}".lstrip()
+        return f"{self.label} α\u00a0{self.alpha:g}, {self.weights}\u00a0w".lstrip()
 
     def values(self, standard: StandardTask) -> np.ndarray:
         """The metric of each repetition; the worst there is where all forecasts have left every bound."""
@@ -156,4 +156,6 @@ def _factor(logarithm: float) -> str:
     if math.isinf(logarithm):
         return "∞"
     value = math.exp(min(logarithm, 700.0))
-    return f"{value:.2f}" if value < 10 else f"{value:.0f}" if value < 1000 else f"{value:.1e}"
+    if value < 1000:
+        return f"{value:.2f}" if value < 10 else f"{value:.0f}"
+    return f"{float(f'{value:.2g}'):,.0f}" if value < 1e6 else f"{value:.1e}"

@@ -137,7 +137,7 @@ def test_a_baseline_that_does_not_suit_is_left_out_and_said(esn: Path) -> None:
     )
     result = bench("two.yaml", only=["parity"], quick=True)
     assert list(result.scores["parity"].models) == ["device", "register", "polynomial"]
-    assert any("encoder_only was left out: " in warning for warning in result.warnings)
+    assert any("encoder only was left out: " in warning for warning in result.warnings)
 
 
 def test_a_budget(esn: Path) -> None:

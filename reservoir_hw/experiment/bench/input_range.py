@@ -67,7 +67,8 @@ def fitted(section: Document, config: ReservoirConfig, spec: ReservoirSpec, trai
         scaling = (np.asarray(given.scaling) * gain).tolist()
         scaled = {"scaling": scaling, "bias_scaling": gain * given.bias_scaling, "offset": gain * given.offset + offset}
         mask = {**given.model_dump(mode="json", exclude_defaults=True), **scaled}
-    what = f"{gain:g} u {'-' if offset < 0 else '+'} {abs(offset):g}, so that {smallest:.3g} to {largest:.3g} " + (
-        f"lies within {low:g} to {high:g}"
+    sign = "-" if offset < 0 else "+"
+    what = (
+        f"{gain:g} u {sign} {abs(offset):g}; training inputs {smallest:.3g} to {largest:.3g}, range {low:g} to {high:g}"
     )
     return Fitted(Document({**clipped, "inputs": spec.inputs, "input_mask": mask}, section.origins), what)

@@ -230,7 +230,8 @@ def test_inputs_are_brought_into_the_range_of_a_device(tmp_path: Path, monkeypat
     short = {"train_steps": 800, "closed_loop": {"starts": 2, "forecast_steps": 20, "warmup_steps": 20}}
     some["henon"] = some["henon"].model_copy(update={"quick": short})
     monkeypatch.setattr("reservoir_hw.experiment.bench.bench.standard_tasks", lambda: some)
-    result = bench(lab_device(tmp_path), quick=True)
+    washout = {"kind": "washout", "steps": 3}
+    result = bench(lab_device(tmp_path, reset_call=None, reset=washout), quick=True)
     assert set(result.scores) == set(some)
     assert not result.not_run
     # What lies within is left as it is; what does not is scaled, what a loop feeds back as well (see `LAB`).
@@ -303,7 +304,8 @@ def test_bad_input_is_one_sentence_and_nothing_is_driven(esn: Path, arguments: l
 
 
 @pytest.mark.slow
-def test_the_quick_page_of_a_network(esn: Path) -> None:
+def test_the_quick_page_of_a_network(esn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reservoir_hw.experiment.bench.candidates.SETTINGS", 6)
     found = CliRunner().invoke(app, ["bench", str(esn), "--quick", "--json"])
     assert found.exit_code == 0, found.stderr
     tasks = json.loads(found.stdout)["tasks"]

@@ -141,7 +141,7 @@ def large() -> list[str]:
     return table([*header, "predictions per processor second"], body)
 
 
-def draw_losses(sizes: dict[str, dict[str, list[Row]]]) -> Any:
+def draw_losses(sizes: dict[str, dict[str, list[Row]]], encoders: list[Row]) -> Any:
     """Validation loss over steps, all seeds (the paper's Fig. 6)."""
     figure, grid = panels(9.5, 4.2, 1, 2, sharey=True)
     for axes, model in zip(grid, PRINTED, strict=True):
@@ -156,6 +156,12 @@ def draw_losses(sizes: dict[str, dict[str, list[Row]]]) -> Any:
                     lw=1.2,
                     label=label,
                 )
+        for number, row in enumerate(encoders if model == "LAERC" else []):
+            at = row["training"]["evaluations"]
+            label = "D = 64, encoder only" if number == 0 else None
+            axes.plot(
+                [one["step"] for one in at], [one["validation_loss"] for one in at], color="0.4", ls="--", label=label
+            )
         axes.set(title=model, xlabel="step (2048 predictions)")
         axes.grid(color="0.92")
         axes.legend(frameon=False)
@@ -195,7 +201,7 @@ def main() -> None:
     every = with_encoders(sizes)
     parts = {"results": results(every), "differences": differences(every), "scaling": scaling(sizes), "large": large()}
     replace_tables(HERE / "README.md", parts)
-    for name, figure in (("losses", draw_losses(sizes)), ("scaling", draw_scaling(sizes))):
+    for name, figure in (("losses", draw_losses(sizes, every["d64"][ENCODER])), ("scaling", draw_scaling(sizes))):
         figure.savefig(HERE / f"{name}.png", dpi=110)
 
 

@@ -185,8 +185,15 @@ def draw_losses(sizes: dict[str, Rows]) -> Any:
         for axes in line:
             axes.grid(color="0.92")
             axes.spines[["top", "right"]].set_visible(False)
+    for ((name, model), what), style in zip(WITHOUT.items(), (":", "--", "-."), strict=True):
+        for number, row in enumerate(rows_of(name)[model]):
+            at = row["training"]["evaluations"]
+            loss = [one["validation_loss"] for one in at]
+            label = what if number == 0 else None
+            grid[-1, 0].plot([one["tokens"] / 1e6 for one in at], loss, color="0.4", ls=style, lw=1, label=label)
     figure.suptitle("Shakespeare's letters: three seeds of each model")
     grid[0, 0].legend(frameon=False)
+    grid[-1, 0].legend(handles=grid[-1, 0].get_lines()[-3 * len(WITHOUT) :: 3], frameon=False, fontsize=8)
     return figure
 
 

@@ -150,6 +150,10 @@ def settings() -> list[str]:
         for value, loss in values:
             printed = PRINTED[name].get(value)
             body.append([titles[name], f"{value:g}", number(loss), "–" if printed is None else number(printed)])
+    (encoder,) = rows_of("encoder")
+    body.append(
+        ["encoder only: no links, leak rate 1", "–", number(encoder["metrics"]["validation_cross_entropy"]), "–"]
+    )
     return table(["", "value", "validation, nats per token", "in the paper"], body)
 
 

@@ -1,6 +1,8 @@
 """Make the table of the README and the figures from the rows of `cross.py`.
 
 python examples/laerc_noisy/tables.py
+
+`rows/experiment.json` and `rows/encoder.json` are the `metrics.json` of the runs of these files.
 """
 
 from __future__ import annotations
@@ -43,19 +45,34 @@ def axis(key: str) -> list[str]:
     return [name({} if level is None else {key: level}) for level in AXES[key][1]]
 
 
-def results(found: dict[tuple[str, str], np.ndarray]) -> list[str]:
-    """The three ways to come to each reservoir."""
+def without_reservoir() -> dict[str, np.ndarray]:
+    """Test losses of what has no reservoir: the same model on the encoder alone, by seed, and counted letters."""
+    read = {
+        stem: json.loads((HERE / "rows" / f"{stem}.json").read_text())["rows"] for stem in ("encoder", "experiment")
+    }
+    by_seed = sorted(read["encoder"], key=lambda row: row["readout"]["seed"])
+    found = {"encoder only": np.array([row["metrics"]["cross_entropy"] for row in by_seed])}
+    for row in read["experiment"]:
+        if "readout" not in row:
+            found[f"{row['label']}s"] = np.array([row["metrics"]["cross_entropy"]])
+    return found
+
+
+def results(found: dict[tuple[str, str], np.ndarray], baselines: dict[str, np.ndarray]) -> list[str]:
+    """The three ways to come to each reservoir, and what has none."""
     body = []
     for there in dict.fromkeys(pair[1] for pair in found):
         own, ideal, back = found[there, there], found["ideal", there], found[there, "ideal"]
         gain = "–" if there == "ideal" else interval(ideal - own)
-        body.append([there, spread(ideal), spread(own), gain, spread(back)])
+        worth = interval(baselines["encoder only"] - own)
+        body.append([there, spread(ideal), spread(own), gain, worth, spread(back)])
+    body += [[f"none: {what}", "–", spread(values), "–", "–", "–"] for what, values in baselines.items()]
     header = ["reservoir", "trained on the ideal one, run here", "trained and run here", "gain"]
-    return table([*header, "trained here, run on the ideal one"], body)
+    return table([*header, "ahead of encoder only", "trained here, run on the ideal one"], body)
 
 
-def draw_curves(found: dict[tuple[str, str], np.ndarray]) -> Any:
-    """Loss over each axis: trained on the ideal reservoir, and trained there."""
+def draw_curves(found: dict[tuple[str, str], np.ndarray], baselines: dict[str, np.ndarray]) -> Any:
+    """Loss over each axis: trained on the ideal reservoir, and trained there; what has no reservoir as lines."""
     figure, grid = panels(10.5, 4.0, 1, len(AXES), sharey=True)
     first, second = colours(2)
     for axes, (key, (what, levels)) in zip(grid, AXES.items(), strict=True):
@@ -68,6 +85,8 @@ def draw_curves(found: dict[tuple[str, str], np.ndarray]) -> Any:
             axes.plot(values.mean(axis=1), "-", color=colour, label=label)
             for seed in values.T:
                 axes.plot(seed, "o", color=colour, markersize=4, alpha=0.6)
+        for what_else, style in (("encoder only", "--"), ("trigrams", ":")):
+            axes.axhline(baselines[what_else].mean(), color="0.3", ls=style, lw=1, label=f"no reservoir: {what_else}")
         axes.set_xticks(range(len(levels)), ["ideal" if level is None else f"{level:g}" for level in levels])
         axes.set(xlabel=what)
         axes.grid(color="0.92")
@@ -100,9 +119,9 @@ def draw_maps(found: dict[tuple[str, str], np.ndarray]) -> Any:
 
 def main() -> None:
     """Write README.md and the figures."""
-    found = losses()
-    replace_tables(HERE / "README.md", {"results": results(found)})
-    for figure, stem in ((draw_curves(found), "curves"), (draw_maps(found), "maps")):
+    found, baselines = losses(), without_reservoir()
+    replace_tables(HERE / "README.md", {"results": results(found, baselines)})
+    for figure, stem in ((draw_curves(found, baselines), "curves"), (draw_maps(found), "maps")):
         figure.savefig(HERE / f"{stem}.png", dpi=110)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.ticker import NullLocator
 
 from reservoir_hw.core.figure_style import colours, panels
-from reservoir_hw.core.markdown import replace_tables, spread, table
+from reservoir_hw.core.markdown import interval, replace_tables, spread, table
 from reservoir_hw.core.statistics import LogFit, fit_log10
 
 HERE = Path(__file__).resolve().parent
@@ -24,6 +24,7 @@ SIZES = ("d64", "d96", "d128")
 # Slopes of Köster & Uchida 2026, Fig. 7.
 PRINTED = {"LAERC": -0.81, "gpt": -1.72}
 MODELS = {"laerc": "LAERC", "gpt": "gpt"}
+ENCODER = "LAERC, encoder only"
 V, CONTEXT = 8192, 256
 Row = dict[str, Any]
 
@@ -40,6 +41,11 @@ def trained(name: str) -> dict[str, list[Row]]:
         if "training" in row:
             found[MODELS[row["readout"]["kind"]]].append(row)
     return {model: sorted(rows, key=lambda row: row["readout"]["seed"]) for model, rows in found.items()}
+
+
+def with_encoders(sizes: dict[str, dict[str, list[Row]]]) -> dict[str, dict[str, list[Row]]]:
+    """The same, at D = 64 with LAERC on what drives its reservoirs."""
+    return {**sizes, "d64": {**sizes["d64"], ENCODER: trained("d64_encoder")["LAERC"]}}
 
 
 def weights(row: Row) -> int:
@@ -85,8 +91,22 @@ def results(sizes: dict[str, dict[str, list[Row]]]) -> list[str]:
                     f"{np.mean(took):.0f} s",
                 ]
             )
+    counted = next(row for row in rows_of("d64") if row["label"] == "bigram")
+    body.append(["–", "bigrams", "–", "–", f"{counted['metrics']['cross_entropy']:.3f}", "–", "–"])
     header = ["D", "model", "trained weights", "without embedding", "test, nats per token", "validation"]
     return table([*header, "training"], body)
+
+
+def differences(sizes: dict[str, dict[str, list[Row]]]) -> list[str]:
+    """How far each model is behind LAERC, paired by seed."""
+    body = []
+    for found in sizes.values():
+        for model in [name for name in found if name != "LAERC"]:
+            width = found[model][0]["readout"]["width"]
+            by_seed = [one - other for one, other in zip(losses(found[model]), losses(found["LAERC"]), strict=False)]
+            behind = interval(by_seed) if len(by_seed) > 1 else f"{by_seed[0]:+.3f}"
+            body.append([str(width), f"{model} - LAERC", str(len(by_seed)), behind])
+    return table(["D", "difference of the test losses", "seeds", "nats per token"], body)
 
 
 def scaling(sizes: dict[str, dict[str, list[Row]]]) -> list[str]:
@@ -121,7 +141,7 @@ def large() -> list[str]:
     return table([*header, "predictions per processor second"], body)
 
 
-def draw_losses(sizes: dict[str, dict[str, list[Row]]]) -> Any:
+def draw_losses(sizes: dict[str, dict[str, list[Row]]], encoders: list[Row]) -> Any:
     """Validation loss over steps, all seeds (the paper's Fig. 6)."""
     figure, grid = panels(9.5, 4.2, 1, 2, sharey=True)
     for axes, model in zip(grid, PRINTED, strict=True):
@@ -136,6 +156,12 @@ def draw_losses(sizes: dict[str, dict[str, list[Row]]]) -> Any:
                     lw=1.2,
                     label=label,
                 )
+        for number, row in enumerate(encoders if model == "LAERC" else []):
+            at = row["training"]["evaluations"]
+            label = "D = 64, encoder only" if number == 0 else None
+            axes.plot(
+                [one["step"] for one in at], [one["validation_loss"] for one in at], color="0.4", ls="--", label=label
+            )
         axes.set(title=model, xlabel="step (2048 predictions)")
         axes.grid(color="0.92")
         axes.legend(frameon=False)
@@ -172,9 +198,10 @@ def draw_scaling(sizes: dict[str, dict[str, list[Row]]]) -> Any:
 def main() -> None:
     """Write README.md and the figures."""
     sizes = {name: trained(name) for name in SIZES}
-    parts = {"results": results(sizes), "scaling": scaling(sizes), "large": large()}
+    every = with_encoders(sizes)
+    parts = {"results": results(every), "differences": differences(every), "scaling": scaling(sizes), "large": large()}
     replace_tables(HERE / "README.md", parts)
-    for name, figure in (("losses", draw_losses(sizes)), ("scaling", draw_scaling(sizes))):
+    for name, figure in (("losses", draw_losses(sizes, every["d64"][ENCODER])), ("scaling", draw_scaling(sizes))):
         figure.savefig(HERE / f"{name}.png", dpi=110)
 
 

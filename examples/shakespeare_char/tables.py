@@ -23,6 +23,12 @@ from reservoir_hw.readout.models.softmax import LinearReadout
 
 HERE = Path(__file__).resolve().parent
 MODELS = {"linear": "RC", "attention": "AERC", "transformer": "transformer"}
+WITHOUT = {
+    ("45k_encoder", "RC"): "RC, encoder only",
+    ("45k_encoder", "AERC"): "AERC, encoder only",
+    ("45k_register", "AERC"): "AERC, last six letters",
+}
+"""The readouts of 45,000 weights without their reservoirs."""
 Rows = dict[str, list[dict[str, Any]]]
 
 # Köster & Uchida 2026, Table I: hidden, heads and layers; nodes; nodes and hidden.
@@ -32,11 +38,22 @@ AERCS = {(75, 13): 15464, (75, 19): 31124, (100, 20): 45259, (150, 25): 102809, 
 
 
 def rows_of(name: str) -> Rows:
-    """The rows of a run by model, in the order of their seeds."""
+    """The trained rows of a run by model, in the order of their seeds."""
     found: Rows = {model: [] for model in MODELS.values()}
-    for row in json.loads((HERE / "rows" / f"{name}.json").read_text())["rows"]:
-        found[MODELS[row["readout"]["kind"]]].append(row)
+    for row in every_row(name):
+        if "training" in row:
+            found[MODELS[row["readout"]["kind"]]].append(row)
     return {model: sorted(rows, key=lambda row: row["readout"]["seed"]) for model, rows in found.items()}
+
+
+def every_row(name: str) -> list[dict[str, Any]]:
+    """All rows of a run."""
+    return json.loads((HERE / "rows" / f"{name}.json").read_text())["rows"]
+
+
+def counted() -> dict[str, float]:
+    """Test losses of n-grams."""
+    return {row["label"]: row["metrics"]["cross_entropy"] for row in every_row("45k_encoder") if "training" not in row}
 
 
 def counts() -> list[str]:
@@ -90,6 +107,13 @@ def results(sizes: dict[str, Rows]) -> list[str]:
                     f"{np.mean(without):.0f} s" if model != "transformer" else "–",
                 ]
             )
+    for (name, model), what in WITHOUT.items():
+        rows = rows_of(name)[model]
+        took = np.mean([row["training"]["evaluations"][-1]["processor_seconds"] for row in rows])
+        loss = spread([row["metrics"]["cross_entropy"] for row in rows], ".3f")
+        count = f"{rows[0]['metrics']['parameters']:,.0f}"
+        body.append(["45k", what, count, loss, "–", "–", f"{took:.0f} s", "–", "–", "–"])
+    body += [["–", f"{name}s", "–", f"{loss:.3f}", *["–"] * 6] for name, loss in counted().items()]
     header = ["file", "model", "weights", "test, nats per letter", "7-grams", "8-grams"]
     return table([*header, "training", "without reservoir", "writing", "without reservoir"], body)
 
@@ -107,6 +131,17 @@ def differences(sizes: dict[str, Rows]) -> list[str]:
         test = {m: np.array([row["metrics"]["cross_entropy"] for row in rows]) for m, rows in found.items()}
         body.append([size, "test, in the end", *(interval(test[m] - test["AERC"]) for m in ("RC", "transformer"))])
     return table(["file", "predictions", "RC - AERC", "transformer - AERC"], body)
+
+
+def without_reservoir(found: Rows) -> list[str]:
+    """How far readouts without their reservoirs are behind the same with it, and behind the transformer, by seed."""
+    body = []
+    for (name, model), what in WITHOUT.items():
+        losses = np.array([row["metrics"]["cross_entropy"] for row in rows_of(name)[model]])
+        for other in (model, "transformer"):
+            others = [row["metrics"]["cross_entropy"] for row in found[other]]
+            body.append([f"{what} - {other}", str(len(losses)), interval(losses - others)])
+    return table(["45k, test", "seeds", "nats per letter"], body)
 
 
 def published() -> list[str]:
@@ -150,8 +185,15 @@ def draw_losses(sizes: dict[str, Rows]) -> Any:
         for axes in line:
             axes.grid(color="0.92")
             axes.spines[["top", "right"]].set_visible(False)
+    for ((name, model), what), style in zip(WITHOUT.items(), (":", "--", "-."), strict=True):
+        for number, row in enumerate(rows_of(name)[model]):
+            at = row["training"]["evaluations"]
+            loss = [one["validation_loss"] for one in at]
+            label = what if number == 0 else None
+            grid[-1, 0].plot([one["tokens"] / 1e6 for one in at], loss, color="0.4", ls=style, lw=1, label=label)
     figure.suptitle("Shakespeare's letters: three seeds of each model")
     grid[0, 0].legend(frameon=False)
+    grid[-1, 0].legend(handles=grid[-1, 0].get_lines()[-3 * len(WITHOUT) :: 3], frameon=False, fontsize=8)
     return figure
 
 
@@ -191,7 +233,13 @@ def draw_times(sizes: dict[str, Rows]) -> Any:
 def main() -> None:
     """Write README.md and the figures."""
     sizes = {name: rows_of(name) for name in ("15k", "45k")}
-    parts = {"counts": counts(), "results": results(sizes), "differences": differences(sizes), "paper": published()}
+    parts = {
+        "counts": counts(),
+        "results": results(sizes),
+        "differences": differences(sizes),
+        "without": without_reservoir(sizes["45k"]),
+        "paper": published(),
+    }
     replace_tables(HERE / "README.md", parts)
     for name, figure in (("losses", draw_losses(sizes)), ("times", draw_times(sizes))):
         figure.savefig(HERE / f"{name}.png", dpi=110)

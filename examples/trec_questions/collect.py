@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
+from reservoir_hw.backends.simulated.esn.esn import EsnConfig
 from reservoir_hw.backends.simulated.gated.gated_esn import GatedEsn, GatedEsnConfig
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.reservoir_config import ReservoirConfig
@@ -36,6 +37,8 @@ def matrices(point: Point, inputs: int, weights: Path) -> dict[str, dict[str, fl
     """Those of the state and of both gates, as far as the model has them."""
     reservoir: Any = point.config.reservoir
     if point.config.readout.kind == "ridge":
+        if not isinstance(reservoir, EsnConfig | GatedEsnConfig):
+            return {}
         drawn = reservoir.for_inputs(inputs).drawn_or_loaded()
         if isinstance(reservoir, GatedEsnConfig):
             return {

@@ -15,10 +15,18 @@ import numpy as np
 
 from reservoir_hw.core.figure_style import colours, new_figure
 from reservoir_hw.core.markdown import interval, replace_tables, spread, table
+from reservoir_hw.tasks.trec.task import WIDTH
 
 HERE = Path(__file__).resolve().parent
 MODELS = {"esn": "ESN", "gated": "Gated ESN", "leaky": "leaky ESN", "rz": "Gated ESN RZ", "gru": "GRU"}
 """In the order of the paper's Table 2 and Figure 3."""
+BASELINES = {
+    "encoder": "encoder only (the last word)",
+    "register": "register of the last words",
+    "sum": "sum of the words",
+    "unlinked": "nodes without links",
+}
+NAMES = MODELS | BASELINES
 UNTRAINED = ("esn", "gated", "leaky")
 
 # Di Sarli et al. 2022, Tables 3 and 4: mean, standard deviation and maximum; spectral radius and norm.
@@ -37,10 +45,17 @@ def values(found: dict[str, Any], metric: str) -> np.ndarray:
     return np.array([row["metrics"][metric] for row in sorted(found["rows"], key=lambda row: row["seed"])])
 
 
+def nodes(found: dict[str, Any]) -> int:
+    """Those of the network or the encoder; of a register the numbers in it."""
+    reservoir = found["reservoir"]
+    if reservoir.get("kind") == "nvar":
+        return WIDTH * reservoir["lags"]
+    return reservoir.get("of", reservoir).get("nodes") or found["readout"]["nodes"]
+
+
 def weights(found: dict[str, Any]) -> int:
     """Trained weights; a ridge readout has one for each node and a bias, for each of six classes."""
-    metrics = found["rows"][0]["metrics"]
-    return round(metrics.get("parameters", 6 * found["reservoir"].get("nodes", 0) + 6))
+    return round(found["rows"][0]["metrics"].get("parameters", 6 * (nodes(found) + 1)))
 
 
 def results(runs: dict[str, Any]) -> list[str]:
@@ -49,11 +64,10 @@ def results(runs: dict[str, Any]) -> list[str]:
     body = []
     for name, found in runs.items():
         took = np.mean([row["processor_seconds"] for row in found["rows"]])
-        nodes = found["reservoir"].get("nodes") or found["readout"]["nodes"]
         body.append(
             [
-                MODELS[name],
-                f"{nodes:,}",
+                NAMES[name],
+                f"{nodes(found):,}",
                 f"{weights(found):,}",
                 str(len(found["rows"])),
                 spread(values(found, "accuracy"), ".3f"),
@@ -84,14 +98,15 @@ def differences(runs: dict[str, Any]) -> list[str]:
     """Paired by seed."""
     pairs = [("rz", best_untrained(runs)), ("rz", "gru"), ("gru", best_untrained(runs)), ("gated", "esn")]
     pairs += [("leaky", "gated"), ("leaky", "esn")]
+    pairs += [(best_untrained(runs), baseline) for baseline in BASELINES]
+    pairs += [(model, "unlinked") for model in MODELS]
     body = []
     for one, other in dict.fromkeys(pairs):
-        count = min(len(runs[one]["rows"]), len(runs[other]["rows"]))
-        both = [
-            interval(values(runs[one], metric)[:count] - values(runs[other], metric)[:count])
-            for metric in ("accuracy", "accuracy/unseen")
+        # A register has one row for all seeds.
+        by_seed = [
+            values(runs[one], metric) - values(runs[other], metric) for metric in ("accuracy", "accuracy/unseen")
         ]
-        body.append([f"{MODELS[one]} - {MODELS[other]}", str(count), *both])
+        body.append([f"{NAMES[one]} - {NAMES[other]}", str(len(by_seed[0])), *map(interval, by_seed)])
     return table(["difference", "seeds", "accuracy", "without the 10"], body)
 
 
@@ -102,7 +117,7 @@ def searches(runs: dict[str, Any]) -> list[str]:
         trials = [trial for trial in found["trials"] if trial["objective"] is not None]
         best = max(trials, key=lambda trial: trial["objective"])
         chosen = ", ".join(f"{key.rpartition('.')[2]} {_short(value)}" for key, value in best["values"].items())
-        body.append([MODELS[name], str(len(trials)), f"{best['objective']:.3f}", chosen])
+        body.append([NAMES[name], str(len(trials)), f"{best['objective']:.3f}", chosen])
     return table(["model", "trials", "best, validation", "its settings"], body)
 
 
@@ -123,7 +138,8 @@ def gates(runs: dict[str, Any]) -> list[str]:
 def matrices(runs: dict[str, Any]) -> list[str]:
     """The paper's Table 4."""
     body = []
-    for name, found in runs.items():
+    for name in MODELS:
+        found = runs[name]
         cells = []
         for part in ("state", "reset", "update"):
             measured = [row["matrices"][part] for row in found["rows"] if part in row["matrices"]]
@@ -137,38 +153,39 @@ def matrices(runs: dict[str, Any]) -> list[str]:
 
 def draw(runs: dict[str, Any]) -> Any:
     """Accuracy and time of each model (the paper's Figure 3)."""
-    figure = new_figure(9.5, 4.0)
+    figure = new_figure(11, 5.6)
     left, right = figure.subplots(1, 2)
     for height, ((name, found), colour) in enumerate(zip(runs.items(), colours(len(runs)), strict=True)):
         accuracy = values(found, "accuracy")
         took = np.array([row["processor_seconds"] for row in found["rows"]])
         left.plot(accuracy, np.full(len(accuracy), height), "o", color=colour, markersize=4, alpha=0.5)
-        left.errorbar(accuracy.mean(), height, xerr=accuracy.std(ddof=1), fmt="s", color=colour, capsize=4)
+        wider, slower = (one.std(ddof=1) if len(one) > 1 else 0.0 for one in (accuracy, took))
+        left.errorbar(accuracy.mean(), height, xerr=wider, fmt="s", color=colour, capsize=4)
         left.annotate(
             f"{accuracy.mean():.3f}", (accuracy.mean(), height), xytext=(0, 9), textcoords="offset points", ha="center"
         )
-        right.barh(height, took.mean(), xerr=took.std(ddof=1), color=colour, height=0.6, capsize=3)
+        right.barh(height, took.mean(), xerr=slower, color=colour, height=0.6, capsize=3)
         right.annotate(
-            f" {took.mean():.0f} s", (took.mean() + took.std(ddof=1), height), va="center", xytext=(3, 0),
+            f" {took.mean():.0f} s", (took.mean() + slower, height), va="center", xytext=(3, 0),
             textcoords="offset points",
         )  # fmt: skip
         del name
     for axes in (left, right):
-        axes.set_yticks(range(len(runs)), [MODELS[name] for name in runs])
+        axes.set_yticks(range(len(runs)), [NAMES[name] for name in runs])
         axes.set_ylim(len(runs) - 0.5, -0.6)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="x", color="0.92")
         axes.set_axisbelow(True)
     right.set_xlim(right=1.18 * right.get_xlim()[1])
     left.set_xlabel("accuracy on 500 questions: each seed, mean ± standard deviation")
-    right.set_xlabel("processor time of one seed, training and test (s)")
-    figure.suptitle("What does a question ask for? Five models with about 19,400 trained weights each")
+    right.set_xlabel("processor time of one seed (s)")
+    figure.suptitle("What does a question ask for? Five models with about 19,400 trained weights each, and baselines")
     return figure
 
 
 def main() -> None:
     """Write README.md and the figure."""
-    runs = {name: json.loads((HERE / "rows" / f"{name}.json").read_text()) for name in MODELS}
+    runs = {name: json.loads((HERE / "rows" / f"{name}.json").read_text()) for name in NAMES}
     parts = {
         "results": results(runs),
         "differences": differences(runs),

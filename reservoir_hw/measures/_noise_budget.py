@@ -24,6 +24,9 @@ _AVERAGED = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 # A squared autocorrelation of the states below this no longer counts.
 _UNCORRELATED = 0.003
 
+# Confidence at which responses are called opposed: that of many budgets without signal should not be, by chance.
+_SURE = 0.9995
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NoiseBudget(Measured):
@@ -76,7 +79,8 @@ def noise_budget(
     expectation is the capacity that is too weak to be seen in one of them.
 
     Averages of k repetitions have the covariance S + (C - S)/k. They are measured for each k of which there are two
-    averages or more, and forecast beyond that. Of a single response the capacities are known, and that noise takes no
+    averages or more, and forecast beyond that. No part lies beyond what is possible, 0 and the rank, and each lies
+    within its interval. Of a single response the capacities are known, and that noise takes no
     more than what they leave.
 
     Parameters
@@ -98,19 +102,22 @@ def noise_budget(
     if len(x) == 1:
         return _of_one(u, x[0], max_delays, washout, distribution, input_range, confidence)
     repetitions = [k for k in _AVERAGED if 2 * k <= len(x)]
-    rows, intervals = [], []
+    rows, intervals, opposed = [], [], False
     forecast = np.zeros(0)
     for k in repetitions:
         groups = x[: len(x) // k * k].reshape(-1, k, *x.shape[1:]).mean(axis=1)
         capacity, found = with_details(
             u, groups[0], max_delays, washout, distribution, input_range, confidence=confidence
         )
-        q, kept, influence, profile = _kept(groups[:, skipped:])
+        q, estimate, influence, profile = _kept(groups[:, skipped:])
         rank = q.shape[1]
+        # The estimate has no bias, so chance takes it beyond what is possible where noise is all or nothing.
+        kept = min(max(estimate, 0.0), float(rank))
         if k == 1:
             forecast = np.array([rank - (profile / (profile + (1 - profile) / many)).sum() for many in _AVERAGED])
         linear, nonlinear, uncertain = _parts(capacity, found, q)
         rows.append((rank, linear, nonlinear, rank - kept, kept - linear - nonlinear))
+        opposed |= _interval(influence, 0.0, estimate, _SURE).high < 0
         of_linear, of_nonlinear = found.influence[0], found.influence[1:].sum(axis=0)
         parts = (
             (of_linear, 0.0, (0.0, rank)),
@@ -133,6 +140,11 @@ def noise_budget(
     )
     if first.low > 0:
         note += " The rest is functions of the input that were not tried: larger max_delays or degrees would find more."
+    if opposed:
+        note += (
+            " The responses are opposed from one repetition to the next, which noise is not: what differs follows a "
+            "pattern, so this is no measure of noise."
+        )
     return NoiseBudget(
         value=float(lost[0]),
         interval=of_lost[0],
@@ -198,14 +210,15 @@ def _of_one(
 def _parts(capacity: ProcessingCapacity, found: Capacities, q: np.ndarray) -> tuple[float, float, float]:
     """Linear and nonlinear capacity, and the standard error of what the weak functions add to the second."""
     weak, uncertain = _weak(found, q) if len(capacity.by_degree) > 1 else (0.0, 0.0)
-    return float(capacity.by_degree[0]), float(capacity.by_degree[1:].sum()) + weak, uncertain
+    # What the weak functions have beyond chance lies around 0 where they have nothing.
+    return float(capacity.by_degree[0]), max(float(capacity.by_degree[1:].sum()) + weak, 0.0), uncertain
 
 
 def _kept(x: np.ndarray) -> tuple[np.ndarray, float, np.ndarray, np.ndarray]:
     """Orthonormal states of the first of the responses (repeats, time, nodes), tr(C⁻¹ S), and two parts of it.
 
-    The trace is freed from its bias of the first order in 1 / time by that of two halves (Quenouille 1956). The two
-    parts are the influence of each step (time,), and the terms (rank,) of directions in which signal and noise are
+    The trace is freed from its bias of the first order in 1 / time by that of two halves (Quenouille 1956); chance may
+    take it below 0 and beyond the rank. The two parts are the influence of each step (time,), and the terms (rank,) of directions in which signal and noise are
     uncorrelated, between 0 and 1.
     """
     moved = deviations(x, axis=1)
@@ -218,7 +231,7 @@ def _kept(x: np.ndarray) -> tuple[np.ndarray, float, np.ndarray, np.ndarray]:
     shared = (total.T @ total / q.shape[1] - repeats * np.eye(basis.rank)) / (repeats * (repeats - 1))
     # A fit to fewer steps finds less in common. The error falls with the number of steps, so that halves tell it.
     halves = [_in_common(half) for half in np.array_split(q, 2, axis=1)]
-    kept = min(2 * float(common.sum(axis=1).mean()) - sum(halves) / 2, float(basis.rank))
+    kept = 2 * float(common.sum(axis=1).mean()) - sum(halves) / 2
     own = np.einsum("rti,ij,rtj->t", q, shared, q, optimize=True) / repeats
     return q[0], kept, common.sum(axis=1) - own, np.clip(np.linalg.eigvalsh(shared), 0.0, 1.0)
 

@@ -218,8 +218,8 @@ def _kept(x: np.ndarray) -> tuple[np.ndarray, float, np.ndarray, np.ndarray]:
     """Orthonormal states of the first of the responses (repeats, time, nodes), tr(C⁻¹ S), and two parts of it.
 
     The trace is freed from its bias of the first order in 1 / time by that of two halves (Quenouille 1956); chance may
-    take it below 0 and beyond the rank. The two parts are the influence of each step (time,), and the terms (rank,) of directions in which signal and noise are
-    uncorrelated, between 0 and 1.
+    take it below 0 and beyond the rank. The two parts are the influence of each step (time,), and the terms (rank,) of
+    directions in which signal and noise are uncorrelated, between 0 and 1.
     """
     moved = deviations(x, axis=1)
     recording = Rows(moved, 0)

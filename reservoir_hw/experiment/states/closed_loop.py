@@ -65,6 +65,11 @@ def forecast(
     return np.concatenate([_forecast(reservoir, readout, group, steps, tell) for group in groups])
 
 
+def warmup_pieces(time: int) -> int:
+    """In how many calls `forecast` drives a warm-up of `time` steps."""
+    return -(-time // _CHUNK_STEPS)
+
+
 def _forecast(
     reservoir: Reservoir, readout: Readout, warmup: np.ndarray, steps: int, tell: Callable[[int], None]
 ) -> np.ndarray:

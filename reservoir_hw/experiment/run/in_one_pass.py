@@ -358,7 +358,10 @@ def _check_recording(reservoir: ReplayConfig, config: ExperimentConfig, task: Ta
                 try:
                     replay.follow(chunk.inputs)
                 except InputRangeError as error:
-                    raise ConfigurationError(f"the trace does not hold the inputs of this task: {error}") from error
+                    why = str(error).removeprefix(f"{reservoir.trace}: ")
+                    raise ConfigurationError(
+                        f"the trace {reservoir.trace} does not hold the inputs of this task: {why}"
+                    ) from error
 
 
 def _trains_baselines(config: ExperimentConfig) -> bool:

@@ -139,7 +139,7 @@ def noise_budget(
         f"{rest[0]:.2g} [{first.low:.2g}, {first.high:.2g}]."
     )
     if first.low > 0:
-        note += " The rest is functions of the input that were not tried: larger max_delays or degrees would find more."
+        note += " The rest is functions of the input that were not tried: longer delays or higher degrees find more."
     if opposed:
         note += (
             " The responses are opposed from one repetition to the next, which noise is not: what differs follows a "

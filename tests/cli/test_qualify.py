@@ -18,7 +18,7 @@ from reservoir_hw.cli.errors import CommandGroup
 from reservoir_hw.cli.measure import measure as command
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.experiment.devices.measure import measure
-from reservoir_hw.measures import Climate, Coverage, LyapunovSpectrum, OperatingMap
+from reservoir_hw.measures import Climate, Coverage, LyapunovSpectrum, NoiseBudget, OperatingMap
 from reservoir_hw.testing import conform
 
 app = typer.Typer(cls=CommandGroup, pretty_exceptions_enable=False)
@@ -274,6 +274,34 @@ def test_too_few_forecasts_for_a_climate(tmp_path: Path, monkeypatch: pytest.Mon
     assert done.exit_code == 2
     assert "a climate needs at least 4 forecasts, and task.closed_loop.starts is 2" in done.output
     assert nothing_driven()
+
+
+@pytest.mark.slow
+def test_the_figures_of_the_page(tmp_path: Path) -> None:
+    """What docs/qualify.md says of the example."""
+    root = Path(__file__).parents[2]
+    page = " ".join((root / "docs" / "qualify.md").read_text().replace("\u2212", "-").split())
+    only = ["noise_budget", "lyapunov_spectrum", "climate"]
+    found = measure(root / "examples/forecasting/lorenz.yaml", qualify=True, only=only, folder=tmp_path).measured
+    budget, spectrum, climate = (found[name] for name in only)
+    assert isinstance(budget, NoiseBudget)
+    assert isinstance(spectrum, LyapunovSpectrum)
+    assert isinstance(climate, Climate)
+    first, second, third = spectrum.exponents[:3]
+    of_first, _, of_third = spectrum.exponent_intervals[:3]
+    assert (
+        f"exponents {first:.4f} [{of_first.low:.4f}, {of_first.high:.4f}], {abs(second):.3f} and {third:.3f} "
+        f"[{of_third.low:.3f}, {of_third.high:.3f}]"
+    ) in page
+    assert f"The dimension is {spectrum.dimension:.2f}." in page
+    low, high = climate.interval.low, climate.interval.high
+    assert f"The spectra differ by {climate.value:.2f} dB [{low:.2f}, {high:.2f}]" in page
+    assert f"two halves of the true series by {climate.floor:.2f} dB" in page
+    rest = budget.rest_intervals[0]
+    assert (
+        f"{budget.rank[0]:.0f} = {budget.linear[0]:.1f} linear + {budget.nonlinear[0]:.1f} nonlinear + a rest of "
+        f"{budget.rest[0]:.1f} [{rest.low:.1f}, {rest.high:.1f}]"
+    ) in page
 
 
 @pytest.mark.slow

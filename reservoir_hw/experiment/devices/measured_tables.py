@@ -86,7 +86,12 @@ def _map_table(result: OperatingMap) -> Table:
         for at in result.order[:_SHOWN_POINTS]
     ]
     header = [*result.axes, "capacity", "linear", "consistency"]
-    return Table("Operating map: the best points", header, rows, f"Of {len(result.capacity)} points.")
+    note = (
+        f"Of {len(result.capacity)} points. Inputs are uniform within bias ± amplitude, and each is held for so many "
+        "device steps. Capacity is that of all functions of the input, and linear is its linear part. Of capacities "
+        "within a thousandth of the largest, the more linear is better."
+    )
+    return Table("Operating map: the best points", header, rows, note)
 
 
 DETAILS: dict[str, Callable[[Any], Table]] = {

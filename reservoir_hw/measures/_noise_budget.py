@@ -21,8 +21,11 @@ from reservoir_hw.measures._statistics import batch_means, bounded, check_confid
 # How many repetitions the forecast of an average looks at.
 _AVERAGED = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
-# A squared autocorrelation of the states below this no longer counts.
-_UNCORRELATED = 0.003
+# Steps whose pairs tell how far chance moves what weak functions have.
+_PAIRED = 800
+
+# A correlation of pairs below this no longer counts.
+_UNCORRELATED = 0.01
 
 # Confidence at which responses are called opposed: that of many budgets without signal should not be, by chance.
 _SURE = 0.9995
@@ -250,20 +253,35 @@ def _in_common(x: np.ndarray) -> float:
 def _weak(found: Capacities, q: np.ndarray) -> tuple[float, float]:
     """What the functions below the threshold have together beyond chance, and its standard error.
 
-    The scatter of the functions says how far chance moves each of them. Those of a function and of the same function s
-    steps later are as correlated as |A_s|² / rank, where A_s is the autocorrelation matrix of the orthonormal states
-    `q` (time, rank).
+    With the orthonormal states q_t, rows of `q` (time, rank), and the values f_t of a function, scaled to Σ_t f_t² = 1,
+    the sum over all functions of what they have beyond chance is Σ_{t≠s} m_ts / T, m_ts = (q_t · q_s) Σ_f f_t f_s. Of
+    pairs of steps that are far apart, only those that are moved by the same lag have to do with one another. So the
+    variance is twice the sum over lags l of the covariance of m_ts and m_{t+l,s+l}. The pairs of some hundred steps
+    tell it: functions of few inputs are large together, and that is no matter of correlations.
     """
     below = found.raw <= found.threshold
-    steps, rank = q.shape
-    alike = 1.0
-    for lag in range(1, steps // 2):
-        square = float(((q[lag:].T @ q[:-lag] / steps) ** 2).sum() / rank) - rank / steps
-        if square < _UNCORRELATED:
+    beyond = float((found.raw - found.chance)[below].sum())
+    block = next(iter(found.recording.blocks()))
+    block = replace(block, states=block.states[:_PAIRED])
+    steps = len(block.states)
+    m = np.zeros((steps, steps))
+    for chosen in np.array_split(np.flatnonzero(below), 1 + len(below) // _PAIRED):
+        f = found.targets.only(chosen).columns(block) if len(chosen) else np.zeros((1, steps))
+        f -= f.mean(axis=1, keepdims=True)
+        power = (f**2).mean(axis=1, keepdims=True)
+        f /= np.sqrt(np.where(power > 0, power, 1.0) * len(q))
+        m += f.T @ f
+    m *= q[:steps] @ q[:steps].T
+    apart = np.triu(np.ones(m.shape, dtype=bool), steps // 4)
+    m -= m[apart].mean()
+    variance = 0.0
+    for lag in range(steps // 4):
+        together = m[lag:, lag:] * m[: steps - lag, : steps - lag]
+        covariance = float(together[apart[lag:, lag:]].mean())
+        if covariance < _UNCORRELATED * variance:
             break
-        alike += 2 * square
-    beyond = (found.raw - found.chance)[below]
-    return float(beyond.sum()), float((alike * (beyond**2).sum()) ** 0.5)
+        variance += 2 * covariance if lag else covariance
+    return beyond, (2 * variance) ** 0.5
 
 
 def _interval(influence: np.ndarray, more: float, value: float, confidence: float) -> Interval:

@@ -94,6 +94,20 @@ def test_intervals_hold_what_was_planted(noise: float) -> None:
     assert abs(np.mean([one.lost[0] for one in found]) - true) < 0.02
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [1000, 3000])
+def test_the_budget_of_a_short_drive_adds_up(steps: int) -> None:
+    rests = []
+    for seed in range(40):
+        u, states = responses(steps, seed)
+        rests.append(noise_budget(u, np.stack([states, states]), max_delays=DELAYS, input_range=(-1, 1)))
+    intervals = [one.rest_intervals[0] for one in rests]
+    assert np.mean([interval.low <= 0 <= interval.high for interval in intervals]) >= 0.85
+    # They are no wider than the scatter asks for.
+    scatter = float(np.std([one.rest[0] for one in rests]))
+    assert np.mean([interval.high - interval.low for interval in intervals]) < 6 * scatter
+
+
 def test_nothing_is_lost_without_noise() -> None:
     one = budget(0.0, 5, repeats=2)
     assert one.rank[0] == NODES

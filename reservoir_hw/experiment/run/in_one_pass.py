@@ -71,8 +71,6 @@ class InOnePass(Trainer):
         if section == "reservoir":
             reservoir = config.reservoir.for_inputs(readout.input_channels(task))
             _check_register(reservoir, config, task)
-            if isinstance(reservoir, ReplayConfig):
-                _check_recording(reservoir, config, task)
         elif section == "readout":
             readout.check_task(task)
             nodes = getattr(config.reservoir.for_inputs(readout.input_channels(task)), "nodes", None)
@@ -348,8 +346,11 @@ def _check_register(reservoir: ReservoirConfig, config: ExperimentConfig, task: 
         )
 
 
-def _check_recording(reservoir: ReplayConfig, config: ExperimentConfig, task: Task) -> None:
-    """Raise `ConfigurationError` where a trace lacks inputs that the plan drives."""
+def check_recording(config: ExperimentConfig, task: Task) -> None:
+    """Raise `ConfigurationError` where the trace of a replay lacks inputs that the plan drives."""
+    reservoir = config.reservoir.for_inputs(state_readout(config).input_channels(task))
+    if not isinstance(reservoir, ReplayConfig):
+        return
     replay = cast(Replay, build_reservoir(reservoir))
     with replay:
         for burst in plan_for(config, task, max_batch=replay.spec.max_batch):

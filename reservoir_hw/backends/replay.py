@@ -83,6 +83,10 @@ class Replay(Reservoir):
         """Of the first recorded sequence."""
         return self._tape.inputs(0, 0, self._tape.length(0))
 
+    def follow(self, u: np.ndarray) -> None:
+        """As `run`, but without reading the states: raises `InputRangeError` for an input that was not recorded."""
+        self.drive(u, self._followed)
+
     def _open(self) -> ReservoirSpec:
         self._store = StateStore.open(self._path)
         self._tape = Tape(self._store, from_rest=True)
@@ -95,11 +99,15 @@ class Replay(Reservoir):
 
     def _run(self, u: np.ndarray, out: Any) -> np.ndarray:
         states = np.empty((*u.shape[:2], self.device_spec.nodes), u.dtype) if out is None else out
+        begin = self._at
+        self._followed(u)
+        self._tape.read_states(self._chosen, begin, states)
+        return states
+
+    def _followed(self, u: np.ndarray) -> None:
         for sequence in range(len(u)):
             self._follow(sequence, u[sequence])
-        self._tape.read_states(self._chosen, self._at, states)
         self._at += u.shape[1]
-        return states
 
     def _snapshot(self) -> dict[str, np.ndarray]:
         batch = len(self._chosen)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from reservoir_hw.cli.options import InputRangeOption, JsonOption, ReservoirOption, SetOption
 from reservoir_hw.cli.show import own_stdout, print_result, progress_bar
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+
+if TYPE_CHECKING:
+    from reservoir_hw.core.reservoir_config import ReservoirConfig
+    from reservoir_hw.experiment.devices.measure import Share
+    from reservoir_hw.experiment.states.progress import Progress
+    from reservoir_hw.testing.report import Report
 
 
 def measure(
@@ -67,18 +73,12 @@ def measure(
     With --qualify: a noise budget (linear, nonlinear, lost to noise), an operating map, the coverage of a behaviour
     space, the Lyapunov spectrum, and the climate of a closed loop.
     """
-    from reservoir_hw.experiment.devices.measure import check_qualification
     from reservoir_hw.experiment.devices.measure import measure as take_measures
 
     given = parsed_axes(axes or [])
     if (axes or unchecked) and not qualify:
         raise ConfigurationError("--map and --unchecked belong to --qualify")
     with own_stdout(json), progress_bar() as progress:
-        if qualify and not unchecked and not _is_trace(source):
-            check_qualification(
-                source, reservoir=reservoir, set=set_ or [], only=only, input_range=input_range, axes=given
-            )
-            _must_conform(source, reservoir, set_ or [])
         result = take_measures(
             source,
             reservoir=reservoir,
@@ -94,6 +94,7 @@ def measure(
             axes=given,
             folder=folder,
             budget=budget,
+            conform=None if unchecked else _conform,
             on_plan=lambda plan: typer.echo(plan, err=True),
             progress=progress,
         )
@@ -105,6 +106,8 @@ def parsed_axes(given: list[str]) -> dict[str, list[float]]:
     axes: dict[str, list[float]] = {}
     for text in given:
         name, _, values = text.partition("=")
+        if name in axes:
+            raise ConfigurationError(f"--map {name} is given twice: put all its values into one, {name}=V1,V2,...")
         try:
             axes[name] = [_number(value) for value in values.split(",")]
         except ValueError:
@@ -119,12 +122,8 @@ def _number(text: str) -> float:
         return float(text)
 
 
-def _is_trace(source: str) -> bool:
-    return "://" in source or Path(source).is_dir()
-
-
-def _must_conform(source: str, reservoir: Path | None, settings: list[str]) -> None:
-    """Raise `ConfigurationError` where the conformance suite counts something against the device."""
+def _conform(config: ReservoirConfig, *, budget: Share, progress: Progress | None) -> Report:
+    """The conformance suite, whose result is said."""
     try:
         from reservoir_hw.testing.conformance import conform
     except ModuleNotFoundError as error:
@@ -134,13 +133,6 @@ def _must_conform(source: str, reservoir: Path | None, settings: list[str]) -> N
             "a device is qualified after the conformance suite, which needs pytest: pip install 'reservoir-hw[test]', "
             "or --unchecked"
         ) from error
-    from reservoir_hw.experiment.devices.reservoir_file import config_from_file
-
-    report = conform(config_from_file(source if reservoir is None else reservoir, set=settings))
+    report = conform(config, budget=budget, progress=progress)
     typer.echo(f"conform: {report.summary}", err=True)
-    if not report.passed:
-        failed = "; ".join(f"{one.title}: {one.text}" for one in report.alarms[:3])
-        raise ConfigurationError(
-            f"the device does not conform, so it is not qualified: {failed}. `reservoir-hw conform` says more; "
-            "--unchecked qualifies it all the same"
-        )
+    return report

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from reservoir_hw.core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from reservoir_hw.measures._climate import FEWEST_SERIES as FEWEST_SERIES
     from reservoir_hw.measures._climate import Climate as Climate
     from reservoir_hw.measures._climate import climate as climate
     from reservoir_hw.measures._consistency import Consistency as Consistency

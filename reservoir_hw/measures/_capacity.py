@@ -63,9 +63,11 @@ class Capacities:
     `threshold` (targets,) what such a target exceeds rarely,
     `corrected` (targets,) the capacity of the targets above it, less what fitting to a finite recording adds,
     and 0 for the others. `influence` (groups, rows), with mean 0, is by how much each step moves the sum over a group,
-    times the number of steps.
+    times the number of steps. `targets` over the steps of `recording` are what it was found of.
     """
 
+    recording: Recording
+    targets: Targets
     raw: np.ndarray
     chance: np.ndarray
     threshold: np.ndarray
@@ -120,7 +122,7 @@ def capacities(
             counted = chosen[above]
             excess = _excess(recording, basis, some.only(above), fit.only(above), groups[counted], influence)
             corrected[counted] = np.maximum(raw[counted] - excess, 0.0)
-    return Capacities(raw, chance, quantile * chance, corrected, influence)
+    return Capacities(recording, targets, raw, chance, quantile * chance, corrected, influence)
 
 
 def _project(recording: Recording, basis: StateBasis, targets: Targets) -> _Fit:

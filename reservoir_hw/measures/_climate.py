@@ -12,7 +12,8 @@ from reservoir_hw.measures._arrays import checked
 from reservoir_hw.measures._measured import Measured
 from reservoir_hw.measures._statistics import check_confidence, t_interval
 
-_FEWEST_SERIES = 4
+FEWEST_SERIES = 4
+"""Series that a climate needs of the loop, and of the true system."""
 
 # Frequencies that together have this share of the power are compared.
 _POWER = 0.999
@@ -55,11 +56,11 @@ def climate(loop: Any, true: Any, *, confidence: float = 0.95) -> Climate:
     y, u = np.asarray(loop, dtype=np.float64), checked(true, ("series", "time", "channels"), "true series")
     if y.ndim != 3 or y.shape[1:] != u.shape[1:]:
         raise ShapeError(f"loop {y.shape} and true series {u.shape} must be (series, time, channels) and fit together")
-    if min(len(y), len(u)) < _FEWEST_SERIES:
-        raise ShapeError(f"a climate needs at least {_FEWEST_SERIES} series of the loop and of the true system")
+    if min(len(y), len(u)) < FEWEST_SERIES:
+        raise ShapeError(f"a climate needs at least {FEWEST_SERIES} series of the loop and of the true system")
     whole = np.asarray(np.isfinite(y).all(axis=(1, 2)))
     ended = int(np.count_nonzero(~whole))
-    if len(y) - ended < _FEWEST_SERIES:
+    if len(y) - ended < FEWEST_SERIES:
         raise InputRangeError(
             f"{ended} of {len(y)} forecasts have diverged: too few are left for a climate. Train on more steps, or "
             "with a larger alpha"

@@ -57,8 +57,9 @@ def coverage(behaviours: Any, beside: Any, *, nodes: int, cells: int = 10, confi
         value=float(value),
         interval=interval,
         note=(
-            f"From {len(first)} settings; as many leaky echo state networks of {nodes} nodes reach {other} "
-            f"[{interval_beside.low:.3g}, {interval_beside.high:.3g}] cells."
+            f"Of kernel rank, generalisation rank and memory capacity, by {len(first)} settings; as many leaky echo "
+            f"state networks of {nodes} nodes reach {other} [{interval_beside.low:.3g}, {interval_beside.high:.3g}] "
+            "cells."
         ),
         behaviours=first,
         beside=second,

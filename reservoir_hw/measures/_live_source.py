@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from functools import cached_property
 from typing import Any
@@ -15,6 +16,7 @@ from reservoir_hw.measures._lyapunov_exponent import LyapunovExponent, lyapunov_
 from reservoir_hw.measures._lyapunov_spectrum import LyapunovSpectrum, lyapunov_spectrum
 from reservoir_hw.measures._rank import Streams
 from reservoir_hw.measures._source import Source
+from reservoir_hw.measures._statistics import BATCHES
 
 _CHUNK = 4096
 _INITIAL_STATES = 16
@@ -65,6 +67,8 @@ class Live(Source):
         Of all inputs.
     on_steps
         Is called with the number of steps done.
+
+    Raises `ConfigurationError` for numbers that are too small, and inputs beyond the range that the device declares.
     """
 
     distribution = "uniform"
@@ -98,8 +102,14 @@ class Live(Source):
         self.nodes, self.channels = spec.nodes, spec.inputs
         self.washout, self.max_delay = washout, max_delay
         self._low, self._high = self.input_range = input_range or spec.input_range or (-1.0, 1.0)
-        if not self._low < self._high:
-            raise ConfigurationError(f"input_range is {self.input_range}; it must be (lowest, highest)")
+        if not (self._low < self._high and math.isfinite(self._high - self._low)):
+            raise ConfigurationError(f"input_range is {self.input_range}; it must be (lowest, highest), both finite")
+        least, most = spec.input_range or (-math.inf, math.inf)
+        if reservoir.out_of_range == "error" and not least <= self._low < self._high <= most:
+            raise ConfigurationError(
+                f"inputs from {self._low:g} to {self._high:g} lie beyond the range of the device, {least:g} to "
+                f"{most:g}: give a smaller input_range"
+            )
         self._steps, self._repeats = steps, repeats
         self._repeat_steps = max(steps // repeats, 100)
         self._budget_steps = min(steps, max(_MOST // (repeats * self.nodes), 4 * self.nodes))
@@ -108,26 +118,53 @@ class Live(Source):
         self._hold = hold
         self._seed = seed
         self._on_steps = on_steps
+        waveform = reservoir.reset_policy.waveform(reservoir.device_spec)
+        self._reset_steps = 0 if waveform is None else len(waveform)
+
+    @property
+    def opening_steps(self) -> int:
+        """Device steps of `open()`: a reset and, with `reset.probe_steps`, three probes and four resets."""
+        probe = self.reservoir.reset_policy.probe_steps
+        return self._reset_steps + (4 * self._reset_steps + 3 * probe if probe else 0)
+
+    @property
+    def fewest_steps(self) -> int:
+        """Steps that a drive must have for capacities of so many nodes and delays."""
+        return max(2 * BATCHES, 4 * self.nodes) + max(0, (self.max_delay or 0) - self.washout)
 
     def planned_steps(self, names: Collection[str]) -> int:
-        """Steps that the measures `names` (of `MEASURES`) will drive, summed over the sequences."""
+        """Steps that the measures `names` (of `MEASURES`) will drive, summed over sequences and resets."""
         spec = self.reservoir.spec
-        ranks = self._sets + (not spec.deterministic)
+        ranks = (self._sets + (not spec.deterministic)) * self._steps_of_drive(self._streams, self.washout)
         short = self.washout + self._short
+        trials = self._steps_of_drive(_TRIALS, self.washout)
         drives = (
-            ({"memory_capacity", "processing_capacity", "effective_dimension"}, self.washout + self._steps),
-            ({"consistency", "signal_to_noise", "drift"}, self._repeats * (2 * self.washout + self._repeat_steps)),
-            ({"noise_budget"}, self._repeats * (2 * self.washout + self._budget_steps)),
-            ({"kernel_rank"}, ranks * self._streams * self.washout),
-            ({"generalisation_rank"}, ranks * self._streams * self.washout),
-            ({"echo_state_index"}, (_INITIAL_STATES + 1) * short),
+            (
+                {"memory_capacity", "processing_capacity", "effective_dimension"},
+                self._steps_of_drive(1, self.washout + self._steps),
+            ),
+            (
+                {"consistency", "signal_to_noise", "drift"},
+                self._repeats * self._steps_of_drive(1, 2 * self.washout + self._repeat_steps),
+            ),
+            ({"noise_budget"}, self._repeats * self._steps_of_drive(1, 2 * self.washout + self._budget_steps)),
+            ({"kernel_rank"}, ranks),
+            ({"generalisation_rank"}, ranks),
+            ({"echo_state_index"}, self._steps_of_drive(_INITIAL_STATES + 1, short)),
             (
                 set() if self.no_spectrum() else {"lyapunov_spectrum"},
-                _TRIALS * (self.washout + (min(_EXPONENTS, self.nodes) + 1) * self._short),
+                trials + _TRIALS * (min(_EXPONENTS, self.nodes) + 1) * self._short,
             ),
-            ({"lyapunov_exponent"}, _TRIALS * (short + self._short) if spec.settable else 2 * _DRIVES * short),
+            (
+                {"lyapunov_exponent"},
+                trials + 2 * _TRIALS * self._short if spec.settable else self._steps_of_drive(2 * _DRIVES, short),
+            ),
         )
-        return self._hold * sum(steps for served, steps in drives if served & set(names))
+        return sum(steps for served, steps in drives if served & set(names))
+
+    def _steps_of_drive(self, sequences: int, steps: int) -> int:
+        """Device steps of `_drive`: it leaves the device at rest for one sequence."""
+        return sequences * (self._hold * steps + self._reset_steps) + self._reset_steps
 
     def recording(self) -> tuple[np.ndarray, np.ndarray]:
         """One long drive."""
@@ -262,6 +299,7 @@ class Live(Source):
             states[:, begin : begin + chunk] = piece
             self._done(sequences * piece.shape[1])
         self.reservoir.reset(1)
+        self._done((sequences + 1) * self._reset_steps)
         return states[:, self._hold - 1 :: self._hold]
 
     def _done(self, steps: int) -> None:

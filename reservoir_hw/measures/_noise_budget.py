@@ -21,8 +21,14 @@ from reservoir_hw.measures._statistics import batch_means, bounded, check_confid
 # How many repetitions the forecast of an average looks at.
 _AVERAGED = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
-# A squared autocorrelation of the states below this no longer counts.
-_UNCORRELATED = 0.003
+# Steps whose pairs tell how far chance moves what weak functions have.
+_PAIRED = 800
+
+# A correlation of pairs below this no longer counts.
+_UNCORRELATED = 0.01
+
+# Confidence at which responses are called opposed: that of many budgets without signal should not be, by chance.
+_SURE = 0.9995
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -76,7 +82,8 @@ def noise_budget(
     expectation is the capacity that is too weak to be seen in one of them.
 
     Averages of k repetitions have the covariance S + (C - S)/k. They are measured for each k of which there are two
-    averages or more, and forecast beyond that. Of a single response the capacities are known, and that noise takes no
+    averages or more, and forecast beyond that. No part lies beyond what is possible, 0 and the rank, and each lies
+    within its interval. Of a single response the capacities are known, and that noise takes no
     more than what they leave.
 
     Parameters
@@ -98,19 +105,22 @@ def noise_budget(
     if len(x) == 1:
         return _of_one(u, x[0], max_delays, washout, distribution, input_range, confidence)
     repetitions = [k for k in _AVERAGED if 2 * k <= len(x)]
-    rows, intervals = [], []
+    rows, intervals, opposed = [], [], False
     forecast = np.zeros(0)
     for k in repetitions:
         groups = x[: len(x) // k * k].reshape(-1, k, *x.shape[1:]).mean(axis=1)
         capacity, found = with_details(
             u, groups[0], max_delays, washout, distribution, input_range, confidence=confidence
         )
-        q, kept, influence, profile = _kept(groups[:, skipped:])
+        q, estimate, influence, profile = _kept(groups[:, skipped:])
         rank = q.shape[1]
+        # The estimate has no bias, so chance takes it beyond what is possible where noise is all or nothing.
+        kept = min(max(estimate, 0.0), float(rank))
         if k == 1:
             forecast = np.array([rank - (profile / (profile + (1 - profile) / many)).sum() for many in _AVERAGED])
         linear, nonlinear, uncertain = _parts(capacity, found, q)
         rows.append((rank, linear, nonlinear, rank - kept, kept - linear - nonlinear))
+        opposed |= _interval(influence, 0.0, estimate, _SURE).high < 0
         of_linear, of_nonlinear = found.influence[0], found.influence[1:].sum(axis=0)
         parts = (
             (of_linear, 0.0, (0.0, rank)),
@@ -132,7 +142,12 @@ def noise_budget(
         f"{rest[0]:.2g} [{first.low:.2g}, {first.high:.2g}]."
     )
     if first.low > 0:
-        note += " The rest is functions of the input that were not tried: larger max_delays or degrees would find more."
+        note += " The rest is functions of the input that were not tried: longer delays or higher degrees find more."
+    if opposed:
+        note += (
+            " The responses are opposed from one repetition to the next, which noise is not: what differs follows a "
+            "pattern, so this is no measure of noise."
+        )
     return NoiseBudget(
         value=float(lost[0]),
         interval=of_lost[0],
@@ -198,15 +213,16 @@ def _of_one(
 def _parts(capacity: ProcessingCapacity, found: Capacities, q: np.ndarray) -> tuple[float, float, float]:
     """Linear and nonlinear capacity, and the standard error of what the weak functions add to the second."""
     weak, uncertain = _weak(found, q) if len(capacity.by_degree) > 1 else (0.0, 0.0)
-    return float(capacity.by_degree[0]), float(capacity.by_degree[1:].sum()) + weak, uncertain
+    # What the weak functions have beyond chance lies around 0 where they have nothing.
+    return float(capacity.by_degree[0]), max(float(capacity.by_degree[1:].sum()) + weak, 0.0), uncertain
 
 
 def _kept(x: np.ndarray) -> tuple[np.ndarray, float, np.ndarray, np.ndarray]:
     """Orthonormal states of the first of the responses (repeats, time, nodes), tr(C⁻¹ S), and two parts of it.
 
-    The trace is freed from its bias of the first order in 1 / time by that of two halves (Quenouille 1956). The two
-    parts are the influence of each step (time,), and the terms (rank,) of directions in which signal and noise are
-    uncorrelated, between 0 and 1.
+    The trace is freed from its bias of the first order in 1 / time by that of two halves (Quenouille 1956); chance may
+    take it below 0 and beyond the rank. The two parts are the influence of each step (time,), and the terms (rank,) of
+    directions in which signal and noise are uncorrelated, between 0 and 1.
     """
     moved = deviations(x, axis=1)
     recording = Rows(moved, 0)
@@ -218,7 +234,7 @@ def _kept(x: np.ndarray) -> tuple[np.ndarray, float, np.ndarray, np.ndarray]:
     shared = (total.T @ total / q.shape[1] - repeats * np.eye(basis.rank)) / (repeats * (repeats - 1))
     # A fit to fewer steps finds less in common. The error falls with the number of steps, so that halves tell it.
     halves = [_in_common(half) for half in np.array_split(q, 2, axis=1)]
-    kept = min(2 * float(common.sum(axis=1).mean()) - sum(halves) / 2, float(basis.rank))
+    kept = 2 * float(common.sum(axis=1).mean()) - sum(halves) / 2
     own = np.einsum("rti,ij,rtj->t", q, shared, q, optimize=True) / repeats
     return q[0], kept, common.sum(axis=1) - own, np.clip(np.linalg.eigvalsh(shared), 0.0, 1.0)
 
@@ -237,20 +253,35 @@ def _in_common(x: np.ndarray) -> float:
 def _weak(found: Capacities, q: np.ndarray) -> tuple[float, float]:
     """What the functions below the threshold have together beyond chance, and its standard error.
 
-    The scatter of the functions says how far chance moves each of them. Those of a function and of the same function s
-    steps later are as correlated as |A_s|² / rank, where A_s is the autocorrelation matrix of the orthonormal states
-    `q` (time, rank).
+    With the orthonormal states q_t, rows of `q` (time, rank), and the values f_t of a function, scaled to Σ_t f_t² = 1,
+    the sum over all functions of what they have beyond chance is Σ_{t≠s} m_ts / T, m_ts = (q_t · q_s) Σ_f f_t f_s. Of
+    pairs of steps that are far apart, only those that are moved by the same lag have to do with one another. So the
+    variance is twice the sum over lags l of the covariance of m_ts and m_{t+l,s+l}. The pairs of some hundred steps
+    tell it: functions of few inputs are large together, and that is no matter of correlations.
     """
     below = found.raw <= found.threshold
-    steps, rank = q.shape
-    alike = 1.0
-    for lag in range(1, steps // 2):
-        square = float(((q[lag:].T @ q[:-lag] / steps) ** 2).sum() / rank) - rank / steps
-        if square < _UNCORRELATED:
+    beyond = float((found.raw - found.chance)[below].sum())
+    block = next(iter(found.recording.blocks()))
+    block = replace(block, states=block.states[:_PAIRED])
+    steps = len(block.states)
+    m = np.zeros((steps, steps))
+    for chosen in np.array_split(np.flatnonzero(below), 1 + len(below) // _PAIRED):
+        f = found.targets.only(chosen).columns(block) if len(chosen) else np.zeros((1, steps))
+        f -= f.mean(axis=1, keepdims=True)
+        power = (f**2).mean(axis=1, keepdims=True)
+        f /= np.sqrt(np.where(power > 0, power, 1.0) * len(q))
+        m += f.T @ f
+    m *= q[:steps] @ q[:steps].T
+    apart = np.triu(np.ones(m.shape, dtype=bool), steps // 4)
+    m -= m[apart].mean()
+    variance = 0.0
+    for lag in range(steps // 4):
+        together = m[lag:, lag:] * m[: steps - lag, : steps - lag]
+        covariance = float(together[apart[lag:, lag:]].mean())
+        if covariance < _UNCORRELATED * variance:
             break
-        alike += 2 * square
-    beyond = (found.raw - found.chance)[below]
-    return float(beyond.sum()), float((alike * (beyond**2).sum()) ** 0.5)
+        variance += 2 * covariance if lag else covariance
+    return beyond, (2 * variance) ** 0.5
 
 
 def _interval(influence: np.ndarray, more: float, value: float, confidence: float) -> Interval:

@@ -6,6 +6,7 @@ import itertools
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from reservoir_hw.measures._consistency import Consistency
 from reservoir_hw.measures._measured import Measured
@@ -38,6 +39,11 @@ class OperatingMap(Measured):
     best: int
     reference_point: int
     reference: np.ndarray
+
+    @property
+    def order(self) -> np.ndarray:
+        """The numbers of the points (points,), the best first."""
+        return best_first(self.capacity, self.linear)
 
 
 @dataclass(frozen=True)
@@ -103,12 +109,17 @@ def operating_map(
 
 
 def best_point(found: list[AtPoint]) -> int:
-    """The number of the point with the largest capacity; of those within a thousandth of it, the most linear one.
+    """The number of the best point: see `best_first`."""
+    return int(best_first([one.capacity for one in found], [one.budget.linear[0] for one in found])[0])
+
+
+def best_first(capacity: ArrayLike, linear: ArrayLike) -> np.ndarray:
+    """The order of points by their capacity (points,); those within a thousandth of the best by their linear one.
 
     Without noise every point has the whole rank.
     """
-    enough = (1 - _ALIKE) * max(one.capacity for one in found)
-    return max(range(len(found)), key=lambda at: (found[at].capacity >= enough, found[at].budget.linear[0]))
+    enough = (1 - _ALIKE) * np.max(capacity)
+    return np.lexsort([-np.asarray(linear), -np.minimum(capacity, enough)])
 
 
 def grid_points(values: list[list[float]]) -> np.ndarray:

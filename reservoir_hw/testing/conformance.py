@@ -18,7 +18,7 @@ from reservoir_hw.core.reservoir_config import ReservoirConfig, parse_reservoir
 from reservoir_hw.experiment.devices.reservoir_file import config_from_file
 from reservoir_hw.testing import collected, devices, plugin
 from reservoir_hw.testing.report import Report
-from reservoir_hw.testing.session import OnPlan, SuiteRun
+from reservoir_hw.testing.session import OnPlan, Share, SuiteRun
 
 SUITE_FOLDER = Path(__file__).parent / "suite"
 
@@ -29,7 +29,7 @@ def conform(
     config: ReservoirConfig | Mapping[str, Any] | str | Path,
     *,
     groups: str | Sequence[str] = (),
-    budget: str | int | None = None,
+    budget: str | int | Share | None = None,
     seed: int = 0,
     junit: str | Path | None = None,
     on_plan: OnPlan | None = None,
@@ -42,7 +42,8 @@ def conform(
     config
         A configuration, a mapping with `kind`, or the path of a reservoir or experiment file.
     budget
-        Device steps (20,000), or the time that they take: "10m".
+        Device steps (20,000), or the time that they take: "10m". Or a function that is told how many device steps the
+        suite needs at least and has as a rule, and says the budget: before anything is driven, so that it may refuse.
     on_plan
         Is told the plan before the device is driven, and again where it had to change. A budget in time, on a device
         that declares no pace, is first told, then found out with a short drive, and then planned.
@@ -60,11 +61,13 @@ def conform(
         raise ConfigurationError(f"seed is {seed}: give 0 or more")
     if junit is not None:
         must_be_writable(junit, "the JUnit XML")
-    collected.budget(None if budget is None else str(budget))
+    share = budget if callable(budget) else None
+    given = None if budget is None or callable(budget) else str(budget)
+    collected.budget(given)
     if isinstance(config, Mapping):
         config = parse_reservoir(Document.from_mapping(config, "conform"))
     device = config if isinstance(config, ReservoirConfig) else config_from_file(config)
-    session = _Session(devices.with_inputs(device), on_plan, progress)
+    session = _Session(devices.with_inputs(device), share, on_plan, progress)
     # What scatters is found out first: the others compare accordingly.
     chosen = [group for group in GROUPS if group in groups or not groups or group == "repeatability"]
     arguments = [
@@ -73,7 +76,7 @@ def conform(
         *("-p", "no:cacheprovider", "-p", "no:terminalreporter", "-p", "no:logging", "-p", "no:faulthandler"),
         *("-p", "no:unraisableexception", "-p", "no:threadexception", "-p", "no:warnings"),
         f"--reservoir-seed={seed}",
-        *([] if budget is None else [f"--reservoir-budget={budget}"]),
+        *([] if given is None else [f"--reservoir-budget={given}"]),
         *([] if junit is None else [f"--junitxml={Path(junit).resolve()}"]),
     ]
     with _pytest_alone():
@@ -100,11 +103,13 @@ class Interrupted(KeyboardInterrupt):
 class _Session:
     """Gives pytest the device, and opens it before the first statement."""
 
-    def __init__(self, device: ReservoirConfig, on_plan: OnPlan | None, progress: Progress | None) -> None:
+    def __init__(
+        self, device: ReservoirConfig, share: Share | None, on_plan: OnPlan | None, progress: Progress | None
+    ) -> None:
         self.error: Exception | None = None
         self.run: SuiteRun | None = None
         self.interrupted = False
-        self._device, self._on_plan, self._progress = device, on_plan, progress
+        self._device, self._share, self._on_plan, self._progress = device, share, on_plan, progress
 
     def pytest_configure(self, config: pytest.Config) -> None:
         config.stash[plugin.DEVICES] = {"": self._device}
@@ -117,6 +122,7 @@ class _Session:
         (self.run,) = session.config.stash[collected.SUITE].values()
         if self._on_plan is not None:
             self.run.on_plan = self._on_plan
+        self.run.share = self._share
         try:
             self.run.open()
         except Exception as error:

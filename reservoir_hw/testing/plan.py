@@ -101,18 +101,22 @@ def fit(plan: Plan, statements: Sequence[DeviceSteps], budget: int) -> Plan:
     Repeats are never fewer: with less than `REPEATS` no p-value could be small enough. At most half of what is left
     over is for `TAIL_STEPS`. Raises `ConfigurationError` where the shortest drives are too many.
     """
-
-    def total(fitting: Plan) -> int:
-        return sum(count(fitting) for count in statements)
-
     for steps in range(plan.steps, FEWEST_STEPS - 1, -1):
         fitting = replace(plan, steps=steps, single_steps=SINGLE_STEPS)
-        needed = total(fitting)
+        needed = _total(fitting, statements)
         if needed <= budget:
             with_tail = replace(fitting, single_steps=TAIL_STEPS)
-            return with_tail if total(with_tail) - needed <= (budget - needed) / 2 else fitting
-    least = total(replace(plan, steps=FEWEST_STEPS, single_steps=SINGLE_STEPS))
+            return with_tail if _total(with_tail, statements) - needed <= (budget - needed) / 2 else fitting
     raise ConfigurationError(
-        f"a budget of {budget:,} device steps is too small: these groups need at least {least:,}; raise --budget, or "
-        "name fewer groups with --group"
+        f"a budget of {budget:,} device steps is too small: these groups need at least "
+        f"{least_steps(plan, statements):,}; raise --budget, or name fewer groups with --group"
     )
+
+
+def least_steps(plan: Plan, statements: Sequence[DeviceSteps]) -> int:
+    """Device steps with the shortest drives."""
+    return _total(replace(plan, steps=min(plan.steps, FEWEST_STEPS), single_steps=SINGLE_STEPS), statements)
+
+
+def _total(plan: Plan, statements: Sequence[DeviceSteps]) -> int:
+    return sum(count(plan) for count in statements)

@@ -92,6 +92,11 @@ class Report:
         return [statement for statement in self.statements if statement.bad]
 
     @property
+    def against(self) -> str:
+        """The first of what counts against the device."""
+        return "; ".join(f"{one.title}: {one.text}" for one in self.alarms[:3]) or self.summary
+
+    @property
     def summary(self) -> str:
         """One line."""
         counts = ", ".join(f"{count} {outcome}" for outcome, count in self.counts.items() if count)

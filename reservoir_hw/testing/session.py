@@ -15,13 +15,16 @@ from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.testing import prerequisites
 from reservoir_hw.testing.bench import Bench
 from reservoir_hw.testing.outcomes import Statement, inconclusive
-from reservoir_hw.testing.plan import STEPS, DeviceSteps, Plan, fit
+from reservoir_hw.testing.plan import STEPS, DeviceSteps, Plan, fit, least_steps
 
 BUDGET = 20_000
 """Device steps of a run, unless somebody says otherwise."""
 
 OnPlan = Callable[[str], None]
 """Is told a plan in words."""
+
+Share = Callable[[int, int], int]
+"""Is told the fewest device steps that a run needs, and its usual budget; says the budget of this run."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,8 @@ class SuiteRun:
     """Opens the device when it is first needed, plans, and keeps what was found.
 
     `budget_steps` bounds the device steps; `budget_s` takes its place where it is given: the time that they take at the
-    device's pace. `on_plan` is told the plan before the device is driven, and again where it had to change.
+    device's pace, and `share` where somebody else drives the same device within one budget. `on_plan` is told the plan
+    before the device is driven, and again where it had to change.
     """
 
     config: ReservoirConfig
@@ -48,6 +52,7 @@ class SuiteRun:
     budget_s: float | None = None
     statements: list[Statement] = field(default_factory=list)
     on_plan: OnPlan = lambda plan: None
+    share: Share | None = None
 
     def __post_init__(self) -> None:
         self.bench = Bench(self.config, seed=self.seed)
@@ -81,7 +86,11 @@ class SuiteRun:
                     self.step_s = self._pace()
                 self.budget_steps = int(min(self.budget_s / self.step_s, sys.maxsize))
             reset_steps = 0 if waveform is None else len(waveform)
-            self._plan(Plan(spec, reset_steps, longest, golden_steps=golden_steps))
+            plan = Plan(spec, reset_steps, longest, golden_steps=golden_steps)
+            if self.share is not None:
+                least = least_steps(plan, [one.device_steps for one in self.offered])
+                self.budget_steps = self.share(least + bench.device_steps, BUDGET)
+            self._plan(plan)
             self.about = bench.provenance()
             self.planned = True
         except BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from reservoir_hw.cli.errors import CommandGroup
 from reservoir_hw.cli.measure import measure as command
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.experiment.devices.measure import measure
-from reservoir_hw.measures import Climate, Coverage, LyapunovSpectrum, OperatingMap
+from reservoir_hw.measures import Climate, Coverage, LyapunovSpectrum, NoiseBudget, OperatingMap
+from reservoir_hw.testing import conform
 
 app = typer.Typer(cls=CommandGroup, pretty_exceptions_enable=False)
 app.callback()(lambda: None)
@@ -34,6 +36,33 @@ task: {kind: lorenz, train_steps: 2000, closed_loop: {starts: 8, warmup_steps: 1
 reservoir: {kind: esn, nodes: 200, spectral_radius: 0.6, input_scaling: 0.3, bias_scaling: 0.5}
 readout: {kind: ridge, alpha: 1.0e-6, washout: 100}
 vary: {reservoir.leak_rate: [0.5, 1.0], reservoir.seed: [0, 1]}
+"""
+COUNTED = """\
+from pathlib import Path
+
+import numpy as np
+
+W = 0.5 * np.eye(12, k=-1) + 0.1 * np.eye(12)
+NOISE = np.random.default_rng()
+
+
+def run(u):
+    with Path("steps.log").open("a") as log:
+        log.write(f"{len(u)}\\n")
+    x, states = np.zeros(12), np.empty((len(u), 12))
+    for t in range(len(u)):
+        x = states[t] = np.tanh(W @ x + np.linspace(-1, 1, 12) * u[t, 0] + 0.1)
+    return states + 0.001 * NOISE.standard_normal(states.shape)
+"""
+COUNTED_FILE = """\
+kind: python
+call: counted_lab:run
+inputs: 1
+nodes: 12
+simulated: true
+continuity: free_running
+input_range: [-1, 1]
+memory_steps: 40
 """
 FEW = ["--qualify", "--steps", "1000", "--washout", "50", "--repeats", "4"]
 
@@ -64,9 +93,25 @@ def nothing_driven() -> bool:
     return not Path("runs").exists()
 
 
+@pytest.fixture
+def counted(file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A noisy device that writes down with how many steps it was driven."""
+    Path("counted_lab.py").write_text(COUNTED)
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    file.write_text(COUNTED_FILE + "reset: {kind: none, reason: each call begins at rest}\n")
+    return file
+
+
+def counted_steps() -> int:
+    log = Path("steps.log")
+    return sum(map(int, log.read_text().split())) if log.exists() else 0
+
+
 def test_a_reservoir_file(file: Path) -> None:
     done = call(file, *FEW, "--unchecked")
     assert done.exit_code == 0, done.output
+    assert "unchecked" in done.stdout
+    assert "Nobody has looked whether the device does what it declares" in done.stdout
     for text in ("capacity lost to noise", "Rank 12 = linear", "Noise budget", "Operating map: the best points"):
         assert text in done.stdout
     assert "a Lyapunov spectrum needs a device whose state can be set" in done.stdout
@@ -77,13 +122,22 @@ def test_a_reservoir_file(file: Path) -> None:
     budget = found["measures"]["noise_budget"]
     assert budget["interval"]["low"] < budget["value"] < budget["interval"]["high"]
     assert set(found["not_measured"]) == {"lyapunov_spectrum", "climate"}
+    assert found["conformance"]["outcome"] == "unchecked"
+    best = json.loads((folder / "metrics.json").read_text())["measures"]["operating_map"]["note"]
+    row = done.stdout.split("Operating map: the best points")[1].splitlines()[4]
+    amplitude, bias, hold = (cell.strip() for cell in row.split("│")[1:4])
+    assert f"Best at amplitude {amplitude}, bias {bias}, hold {hold}:" in best
 
 
 def test_only_what_conforms_is_qualified(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = [file, *FEW, "--only", "noise_budget"]
     done = call(*few)
     assert done.exit_code == 0, done.output
-    assert "conform: " in done.stderr
+    (summary,) = (line for line in done.stderr.splitlines() if line.startswith("conform: "))
+    assert f"{summary.removeprefix('conform: ')}. The folder conformance has the report." in done.stdout
+    folder = next(Path("runs").iterdir())
+    assert json.loads((folder / "conformance" / "report.json").read_text())["passed"]
+    assert json.loads((folder / "metrics.json").read_text())["conformance"]["outcome"] == "passed"
     # A device that answers before it was asked: conform sees that it is not causal.
     Path("lab_drift.py").write_text(
         "import numpy as np\n\ndef run(u):\n    return np.tanh(u + np.roll(u, -1, axis=0)) @ np.ones((1, 3))\n"
@@ -154,6 +208,56 @@ def test_steps_are_driven_as_planned(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert 0 < least * said.total <= said.now <= said.total, only
 
 
+@pytest.mark.parametrize(
+    "reset", ["{kind: none, reason: each call begins at rest}", "{kind: washout, steps: 25, probe_steps: 5}"]
+)
+def test_a_budget_bounds_all_that_drives_the_device(counted: Path, reset: str) -> None:
+    counted.write_text(f"{COUNTED_FILE}reset: {reset}\n")
+    few = [counted, "--qualify", "--only", "noise_budget", "--steps", "2000", "--repeats", "4", "--washout", "50"]
+    done = call(*few, "--budget", "25000")
+    assert done.exit_code == 0, done.output
+    planned = re.search(
+        r"([\d,]+) device steps \(at most ([\d,]+) of the conformance suite, then ([\d,]+)", done.stderr
+    )
+    found = re.search(r"conform: .* \(([\d,]+) device steps\)", done.stderr)
+    assert planned is not None
+    assert found is not None
+    total, suite, own, looked_at = (int(text.replace(",", "")) for text in (*planned.groups(), found[1]))
+    assert total == suite + own <= 25_000
+    assert looked_at <= suite
+    assert 0.95 * (looked_at + own) < counted_steps() <= total
+    Path("steps.log").unlink()
+    done = call(*few, "--budget", "100")
+    assert done.exit_code == 2
+    least = re.search(r"at least ([\d,]+) device steps \([\d,]+ of them for the conformance suite\)", done.output)
+    assert least is not None
+    # Opening a device plays its reset: once to learn what the measures need, and once for the suite.
+    assert counted_steps() == (0 if "none" in reset else 2 * (5 * 25 + 3 * 5))
+    enough = int(least[1].replace(",", ""))
+    assert call(*few, "--budget", enough - 1).exit_code == 2
+    if "none" in reset:
+        assert counted_steps() == 0
+        assert call(*few, "--budget", enough).exit_code == 0
+        assert 0 < counted_steps() <= enough
+
+
+def test_python_takes_the_suite_along(counted: Path) -> None:
+    driving: Any = {"qualify": True, "only": ["noise_budget"], "steps": 400, "repeats": 2, "washout": 50}
+    assert measure(counted, **driving, conform=conform).metrics["conformance"]["outcome"] == "passed"
+    assert measure(counted, **driving).metrics["conformance"]["outcome"] == "unchecked"
+    with Toy() as device, pytest.raises(ConfigurationError, match="opens the device by itself: give a file"):
+        measure(device, **driving, conform=conform)
+
+
+def test_a_budget_in_time_needs_a_pace(counted: Path) -> None:
+    for more in ([], ["--qualify"]):
+        done = call(counted, *more, "--budget", "1h")
+        assert done.exit_code == 2
+        assert "declares no step_period_s: give it in device steps" in done.output
+    assert counted_steps() == 0
+    assert nothing_driven()
+
+
 def test_a_budget_takes_fewer_steps(file: Path) -> None:
     done = call(file, "--qualify", "--unchecked", "--only", "operating_map", "--washout", "50", "--budget", "150000")
     assert done.exit_code == 0, done.output
@@ -161,6 +265,43 @@ def test_a_budget_takes_fewer_steps(file: Path) -> None:
     done = call(file, "--qualify", "--unchecked", "--only", "operating_map", "--budget", "1000")
     assert done.exit_code == 2
     assert "the budget 1000 is too small" in done.output
+
+
+def test_too_few_forecasts_for_a_climate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("lorenz.yaml").write_text(LORENZ.replace("starts: 8", "starts: 2"))
+    done = call("lorenz.yaml", "--qualify", "--only", "climate")
+    assert done.exit_code == 2
+    assert "a climate needs at least 4 forecasts, and task.closed_loop.starts is 2" in done.output
+    assert nothing_driven()
+
+
+@pytest.mark.slow
+def test_the_figures_of_the_page(tmp_path: Path) -> None:
+    """What docs/qualify.md says of the example."""
+    root = Path(__file__).parents[2]
+    page = " ".join((root / "docs" / "qualify.md").read_text().replace("\u2212", "-").split())
+    only = ["noise_budget", "lyapunov_spectrum", "climate"]
+    found = measure(root / "examples/forecasting/lorenz.yaml", qualify=True, only=only, folder=tmp_path).measured
+    budget, spectrum, climate = (found[name] for name in only)
+    assert isinstance(budget, NoiseBudget)
+    assert isinstance(spectrum, LyapunovSpectrum)
+    assert isinstance(climate, Climate)
+    first, second, third = spectrum.exponents[:3]
+    of_first, _, of_third = spectrum.exponent_intervals[:3]
+    assert (
+        f"exponents {first:.4f} [{of_first.low:.4f}, {of_first.high:.4f}], {abs(second):.3f} and {third:.3f} "
+        f"[{of_third.low:.3f}, {of_third.high:.3f}]"
+    ) in page
+    assert f"The dimension is {spectrum.dimension:.2f}." in page
+    low, high = climate.interval.low, climate.interval.high
+    assert f"The spectra differ by {climate.value:.2f} dB [{low:.2f}, {high:.2f}]" in page
+    assert f"two halves of the true series by {climate.floor:.2f} dB" in page
+    rest = budget.rest_intervals[0]
+    assert (
+        f"{budget.rank[0]:.0f} = {budget.linear[0]:.1f} linear + {budget.nonlinear[0]:.1f} nonlinear + a rest of "
+        f"{budget.rest[0]:.1f} [{rest.low:.1f}, {rest.high:.1f}]"
+    ) in page
 
 
 @pytest.mark.slow
@@ -195,6 +336,10 @@ def test_a_trace_says_what_it_cannot_tell(tmp_path: Path, monkeypatch: pytest.Mo
     done = call(once, "--qualify", "--only", "climate")
     assert done.exit_code == 2
     assert "not measurable from this recording" in done.output
+    for more in (["--map", "hold=1"], ["--budget", "1000"]):
+        done = call(path, "--qualify", *more)
+        assert done.exit_code == 2
+        assert "is not driven: a budget and the axes of a map belong to a device" in done.output
 
 
 @pytest.mark.parametrize(
@@ -206,6 +351,18 @@ def test_a_trace_says_what_it_cannot_tell(tmp_path: Path, monkeypatch: pytest.Mo
             "with bias 0.5, amplitude 0.6: inputs from -0.1 to 1.1",
         ),
         (["--map", "hold=1.5"], "whole device steps"),
+        (["--map", "hold=nan"], "hold of the operating map is [nan]: give finite numbers"),
+        (["--map", "hold=inf"], "hold of the operating map is [inf]: give finite numbers"),
+        (["--map", "amplitude=0.1,inf"], "amplitude of the operating map is [0.1, inf]: give finite numbers"),
+        (["--map", "bias=-inf"], "bias of the operating map is [-inf]: give finite numbers"),
+        (["--map", "reservoir.nodes=3,4"], "the device has 4 nodes and not 3"),
+        (["--map", "hold=1", "--map", "hold=2"], "--map hold is given twice"),
+        (["--map", "hold=1", "--only", "noise_budget"], "belong to the operating map, which is not among"),
+        (["--input-range", "-5", "5"], "inputs from -5 to 5 lie beyond the range of the device, -1 to 1"),
+        (["--input-range", "-inf", "inf"], "(lowest, highest), both finite"),
+        (["--steps", "20"], "steps is 20; a qualification needs at least 100"),
+        (["--steps", "100", "--max-delay", "270"], "nodes with these delays need at least 110"),
+        (["--budget", "loud"], "'loud' is no budget"),
         (["--map", "colour=1"], "no axis 'colour'; there are amplitude, bias, hold"),
         (["--map", "amplitude=loud"], "write AXIS=V1,V2,... with numbers"),
         (["--map", "amplitude=0,1"], "it must be more than 0"),

@@ -61,14 +61,51 @@ def test_planted_noise_is_found_and_the_budget_adds_up(noise: float) -> None:
     assert all(part.high - part.low < 0.4 for one in found for part in one.rest_intervals)
 
 
+def test_no_part_lies_beyond_what_is_possible_where_noise_is_nearly_all() -> None:
+    for seed in range(6):
+        one = budget(10.0, seed, repeats=3)
+        assert 0 <= one.lost[0] <= one.rank[0] == NODES
+        for part, interval in (
+            (one.linear, one.linear_intervals),
+            (one.nonlinear, one.nonlinear_intervals),
+            (one.lost, one.lost_intervals),
+            (one.rest, one.rest_intervals),
+        ):
+            assert interval[0].low <= part[0] <= interval[0].high
+        assert one.rank == pytest.approx(one.linear + one.nonlinear + one.lost + one.rest)
+        assert "opposed" not in one.note
+
+
+def test_repetitions_that_differ_by_a_pattern_are_said() -> None:
+    u, states = responses(4000, 0)
+    pattern = random(1).standard_normal(states.shape)
+    one = noise_budget(u, np.stack([pattern, -pattern]), max_delays=DELAYS, input_range=(-1, 1))
+    assert one.lost[0] == NODES
+    assert "opposed from one repetition to the next" in one.note
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("noise", [0.01, 0.1])
+@pytest.mark.parametrize("noise", [0.01, 0.1, 10.0])
 def test_intervals_hold_what_was_planted(noise: float) -> None:
     true = lost_to(noise)
     found = [budget(noise, seed) for seed in range(100, 140)]
     assert np.mean([one.lost_intervals[0].low <= true <= one.lost_intervals[0].high for one in found]) >= 0.85
     assert np.mean([one.rest_intervals[0].low <= 0 <= one.rest_intervals[0].high for one in found]) >= 0.8
     assert abs(np.mean([one.lost[0] for one in found]) - true) < 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [1000, 3000])
+def test_the_budget_of_a_short_drive_adds_up(steps: int) -> None:
+    rests = []
+    for seed in range(40):
+        u, states = responses(steps, seed)
+        rests.append(noise_budget(u, np.stack([states, states]), max_delays=DELAYS, input_range=(-1, 1)))
+    intervals = [one.rest_intervals[0] for one in rests]
+    assert np.mean([interval.low <= 0 <= interval.high for interval in intervals]) >= 0.85
+    # They are no wider than the scatter asks for.
+    scatter = float(np.std([one.rest[0] for one in rests]))
+    assert np.mean([interval.high - interval.low for interval in intervals]) < 6 * scatter
 
 
 def test_nothing_is_lost_without_noise() -> None:

@@ -20,6 +20,10 @@ MOST_FEATURES = 20_000
 """The normal equations of a ridge regression on so many are 3.2 GB."""
 
 
+HIGHEST_ORDER = 100
+"""A power of it is 0 or overflows for all inputs but those near 1."""
+
+
 class RegisterConfig(ReservoirConfig):
     """Products of what a shift register holds."""
 
@@ -248,11 +252,17 @@ class Nvar(Reservoir):
 
 def _orders(orders: int | Sequence[int]) -> list[int]:
     """All from 1 to `orders`, or those of a list, ascending."""
-    if isinstance(orders, int):
-        return list(range(1, whole_number("orders", orders) + 1))
-    if not len(orders):
+    given = [orders] if isinstance(orders, int) else orders
+    if not len(given):
         raise ConfigurationError("orders is empty: list at least one")
-    return sorted({whole_number("orders", order) for order in orders})
+    wanted = sorted({whole_number("orders", order) for order in given})
+    if wanted[-1] > HIGHEST_ORDER:
+        raise ConfigurationError(f"orders: {wanted[-1]:,} is above {HIGHEST_ORDER}, the highest order that is offered")
+    return list(range(1, wanted[0] + 1)) if isinstance(orders, int) else wanted
+
+
+def _listed(orders: Sequence[int]) -> str:
+    return f"1 to {len(orders)}" if list(orders) == list(range(1, len(orders) + 1)) else ", ".join(map(str, orders))
 
 
 def _refuse_too_many(inputs: int, lags: Sequence[int], orders: Sequence[int], *, constant: bool) -> None:
@@ -261,6 +271,6 @@ def _refuse_too_many(inputs: int, lags: Sequence[int], orders: Sequence[int], *,
         said = f"{lags[0]}" if len(set(lags)) == 1 else " and ".join(map(str, lags))
         raise ConfigurationError(
             f"{inputs} {'input' if inputs == 1 else 'inputs'} x {said} lags, "
-            f"{'order' if len(orders) == 1 else 'orders'} {', '.join(map(str, orders))}: {features:,} features; "
+            f"{'order' if len(orders) == 1 else 'orders'} {_listed(orders)}: {features:,} features; "
             f"at most {MOST_FEATURES:,} are offered: take fewer lags or a lower order"
         )

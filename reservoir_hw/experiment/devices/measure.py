@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import safetensors.numpy
@@ -22,7 +22,6 @@ from reservoir_hw.core.errors import ConfigurationError, DeviceError, ReservoirE
 from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir, parse_reservoir
-from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, parse_experiment, single_point
@@ -31,7 +30,6 @@ from reservoir_hw.experiment.devices.qualification import QUALIFICATIONS, Loop, 
 from reservoir_hw.experiment.run.folder import new_run_folder
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import InFolder, how_it_ended
-from reservoir_hw.experiment.states.pace import may_be_frozen, measured_pace
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
 from reservoir_hw.measures import (
     MEASURES,
@@ -49,9 +47,46 @@ if TYPE_CHECKING:
 
 Measurable: TypeAlias = "str | Path | Reservoir | Source"
 
+Share: TypeAlias = Callable[[int, int], int]
+"""Is told the fewest device steps that a suite needs, and its usual budget; says its budget."""
+
+
+class Conformance(Protocol):
+    """What `conform` finds: see `reservoir_hw.testing.report.Report`."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing counts against the device."""
+        ...
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+        ...
+
+    @property
+    def against(self) -> str:
+        """What counts against the device."""
+        ...
+
+    def write(self, folder: str | Path) -> None:
+        """The whole report."""
+
+
+class Conform(Protocol):
+    """`reservoir_hw.testing.conform`: opens a device that is closed, and drives it within its share of the budget."""
+
+    def __call__(self, config: ReservoirConfig, *, budget: Share, progress: Progress | None) -> Conformance:
+        """Look whether the device does what it declares."""
+        ...
+
+
 _WASHOUT = 200
-_PACE_STEPS = 4096
 _FEWEST_REPEATS, _SHORTEST = 2, 1000
+_PARTS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1)
+_CONFORMANCE = "conformance"
+_VERDICT = ("outcome", "found")
+_UNCHECKED = ("unchecked", "Nobody has looked whether the device does what it declares: the suite was left out.")
 
 TITLES = {**MEASURES, **QUALIFICATIONS}
 """What tables call each measure."""
@@ -59,10 +94,14 @@ TITLES = {**MEASURES, **QUALIFICATIONS}
 
 @dataclass(kw_only=True)
 class MeasureResult(InFolder):
-    """What was measured, by the names of `MEASURES` or `QUALIFICATIONS`, and why the rest could not be."""
+    """What was measured, by the names of `MEASURES` or `QUALIFICATIONS`, and why the rest could not be.
+
+    `conformance` of a qualification says what the conformance suite found, or that it was left out; None elsewhere.
+    """
 
     measured: dict[str, Measured] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
+    conformance: tuple[str, str] | None = None
 
     @property
     def rows(self) -> list[Measured]:
@@ -76,11 +115,12 @@ class MeasureResult(InFolder):
             **super().metrics,
             "measures": {name: plain(vars(result)) for name, result in self.measured.items()},
             "not_measured": self.reasons,
+            **({} if self.conformance is None else {"conformance": dict(zip(_VERDICT, self.conformance, strict=True))}),
         }
 
     def tables(self) -> list[Table]:
         """All measures with their intervals, and capacities by delay and degree."""
-        rows = []
+        rows = [] if self.conformance is None else [["conformance suite", self.conformance[0], "", self.conformance[1]]]
         for name, title in TITLES.items():
             if name in self.measured:
                 result = self.measured[name]
@@ -126,6 +166,7 @@ def measure(
     axes: Mapping[str, Sequence[float]] | None = None,
     folder: str | Path = "runs",
     budget: str | None = None,
+    conform: Conform | None = None,
     on_plan: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> MeasureResult:
@@ -150,52 +191,76 @@ def measure(
         Of the operating map, with their values: `amplitude`, `bias`, `hold`, or keys of the file such as
         `reservoir.leak_rate`.
     budget
-        Device steps ("20000") or a time ("20m") that a live device may be driven: fewer repeats are taken, then a
-        shorter long drive.
+        Device steps ("20000"), or a time ("20m") where the device declares its step period, that a live device may be
+        driven in all: fewer repeats are taken, then a shorter long drive.
+    conform
+        `reservoir_hw.testing.conform`: with `qualify`, the device of a file has to pass it first, within the same
+        budget. Its report is in the folder `conform` of the result. None: the result says that nobody has looked.
     on_plan
         Is told how many steps a live device will be driven, and for how long, before it is.
 
     What cannot be measured is in `reasons`. A device fault or Ctrl-C ends it; what was finished is in the folder, and
     the error goes on to the caller. Raises `ConfigurationError` for an unknown measure or file, for a reservoir file
-    of kind replay, and where nothing at all could be measured.
+    of kind replay, a budget that is too small, a device that does not conform, and where nothing at all could be
+    measured; all but the last two before anything is driven.
     """
     names = measures_named(only, QUALIFICATIONS if qualify else MEASURES)
     driving: dict[str, Any] = {"steps": steps, "repeats": repeats, "input_range": input_range, "seed": seed}
     settings = {**driving, "washout": washout, "max_delay": max_delay, "only": names}
     if axes:
         settings["axes"] = dict(axes)
+    if axes and "operating_map" not in names:
+        raise ConfigurationError("the axes of a map belong to the operating map, which is not among what is measured")
+    if budget is not None:
+        parse_budget(budget)
     counter = StepCounter(progress)
     options: dict[str, Any] = {"washout": washout, "max_delay": max_delay, "on_steps": counter.add}
     asked = Settings(axes=axes or {}) if qualify else None
-    with _opened(source, reservoir, set, options, driving, asked) as (name, opened, device, resolved):
-        impossible = {} if not qualify else _impossible(opened, names)
+    with _opened(source, reservoir, set, options, driving, asked) as found:
+        name = found.name
+        if found.make is None and (axes or budget):
+            raise ConfigurationError(f"{name} is not driven: a budget and the axes of a map belong to a device")
+        impossible = _impossible(found.source, names) if qualify else {}
         names = [name for name in names if name not in impossible]
         if not names:
             raise ConfigurationError(_nothing_measured(name, impossible))
+        opened, report = found.source, None
+        if found.make is not None:
+            suite = conform if qualify else None
+            say = on_plan or (lambda plan: None)
+            openings = 0 if found.config is None else 1 if suite is None else 2
+            planner = _Planner(found.make, names, budget, driving, openings)
+            if suite is not None:
+                opened, report = _conforming(found.config, planner, suite, say, progress)
+            else:
+                plan = planner.plan()
+                opened = plan.live
+                say(plan.text)
         result = MeasureResult(
-            title=f"Measures of {name}",
+            title=f"{'Qualification' if qualify else 'Measures'} of {name}",
             folder=new_run_folder(folder, f"measure-{Path(name).name}"),
-            provenance={**provenance.collect(resolved), "measure": settings, "rows": device()},
+            provenance={**provenance.collect(found.resolved), "measure": settings, "rows": found.rows()},
             reasons=impossible,
         )
+        if report is not None:
+            report.write(result.folder / _CONFORMANCE)
+            result.conformance = ("passed", f"{report.summary}. The folder {_CONFORMANCE} has the report.")
+        elif found.make is not None and qualify:
+            result.conformance = _UNCHECKED
         result.save()
         try:
-            if not isinstance(opened, Source):
-                opened, plan = _within_budget(opened, names, budget, driving)
-                if on_plan is not None:
-                    on_plan(plan)
             driven = opened.planned_steps(names)
             counter.total = driven or len(names)
-            for measured, found in taken(opened, names, counter):
-                if isinstance(found, Measured):
-                    result.measured[measured] = found
+            for measured, outcome in taken(opened, names, counter):
+                if isinstance(outcome, Measured):
+                    result.measured[measured] = outcome
                 else:
-                    result.reasons[measured] = found
+                    result.reasons[measured] = outcome
                 result.save()
                 counter.add(0 if driven else 1)
             if not result.measured:
                 raise ConfigurationError(_nothing_measured(name, result.reasons))
-            result.provenance["rows"] = device()
+            result.provenance["rows"] = found.rows()
             result.status = "complete"
             counter.say("writing the report")
             write_report(result)
@@ -211,28 +276,8 @@ def measure(
     return result
 
 
-def check_qualification(
-    source: Measurable,
-    *,
-    reservoir: str | Path | None = None,
-    set: Mapping[str, Any] | Iterable[str] | None = None,
-    only: Iterable[str] | None = None,
-    input_range: tuple[float, float] | None = None,
-    axes: Mapping[str, Sequence[float]] | None = None,
-) -> None:
-    """Raise `ConfigurationError` where `measure(..., qualify=True)` would be refused. The device is not driven."""
-    names = measures_named(only, QUALIFICATIONS)
-    driving = {"steps": _SHORTEST, "repeats": _FEWEST_REPEATS, "input_range": input_range, "seed": 0}
-    options: dict[str, Any] = {"washout": None, "max_delay": None}
-    with _opened(source, reservoir, set, options, driving, Settings(axes=axes or {})) as (name, opened, _, _):
-        impossible = _impossible(opened, names)
-        if len(impossible) == len(names):
-            raise ConfigurationError(_nothing_measured(name, impossible))
-
-
-def _impossible(opened: Source | _Making, names: Iterable[str]) -> dict[str, str]:
+def _impossible(source: Source, names: Iterable[str]) -> dict[str, str]:
     """Why some qualifications cannot be taken, known before anything is driven."""
-    source = opened if isinstance(opened, Source) else opened()
     if isinstance(source, Qualification):
         return {name: reason for name in names if (reason := source.cannot(name))}
     return {
@@ -242,40 +287,102 @@ def _impossible(opened: Source | _Making, names: Iterable[str]) -> dict[str, str
     }
 
 
-def _within_budget(make: _Making, names: list[str], budget: str | None, driving: dict[str, Any]) -> tuple[Live, str]:
-    """The device with as many repeats and steps as the budget allows, and what that will take in words.
+@dataclass(frozen=True)
+class _Plan:
+    """A device with how it will be driven, the steps that the conformance suite may take, and both in words."""
 
-    Raises `ConfigurationError` for a budget that even the fewest do not fit into.
+    live: Live
+    suite: int
+    text: str
+
+
+class _Planner:
+    """The ways to drive a device, from the best to the least, and the one that a budget allows.
+
+    Raises `ConfigurationError` for a budget in time where no pace is declared. Nothing is driven.
     """
-    device = make().reservoir
-    spec = device.spec
-    low, high = driving["input_range"] or spec.input_range or (-1.0, 1.0)
-    u = generator(0, "pace").uniform(low, high, (1, _PACE_STEPS, spec.inputs)).astype(spec.dtype)
-    steps, seconds = (None, None) if budget is None else parse_budget(budget)
-    pace = 1 / spec.step_period_s if spec.step_period_s else None
-    # The noise of a simulation may depend on every drive, so it is driven for its pace only if that is needed.
-    if pace is None and (seconds or not may_be_frozen(spec)):
-        pace = measured_pace(device, u)
-    most = math.inf if budget is None else steps or (seconds or 0.0) * (pace or 0.0)
-    long = driving["steps"]
-    tried = [(repeats, long) for repeats in range(driving["repeats"], _FEWEST_REPEATS - 1, -1)]
-    tried += [(_FEWEST_REPEATS, max(_SHORTEST, round(long * part))) for part in (0.7, 0.5, 0.35, 0.25, 0.15, 0.1)]
-    planned = 0
-    for repeats, shorter in tried:
-        options = {**driving, "repeats": repeats, "steps": min(long, shorter)}
-        live = make(**options)
-        planned = live.planned_steps(names)
-        if planned <= most:
-            fewer = "" if options == driving else f" (with {repeats} repeats, and {options['steps']:,} steps at most)"
-            return live, f"{planned:,} device steps{fewer}{_duration(planned, pace)}"
-    raise ConfigurationError(
-        f"the budget {budget} is too small: at least {planned:,} device steps are needed{_duration(planned, pace)}; "
-        "take fewer measures (only)"
-    )
+
+    def __init__(
+        self, make: _Making, names: list[str], budget: str | None, driving: dict[str, Any], openings: int
+    ) -> None:
+        live = make()
+        self.reservoir = live.reservoir
+        self._budget, self._period, self._most = budget, live.reservoir.spec.step_period_s, math.inf
+        if budget is not None:
+            steps, seconds = parse_budget(budget)
+            if steps is None and not self._period:
+                raise ConfigurationError(
+                    f"the budget {budget} is a time, but {live.reservoir.name} declares no step_period_s: give it in "
+                    "device steps, for instance 200000"
+                )
+            self._most = steps or (seconds or 0.0) / (self._period or 1.0)
+        long = driving["steps"]
+        shortest = min(long, max(_SHORTEST, live.fewest_steps))
+        tried = [(repeats, long) for repeats in range(driving["repeats"], _FEWEST_REPEATS, -1)]
+        tried += [(_FEWEST_REPEATS, max(shortest, round(long * part))) for part in _PARTS]
+        self._ways: list[tuple[Live, int, str]] = []
+        for repeats, steps in tried:
+            live = make(**{**driving, "repeats": repeats, "steps": steps})
+            fewer = f"with {repeats} repeats, and {steps:,} steps at most" if self._ways else ""
+            self._ways.append((live, live.planned_steps(names) + openings * live.opening_steps, fewer))
+
+    def plan(self, fewest: int = 0, usual: int = 0) -> _Plan:
+        """The best way, beside a conformance suite that needs `fewest` device steps, and has `usual` ones as a rule.
+
+        Raises `ConfigurationError` for a budget that even the least do not fit into.
+        """
+        least = self._ways[-1][1]
+        suite = max(fewest, int(min(usual, self._most - least)))
+        for live, own, fewer in self._ways:
+            if own + suite <= self._most:
+                beside = f"at most {suite:,} of the conformance suite, then {own:,}" if suite else ""
+                said = "; ".join(filter(None, [beside, fewer]))
+                return _Plan(live, suite, self._text(own + suite, f" ({said})" if said else ""))
+        of_suite = f" ({fewest:,} of them for the conformance suite)" if fewest else ""
+        raise ConfigurationError(
+            f"the budget {self._budget} is too small: at least {self._text(least + fewest, of_suite)} are needed; take "
+            "fewer measures (only)"
+        )
+
+    def _text(self, steps: int, more: str) -> str:
+        return f"{steps:,} device steps{more}{_duration(steps, self._period)}"
 
 
-def _duration(steps: int, pace: float | None) -> str:
-    return "" if pace is None else f", about {timedelta(seconds=math.ceil(steps / pace))}"
+def _conforming(
+    config: ReservoirConfig | None,
+    planner: _Planner,
+    conform: Conform,
+    on_plan: Callable[[str], None],
+    progress: Progress | None,
+) -> tuple[Live, Conformance]:
+    """The device of a file, once the conformance suite has passed it, and the report of the suite.
+
+    One plan says what both will take, before either drives the device. Raises `ConfigurationError` where something
+    counts against the device.
+    """
+    if config is None:
+        raise ConfigurationError("the conformance suite opens the device by itself: give a file, and no open reservoir")
+    plans: list[_Plan] = []
+
+    def share(fewest: int, usual: int) -> int:
+        plans.append(planner.plan(fewest, usual))
+        on_plan(plans[0].text)
+        return plans[0].suite
+
+    # Only one can have the device.
+    planner.reservoir.close()
+    report = conform(config, budget=share, progress=progress)
+    if not report.passed:
+        raise ConfigurationError(
+            f"the device does not conform, so it is not qualified: {report.against}. `reservoir-hw conform` says more; "
+            "--unchecked qualifies it all the same"
+        )
+    planner.reservoir.open()
+    return plans[0].live, report
+
+
+def _duration(steps: int, period: float | None) -> str:
+    return f", about {timedelta(seconds=math.ceil(steps * period))}" if period else ""
 
 
 def taken(source: Source, names: Iterable[str], counter: StepCounter) -> Iterator[tuple[str, Measured | str]]:
@@ -294,7 +401,22 @@ def taken(source: Source, names: Iterable[str], counter: StepCounter) -> Iterato
 
 
 _Making: TypeAlias = Callable[..., Live]
-_Opened: TypeAlias = tuple[str, Source | _Making, Callable[[], list[dict[str, Any]]], Any]
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """What is measured. `rows` says what is known of the device by now, `resolved` is the whole configuration.
+
+    Of a device, `make` makes other sources, of what else is to be said of its drives; of one in a file, `config` is its
+    section.
+    """
+
+    name: str
+    source: Source
+    rows: Callable[[], list[dict[str, Any]]]
+    resolved: Any
+    make: _Making | None = None
+    config: ReservoirConfig | None = None
 
 
 @contextlib.contextmanager
@@ -306,49 +428,49 @@ def _opened(
     driving: dict[str, Any],
     asked: Settings | None,
 ) -> Iterator[_Opened]:
-    """Name, source, what is known of the device by now, and the resolved configuration.
+    """What is measured, open. With `asked` a device is qualified.
 
-    A device is not yet a source: what makes one of it takes what else is to be said of its drives. With `asked` it is
-    one that qualifies it.
+    Raises `ConfigurationError` for settings that cannot be.
     """
     washout, max_delay = options["washout"], options["max_delay"]
     if isinstance(source, Source):
-        yield type(source).__name__.lower(), source, list, {}
+        yield _Opened(type(source).__name__.lower(), source, list, {})
         return
     if not isinstance(source, Reservoir) and ("://" in str(source) or Path(source).is_dir()):
         if reservoir is not None or set:
             raise ConfigurationError(f"{source} is a trace: there is no reservoir to replace and nothing to set")
         store = StateStore.open(source)
-        yield (
-            str(source),
-            recorded_source(store, washout, max_delay),
-            lambda: [_device_of(store)],
-            {"trace": str(source)},
-        )
+        recorded = recorded_source(store, washout, max_delay)
+        yield _Opened(str(source), recorded, lambda: [_device_of(store)], {"trace": str(source)})
         return
+    config: ReservoirConfig | None = None
     if isinstance(source, Reservoir):
-        name, config, device, of = "reservoir", {}, source, asked
+        name, device, of = "reservoir", source, asked
         opening = contextlib.nullcontext()
     else:
-        name, config, device, of = _built(source, reservoir, set, asked)
-        opening = device
+        name, config, of = _configured(source, reservoir, set, asked)
+        opening = device = build_reservoir(config)
     with opening:
         options = {**driving, **options, "washout": _WASHOUT if washout is None else washout}
-        make = partial(Live, device, **options)
-        if of is not None:
-            make = partial(Qualification, device, of, **options)
-        # Settings that cannot be are refused before there is a folder.
-        make()
-        yield name, make, lambda: [{"label": name, "reservoir": device.provenance()}], config
+        make = partial(Live, device, **options) if of is None else partial(Qualification, device, of, **options)
+        resolved = {} if config is None else {"reservoir": config.model_dump(mode="json")}
+        yield _Opened(
+            name,
+            make(),
+            lambda: [{"label": name, "reservoir": device.provenance()}],
+            resolved,
+            make,
+            config,
+        )
 
 
-def _built(
+def _configured(
     path: str | Path,
     reservoir: str | Path | None,
     set: Mapping[str, Any] | Iterable[str] | None,
     asked: Settings | None,
-) -> tuple[str, Any, Reservoir, Settings | None]:
-    """Name, resolved configuration and reservoir, not yet open, of a file, and `asked` with what the file says."""
+) -> tuple[str, ReservoirConfig, Settings | None]:
+    """Name and reservoir of a file, and `asked` with what the file says."""
     document = load_document(path, reservoir=reservoir, set=set)
     if "task" in document.data:
         experiment = parse_experiment(document)
@@ -372,7 +494,7 @@ def _built(
             config = config.for_inputs(1)
         if asked is not None:
             asked = dataclasses.replace(asked, document=document, channels=config.inputs or 1)
-    return Path(path).stem, {"reservoir": config.model_dump(mode="json")}, build_reservoir(config), asked
+    return Path(path).stem, config, asked
 
 
 def _varied(experiment: ExperimentConfig) -> dict[str, list[float]]:

@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from reservoir_hw.measures import (
     Interval,
     LyapunovSpectrum,
@@ -78,7 +76,6 @@ def _spectrum_table(result: LyapunovSpectrum) -> Table:
 
 
 def _map_table(result: OperatingMap) -> Table:
-    order = np.argsort(-result.capacity)[:_SHOWN_POINTS]
     rows = [
         [
             *(f"{value:.4g}" for value in result.points[at]),
@@ -86,10 +83,15 @@ def _map_table(result: OperatingMap) -> Table:
             f"{result.linear[at]:.4g}",
             f"{result.consistency[at]:.4g}",
         ]
-        for at in order
+        for at in result.order[:_SHOWN_POINTS]
     ]
     header = [*result.axes, "capacity", "linear", "consistency"]
-    return Table("Operating map: the best points", header, rows, f"Of {len(result.capacity)} points.")
+    note = (
+        f"Of {len(result.capacity)} points. Inputs are uniform within bias ± amplitude, and each is held for so many "
+        "device steps. Capacity is that of all functions of the input, and linear is its linear part. Of capacities "
+        "within a thousandth of the largest, the more linear is better."
+    )
+    return Table("Operating map: the best points", header, rows, note)
 
 
 DETAILS: dict[str, Callable[[Any], Table]] = {

@@ -18,10 +18,11 @@ from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir,
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.experiment.configuration.experiment import Point, parse_experiment
 from reservoir_hw.experiment.run.learning import trained
-from reservoir_hw.experiment.states.closed_loop import forecast
+from reservoir_hw.experiment.states.closed_loop import forecast, warmup_calls
 from reservoir_hw.experiment.states.drive import driven
 from reservoir_hw.experiment.states.plan import plan_of, steps_of
 from reservoir_hw.measures import (
+    FEWEST_SERIES,
     AtPoint,
     Climate,
     Coverage,
@@ -59,6 +60,7 @@ _REFERENCES = 3
 _SETTINGS = 24
 _EXPONENTS = 8
 _LOOP_TRIALS = 2
+_FEWEST_STEPS = 100
 
 # Of the networks that a coverage is held against, as wide as is usual in such searches.
 _RADIUS, _SCALING, _LEAK = (0.1, 1.5), (0.05, 2.0), (0.1, 1.0)
@@ -95,7 +97,7 @@ class Settings:
 class Qualification(Live):
     """A device with what else is known of it: its file, and the experiment in which it is.
 
-    `of` says that; the rest is as for `Live`.
+    `of` says that; the rest is as for `Live`. Raises `ConfigurationError` as `Live`, and for fewer than 100 steps.
     """
 
     def __init__(self, reservoir: Reservoir, of: Settings, **driving: Any) -> None:
@@ -103,7 +105,11 @@ class Qualification(Live):
         self._of, self._driving = of, driving
         low, high = self.input_range or (-1.0, 1.0)
         self._middle, self._half = (low + high) / 2, (high - low) / 2
+        # What the device declares for axes that were asked for, else what it is driven with.
+        self._limits = reservoir.spec.input_range or (-math.inf, math.inf) if of.axes else (low, high)
         steps = driving["steps"]
+        if steps < _FEWEST_STEPS:
+            raise ConfigurationError(f"steps is {steps}; a qualification needs at least {_FEWEST_STEPS}")
         self._point_steps = max(min(steps, 1000), steps // 10, 8 * self.nodes)
         self._point_repeats = min(_MAP_REPEATS, driving["repeats"])
         self._coverage_washout = min(self.washout, 100)
@@ -114,28 +120,47 @@ class Qualification(Live):
     def cannot(self, name: str) -> str | None:
         """Why this cannot be measured of the device, or nothing. Nothing is driven for it.
 
-        Raises `ConfigurationError` for an operating map beyond the range of the device, and for impossible axes.
+        Raises `ConfigurationError` for drives that are too short for a noise budget, an operating map beyond the range
+        of the device, and impossible axes.
         """
+        if name == "noise_budget" and self._budget_steps < self.fewest_steps:
+            raise ConfigurationError(
+                f"each drive for the noise budget has {self._budget_steps:,} steps after the washout, and {self.nodes} "
+                f"nodes with these delays need at least {self.fewest_steps:,}: give more steps, or a smaller max_delay"
+            )
         if name == "lyapunov_spectrum":
             return self.no_spectrum()
-        if name == "climate" and self._of.loop is None:
-            return _NO_LOOP
+        if name == "climate":
+            return self._no_climate()
         if name == "operating_map":
             _ = self._map_points
         return None
 
+    def _no_climate(self) -> str | None:
+        if self._of.loop is None:
+            return _NO_LOOP
+        if self.reservoir.spec.continuity == "free_running":
+            return "a climate is that of a closed loop, and a free-running device does not wait for an answer"
+        starts = len(self._of.loop.task.test.inputs)
+        if starts < FEWEST_SERIES:
+            return f"a climate needs at least {FEWEST_SERIES} forecasts, and task.closed_loop.starts is {starts}"
+        return None
+
     def planned_steps(self, names: Collection[str]) -> int:
-        """Steps that will be driven."""
+        """Steps that will be driven, at most: the best point of a map is not known before."""
         names = [name for name in names if not self.cannot(name)]
         steps = super().planned_steps([name for name in names if name != "lyapunov_spectrum" or not self._of.loop])
         if "operating_map" in names:
             at_points = [self._steps_at(point) for point in self._map_points]
+            if any(self._keys_of(point) for point in self._map_points):
+                steps += 2 * self.opening_steps * (len(at_points) + _REFERENCES)
             # The best point, which may be any, is measured once more.
             steps += sum(at_points) + (_REFERENCES - 1) * at_points[self._reference_number] + max(at_points)
         if "coverage" in names:
             steps += _SETTINGS * self._at_setting(self.reservoir, {}).planned_steps(
                 ["kernel_rank", "generalisation_rank", "memory_capacity"]
             )
+            steps += 2 * self.opening_steps * _SETTINGS if self._of.vary else 0
         if self._of.loop is not None and {"climate", "lyapunov_spectrum"} & set(names):
             steps += self._loop_steps(self._of.loop, names)
         return steps
@@ -162,6 +187,8 @@ class Qualification(Live):
         range that the device declares.
         """
         for name, values in self._axes.items():
+            if not values or not all(map(math.isfinite, values)):
+                raise ConfigurationError(f"the axis {name} of the operating map is {values}: give finite numbers")
             if name not in ("amplitude", "bias", "hold") and not name.startswith("reservoir."):
                 raise ConfigurationError(
                     f"the operating map has no axis {name!r}; there are amplitude, bias, hold, and keys of the "
@@ -183,10 +210,19 @@ class Qualification(Live):
             )
         keys = [place for place, name in enumerate(self._axes) if name.startswith("reservoir.")]
         order = sorted(np.flatnonzero(inside), key=lambda number: tuple(points[number, keys]))
-        for chosen in {tuple(points[number, keys]): points[number] for number in order}.values():
-            if keys:
-                config_with(self._of, self._keys_of(chosen))
+        if keys:
+            nodes = getattr(config_with(self._of, {}), "nodes", None)
+            for chosen in {tuple(points[number, keys]): points[number] for number in order}.values():
+                self._same_size(getattr(config_with(self._of, self._keys_of(chosen)), "nodes", None), nodes, chosen)
         return points[order]
+
+    def _same_size(self, nodes: int | None, own: int | None, point: np.ndarray) -> None:
+        """Raise `ConfigurationError` for another number of nodes than the device's own."""
+        if nodes != own:
+            raise ConfigurationError(
+                f"with {self._named(point)} the device has {nodes} nodes and not {own}: an operating map is that of "
+                "one device, so measure each size by itself (--set)"
+            )
 
     @property
     def _reference_number(self) -> int:
@@ -209,6 +245,7 @@ class Qualification(Live):
 
     def _at(self, point: np.ndarray, fresh: int = 0) -> AtPoint:
         with self._set_to(self._keys_of(point)) as device:
+            self._same_size(device.spec.nodes, self.nodes, point)
             live = self._live_at(device, point, fresh)
             inputs, states = live.repeated_drive()
             # Linear functions are enough: what all have together is known from the repetitions.
@@ -222,12 +259,14 @@ class Qualification(Live):
             return AtPoint(budget, consistency(states, washout=self.washout))
 
     def _live_at(self, device: Reservoir, point: np.ndarray, fresh: int = 0) -> Live:
+        (low, high), (least, most) = self._range_at(point), self._limits
         return Live(
             device,
             steps=self._point_steps,
             washout=self.washout,
             repeats=self._point_repeats,
-            input_range=self._range_at(point),
+            # `_inside` forgives rounding.
+            input_range=(max(low, least), min(high, most)),
             hold=self._hold_at(point),
             seed=self._driving["seed"] + fresh,
             on_steps=self._done,
@@ -247,13 +286,6 @@ class Qualification(Live):
 
     def _hold_at(self, point: np.ndarray) -> int:
         return round(self._value(point, "hold", 1.0))
-
-    @property
-    def _limits(self) -> tuple[float, float]:
-        """Of the inputs: what the device declares for axes that were asked for, else what it is driven with."""
-        if not self._of.axes:
-            return self._middle - self._half, self._middle + self._half
-        return self.reservoir.spec.input_range or (-math.inf, math.inf)
 
     def _inside(self, point: np.ndarray) -> bool:
         (low, high), (least, most) = self._range_at(point), self._limits
@@ -348,13 +380,21 @@ class Qualification(Live):
 
     def _loop_steps(self, loop: Loop, names: Collection[str]) -> int:
         point, task = loop.point, loop.task
+        spec = self.reservoir.spec
         starts, warmup = task.test.inputs.shape[:2]
-        steps = steps_of(plan_of(point, task))
+        # Before each piece of a sequence but the first.
+        replay = self._reset_steps + spec.memory_steps if spec.continuity == "replayed" else 0
+        bursts = plan_of(point, task, max_batch=spec.max_batch)
+        steps = steps_of(bursts)
+        steps += sum(one.batch * (self._reset_steps + (len(one.chunks) - 1) * replay) for one in bursts)
         if "climate" in names:
-            steps += starts * (warmup + task.test.targets.shape[1] - 1)
+            answers = task.test.targets.shape[1] - 1
+            steps += starts * (warmup + answers + self._reset_steps)
+            steps += starts * (warmup_calls(warmup) + answers - 1) * replay
         if "lyapunov_spectrum" in names:
             trials = min(_LOOP_TRIALS, starts)
-            steps += trials * (warmup + (min(_EXPONENTS, self.nodes) + 1) * self._loop_spectrum_steps)
+            steps += self._steps_of_drive(trials, warmup)
+            steps += trials * (min(_EXPONENTS, self.nodes) + 1) * self._loop_spectrum_steps
         return steps
 
     # ---- the device with other settings -------------------------------------------------------------
@@ -374,7 +414,7 @@ class Qualification(Live):
 def config_with(of: Settings, keys: Mapping[str, Any]) -> ReservoirConfig:
     """The reservoir of a file with other values. Raises `ConfigurationError` for keys that it does not have."""
     if of.document is None:
-        raise ConfigurationError(f"{next(iter(keys))} can be varied for a file only: this reservoir is open already")
+        raise ConfigurationError("keys can be varied for a file only: this reservoir is open already")
     here = Document.copy_of(of.document)
     prefix = "" if "task" in here.data else "reservoir."
     for key, value in keys.items():

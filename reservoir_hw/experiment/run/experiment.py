@@ -27,7 +27,7 @@ from reservoir_hw.experiment.configuration.labels import baseline_labels
 from reservoir_hw.experiment.run.by_gradients import ByGradients
 from reservoir_hw.experiment.run.estimate import Estimate, estimate
 from reservoir_hw.experiment.run.folder import begun_run_folder, new_run_folder, rows_in, write_yaml
-from reservoir_hw.experiment.run.in_one_pass import InOnePass, harvest_point
+from reservoir_hw.experiment.run.in_one_pass import InOnePass, check_recording, harvest_point
 from reservoir_hw.experiment.run.merge import copy_files, keep_arrays, parts_of, records_of
 from reservoir_hw.experiment.run.on_labels import OnLabels
 from reservoir_hw.experiment.run.processes import Processes, joined
@@ -183,6 +183,10 @@ class Experiment:
         with processes.in_turn():
             points = self._checked_points()
             self._check_sharing(processes)
+            for point, task in points:
+                if isinstance(_trainer(point), InOnePass):
+                    with self._naming("reservoir"):
+                        check_recording(point.config, task)
             folder = self._folder(resolved) if processes.is_first else None
         folder = Path(processes.of_first(str(folder)))
         given = self.config.model_dump(mode="json", serialize_as_any=True, exclude_defaults=True)

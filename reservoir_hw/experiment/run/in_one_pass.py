@@ -11,10 +11,11 @@ from typing import Any, cast
 
 import numpy as np
 
+from reservoir_hw.backends.replay import Replay, ReplayConfig
 from reservoir_hw.backends.simulated.memory import free_bytes
 from reservoir_hw.backends.simulated.population import Population, on_threads
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
-from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
 from reservoir_hw.core.spec import ReservoirSpec
@@ -43,7 +44,7 @@ from reservoir_hw.experiment.states.harvest import (
     stored,
 )
 from reservoir_hw.experiment.states.pace import about_progress, chunk_steps
-from reservoir_hw.experiment.states.plan import Burst, DriveChunk, plan_of, steps_needed
+from reservoir_hw.experiment.states.plan import Burst, DriveChunk, plan_for, plan_of, steps_needed
 from reservoir_hw.experiment.states.progress import StepCounter
 from reservoir_hw.experiment.states.record import Recorder
 from reservoir_hw.experiment.states.resuming import about_interruptions, changes_since
@@ -345,6 +346,25 @@ def _check_register(reservoir: ReservoirConfig, config: ExperimentConfig, task: 
             f"{begins} {key} is {warmup + task.closed_loop}: the test would begin before the register is full; "
             f"set it to at least {back + task.closed_loop}, or take fewer lags"
         )
+
+
+def check_recording(config: ExperimentConfig, task: Task) -> None:
+    """Raise `ConfigurationError` where the trace of a replay lacks inputs that the plan drives."""
+    reservoir = config.reservoir.for_inputs(state_readout(config).input_channels(task))
+    if not isinstance(reservoir, ReplayConfig):
+        return
+    replay = cast(Replay, build_reservoir(reservoir))
+    with replay:
+        for burst in plan_for(config, task, max_batch=replay.spec.max_batch):
+            replay.reset(burst.batch)
+            for chunk in burst.chunks:
+                try:
+                    replay.follow(chunk.inputs)
+                except InputRangeError as error:
+                    why = str(error).removeprefix(f"{reservoir.trace}: ")
+                    raise ConfigurationError(
+                        f"the trace {reservoir.trace} does not hold the inputs of this task: {why}"
+                    ) from error
 
 
 def _trains_baselines(config: ExperimentConfig) -> bool:

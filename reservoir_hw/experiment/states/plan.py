@@ -10,7 +10,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.store import Region
-from reservoir_hw.experiment.configuration.experiment import Point, TrainingConfig
+from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point, TrainingConfig
 from reservoir_hw.tasks.task import Split, Task
 
 SplitName: TypeAlias = Literal["train", "test"]
@@ -101,13 +101,20 @@ def plan(
 
 
 def plan_of(point: Point, task: Task, *, chunk_steps: int | None = None, max_batch: int | None = None) -> list[Burst]:
-    """The plan of one point of an experiment. A task in closed loop forecasts its test, which is not planned."""
-    if task.closed_loop and point.config.training.repetitions > 1:
+    """The plan of one point of an experiment: see `plan_for`."""
+    return plan_for(point.config, task, chunk_steps=chunk_steps, max_batch=max_batch)
+
+
+def plan_for(
+    config: ExperimentConfig, task: Task, *, chunk_steps: int | None = None, max_batch: int | None = None
+) -> list[Burst]:
+    """The plan of an experiment without `vary`. A task in closed loop forecasts its test, which is not planned."""
+    if task.closed_loop and config.training.repetitions > 1:
         raise ConfigurationError("training.repetitions: a forecast in closed loop cannot be repeated and averaged")
     return plan(
         task,
-        point.config.training,
-        chunk_steps=chunk_steps or point.config.run.chunk_steps,
+        config.training,
+        chunk_steps=chunk_steps or config.run.chunk_steps,
         max_batch=max_batch,
         splits=("train",) if task.closed_loop else ("train", "test"),
     )

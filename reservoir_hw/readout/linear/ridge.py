@@ -145,8 +145,9 @@ class RidgeReadout(LeastSquaresReadout):
     problem well, the weights do without, and the decomposition waits until one of the three is asked for.
 
     A loaded readout predicts as the saved one does. The rows it learned from are not in the file: `partial_fit` on it
-    starts from nothing. `solve` raises ConfigurationError, too, if no node varies, or if alpha is 0 and the features
-    are linearly dependent. It warns with IllConditionedWarning if alpha > 0 is too small to matter.
+    starts from nothing. `solve` raises ConfigurationError, too, if no node varies, or if the features are linearly
+    dependent and alpha is 0, or nothing beside rounding errors. It warns with IllConditionedWarning if alpha > 0 is too
+    small to matter.
 
     Raises (methods): ConfigurationError, ShapeError, InputRangeError, NotSolved, and with "loo" NotSupported for data
     that is seen once. A chunk that is refused leaves what was learned before untouched.
@@ -350,9 +351,11 @@ class RidgeReadout(LeastSquaresReadout):
                     yield block[:, : widths.features], block[:, widths.features :]
 
     def _check_singular(self, spectrum: Spectrum, alpha: float | Array) -> None:
-        if np.min(alpha) > 0 or spectrum.rank == spectrum.features:
+        smallest = float(np.min(alpha))
+        # Below the square of what rounding leaves of the largest singular value, it is nothing.
+        if smallest > EPSILON**2 * spectrum.values.max(initial=0.0) or spectrum.rank == spectrum.features:
             return
-        remedies = ["give alpha > 0 (or alpha='gcv')"]
+        remedies = [f"give {'a larger alpha' if smallest else 'alpha > 0'} (or alpha='gcv')"]
         if self.input_connection:
             remedies.append("set input_connection=False if the inputs always sum to a constant, as one-hot codes do")
         if spectrum.rows <= spectrum.features:
@@ -360,9 +363,9 @@ class RidgeReadout(LeastSquaresReadout):
         elif self.solver == "normal":
             remedies.append("use solver='qr', which tells nearly dependent features apart")
         raise ConfigurationError(
-            f"alpha is 0 and the features are linearly dependent: rank {spectrum.rank} of {spectrum.features} "
-            f"varying features from {spectrum.rows} rows, so the weights are not determined. "
-            f"Try one of these: {'; '.join(remedies)}."
+            f"alpha is {smallest:g}{', too small to do anything,' if smallest else ''} and the features are linearly "
+            f"dependent: rank {spectrum.rank} of {spectrum.features} varying features from {spectrum.rows} rows, so "
+            f"the weights are not determined. Try one of these: {'; '.join(remedies)}."
         )
 
     def _store(self, kept_weights: Array, kept: npt.NDArray[np.intp] | slice, centre: Array, widths: Widths) -> None:

@@ -143,9 +143,10 @@ def test_from_a_configuration(config: dict[str, Any], nodes: int, name: str) -> 
     [
         (
             {"kind": "nvar", "lags": 10, "orders": 4},
-            r"4 inputs x 10 lags, orders 1, 2, 3, 4: 135,750 features; at most",
+            r"4 inputs x 10 lags, orders 1 to 4: 135,750 features; at most",
         ),
         ({"kind": "nvar", "orders": []}, "orders"),
+        ({"kind": "nvar", "orders": 100_000}, "orders: 100,000 is above 100, the highest order that is offered$"),
         ({"kind": "nvar", "lags": 0}, "lags"),
         ({"kind": "volterra", "taps": [10, 20]}, "longer than that of the order below"),
         ({"kind": "volterra", "taps": [20, 10], "order": 3}, "remove order"),

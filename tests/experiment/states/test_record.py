@@ -151,8 +151,11 @@ def test_a_harvest_with_a_warm_up_is_no_recording_of_its_test(tmp_path: Path) ->
     store = experiment(tmp_path).harvest()[0]
     assert [d.facts["from_rest"] for d in store.datasets.values()] == [False, True]
     document = experiment(tmp_path, training={"test_warmup_steps": 0}).resolved()
-    with pytest.raises(InputRangeError, match="data set test does not begin at rest"):
+    folders = set(tmp_path.iterdir())
+    with pytest.raises(ConfigurationError, match=r"reservoir: .*data set test does not begin at rest"):
         Experiment({**document, "reservoir": {"kind": "replay", "trace": store.path}}).run()
+    # Known before there is a run.
+    assert set(tmp_path.iterdir()) == folders
 
 
 def test_recording_a_closed_loop_costs_little_for_each_step(tmp_path: Path) -> None:

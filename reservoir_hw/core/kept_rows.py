@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.markdown import table
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,9 @@ class KeptRows:
 
     def at(self, **point: Any) -> Self:
         """Those rows whose point has these values, for instance `at(**{"readout.alpha": 0.1})`; or lacks the key."""
-        return type(self)([r for r in self.rows if all(r.point.get(key, value) == value for key, value in point.items())])
+        return type(self)(
+            [r for r in self.rows if all(r.point.get(key, value) == value for key, value in point.items())]
+        )
 
     def only(self, *, baselines: bool) -> Self:
         """Those of the baselines, or those of the device."""
@@ -69,6 +72,19 @@ class KeptRows:
         for row in self.rows:
             found.setdefault(getattr(row, name), []).append(row)
         return {key: type(self)(rows) for key, rows in found.items()}
+
+    def means(self) -> Self:
+        """One row for each label: the mean of its repetitions, of metrics that all of them have."""
+        rows = []
+        for label, of in self.by("label").items():
+            first = of.rows[0]
+            point = {
+                key: value for key, value in first.point.items() if all(row.point[key] == value for row in of.rows)
+            }
+            numbers = {name: float(np.mean(of.values(name))) for name in first.metrics}
+            known = {name: value for name, value in numbers.items() if np.isfinite(value)}
+            rows.append(KeptRow(label, point, known, first.baseline))
+        return type(self)(rows)
 
     def values(self, metric: str) -> np.ndarray:
         """The metric of each row; not a number where a run has none, because its forecast left all bounds."""
@@ -94,7 +110,23 @@ def chosen(rows: KeptRows, metric: str, *, larger_is_better: bool = False) -> Ch
     return Chosen(best, found[best].rows[0].point, means[best], len(means))
 
 
+def found(searches: Mapping[str, tuple[KeptRows, str, bool]], device: str) -> list[str]:
+    """A table of what searches found: by title the rows, the metric that decided, and whether larger is better."""
+    body = []
+    for title, (rows, metric, larger) in searches.items():
+        for who, baselines in ((device, False), ("baseline", True)):
+            of = rows.only(baselines=baselines)
+            if of.rows:
+                best = chosen(of, metric, larger_is_better=larger)
+                body.append([title, metric, who, str(best.settings), best.label, f"{best.score:.2g}"])
+    return table(["search", "judged by", "of", "settings", "the best", "its score there"], body)
+
+
 def keep(folder: Path, named: Iterable[str], metrics: Sequence[str]) -> None:
-    """Write `rows/NAME.json` in `folder` for each `NAME=RUN`, where RUN is the folder of a run."""
+    """Write `rows/NAME.json` in `folder` for each `NAME=RUN`, where RUN is the folder of a run.
+
+    Of a search (its name begins with `search`) the mean of each setting is kept.
+    """
     for name, _, run in (text.partition("=") for text in named):
-        KeptRows.read(Path(run) / "metrics.json").write(folder / "rows" / f"{name}.json", metrics)
+        rows = KeptRows.read(Path(run) / "metrics.json")
+        (rows.means() if name.startswith("search") else rows).write(folder / "rows" / f"{name}.json", metrics)

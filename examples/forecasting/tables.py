@@ -67,8 +67,8 @@ def mackey_glass_difference() -> list[str]:
     ratios = np.log10(np.divide(of("ESN(1000)", "nrmse/84"), of("NVAR(791)", "nrmse/84")))
     longer = np.subtract(of("ESN(1000)", STEPS), of("NVAR(791)", STEPS))
     return [
-        f"ESN(1000) beside NVAR(791), mean over the three series: log10 of the ratio of errors {interval(ratios, '+.2f')}, "
-        f"valid steps {interval(longer, '+.0f')}."
+        "ESN(1000) beside NVAR(791), mean over the three series: log10 of the ratio of errors "
+        f"{interval(ratios, '+.2f')}, valid steps {interval(longer, '+.0f')}."
     ]
 
 

@@ -1,24 +1,55 @@
-"""The table of the README, from the folders of benches: python tables.py runs/bench-esn runs/bench-photonic"""
+"""Make the tables of the README from the rows of finished benches.
+
+python examples/reservoir_bench/tables.py                                 # from rows/
+python examples/reservoir_bench/tables.py runs/bench-esn runs/bench-...   # from these folders, which rows/ then has
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
+from typing import Any
+
+from reservoir_hw.core.markdown import replace_tables, table
+
+HERE = Path(__file__).resolve().parent
+ROWS = HERE / "rows"
 
 
-def show(line: str) -> None:
-    """A line on standard output."""
-    sys.stdout.write(f"{line}\n")
+def keep(folder: Path) -> None:
+    """Put what the tables need of a bench into `rows/`."""
+    tasks = json.loads((folder / "metrics.json").read_text())["tasks"]
+    rows = {
+        name: {
+            "score": task["metric"],
+            "who wins": task["verdict"],
+            "models": {model: [found["mean"], found["interval"]] for model, found in task["models"].items()},
+        }
+        for name, task in tasks.items()
+    }
+    lines = (f" {json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
+    (ROWS / f"{folder.name.removeprefix('bench-')}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
-for folder in map(Path, sys.argv[1:]):
-    bench = json.loads((folder / "metrics.json").read_text())
-    show(f"\n**{bench['device']}**\n")
-    models = list(dict.fromkeys(name for task in bench["tasks"].values() for name in task["models"]))
-    show("| task | " + " | ".join(models) + " | who wins |")
-    show("|---" * (len(models) + 2) + "|")
-    for name, task in bench["tasks"].items():
-        means = [task["models"].get(model, {}).get("mean") for model in models]
-        cells = ["diverged" if mean is None else f"{mean:.2g}" for mean in means]
-        show(f"| {name}, {task['metric']} | " + " | ".join(cells) + f" | {task['verdict']} |")
+def cell(mean: float | None, interval: list[float] | None) -> str:
+    """A score with its interval."""
+    if mean is None:
+        return "diverged"
+    return f"{mean:.3g}" + ("" if interval is None else " ({:.3g} to {:.3g})".format(*interval))
+
+
+def lines_of(tasks: dict[str, Any]) -> list[str]:
+    """The table of a device."""
+    models = list(next(iter(tasks.values()))["models"])
+    body = [
+        [f"`{name}`, {task['score']}", *(cell(*task["models"][model]) for model in models), task["who wins"]]
+        for name, task in tasks.items()
+    ]
+    return table(["task, score", *models, "who wins"], body)
+
+
+for given in sys.argv[1:]:
+    keep(Path(given))
+kept = {path.stem: json.loads(path.read_text()) for path in sorted(ROWS.glob("*.json"))}
+replace_tables(HERE / "README.md", {name: lines_of(tasks) for name, tasks in kept.items()})

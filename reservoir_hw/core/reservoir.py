@@ -110,6 +110,11 @@ class Reservoir(ABC):
         return self._spec
 
     @property
+    def given_spec(self) -> ReservoirSpec | None:
+        """What the device itself declares, open or not; None for one that reports it whenever it is opened."""
+        return self._given_spec
+
+    @property
     def device_spec(self) -> ReservoirSpec:
         """What the device itself declares: behind the mask, where there is one."""
         return self.spec if self._device_spec is None else self._device_spec

@@ -357,3 +357,10 @@ def test_what_a_generator_plays_comes_back_through_a_digitizer() -> None:
     read = Sampler(theta_s=hold.theta_s, sample_rate_hz=8e6, position=0.95).apply(digitized, 30, 20)
     assert clipped == 0
     assert np.abs(volts.invert(read) - drive).max() < 1e-3
+
+
+def test_a_mask_of_one_to_one_scales_and_shifts() -> None:
+    mask = MaskConfig(kind="one_to_one", scaling=[0.5, 2.0], offset=0.25).build(2, 2)
+    np.testing.assert_array_equal(mask.apply([[1.0, -1.0]]), [[0.75, -1.75]])
+    with pytest.raises(ConfigurationError, match="one_to_one has as many nodes as inputs: 3 for 2"):
+        MaskConfig(kind="one_to_one").build(3, 2)

@@ -119,18 +119,20 @@ class Mask:
 
 
 class MaskConfig(Config):
-    """A mask as it is drawn: `matrix` from `kind`, times `scaling`; bias uniform in ±`bias_scaling`.
+    """A mask as it is drawn: `matrix` from `kind`, times `scaling`; bias uniform in ±`bias_scaling`, plus `offset`.
 
     - uniform: each weight uniform in [-1, 1];
     - binary: each weight -1 or 1 at random;
     - maximum_length: -1 or 1 from a shift register of maximum length, each input another section of its sequence
       (Appeltant et al. 2014);
-    - chirp: a sine of rising frequency over the nodes, for each input shifted by its share of the nodes.
+    - chirp: a sine of rising frequency over the nodes, for each input shifted by its share of the nodes;
+    - one_to_one: each input to the node of its own number, with weight 1.
     """
 
-    kind: Literal["uniform", "binary", "maximum_length", "chirp"] = "uniform"
+    kind: Literal["uniform", "binary", "maximum_length", "chirp", "one_to_one"] = "uniform"
     scaling: float | list[float] = Field(default=1.0, description="one number, or one for each input")
     bias_scaling: Annotated[float, Field(ge=0)] = 0.0
+    offset: float = Field(default=0.0, description="added to what drives each node")
     chirp_cycles: tuple[float, float] | None = Field(
         default=None, description="frequency of a chirp at the first and the last node, in cycles per round; "
         "by default [1, nodes / 4]"
@@ -172,13 +174,17 @@ class MaskConfig(Config):
         seed = seed if self.seed is None else self.seed
         matrix = self._matrix(nodes, inputs, generator(seed, "mask")) * np.asarray(self.scaling, np.float64)
         bias = self.bias_scaling * generator(seed, "mask bias").uniform(-1, 1, nodes)
-        return Mask(matrix, bias)
+        return Mask(matrix, bias + self.offset)
 
     def _matrix(self, nodes: int, inputs: int, rng: np.random.Generator) -> NDArray[np.float64]:
         if self.kind == "uniform":
             return rng.uniform(-1, 1, (inputs, nodes)).T
         if self.kind == "binary":
             return rng.integers(0, 2, (inputs, nodes)).T * np.float64(2.0) - 1.0
+        if self.kind == "one_to_one":
+            if nodes != inputs:
+                raise ConfigurationError(f"a mask of kind one_to_one has as many nodes as inputs: {nodes} for {inputs}")
+            return np.eye(nodes)
         if self.kind == "maximum_length":
             return maximum_length_sequence(nodes * inputs, rng.random()).reshape(inputs, nodes).T
         wave = chirp(nodes, self.chirp_cycles or (1.0, nodes / 4), rng.random())

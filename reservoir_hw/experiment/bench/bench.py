@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-import safetensors
 
 from reservoir_hw.backends.replay import ReplayConfig
 from reservoir_hw.core import provenance
 from reservoir_hw.core.budget import parse_budget
-from reservoir_hw.core.configuration import Document
+from reservoir_hw.core.configuration import Document, decisive
 from reservoir_hw.core.errors import ConfigurationError, DeviceError, InputRangeError, ReservoirError, StateLost
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir, parse_reservoir, reservoir_section
+from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
+from reservoir_hw.experiment.bench.candidates import Candidate, candidates
+from reservoir_hw.experiment.bench.input_range import Fitted, fitted, limited_spec
+from reservoir_hw.experiment.bench.ledger import NOTHING, Cost, Ledger
+from reservoir_hw.experiment.bench.resampling import resampled
 from reservoir_hw.experiment.bench.result import BenchResult
+from reservoir_hw.experiment.bench.rows import Rows, complete_rows, rows_in
 from reservoir_hw.experiment.bench.score import DEVICE, ModelScore, TaskScore
-from reservoir_hw.experiment.bench.standard import ALPHAS, StandardTask, standard_tasks
+from reservoir_hw.experiment.bench.standard import StandardTask, standard_tasks
 from reservoir_hw.experiment.configuration.document import load_document
-from reservoir_hw.experiment.configuration.labels import short
 from reservoir_hw.experiment.run.experiment import Experiment
-from reservoir_hw.experiment.run.folder import change_since
+from reservoir_hw.experiment.run.folder import write_json
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import how_it_ended
 from reservoir_hw.experiment.states.progress import Progress
@@ -33,6 +38,7 @@ from reservoir_hw.tasks.task import Task
 ENCODER = "encoder only"
 _RECORDED_SHARE = 0.7
 _STEPS_COMPARED = 200
+_REPETITIONS = 3
 
 
 def bench(
@@ -55,13 +61,13 @@ def bench(
     set
         As for an experiment.
     quick
-        Short data, one repetition of each task.
+        Short data, one repetition of each task, on a page of its own.
     budget
-        Device steps ("20000") or a time ("20m") that the whole bench may take of the device, earlier calls included:
-        fewer repetitions are taken, then the quick form.
+        Device steps ("20000") or a time ("20m") that the whole bench may take of the device. What earlier calls may
+        have taken is subtracted, killed ones included. Fewer repetitions are taken, then the quick form.
     folder
-        Where the folder of the bench lies, `bench-` and the name of the file. A call that finds runs in it takes those
-        that are complete and were made with the same settings.
+        Where the folder of the bench lies, `bench-` and the name of the file, with a number where that is the folder of
+        another file or reservoir. A call takes what is complete in it, and the page has all tasks that are.
     on_plan
         Is told what will be run before anything is.
 
@@ -73,37 +79,30 @@ def bench(
 
 
 @dataclass(frozen=True)
-class _Candidate:
-    """A setting that is tried: of which model, the reservoir (None is the device itself), and the penalty."""
+class _Form:
+    """Short data or not, and how many repetitions."""
 
-    model: str
-    reservoir: dict[str, Any] | None
-    alpha: float
-
-    @property
-    def label(self) -> str:
-        """A baseline with its settings, without the device that an encoder is of; nothing for the device."""
-        return "" if self.reservoir is None else short({key: v for key, v in self.reservoir.items() if key != "of"})
-
-    @property
-    def row(self) -> dict[str, Any]:
-        """As a row of `vary`."""
-        of_reservoir = {} if self.reservoir is None else {"reservoir": self.reservoir}
-        return {**of_reservoir, "readout.alpha": self.alpha}
+    quick: bool
+    repetitions: int
 
 
 @dataclass(frozen=True)
 class _Planned:
-    """A task that suits the reservoir, and the candidates that suit the task."""
+    """A task that suits the reservoir, with the candidates that suit the task, and what is left to do for it."""
 
+    name: str
     standard: StandardTask
-    candidates: Sequence[_Candidate]
-    quick: bool
-    repetitions: int
-    device_steps: int
-    hours: float | None
+    form: _Form
+    task: Mapping[str, Any]
+    """The section `task`."""
+    reservoir: Fitted
+    candidates: Sequence[Candidate] = ()
     left_out: Sequence[str] = ()
     """Which baselines do not suit the task, and why."""
+    choosing: Cost = NOTHING
+    """What the device is still to be driven for, to choose settings and to judge them."""
+    judging: Cost = NOTHING
+    is_complete: bool = False
 
 
 @dataclass
@@ -117,13 +116,15 @@ class Bench:
     budget: str | None = None
     folder: str | Path = "runs"
     _tasks: dict[str, Task] = field(default_factory=dict)
+    _specs: dict[int, ReservoirSpec | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._section = reservoir_section(load_document(self.source, set=self.set))
         self.reservoir: ReservoirConfig = parse_reservoir(self._section)
         self.reservoir.check_machine()
-        self._name = f"bench-{Path(self.source).stem}"
-        self._folder = Path(self.folder) / self._name
+        self._identity = {"file": os.path.relpath(self.source), "reservoir": decisive(self.reservoir)}
+        self._folder = _folder_of(Path(self.folder), f"bench-{Path(self.source).stem}", self._identity)
+        self._ledger = Ledger(self._folder / "ledger.json")
         limits = None if self.budget is None else parse_budget(self.budget)
         known = standard_tasks()
         self._named = list(self.only or ())
@@ -132,86 +133,121 @@ class Bench:
             raise ConfigurationError(f"there is no standard task {unknown[0]!r}; there are: {', '.join(known)}")
         replayed = isinstance(self.reservoir, ReplayConfig)
         usual = [name for name, one in known.items() if replayed or not one.of_recordings]
-        self._standards = {name: one for name, one in known.items() if name in (self._named or usual)}
+        self._asked = [name for name in known if name in (self._named or usual)]
+        self._standards = known
         self.not_run: dict[str, str] = {}
-        forms = [(True, 1)] if self.quick else [(False, 3), (False, 1), (True, 1)]
-        self.planned = self._plan(*forms[0])
+        quick = _Form(True, 1)
+        forms = [quick] if self.quick else [_Form(False, _REPETITIONS), _Form(False, 1), quick]
+        self.planned = self._plan(forms[0])
         if not self.planned:
             raise ConfigurationError(f"{self.source}: none of the tasks suits this reservoir: {_joined(self.not_run)}")
         if limits is not None:
             self._fit(forms[1:], *limits)
 
-    def _fit(self, forms: Sequence[tuple[bool, int]], steps: int | None, seconds: float | None) -> None:
-        """Take a smaller form until the budget suffices."""
-        for form in (None, *forms):
+    def _fit(self, smaller: Sequence[_Form], steps: int | None, seconds: float | None) -> None:
+        """Take a smaller form until what the budget has left suffices."""
+        spent = self._ledger.spent
+        for form in (None, *smaller):
             if form is not None:
-                self.not_run.clear()
-                self.planned = self._plan(*form)
-            if seconds is not None and any(one.hours is None for one in self.planned.values()):
+                self.planned = self._plan(form)
+            left = self.cost
+            if seconds is not None and left.seconds is None:
                 raise ConfigurationError(
                     f"the budget {self.budget} is a time, but {self.source} declares no step_period_s: give it in "
                     "device steps, for instance --budget 200000"
                 )
-            if steps is not None and self.device_steps <= steps:
+            if left.steps == 0 or (steps is not None and spent.steps + left.steps <= steps):
                 return
-            if seconds is not None and 3600 * sum(one.hours or 0.0 for one in self.planned.values()) <= seconds:
+            if seconds is not None and (spent.seconds or 0) + (left.seconds or 0) <= seconds:
                 return
-        needed = f"{self.device_steps:,} device steps"
-        if seconds is not None:
-            needed += f", {60 * sum(one.hours or 0.0 for one in self.planned.values()):.3g} minutes,"
+
+        def said(cost: Cost) -> str:
+            minutes = "" if seconds is None else f", {(cost.seconds or 0) / 60:.3g} minutes,"
+            return f"{cost.steps:,} device steps{minutes}"
+
+        earlier = f"earlier calls took up to {said(spent)} of it, and " if spent.steps else ""
         raise ConfigurationError(
-            f"the budget {self.budget} is too small: at least {needed} are needed; take fewer tasks (--only)"
+            f"the budget {self.budget} is too small: {earlier}at least {said(self.cost)} are needed; "
+            "take fewer tasks (--only)"
         )
 
     @property
-    def device_steps(self) -> int:
-        """What all tasks take of the device at most."""
-        return sum(one.device_steps for one in self.planned.values())
+    def cost(self) -> Cost:
+        """What all tasks are still to take of the device at most."""
+        return sum((part for one in self.planned.values() for part in (one.choosing, one.judging)), NOTHING)
 
-    def _plan(self, quick: bool, repetitions: int) -> dict[str, _Planned]:
+    def _plan(self, form: _Form) -> dict[str, _Planned]:
         found = {}
-        for name, standard in self._standards.items():
+        self.not_run.clear()
+        for name in self._asked:
             try:
-                found[name] = self._planned(name, standard, quick, repetitions)
+                found[name] = self._planned(name, form)
             except ConfigurationError as error:
                 if name in self._named:
                     raise ConfigurationError(f"{name}: {error}") from None
                 self.not_run[name] = str(error)
         return found
 
-    def _planned(self, name: str, standard: StandardTask, quick: bool, repetitions: int) -> _Planned:
-        """Raises `ConfigurationError` where the task does not suit the reservoir. Opens no device."""
-        plan = _Planned(standard, [], quick, repetitions, 0, None)
-        own = [_Candidate(DEVICE, None, alpha) for alpha in ALPHAS]
-        chosen = self._choosing(name, plan, own)
-        judged = self._judging(name, plan, own[:1])
-        costs = [chosen.estimate(), judged.estimate()]
+    def _planned(self, name: str, form: _Form) -> _Planned:
+        """Raises `ConfigurationError` where the task does not suit the reservoir. Drives nothing.
+
+        More repetitions than are asked for are taken if they are there.
+        """
+        standard = self._standards[name]
+        unfitted = _Planned(name, standard, form, self._task_settings(standard, form), Fitted(self._section))
+        task = self._first_task(unfitted)
+        plan = replace(unfitted, reservoir=self._fitted(task))
+        own = candidates(DEVICE, [None])
+        choosing, judging = self._choosing(plan, own), self._judging(plan, own[:1])
+        costs = _cost(choosing), _cost(judging)
         if isinstance(self.reservoir, ReplayConfig) and not standard.of_recordings:
-            self._check_recorded(chosen, self.reservoir.trace)
-        candidates, left_out = own, []
-        others = {**standard.baselines, ENCODER: [{"kind": "encoder_only", "of": dict(self._section.data)}]}
-        for model, reservoirs in others.items():
+            self._check_recorded(task, self.reservoir.trace)
+        others, left_out = [], []
+        encoders = [{"kind": "encoder_only", "of": dict(plan.reservoir.section.data)}]
+        for model, reservoirs in {**standard.baselines, ENCODER: encoders}.items():
+            suiting = []
             for reservoir in reservoirs:
-                tried = [_Candidate(model, reservoir, alpha) for alpha in ALPHAS]
+                tried = Candidate(model, reservoir, 1.0)
                 try:
-                    experiment = self._choosing(name, plan, tried[:1])
+                    experiment = self._choosing(plan, [tried])
                     experiment.estimate()
-                    config = experiment.points[0].config
-                    build_reservoir(config.reservoir.for_inputs(self._task_of(experiment).inputs))
-                    candidates += tried
+                    build_reservoir(experiment.points[0].config.reservoir.for_inputs(task.inputs))
+                    suiting.append(reservoir)
                 except ConfigurationError as error:
-                    left_out.append(f"{tried[0].label} was left out: {error}")
-        hours = None if any(cost.hours is None for cost in costs) else sum(cost.hours or 0.0 for cost in costs)
-        steps = sum(cost.device_steps for cost in costs)
-        return _Planned(standard, candidates, quick, repetitions, steps, hours, left_out)
+                    left_out.append(f"{tried.label or model} was left out: {error}")
+            others += candidates(model, suiting)
+        plan = replace(plan, candidates=[*own, *others], left_out=left_out)
+        tried = complete_rows(self._choosing(plan, plan.candidates))
+        if tried is None:
+            return replace(plan, choosing=costs[0], judging=costs[1])
+        chosen = [candidate for candidate, _ in _best_of(plan, tried)]
+        for count in sorted({form.repetitions, 1 if form.quick else _REPETITIONS}, reverse=True):
+            repeated = replace(plan, form=replace(form, repetitions=count))
+            if complete_rows(self._judging(repeated, chosen)) is not None:
+                return replace(repeated, is_complete=True)
+        return replace(plan, judging=costs[1])
+
+    def _first_task(self, plan: _Planned) -> Task:
+        """The data of the first repetition."""
+        return self._task_of(self._judging(plan, candidates(DEVICE, [None])[:1]))
 
     def _task_of(self, experiment: Experiment) -> Task:
-        """The data of an experiment whose cost was estimated."""
-        return self._tasks[experiment.config.task.model_dump_json()]
+        config = experiment.points[0].config.task
+        key = config.model_dump_json()
+        if key not in self._tasks:
+            self._tasks[key] = config.build()
+        return self._tasks[key]
 
-    def _check_recorded(self, experiment: Experiment, trace: str) -> None:
+    def _fitted(self, task: Task) -> Fitted:
+        """The section `reservoir`, with the inputs of the task brought into the range of the device."""
+        if task.inputs not in self._specs:
+            self._specs[task.inputs] = limited_spec(self.reservoir, task.inputs)
+        spec = self._specs[task.inputs]
+        return Fitted(self._section) if spec is None else fitted(self._section, self.reservoir, spec, task.train)
+
+    def _check_recorded(self, task: Task, trace: str) -> None:
         """Raise `ConfigurationError` unless the trace holds the inputs that the task begins with."""
-        inputs = self._task_of(experiment).train.inputs[:, :_STEPS_COMPARED]
+        inputs = task.train.inputs[:, :_STEPS_COMPARED]
         with build_reservoir(self.reservoir.for_inputs(inputs.shape[2])) as replay:
             replay.reset(len(inputs))
             try:
@@ -219,24 +255,27 @@ class Bench:
             except InputRangeError as error:
                 raise ConfigurationError(f"the trace {trace} does not hold the inputs of this task") from error
 
-    def _experiment(self, name: str, plan: _Planned, what: str, task: Any, rows: list[dict[str, Any]]) -> Experiment:
+    def _experiment(self, plan: _Planned, what: str, task: Mapping[str, Any], rows: list[dict[str, Any]]) -> Experiment:
         document = Document.from_mapping(
             {
                 "title": f"{plan.standard.title}: {what}",
                 "task": task,
                 "readout": {"kind": "ridge", "washout": plan.standard.washout},
                 "training": {"continuous": plan.standard.continuous},
-                "run": {"folder": str(self._folder / name), "name": what, "states": None},
+                "run": {"folder": str(self._page_folder(plan.form) / plan.name), "name": what, "states": None},
                 "vary": rows,
             },
-            f"the standard task {name}",
+            f"the standard task {plan.name}",
         )
-        document.replace("reservoir", self._section)
+        document.replace("reservoir", plan.reservoir.section)
         return Experiment(document, what, self._tasks)
 
-    def _task_settings(self, plan: _Planned) -> dict[str, Any]:
-        settings = plan.standard.task_settings(quick=plan.quick)
-        if plan.standard.of_recordings:
+    def _page_folder(self, form: _Form) -> Path:
+        return self._folder / "quick" if form.quick else self._folder
+
+    def _task_settings(self, standard: StandardTask, form: _Form) -> dict[str, Any]:
+        settings = standard.task_settings(quick=form.quick)
+        if standard.of_recordings:
             if not isinstance(self.reservoir, ReplayConfig):
                 raise ConfigurationError("this task is for recordings: a reservoir of kind replay")
             trace = self.reservoir.trace
@@ -244,41 +283,52 @@ class Bench:
             settings |= {"trace": trace, "train_steps": max(2, int(_RECORDED_SHARE * recorded))}
         return settings
 
-    def _choosing(self, name: str, plan: _Planned, candidates: Sequence[_Candidate]) -> Experiment:
+    def _choosing(self, plan: _Planned, tried: Sequence[Candidate]) -> Experiment:
         """All candidates, judged on the last part of the training of the first repetition."""
-        settings = self._task_settings(plan)
-        for key, values in plan.standard.vary.items():
-            settings[key.removeprefix("task.")] = values[0]
-        return self._experiment(
-            name, plan, "choose", {"kind": "validation", "task": settings}, [one.row for one in candidates]
-        )
+        first = {key.removeprefix("task."): values[0] for key, values in plan.standard.vary.items()}
+        task = {"kind": "validation", "task": {**plan.task, **first}}
+        return self._experiment(plan, "choose", task, [one.row for one in tried])
 
-    def _judging(self, name: str, plan: _Planned, chosen: Sequence[_Candidate]) -> Experiment:
+    def _judging(self, plan: _Planned, chosen: Sequence[Candidate]) -> Experiment:
         """What was chosen, on the test of each repetition: the rows of a candidate follow one another."""
         repeated = [
-            {key: value} for key, values in plan.standard.vary.items() for value in values[: plan.repetitions]
+            {key: value} for key, values in plan.standard.vary.items() for value in values[: plan.form.repetitions]
         ] or [{}]
         rows = [{**one.row, **more} for one in chosen for more in repeated]
-        return self._experiment(name, plan, "test", self._task_settings(plan), rows)
+        return self._experiment(plan, "test", plan.task, rows)
 
     def run(self, on_plan: Callable[[str], None] | None = None, progress: Progress | None = None) -> BenchResult:
         """Run what is not complete yet, and write the page."""
+        form = next(iter(self.planned.values())).form
+        folder, spent = self._page_folder(form), self._ledger.spent.steps
         if on_plan is not None:
-            on_plan(f"{len(self.planned)} tasks, at most {self.device_steps:,} device steps of {self.reservoir.name}")
+            tasks = "1 task" if len(self.planned) == 1 else f"{len(self.planned)} tasks"
+            earlier = f"; earlier calls took up to {spent:,}" if spent else ""
+            on_plan(
+                f"{tasks}, at most {self.cost.steps:,} device steps of {self.reservoir.name}{earlier}"
+                f"; the page will be {folder / 'report.html'}"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(self._folder / "bench.json", self._identity)
         resolved = {"reservoir": self.reservoir.model_dump(mode="json", serialize_as_any=True)}
-        self._folder.mkdir(parents=True, exist_ok=True)
         result = BenchResult(
-            title=f"Standard tasks on {self.reservoir.name}" + (" (quick form)" if self._is_quick else ""),
-            folder=self._folder,
+            title=f"Standard tasks on {self.reservoir.name}" + (" (quick form)" if form.quick else ""),
+            folder=folder,
             provenance={**provenance.collect(resolved), "rows": []},
             device=self.reservoir.name,
             not_run=dict(self.not_run),
         )
-        result.save()
+        plans = self._earlier(form) | self.planned
         try:
+            for plan in plans.values():
+                if plan.is_complete:
+                    self._score(plan, result, progress)
+            result.save()
             for name, plan in self.planned.items():
+                if plan.is_complete:
+                    continue
                 try:
-                    self._run_task(name, plan, result, progress)
+                    self._score(plan, result, progress)
                 except (DeviceError, StateLost):
                     raise
                 except ReservoirError as error:
@@ -294,9 +344,8 @@ class Bench:
         except BaseException as error:
             result.status, result.problem = how_it_ended(error)
             if not isinstance(error, ConfigurationError):
-                error.add_note(
-                    f"{len(result.scores)} of {len(self.planned)} tasks are in {self._folder}; the same command goes on"
-                )
+                there = sum(name in result.scores for name in self.planned)
+                error.add_note(f"{there} of {len(self.planned)} tasks are in {folder}; the same command goes on")
             # The error itself goes on to the caller; a full disk must not hide it.
             with contextlib.suppress(Exception):
                 result.save()
@@ -305,80 +354,82 @@ class Bench:
             raise
         return result
 
-    @property
-    def _is_quick(self) -> bool:
-        return any(plan.quick for plan in self.planned.values())
+    def _earlier(self, form: _Form) -> dict[str, _Planned]:
+        """Other tasks that an earlier call has completed in this form: they stay on the page."""
+        found = {}
+        for name in self._standards:
+            if name not in self._asked and (self._page_folder(form) / name).is_dir():
+                with contextlib.suppress(ConfigurationError):
+                    found[name] = self._planned(name, replace(form, repetitions=1))
+        return {name: plan for name, plan in found.items() if plan.is_complete}
 
-    def _run_task(self, name: str, plan: _Planned, result: BenchResult, progress: Progress | None) -> None:
-        standard = plan.standard
+    def _rows(self, plan: _Planned, experiment: Experiment, cost: Cost, progress: Progress | None) -> Rows:
+        """Those of a complete run, or of a new one, which is written down before it begins."""
+        found = complete_rows(experiment)
+        if found is not None:
+            return found
 
         def say(what: str, at: int, total: int) -> None:
             if progress is not None:
-                progress(f"{name}: {what}", at, total)
+                progress(f"{plan.name}: {what}", at, total)
 
-        rows = _finished_rows(self._choosing(name, plan, plan.candidates), say)
-        chosen: dict[str, tuple[float, _Candidate]] = {}
-        sign = -1 if standard.larger_is_better and standard.chosen_by is None else 1
-        for candidate, row in zip(plan.candidates, rows.metrics, strict=True):
-            found = row["metrics"].get(standard.chosen_by or standard.metric)
-            loss = float("inf") if found is None else sign * found
-            if candidate.model not in chosen or loss < chosen[candidate.model][0]:
-                chosen[candidate.model] = loss, candidate
-        best = [candidate for _, candidate in chosen.values()]
-        test = _finished_rows(self._judging(name, plan, best), say)
-        count = len(test.metrics) // len(best)
-        models = {}
-        for number, candidate in enumerate(best):
-            mine = test.metrics[number * count : (number + 1) * count]
-            models[candidate.model] = ModelScore(
+        self._ledger.begin(f"{experiment.config.run.folder}/{experiment.name}", cost)
+        return rows_in(experiment.run(say, report=False, paced=False).folder)
+
+    def _score(self, plan: _Planned, result: BenchResult, progress: Progress | None) -> None:
+        """Choose and judge, as far as that was not done, and put what was found into the result."""
+        standard, choosing = plan.standard, self._choosing(plan, plan.candidates)
+        chosen = _best_of(plan, self._rows(plan, choosing, plan.choosing, progress))
+        judging = self._judging(plan, [candidate for candidate, _ in chosen])
+        test = self._rows(plan, judging, plan.judging, progress)
+        count = len(test.metrics) // len(chosen)
+        firsts = range(0, len(test.metrics), count)
+        drawn: Sequence[Any] = [None] * len(chosen)
+        if count == 1:
+            outputs = [test.outputs(first) for first in firsts]
+            drawn = list(resampled(self._task_of(judging), outputs, standard.metric, standard.worst))
+        models = {
+            candidate.model: ModelScore(
                 label=candidate.label,
                 alpha=candidate.alpha,
                 tried=sum(one.model == candidate.model for one in plan.candidates),
-                weights=test.weights(number * count),
-                metrics=[row["metrics"] for row in mine],
+                loss=loss,
+                weights=test.weights(first),
+                metrics=test.metrics[first : first + count],
+                resampled=found,
             )
-            if candidate.model == DEVICE:
-                result.provenance["rows"] += test.provenance[number * count : number * count + 1]
-        result.warn_of(name, [*plan.left_out, *test.warnings])
-        result.scores[name] = TaskScore(standard, models)
+            for (candidate, loss), first, found in zip(chosen, firsts, drawn, strict=True)
+        }
+        result.provenance["rows"].append(test.provenance[0])
+        result.add(plan.name, TaskScore(standard, models), plan.reservoir.what, [*plan.left_out, *test.warnings])
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """What a complete run folder holds of its rows."""
-
-    folder: Path
-    metrics: list[dict[str, Any]]
-    provenance: list[dict[str, Any]]
-    warnings: list[str]
-
-    def weights(self, row: int) -> int:
-        """How many states the readout of a row has weights for."""
-        with safetensors.safe_open(self.folder / self.provenance[row]["readout"]["file"], "numpy") as file:
-            return file.get_slice("weights").get_shape()[1]
+def _best_of(plan: _Planned, rows: Rows) -> list[tuple[Candidate, float]]:
+    """The first of the best candidates of each model, with its loss."""
+    sign = -1 if plan.standard.larger_is_better and plan.standard.chosen_by is None else 1
+    best: dict[str, tuple[float, Candidate]] = {}
+    for candidate, metrics in zip(plan.candidates, rows.metrics, strict=True):
+        found = metrics.get(plan.standard.chosen_by or plan.standard.metric)
+        loss = float("inf") if found is None else sign * found
+        if candidate.model not in best or loss < best[candidate.model][0]:
+            best[candidate.model] = loss, candidate
+    return [(candidate, loss) for loss, candidate in best.values()]
 
 
-def _finished_rows(experiment: Experiment, progress: Progress) -> _Rows:
-    """Those of a complete run with these settings in its folder, or of a new one."""
-    resolved = experiment.resolved()
-    parent = Path(experiment.config.run.folder)
-    for folder in sorted(parent.glob(f"{experiment.name}-*")):
-        if _is_complete(folder) and change_since(folder, resolved) is None:
-            return _rows_in(folder)
-    return _rows_in(experiment.run(progress, report=False).folder)
+def _cost(experiment: Experiment) -> Cost:
+    estimate = experiment.estimate()
+    return Cost(estimate.device_steps, None if estimate.hours is None else 3600 * estimate.hours)
 
 
-def _is_complete(folder: Path) -> bool:
-    try:
-        return json.loads((folder / "provenance.json").read_text())["status"] == "complete"
-    except (OSError, ValueError, KeyError):
-        return False
+def _folder_of(parent: Path, name: str, identity: Mapping[str, Any]) -> Path:
+    """The first of `name`, `name-2`, ... that is not the folder of another bench."""
+    folders = (parent / (name if number == 1 else f"{name}-{number}") for number in itertools.count(1))
+    return next(folder for folder in folders if not folder.exists() or _identity_in(folder) == identity)
 
 
-def _rows_in(folder: Path) -> _Rows:
-    metrics = json.loads((folder / "metrics.json").read_text())
-    rows = json.loads((folder / "provenance.json").read_text())["rows"]
-    return _Rows(folder, metrics["rows"], rows, metrics["warnings"])
+def _identity_in(folder: Path) -> Any:
+    path = folder / "bench.json"
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 def _joined(reasons: Mapping[str, str]) -> str:

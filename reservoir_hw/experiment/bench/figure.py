@@ -24,7 +24,7 @@ def scores_figure(scores: Collection[TaskScore]) -> Figure:
     """A panel for each task: repetitions (dots), their mean with its interval (bar), published figures (dashed)."""
     rows = math.ceil(len(scores) / _COLUMNS)
     columns = min(_COLUMNS, len(scores))
-    figure, grid = panels(3.7 * columns, 1.25 * rows + 0.2, rows, columns, squeeze=False)
+    figure, grid = panels(3.7 * columns, 1.1 * rows + 0.1, rows, columns, squeeze=False)
     for axes, score in zip(grid.flat, scores, strict=False):
         _draw(axes, score)
     for axes in list(grid.flat)[len(scores) :]:

@@ -8,17 +8,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from reservoir_hw.experiment.bench.candidates import SETTINGS
 from reservoir_hw.experiment.bench.figure import scores_figure
-from reservoir_hw.experiment.bench.score import DEVICE, TaskScore
+from reservoir_hw.experiment.bench.score import DEVICE, ModelScore, TaskScore
+from reservoir_hw.experiment.bench.standard import StandardTask, standard_tasks
 from reservoir_hw.experiment.run.result import InFolder
 from reservoir_hw.tasks.task import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_SCORES = (
+    "↓: less is better, ↑: more is better. In brackets the 95 % interval: of the mean over repetitions; of a single "
+    "test, from its errors or from drawing it anew. The verdict compares the device with the baseline that did best on "
+    "the validation part of the training."
+)
 _CHOSEN = (
-    "By the score on the last quarter of the training data of the first repetition, for the device and the baselines "
-    "alike. The test was not looked at. w: weights of each output, without the bias. of: so many settings were tried."
+    f"By the score on the last quarter of the training data of the first repetition, among {SETTINGS} settings for the "
+    "device and for each baseline. The test was not looked at. w: weights of each output, without the bias."
 )
 
 
@@ -29,12 +36,22 @@ class BenchResult(InFolder):
     device: str
     scores: dict[str, TaskScore] = field(default_factory=dict)
     not_run: dict[str, str] = field(default_factory=dict)
+    inputs: dict[str, str] = field(default_factory=dict)
+    """What the device got in the place of the inputs u of a task, where they lay outside its range."""
     _warned: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
 
-    def warn_of(self, task: str, warnings: Iterable[str]) -> None:
+    def add(self, task: str, score: TaskScore, inputs: str, warnings: Iterable[str]) -> None:
+        """A task that was judged. Tasks stay in their usual order."""
+        self.scores[task] = score
+        self.scores = {name: self.scores[name] for name in standard_tasks() if name in self.scores}
+        if inputs:
+            self.inputs[task] = self.provenance.setdefault("inputs", {})[task] = inputs
+        self._warn_of(task, warnings)
+
+    def _warn_of(self, task: str, warnings: Iterable[str]) -> None:
         """Add the warnings of a task. Tasks and repetitions warn of the same thing with other numbers: one is kept."""
         for warning in warnings:
-            _, tasks = self._warned.setdefault(re.sub(r"[\d,.e+-]+", "", warning), (warning, []))
+            _, tasks = self._warned.setdefault(re.sub(r"\([\d, .…]*\)|[\d,.e+-]+", "", warning), (warning, []))
             if task not in tasks:
                 tasks.append(task)
         self.warnings = [f"{', '.join(tasks)}: {warning}" for warning, tasks in self._warned.values()]
@@ -49,14 +66,12 @@ class BenchResult(InFolder):
                 name: {
                     "metric": score.standard.metric,
                     "verdict": score.verdict,
-                    "models": {
-                        model: {**vars(found), "mean": _plain(found.mean(score.standard))}
-                        for model, found in score.models.items()
-                    },
+                    "models": {model: _numbers(found, score.standard) for model, found in score.models.items()},
                     "published": [vars(one) for one in score.standard.published],
                 }
                 for name, score in self.scores.items()
             },
+            "inputs": self.inputs,
             "not_run": self.not_run,
         }
 
@@ -67,35 +82,44 @@ class BenchResult(InFolder):
         for score in self.scores.values():
             standard = score.standard
             texts = [score.models[name].text(standard) if name in score.models else "–" for name in names]
-            papers = "\n".join(f"{one.value:.3g} {one.what}" for one in standard.published)
-            body.append([standard.title, f"{standard.metric} {standard.arrow}", *texts, score.verdict, papers])
-        header = [
-            "task",
-            "score",
-            *(self.device if name == DEVICE else name for name in names),
-            "who wins",
-            "published",
-        ]
-        note = (
-            "↓: less is better, ↑: more is better. "
-            "Mean over repetitions and its 95 % interval. Of a single repetition: the 95 % interval of an error rate, "
-            "or the quartiles of the starts of a forecast."
-        )
+            body.append([f"{standard.title}\n{standard.metric} {standard.arrow}", *texts, _in_two_lines(score.verdict)])
+        header = ["task, score", *(self.device if name == DEVICE else name for name in names), "who wins"]
         chosen = [
             [score.standard.title, *(score.models[name].setting if name in score.models else "–" for name in names)]
             for score in self.scores.values()
         ]
-        tables = [
-            Table(self.title, header, body, note),
-            Table("What was chosen", ["task", *header[2:-2]], chosen, _CHOSEN),
+        printed = [
+            [score.standard.title, score.standard.metric, f"{one.value:.3g}", one.what]
+            for score in self.scores.values()
+            for one in score.standard.published
         ]
-        if self.not_run:
-            tables.append(Table("Not run", ["task", "why"], [[*one] for one in self.not_run.items()]))
-        return tables
+        inputs = [[self.scores[name].standard.title, what] for name, what in self.inputs.items()]
+        reasons = dict.fromkeys(self.not_run.values())
+        not_run = [[", ".join(name for name, why in self.not_run.items() if why == one), one] for one in reasons]
+        tables = [
+            Table("Scores", header, body, _SCORES),
+            Table("What was chosen", ["task", *header[1:-1]], chosen, _CHOSEN),
+            Table("Published figures", ["task", "score", "figure", "of"], printed),
+            Table("Inputs outside the range of the device", ["task", "what it got for u"], inputs),
+            Table("Not run", ["task", "why"], not_run),
+        ]
+        return [table for table in tables if table.rows]
 
     def figures(self) -> dict[str, Figure]:
         """All tasks as small panels. Needs the `report` extra."""
         return {"scores": scores_figure(self.scores.values())} if self.scores else {}
+
+
+def _numbers(found: ModelScore, standard: StandardTask) -> dict[str, Any]:
+    """Of a model on a task, ready for JSON."""
+    own = {"label": found.label, "alpha": found.alpha, "tried": found.tried, "weights": found.weights}
+    mean, loss = _plain(found.mean(standard)), _plain(found.loss)
+    return {**own, "loss": loss, "mean": mean, "interval": found.interval(standard), "metrics": found.metrics}
+
+
+def _in_two_lines(verdict: str) -> str:
+    """For a column."""
+    return verdict.replace(" (", "\n(").replace(": ", ":\n")
 
 
 def _plain(value: float) -> float | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from reservoir_hw.core.statistics import t_quantile
+from reservoir_hw.experiment.bench.resampling import interval
 from reservoir_hw.experiment.bench.standard import StandardTask
 
 DEVICE = "device"
@@ -18,43 +19,50 @@ DEVICE = "device"
 class ModelScore:
     """A model on the test of a task: what was chosen for it, and the metrics of each repetition.
 
-    `tried` is how many settings it was chosen among, on the validation part of the training. `weights` are those of
-    each output of the readout, without the bias.
+    `tried` is how many settings it was chosen among, `loss` how it did on the validation part of the training (less is
+    better). `weights` are those of each output of the readout, without the bias. `resampled` is the metric on tests
+    that were drawn from that of a single repetition (`resampling.resampled`).
     """
 
     label: str
     alpha: float
     tried: int
+    loss: float
     weights: int
     metrics: Sequence[Mapping[str, float]]
+    resampled: np.ndarray | None = field(default=None, compare=False, repr=False)
 
     @property
     def setting(self) -> str:
         """What was chosen, for people."""
-        return f"{self.label} α {self.alpha:g}, {self.weights} w, of {self.tried}".lstrip()
+        return f"{self.label} α\u00a0{self.alpha:g}, {self.weights}\u00a0w".lstrip()
 
     def values(self, standard: StandardTask) -> np.ndarray:
         """The metric of each repetition; the worst there is where all forecasts have left every bound."""
-        worst = 0.0 if standard.larger_is_better else math.inf
-        return np.array([one.get(standard.metric, worst) for one in self.metrics])
+        return np.array([one.get(standard.metric, standard.worst) for one in self.metrics])
 
     def mean(self, standard: StandardTask) -> float:
         """Over the repetitions."""
         return float(self.values(standard).mean())
 
     def interval(self, standard: StandardTask) -> tuple[float, float] | None:
-        """Of the mean over the repetitions with 95 %; of one, or of equal ones, what the task knows of a repetition."""
+        """With 95 %: of the mean over the repetitions; of one, or of equal ones, what the first test tells.
+
+        That is the task's own interval, if it has one, or that of `resampled`. None of what has diverged.
+        """
         values = self.values(standard)
         if not np.isfinite(values).all():
             return None
         if values.std() > 0:
             mean, reach = float(values.mean()), _reach(values)
             return max(mean - reach, 0.0), mean + reach
-        for ends in (("low", "high"), ("q1", "q3")):
-            low, high = (self.metrics[0].get(f"{standard.metric}/{end}") for end in ends)
-            if low is not None and high is not None:
-                return low, high
-        return None
+        low, high = (self.metrics[0].get(f"{standard.metric}/{end}") for end in ("low", "high"))
+        if low is not None and high is not None:
+            return low, high
+        # Drawing anew raises what cannot be negative, such as r²: the value itself still lies within.
+        value = float(values[0])
+        low, high = (value, value) if self.resampled is None else interval(self.resampled)
+        return min(low, value), max(high, value)
 
     def text(self, standard: StandardTask) -> str:
         """Mean and interval for people."""
@@ -62,7 +70,7 @@ class ModelScore:
         if not math.isfinite(mean):
             return "diverged"
         interval = self.interval(standard)
-        return f"{mean:.3g}" + ("" if interval is None else "\n({:.2g} to {:.2g})".format(*interval))
+        return f"{mean:.3g}" + ("" if interval is None else "\n({} to {})".format(*map(_digits, interval)))
 
 
 @dataclass(frozen=True)
@@ -73,46 +81,66 @@ class TaskScore:
     models: dict[str, ModelScore]
 
     @property
-    def winner(self) -> str:
-        """The model with the best mean; of equal ones the first of them."""
-        sign = -1 if self.standard.larger_is_better else 1
-        return min(self.models, key=lambda name: sign * self.models[name].mean(self.standard))
+    def rival(self) -> str:
+        """The baseline that did best on the validation part of the training: the device is compared with it."""
+        return min((name for name in self.models if name != DEVICE), key=lambda name: self.models[name].loss)
 
     @property
     def verdict(self) -> str:
-        """Whether the device or its best baseline wins, by what factor, with its 95 % interval.
+        """Whether the device or its rival wins, by what factor, with its 95 % interval.
 
-        Both were judged on the same data, so the interval is that of the mean logarithm of the ratio over the
-        repetitions (Student). Of a single repetition, the intervals of the two must not overlap.
+        Both were judged on the same tests. So the interval is that of the mean logarithm of the ratio over the
+        repetitions (Student), or of the ratio on tests that were drawn from a single one.
         """
-        others = {name: score for name, score in self.models.items() if name != DEVICE}
-        best = TaskScore(self.standard, others).winner
-        mine, its = (self.models[name].values(self.standard) for name in (DEVICE, best))
-        if (mine == its).all():
-            return f"device and {best} alike"
+        rival = self.rival
+        mine, its = self.models[DEVICE], self.models[rival]
+        values = mine.values(self.standard), its.values(self.standard)
+        if (values[0] == values[1]).all():
+            return f"{DEVICE} and {rival}: the same score"
+        drawn = None if mine.resampled is None or its.resampled is None else (mine.resampled, its.resampled)
+        ratio = _middle_and_ends(self._log_ratios, values, drawn)
+        worse = ratio if np.isfinite(ratio[1:]).any() else _middle_and_ends(self._differences, values, drawn)
+        if worse[1] <= 0 <= worse[2]:
+            return f"{DEVICE} and {rival}: no difference beyond the intervals"
+        winner, beside = (rival, "") if worse[1] > 0 else (DEVICE, f" over {rival}")
+        if not np.isfinite(worse).any():
+            return f"{winner}{beside}"
+        form, by = (_factor, "by a factor of ") if worse is ratio else (_digits, "by ")
+        middle, *ends = (form(abs(one)) for one in (worse[0], *sorted(worse[1:], key=abs)))
+        return f"{winner}, {by}{middle} ({ends[0]} to {ends[1]}){beside}"
+
+    def _log_ratios(self, mine: np.ndarray, its: np.ndarray) -> np.ndarray:
+        """Above 0 where the baseline is better; infinite beside a 0, or where one of them has diverged."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            logarithms = np.log(its / mine if self.standard.larger_is_better else mine / its)
-        if not np.isfinite(logarithms).all():
-            alone = len(mine) == 1
-            return self.winner if alone or not _may_be_zero(mine - its) else _NO_DIFFERENCE
-        winner, middle = (best if logarithms.mean() > 0 else DEVICE), abs(float(logarithms.mean()))
-        if len(logarithms) == 1:
-            return self._single_verdict(winner, best, math.exp(middle))
-        if _may_be_zero(logarithms):
-            return _NO_DIFFERENCE
-        reach = _reach(logarithms)
-        low, high = _factor(math.exp(middle - reach)), _factor(math.exp(middle + reach))
-        return f"{winner}, by a factor of {_factor(math.exp(middle))} ({low} to {high})"
+            ratios = np.log(its / mine if self.standard.larger_is_better else mine / its)
+        return np.where(mine == its, 0.0, ratios)
 
-    def _single_verdict(self, winner: str, best: str, ratio: float) -> str:
-        ranges = [self.models[name].interval(self.standard) for name in (DEVICE, best)]
-        known = [found for found in ranges if found is not None]
-        if len(known) == 2 and max(low for low, _ in known) <= min(high for _, high in known):
-            return _NO_DIFFERENCE
-        return f"{winner}, by a factor of {_factor(ratio)} (one repetition)"
+    def _differences(self, mine: np.ndarray, its: np.ndarray) -> np.ndarray:
+        """Above 0 where the baseline is better; infinite where one of them has diverged."""
+        with np.errstate(invalid="ignore"):
+            differences = its - mine if self.standard.larger_is_better else mine - its
+        return np.where(mine == its, 0.0, differences)
 
 
-_NO_DIFFERENCE = "no difference beyond the intervals"
+Pair = tuple[np.ndarray, np.ndarray]
+
+
+def _middle_and_ends(
+    of: Callable[[np.ndarray, np.ndarray], np.ndarray], values: Pair, drawn: Pair | None
+) -> tuple[float, float, float]:
+    """The mean of a comparison over the repetitions with its 95 % interval: Student, or that of a test drawn anew.
+
+    Where it is infinite in some repetitions the interval holds everything, and in all of them it is infinite as well.
+    """
+    found = of(*values)
+    if drawn is not None:
+        return float(found[0]), *interval(of(*drawn))
+    if np.isfinite(found).all():
+        middle, reach = float(found.mean()), _reach(found)
+        return middle, middle - reach, middle + reach
+    if len(set(found)) == 1:
+        return float(found[0]), float(found[0]), float(found[0])
+    return math.nan, -math.inf, math.inf
 
 
 def _reach(values: np.ndarray) -> float:
@@ -120,10 +148,14 @@ def _reach(values: np.ndarray) -> float:
     return t_quantile(0.975, len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
 
 
-def _may_be_zero(values: np.ndarray) -> bool:
-    """Whether the interval of the mean holds 0; of values that are not finite nothing is known."""
-    return bool(np.isfinite(values).all() and abs(values.mean()) <= _reach(values))
+def _digits(end: float) -> str:
+    return f"{end:.2g}" if end < 10 else f"{end:.3g}"
 
 
-def _factor(value: float) -> str:
-    return f"{value:.2f}" if value < 10 else f"{value:.0f}" if value < 1000 else "more than 1000"
+def _factor(logarithm: float) -> str:
+    if math.isinf(logarithm):
+        return "∞"
+    value = math.exp(min(logarithm, 700.0))
+    if value < 1000:
+        return f"{value:.2f}" if value < 10 else f"{value:.0f}"
+    return f"{float(f'{value:.2g}'):,.0f}" if value < 1e6 else f"{value:.1e}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,6 @@ from typing import Any
 from pydantic import Field, NonNegativeInt
 
 from reservoir_hw.core.configuration import Config, Document, validate
-
-ALPHAS = (1.0, 1e-2, 1e-4, 1e-6, 1e-8)
-"""Penalties of the readout that are tried, for the device and for each baseline; of equal ones the first counts."""
 
 
 class Published(Config):
@@ -43,6 +41,11 @@ class StandardTask(Config):
     def arrow(self) -> str:
         """In which direction the metric gets better."""
         return "↑" if self.larger_is_better else "↓"
+
+    @property
+    def worst(self) -> float:
+        """What stands for a metric that is missing, because all forecasts have left every bound."""
+        return 0.0 if self.larger_is_better else math.inf
 
     def task_settings(self, *, quick: bool) -> dict[str, Any]:
         """The section `task` of its experiment."""

@@ -147,13 +147,15 @@ class Experiment:
         on_row: Callable[[Row], None] | None = None,
         accept_change: str | None = None,
         together: bool = True,
+        paced: bool = True,
     ) -> Result:
         """Run every point and baseline; write the run folder as it goes.
 
         `on_row` is called with every finished row of a point; what it raises ends the run. Without `report` no figures
         are drawn. Simulations of one shape that `vary` asks for are driven together, a group at a time; with
-        `together` false in turn, so that nothing is driven in vain where `on_row` may end the run. Without `progress`
-        it is shown in a terminal or a notebook. After a fault or Ctrl-C the finished rows are in the folder and in
+        `together` false in turn, so that nothing is driven in vain where `on_row` may end the run. With `paced` false
+        the pace of a device is not measured for its chunks: it is driven as `estimate` says. Without `progress` it is
+        shown in a terminal or a notebook. After a fault or Ctrl-C the finished rows are in the folder and in
         `self.result`, and the error goes on to the caller. Trainings by gradients go on where they were if
         `run.resume` names that folder. `accept_change` is why a device may report other settings than when its states
         were harvested; without it that is an error. Under `torchrun` every process calls this: the first owns the
@@ -161,11 +163,11 @@ class Experiment:
         """
         processes = joined()
         if not processes.is_first:
-            return self._run(processes, None, False, None, accept_change, together)
+            return self._run(processes, None, False, None, accept_change, together, paced)
         if progress is None:
             with shown_progress() as progress:
-                return self._run(processes, progress, report, on_row, accept_change, together)
-        return self._run(processes, progress, report, on_row, accept_change, together)
+                return self._run(processes, progress, report, on_row, accept_change, together, paced)
+        return self._run(processes, progress, report, on_row, accept_change, together, paced)
 
     def _run(
         self,
@@ -175,6 +177,7 @@ class Experiment:
         on_row: Callable[[Row], None] | None,
         accept_change: str | None,
         together: bool,
+        paced: bool,
     ) -> Result:
         resolved = self.resolved()
         with processes.in_turn():
@@ -203,7 +206,9 @@ class Experiment:
 
         def train(point: Point, task: Task, files: RowFiles, **more: Any) -> None:
             with processes.lost():
-                _trainer(point).run(PointRun(point, task, files, result, counter, processes=processes, **more))
+                _trainer(point).run(
+                    PointRun(point, task, files, result, counter, processes=processes, paced=paced, **more)
+                )
 
         labels = baseline_labels(self.config.baselines)
         try:

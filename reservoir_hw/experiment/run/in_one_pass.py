@@ -27,7 +27,7 @@ from reservoir_hw.experiment.run.speed import Demand
 from reservoir_hw.experiment.run.states_speed import states_demand
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, Took, Trainer, device_records
 from reservoir_hw.experiment.states.changes import in_words
-from reservoir_hw.experiment.states.closed_loop import forecast
+from reservoir_hw.experiment.states.closed_loop import forecast, warmup_calls
 from reservoir_hw.experiment.states.drive import OnSteps, driven
 from reservoir_hw.experiment.states.harvest import (
     about_calibration,
@@ -247,9 +247,11 @@ def _find_together(run: PointRun, add: OnSteps) -> None:
 
 
 def _paced(run: PointRun, reservoir: Reservoir) -> list[Burst]:
-    """The plan, with chunks that follow the pace of the device."""
+    """The plan, with chunks that follow the pace of the device where they are to."""
     whole = plan_of(run.point, run.task, max_batch=reservoir.spec.max_batch)
-    steps = chunk_steps(reservoir, whole, run.point.config.run.chunk_steps)
+    steps = run.point.config.run.chunk_steps
+    if run.paced:
+        steps = chunk_steps(reservoir, whole, steps)
     config, device = run.point.config.reservoir, reservoir.device
     if isinstance(config, SimulatedConfig) and reservoir.native == "torch":
         need = config.for_inputs(run.task.inputs).drive_memory()
@@ -391,14 +393,16 @@ def _keep(run: PointRun, found: _Found) -> None:
 
 
 def _steps_for_rest(point: Point, task: Task) -> int:
-    """Steps of replays, and of the washout or waveform of each reset, as far as the configuration tells them."""
+    """Steps of replays, and of the washout or waveform of each reset, as far as the configuration tells them.
+
+    One reset belongs to the opening. In a closed loop every step of a forecast is a call of its own.
+    """
     reservoir = point.config.reservoir
     replayed = getattr(reservoir, "memory_steps", 0) if getattr(reservoir, "continuity", "") == "replayed" else 0
     policy = getattr(reservoir, "reset", None)
     rest = getattr(policy, "steps", 0) or len(getattr(policy, "values", ()))
-    total = 0
-    for burst in plan_of(point, task):
-        calls = len(burst.chunks)
-        resets = calls if replayed else 1
-        total += burst.batch * ((calls - 1) * replayed + resets * rest)
-    return total
+    calls = [(burst.batch, len(burst.chunks)) for burst in plan_of(point, task)]
+    if task.closed_loop:
+        starts, warmup = task.test.inputs.shape[:2]
+        calls.append((starts, warmup_calls(warmup) + task.test.targets.shape[1] - 1))
+    return rest + sum(batch * ((n - 1) * replayed + (n if replayed else 1) * rest) for batch, n in calls)

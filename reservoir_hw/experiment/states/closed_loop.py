@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -63,6 +64,11 @@ def forecast(
     tell = on_steps or (lambda done: None)
     groups = [warmup[first : first + size] for first in range(0, len(warmup), size)]
     return np.concatenate([_forecast(reservoir, readout, group, steps, tell) for group in groups])
+
+
+def warmup_calls(steps: int) -> int:
+    """How many calls drive a warm-up of so many steps."""
+    return math.ceil(steps / _CHUNK_STEPS)
 
 
 def _forecast(

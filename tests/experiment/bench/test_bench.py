@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,11 @@ from typer.testing import CliRunner
 from reservoir_hw import Experiment
 from reservoir_hw.cli import app
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.signal import MaskConfig
 from reservoir_hw.experiment.bench.bench import Bench, bench
-from reservoir_hw.experiment.bench.standard import ALPHAS, standard_tasks
+from reservoir_hw.experiment.bench.candidates import SETTINGS, penalties
+from reservoir_hw.experiment.bench.ledger import Cost, Ledger
+from reservoir_hw.experiment.bench.standard import standard_tasks
 from reservoir_hw.experiment.run.folder import write_yaml
 
 ESN = {"kind": "esn", "nodes": 50, "spectral_radius": 0.7, "input_scaling": 2.0, "bias_scaling": 0.3}
@@ -23,6 +29,12 @@ def esn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write_yaml(tmp_path / "esn.yaml", ESN)
     return tmp_path / "esn.yaml"
+
+
+@pytest.fixture
+def few_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not about choosing needs no fifteen settings."""
+    monkeypatch.setattr("reservoir_hw.experiment.bench.candidates.SETTINGS", 3)
 
 
 def runs_in(folder: Path) -> dict[str, int]:
@@ -43,11 +55,10 @@ def test_every_standard_task_can_be_planned(esn: Path, monkeypatch: pytest.Monke
     for name, plan in made.planned.items():
         models = {one.model for one in plan.candidates}
         assert models == {"device", "register", "polynomial", "encoder only"}, name
-        # As many penalties for each.
-        assert all(
-            sum(one.reservoir == tried for one in plan.candidates) == len(ALPHAS)
-            for tried in [one.reservoir for one in plan.candidates]
-        )
+        for model in models:
+            tried = [one for one in plan.candidates if one.model == model]
+            assert len({(str(one.reservoir), one.alpha) for one in tried}) == SETTINGS, (name, model)
+            assert {max(one.alpha for one in tried), min(one.alpha for one in tried)} == {1.0, 1e-8}
 
 
 def test_scores_are_those_of_the_experiment_with_the_chosen_settings(esn: Path) -> None:
@@ -61,11 +72,12 @@ def test_scores_are_those_of_the_experiment_with_the_chosen_settings(esn: Path) 
         return Experiment({**file, "run": {"folder": "by_hand"}}).run(report=False).rows[0].evaluation.metrics
 
     validation = {"kind": "validation", "task": task}
-    losses = [by_hand(validation, alpha, ESN)["nmse"] for alpha in ALPHAS]
+    losses = [by_hand(validation, alpha, ESN)["nmse"] for alpha in penalties(15)]
     device = score.models["device"]
-    assert device.alpha == ALPHAS[int(np.argmin(losses))]
+    assert device.alpha == penalties(15)[int(np.argmin(losses))]
+    assert device.loss == min(losses)
     assert device.metrics == [by_hand(task, device.alpha, ESN)]
-    assert (device.tried, device.weights) == (5, 50)
+    assert (device.tried, device.weights) == (15, 50)
     polynomial = score.models["polynomial"]
     assert polynomial.metrics[0]["error_rate"] == 0
     assert polynomial.tried == 15
@@ -78,6 +90,7 @@ def test_scores_are_those_of_the_experiment_with_the_chosen_settings(esn: Path) 
     assert kept["tasks"]["parity"]["models"]["device"]["mean"] == device.metrics[0]["error_rate"]
 
 
+@pytest.mark.usefixtures("few_settings")
 def test_after_an_interruption_only_what_is_missing_is_run(esn: Path) -> None:
     def stop(what: str, at: int, total: int) -> None:
         if what.startswith("parity"):
@@ -85,8 +98,8 @@ def test_after_an_interruption_only_what_is_missing_is_run(esn: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt) as stopped:
         bench(esn, only=["parity", "memory"], quick=True, progress=stop)
-    assert "1 of 2 tasks are in runs/bench-esn" in stopped.value.__notes__[-1]
-    folder = Path("runs/bench-esn")
+    assert "1 of 2 tasks are in runs/bench-esn/quick" in stopped.value.__notes__[-1]
+    folder = Path("runs/bench-esn/quick")
     assert json.loads((folder / "metrics.json").read_text())["status"] == "interrupted"
     before = {name: time for name, time in runs_in(folder).items() if name.startswith("memory")}
     assert len(before) == 2
@@ -100,35 +113,66 @@ def test_after_an_interruption_only_what_is_missing_is_run(esn: Path) -> None:
     assert bench(esn, only=["parity", "memory"], quick=True).scores == result.scores
     new = set(runs_in(folder)) - set(after)
     assert [name.partition("-")[0] for name in new] == ["parity/test"]
-    # Other settings of the device are another bench.
-    chosen = len(list(folder.glob("parity/choose-*")))
-    bench(esn, only=["parity"], quick=True, set={"nodes": 40})
-    assert len(list(folder.glob("parity/choose-*"))) == chosen + 1
 
 
+@pytest.mark.usefixtures("few_settings")
+def test_a_bench_never_loses_the_page_of_another(esn: Path) -> None:
+    first = bench(esn, only=["parity", "memory"], quick=True)
+    assert first.folder == Path("runs/bench-esn/quick")
+    # Fewer tasks: the others stay on the page.
+    again = bench(esn, only=["parity"], quick=True)
+    assert list(again.scores) == ["memory", "parity"]
+    # Another reservoir, or a file of the same name elsewhere, has a folder of its own.
+    assert bench(esn, only=["parity"], quick=True, set={"nodes": 40}).folder == Path("runs/bench-esn-2/quick")
+    Path("lab").mkdir()
+    write_yaml(Path("lab/esn.yaml"), ESN)
+    assert bench("lab/esn.yaml", only=["parity"], quick=True).folder == Path("runs/bench-esn-3/quick")
+    assert "Memory" in (first.folder / "report.html").read_text()
+
+
+@pytest.mark.usefixtures("few_settings")
 def test_a_baseline_that_does_not_suit_is_left_out_and_said(esn: Path) -> None:
     write_yaml(
         Path("two.yaml"), {"kind": "parallel", "devices": [{"reservoir": ESN}, {"reservoir": {**ESN, "seed": 1}}]}
     )
     result = bench("two.yaml", only=["parity"], quick=True)
     assert list(result.scores["parity"].models) == ["device", "register", "polynomial"]
-    assert any("encoder_only was left out: " in warning for warning in result.warnings)
+    assert any("encoder only was left out: " in warning for warning in result.warnings)
 
 
 def test_a_budget(esn: Path) -> None:
     full, quick = Bench(esn, only=["parity"]), Bench(esn, only=["parity"], quick=True)
-    assert full.device_steps == 3000 + 3 * 6000
-    assert quick.device_steps == 1000 + 2000
-    assert Bench(esn, only=["parity"], budget="21000").device_steps == 21000
+    assert full.cost.steps == 3000 + 3 * 6000
+    assert quick.cost.steps == 1000 + 2000
+    assert Bench(esn, only=["parity"], budget="21000").cost.steps == 21000
     once = Bench(esn, only=["parity"], budget="20_000")
-    assert (once.device_steps, once.planned["parity"].quick) == (9000, False)
-    assert Bench(esn, only=["parity"], budget="3000").device_steps == 3000
+    assert (once.cost.steps, once.planned["parity"].form.quick) == (9000, False)
+    assert Bench(esn, only=["parity"], budget="3000").cost.steps == 3000
     with pytest.raises(ConfigurationError, match="budget 2999 is too small: at least 3,000 device steps are needed"):
         Bench(esn, only=["parity"], budget="2999")
     with pytest.raises(ConfigurationError, match=r"is a time, but .* declares no step_period_s"):
         Bench(esn, only=["parity"], budget="10m")
 
 
+@pytest.mark.usefixtures("few_settings")
+def test_a_budget_holds_over_calls(esn: Path) -> None:
+    """What was begun counts in full; what is complete counts once, and needs nothing more."""
+    result = bench(esn, only=["parity"], quick=True)
+    ledger = Ledger(result.folder.parent / "ledger.json")
+    assert ledger.spent == Cost(3000, None)
+    bench(esn, only=["parity"], quick=True, budget="1")
+    assert ledger.spent.steps == 3000
+    assert Bench(esn, only=["memory"], quick=True, budget="5500").cost.steps == 2500
+    # An attempt that was killed: its folder says that it is running, and it was written down.
+    ledger.begin("memory/choose", Cost(1000, None))
+    told = r"too small: earlier calls took up to 4,000 device steps of it, and at least 2,500 device steps are needed"
+    with pytest.raises(ConfigurationError, match=told):
+        Bench(esn, only=["memory"], quick=True, budget="5500")
+    bench(esn, only=["memory"], quick=True, budget="6500")
+    assert ledger.spent.steps == 6500
+
+
+@pytest.mark.usefixtures("few_settings")
 def test_of_a_recording_what_its_inputs_allow(esn: Path) -> None:
     """A trace of the inputs of a task is worth what the device was that it was recorded on."""
     live = bench(esn, only=["parity"], quick=True)
@@ -148,23 +192,94 @@ def test_of_a_recording_what_its_inputs_allow(esn: Path) -> None:
         bench("replay.yaml", quick=True, only=["narma10"])
 
 
-def test_inputs_outside_the_range_of_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What only the open device knows: the task is left out, and one that is named is refused."""
+LAB = """
+import time
+import numpy as np
+
+def call(u):
+    x, states = np.zeros(5), []
+    with open("steps.log", "a") as log:
+        for row in u:
+            assert np.abs(row).max() <= 1
+            x = np.tanh(0.5 * np.roll(x, 1) + np.linspace(0.5, 1, 5) * row.mean())
+            states.append(x)
+            log.write(".")
+            log.flush()
+            time.sleep(SLEEP)
+    return np.array(states)
+
+def reset():
+    pass
+"""
+
+
+def lab_device(folder: Path, sleep: float = 0.0, **more: Any) -> Path:
+    """The file of a function with a range of inputs, which logs every step that it is driven."""
+    (folder / "benched_lab.py").write_text(LAB.replace("SLEEP", str(sleep)))
+    device = {"kind": "python", "call": "benched_lab:call", "reset_call": "benched_lab:reset", "nodes": 5}
+    device |= {"simulated": True, "continuity": "replayed", "memory_steps": 2, "input_range": [-1.0, 1.0], **more}
+    write_yaml(folder / "lab.yaml", device)
+    return folder / "lab.yaml"
+
+
+@pytest.mark.usefixtures("few_settings")
+def test_inputs_are_brought_into_the_range_of_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("benched_lab.py").write_text("import numpy as np\ndef call(u):\n    return np.tanh(np.repeat(u, 5, axis=1))\n")
     monkeypatch.syspath_prepend(tmp_path)
-    device = {"kind": "python", "call": "benched_lab:call", "nodes": 5, "simulated": True, "continuity": "free_running"}
-    device |= {"reset": {"kind": "none", "reason": "it has no memory"}}
-    write_yaml(Path("lab.yaml"), {**device, "input_range": [-1.0, 1.0]})
-    with pytest.raises(ConfigurationError, match=r"channel_equalisation: input at .* outside the range \[-1, 1\]"):
-        bench("lab.yaml", only=["channel_equalisation"], quick=True)
     some = {name: standard_tasks()[name] for name in ("memory", "channel_equalisation", "henon")}
+    short = {"train_steps": 800, "closed_loop": {"starts": 2, "forecast_steps": 20, "warmup_steps": 20}}
+    some["henon"] = some["henon"].model_copy(update={"quick": short})
     monkeypatch.setattr("reservoir_hw.experiment.bench.bench.standard_tasks", lambda: some)
-    result = bench("lab.yaml", quick=True)
-    assert list(result.scores) == ["memory"]
-    assert result.scores["memory"].models["encoder only"].weights == 1
-    assert "outside the range [-1, 1]" in result.not_run["channel_equalisation"]
-    assert set(result.not_run) == {"channel_equalisation", "henon"}
+    washout = {"kind": "washout", "steps": 3}
+    result = bench(lab_device(tmp_path, reset_call=None, reset=washout), quick=True)
+    assert set(result.scores) == set(some)
+    assert not result.not_run
+    # What lies within is left as it is; what does not is scaled, what a loop feeds back as well (see `LAB`).
+    assert set(result.inputs) == {"channel_equalisation", "henon"} == set(result.provenance["inputs"])
+    assert "u " in result.inputs["henon"]
+    masks = [row["reservoir"]["input_mask"] for row in result.provenance["rows"]]
+    assert sum(mask is None for mask in masks) == 1
+    assert "Inputs outside the range of the device" in (result.folder / "report.html").read_text()
+    # Every step is one that was counted before: resets, replays of the memory and forecasts.
+    assert len(Path("steps.log").read_text()) == Ledger(Path("runs/bench-lab/ledger.json")).spent.steps
+
+
+def test_a_mask_of_the_file_is_scaled_or_said_to_be_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    drawn = {"kind": "uniform", "scaling": 5.0, "seed": 1}
+    made = Bench(lab_device(tmp_path, inputs=2, input_mask=drawn), only=["henon"], quick=True)
+    mask = made.planned["henon"].reservoir.section.data["input_mask"]
+    assert (MaskConfig(**mask).kind, MaskConfig(**mask).seed) == ("uniform", 1)
+    assert 0 < mask["scaling"] < 5
+    MaskConfig(**drawn).build(2, 1).save("mask.safetensors")
+    with pytest.raises(ConfigurationError, match=r"henon: its inputs are .* behind the mask in mask.safetensors"):
+        Bench(lab_device(tmp_path, inputs=2, input_mask={"file": "mask.safetensors"}), only=["henon"], quick=True)
+
+
+@pytest.mark.slow
+def test_a_budget_holds_over_deaths(tmp_path: Path) -> None:
+    lab_device(tmp_path, sleep=0.002)
+    command = [sys.executable, "-c", "from reservoir_hw.cli import app; app()", "bench", "lab.yaml", "--quick"]
+    command += ["--only", "memory", "--budget", "4500"]
+    log = tmp_path / "steps.log"
+    for times in (1, 2):
+        killed = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        begun = log.stat().st_size if log.exists() else 0
+        while not (log.exists() and log.stat().st_size > begun + 100):
+            time.sleep(0.05)
+            assert killed.poll() is None
+        killed.kill()
+        killed.wait()
+        assert Ledger(tmp_path / "runs/bench-lab/ledger.json").spent.steps > 1000 * times
+    driven = log.stat().st_size
+    refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "the budget 4500 is too small: earlier calls took up to 2,004" in refused.stderr
+    assert log.stat().st_size == driven
+    last = subprocess.run([*command[:-1], "4600"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert last.returncode == 0, last.stderr
+    assert log.stat().st_size <= Ledger(tmp_path / "runs/bench-lab/ledger.json").spent.steps <= 4600
 
 
 @pytest.mark.parametrize(
@@ -189,7 +304,8 @@ def test_bad_input_is_one_sentence_and_nothing_is_driven(esn: Path, arguments: l
 
 
 @pytest.mark.slow
-def test_the_quick_page_of_a_network(esn: Path) -> None:
+def test_the_quick_page_of_a_network(esn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reservoir_hw.experiment.bench.candidates.SETTINGS", 6)
     found = CliRunner().invoke(app, ["bench", str(esn), "--quick", "--json"])
     assert found.exit_code == 0, found.stderr
     tasks = json.loads(found.stdout)["tasks"]

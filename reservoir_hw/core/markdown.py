@@ -22,11 +22,11 @@ def spread(values: Sequence[float] | np.ndarray, form: str = ".3f") -> str:
     return f"{np.mean(values):{form}}{deviation}"
 
 
-def interval(differences: Sequence[float] | np.ndarray) -> str:
+def interval(differences: Sequence[float] | np.ndarray, form: str = "+.3f") -> str:
     """Mean and 95 % interval (Student) of paired differences."""
     values = np.asarray(differences)
     half = t_quantile(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
-    return f"{values.mean():+.3f} [{values.mean() - half:+.3f}, {values.mean() + half:+.3f}]"
+    return f"{values.mean():{form}} [{values.mean() - half:{form}}, {values.mean() + half:{form}}]"
 
 
 def replace_tables(path: Path, tables: Mapping[str, Sequence[str]]) -> None:

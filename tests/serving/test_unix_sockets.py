@@ -684,7 +684,7 @@ def test_nothing_is_left_of_a_session(address: str) -> None:
             return len(os.listdir("/proc/self/fd")), maps.count("memfd")
 
         before = left()
-        for _ in range(5):
+        for _ in range(2):
             with connect(address) as far:
                 far.run(drive(1, 3000))
                 assert left()[1] > before[1]

@@ -115,6 +115,7 @@ def test_what_cannot_be_calibrated(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+@pytest.mark.slow
 def test_bundles_and_harvests_outlive_a_calibration(tmp_path: Path) -> None:
     path, bench, experiment = tmp_path / "bench.json", tmp_path / "bench.yaml", tmp_path / "narma.yaml"
     experiment.write_text(EXPERIMENT)

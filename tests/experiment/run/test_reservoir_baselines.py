@@ -119,7 +119,7 @@ def test_a_language_model_is_trained_on_the_encoded_tokens_alone(tmp_path: Path)
 @pytest.mark.parametrize(
     ("over", "words"),
     [
-        ({"baselines": [{**NVAR, "lags": 200, "orders": 3}]}, "1 input x 200 lags, orders 1, 2, 3: 1,373,700 features"),
+        ({"baselines": [{**NVAR, "lags": 200, "orders": 3}]}, "1 input x 200 lags, orders 1 to 3: 1,373,700 features"),
         (
             {"baselines": [{**NVAR, "spacing": 10}]},
             r"baselines: NVAR\(14\): it looks 30 steps back, but readout.washout is 20",

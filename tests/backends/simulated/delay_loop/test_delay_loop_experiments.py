@@ -51,9 +51,10 @@ def test_narma10_more_nodes_beat_the_shift_register(tmp_path: Path) -> None:
     assert values(rows, "nmse").max() < 0.5 * register(rows, "nmse").min()
 
 
-def test_equaliser_beats_a_filter_in_a_million_symbols(tmp_path: Path) -> None:
-    rows = rows_of("equalisation.yaml", tmp_path, {"reservoir.seed": [0, 1, 2]}, **{"task.snr_db": 24})
-    assert all(row.evaluation.arrays["symbols"] == 1_000_000 for row in rows)
+def test_equaliser_beats_a_filter(tmp_path: Path) -> None:
+    shorter = {"task.snr_db": 24, "task.test_steps": 200_000}
+    rows = rows_of("equalisation.yaml", tmp_path, {"reservoir.seed": [0, 1, 2]}, **shorter)
+    assert all(row.evaluation.arrays["symbols"] == 200_000 for row in rows)
     (linear,) = register(rows, "symbol_error_rate/low")
     loops = values(rows, "symbol_error_rate/high")
     assert len(loops) == 3

@@ -66,10 +66,12 @@ class Plan:
         return 1 if self.spec.deterministic else REPEATS
 
     def drive(self, *pieces: int, batch: int = 1) -> int:
-        """One drive from rest in these pieces, with what is replayed before each of them."""
-        replays = sum(min(sum(pieces[:n]), self.spec.memory_steps) for n in range(1, len(pieces)))
-        replayed = replays if self.spec.continuity == "replayed" else 0
-        return batch * (sum(pieces) + replayed + self.reset_steps)
+        """One drive from rest in these pieces, with the reset and what is replayed before each of them."""
+        steps = sum(pieces) + self.reset_steps
+        if self.spec.continuity == "replayed":
+            replays = (min(sum(pieces[:n]), self.spec.memory_steps) for n in range(1, len(pieces)))
+            steps += sum(replays) + (len(pieces) - 1) * self.reset_steps
+        return batch * steps
 
     def compared(self, *drives: int) -> int:
         """These drives, as often as a comparison needs them."""

@@ -208,9 +208,18 @@ def test_steps_are_driven_as_planned(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert 0 < least * said.total <= said.now <= said.total, only
 
 
-@pytest.mark.parametrize(
-    "reset", ["{kind: none, reason: each call begins at rest}", "{kind: washout, steps: 25, probe_steps: 5}"]
-)
+NO_RESET, WASHOUT = "{kind: none, reason: each call begins at rest}", "{kind: washout, steps: 25, probe_steps: 5}"
+
+
+@pytest.mark.slow
+def test_resets_before_replays_are_in_the_plan_of_the_suite(counted: Path) -> None:
+    replayed = COUNTED_FILE.replace("free_running", "replayed").replace("memory_steps: 40", "memory_steps: 16")
+    counted.write_text(f"{replayed}reset: {{kind: washout, steps: 25, seed: 0}}\n")
+    assert call(counted, "--qualify", "--only", "noise_budget", "--budget", "45000", "--washout", "50").exit_code == 0
+    assert 35_000 < counted_steps() <= 45_000
+
+
+@pytest.mark.parametrize("reset", [NO_RESET, WASHOUT])
 def test_a_budget_bounds_all_that_drives_the_device(counted: Path, reset: str) -> None:
     counted.write_text(f"{COUNTED_FILE}reset: {reset}\n")
     few = [counted, "--qualify", "--only", "noise_budget", "--steps", "2000", "--repeats", "4", "--washout", "50"]

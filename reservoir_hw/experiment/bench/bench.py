@@ -20,7 +20,7 @@ from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir,
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.bench.candidates import Candidate, candidates
-from reservoir_hw.experiment.bench.input_range import Fitted, fitted, limited_spec
+from reservoir_hw.experiment.bench.input_range import Fitted, declared, fitted
 from reservoir_hw.experiment.bench.ledger import NOTHING, Cost, Ledger
 from reservoir_hw.experiment.bench.resampling import resampled
 from reservoir_hw.experiment.bench.result import BenchResult
@@ -116,7 +116,7 @@ class Bench:
     budget: str | None = None
     folder: str | Path = "runs"
     _tasks: dict[str, Task] = field(default_factory=dict)
-    _specs: dict[int, ReservoirSpec | None] = field(default_factory=dict)
+    _declared: dict[int, tuple[ReservoirSpec, bool]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._section = reservoir_section(load_document(self.source, set=self.set))
@@ -240,10 +240,12 @@ class Bench:
 
     def _fitted(self, task: Task) -> Fitted:
         """The section `reservoir`, with the inputs of the task brought into the range of the device."""
-        if task.inputs not in self._specs:
-            self._specs[task.inputs] = limited_spec(self.reservoir, task.inputs)
-        spec = self._specs[task.inputs]
-        return Fitted(self._section) if spec is None else fitted(self._section, self.reservoir, spec, task.train)
+        if task.inputs not in self._declared:
+            self._declared[task.inputs] = declared(self.reservoir, task.inputs)
+        spec, is_limited = self._declared[task.inputs]
+        if task.closed_loop and spec.continuity == "free_running":
+            raise ConfigurationError("a closed loop waits for each answer, and a device that runs freely does not")
+        return fitted(self._section, self.reservoir, spec, task.train) if is_limited else Fitted(self._section)
 
     def _check_recorded(self, task: Task, trace: str) -> None:
         """Raise `ConfigurationError` unless the trace holds the inputs that the task begins with."""

@@ -25,8 +25,8 @@ class Fitted:
     what: str = ""
 
 
-def limited_spec(config: ReservoirConfig, channels: int) -> ReservoirSpec | None:
-    """What a device declares that has a range of inputs, behind its mask; None of one that has none.
+def declared(config: ReservoirConfig, channels: int) -> tuple[ReservoirSpec, bool]:
+    """What a device declares, behind its mask, and whether inputs outside its range are refused.
 
     Opens the device where the configuration does not tell. Raises `ConfigurationError` where so many channels do not
     suit it.
@@ -36,7 +36,7 @@ def limited_spec(config: ReservoirConfig, channels: int) -> ReservoirSpec | None
     if spec is None:
         with reservoir:
             spec = reservoir.device_spec
-    return spec if reservoir.inputs_are_limited and spec.input_range is not None else None
+    return spec, reservoir.inputs_are_limited and spec.input_range is not None
 
 
 def fitted(section: Document, config: ReservoirConfig, spec: ReservoirSpec, train: Split) -> Fitted:

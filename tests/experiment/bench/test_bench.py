@@ -154,6 +154,15 @@ def test_a_budget(esn: Path) -> None:
         Bench(esn, only=["parity"], budget="10m")
 
 
+def test_no_closed_loop_of_a_device_that_runs_freely(esn: Path) -> None:
+    device = {"kind": "python", "call": "operator:neg", "nodes": 1, "simulated": True, "continuity": "free_running"}
+    write_yaml(esn, {**device, "reset": {"kind": "none", "reason": "no memory"}})
+    made = Bench(esn, quick=True, only=["parity", "memory"])
+    assert set(made.planned) == {"parity", "memory"}
+    with pytest.raises(ConfigurationError, match="henon: a closed loop waits for each answer"):
+        Bench(esn, quick=True, only=["parity", "henon"])
+
+
 @pytest.mark.usefixtures("few_settings")
 def test_a_budget_holds_over_calls(esn: Path) -> None:
     """What was begun counts in full; what is complete counts once, and needs nothing more."""

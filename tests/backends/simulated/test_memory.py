@@ -77,8 +77,10 @@ def test_a_drive_takes_what_is_estimated(kind: str, noisy: bool, dtype: str, tmp
 def test_weights_take_what_is_estimated(kind: str, dtype: str, tmp_path: Path) -> None:
     config = configured(kind, dtype=dtype)
     opened: list[Any] = []
-    taken = peak(tmp_path, lambda: opened.append(open_reservoir(config)))
-    opened[0].close()
+    # What comes and goes within a microsecond is not seen every time.
+    taken = max(peak(tmp_path, lambda: opened.append(open_reservoir(config))) for _ in range(3))
+    for one in opened:
+        one.close()
     if kind == "delay_loop":
         assert taken < 10_000
     else:

@@ -295,7 +295,8 @@ class DataSocket:
             else:
                 self.router.send_at_once(peer, packed, payload)
         except (TimeoutError, Gone) as error:
-            log.warning("request %d cannot be answered: %s", header.request, error, extra={"event": "dropped"})
+            # As a text: a handler that keeps the exception keeps the client's memory mapped with it.
+            log.warning("request %d cannot be answered: %s", header.request, str(error), extra={"event": "dropped"})
             if isinstance(error, Gone):
                 self._left(peer)
             return False

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.markdown import table
+from reservoir_hw.core.markdown import spread, table
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,15 @@ def found(searches: Mapping[str, tuple[KeptRows, str, bool]], device: str) -> li
                 best = chosen(of, metric, larger_is_better=larger)
                 body.append([title, metric, who, str(best.settings), best.label, f"{best.score:.2g}"])
     return table(["search", "judged by", "of", "settings", "the best", "its score there"], body)
+
+
+def scores(models: Mapping[str, KeptRows], metrics: Mapping[str, str]) -> list[str]:
+    """A table with a line for each model: the mean ± standard deviation over its rows of each metric, by its title.
+
+    `models` may be `rows.by()`.
+    """
+    body = [[name, *(spread(rows.values(metric)) for metric in metrics)] for name, rows in models.items()]
+    return table(["", *metrics.values()], body)
 
 
 def keep(folder: Path, named: Iterable[str], metrics: Sequence[str]) -> None:

@@ -1,0 +1,34 @@
+"""Make the table of the README from the rows of finished runs.
+
+    python examples/sweep/tables.py
+    python examples/sweep/tables.py narma10=RUN best=RUN    # keeps the rows of these runs first
+
+`rows/NAME.json` holds what `metrics.json` of a run says, as far as the table needs it: of `narma10.yaml` as it stands,
+and of the best setting, on data and networks that no trial has seen.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from reservoir_hw.core.kept_rows import KeptRows, keep, scores
+from reservoir_hw.core.markdown import replace_tables
+
+HERE = Path(__file__).resolve().parent
+
+
+def main() -> None:
+    """Write README.md."""
+    keep(HERE, sys.argv[1:], ["nrmse"])
+    stands, best = (KeptRows.read(HERE / "rows" / f"{name}.json") for name in ("narma10", "best"))
+    models = {
+        **stands.only(baselines=True).by(),
+        "the file as it stands": stands.only(baselines=False),
+        "the best of the sweep": best.only(baselines=False),
+    }
+    replace_tables(HERE / "README.md", {"models": scores(models, {"nrmse": "NRMSE"})})
+
+
+if __name__ == "__main__":
+    main()

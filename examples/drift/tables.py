@@ -40,7 +40,7 @@ def main() -> None:
         for drift in drifts
     ]
     body += [
-        [name, *(errors(of.only(baselines=True)) for of in readouts.values())]
+        [name, *(errors(of.only(baselines=True).by()[name]) for of in readouts.values())]
         for name in ridge.only(baselines=True).by()
     ]
     replace_tables(HERE / "README.md", {"drift": table(["", *readouts], body)})

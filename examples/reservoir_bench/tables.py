@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.markdown import replace_tables, table
 
 HERE = Path(__file__).resolve().parent
@@ -19,7 +20,10 @@ ROWS = HERE / "rows"
 
 def keep(folder: Path) -> None:
     """Put what the tables need of a bench into `rows/`."""
-    tasks = json.loads((folder / "metrics.json").read_text())["tasks"]
+    found = json.loads((folder / "metrics.json").read_text())
+    if found["status"] != "complete":
+        raise ConfigurationError(f"{folder}: the bench is {found['status']}; give its command again")
+    tasks = found["tasks"]
     rows = {
         name: {
             "score": task["metric"],
@@ -39,11 +43,16 @@ def cell(mean: float | None, interval: list[float] | None) -> str:
     return f"{mean:.3g}" + ("" if interval is None else " ({:.3g} to {:.3g})".format(*interval))
 
 
+def cell_of(task: dict[str, Any], model: str) -> str:
+    """Nothing where the model did not suit the task."""
+    return cell(*task["models"][model]) if model in task["models"] else "–"
+
+
 def lines_of(tasks: dict[str, Any]) -> list[str]:
     """The table of a device."""
-    models = list(next(iter(tasks.values()))["models"])
+    models = list(dict.fromkeys(model for task in tasks.values() for model in task["models"]))
     body = [
-        [f"`{name}`, {task['score']}", *(cell(*task["models"][model]) for model in models), task["who wins"]]
+        [f"`{name}`, {task['score']}", *(cell_of(task, model) for model in models), task["who wins"]]
         for name, task in tasks.items()
     ]
     return table(["task, score", *models, "who wins"], body)

@@ -48,10 +48,10 @@ class KeptRows:
         return cls([KeptRow(r["label"], r["point"], r["metrics"], r.get("baseline", False)) for r in found["rows"]])
 
     def write(self, file: Path, metrics: Iterable[str]) -> None:
-        """A row a line, with these metrics to six digits."""
+        """A row a line, with these metrics to six digits; counts are kept whole."""
         lines = []
         for row in self.rows:
-            numbers = {name: float(f"{row.metrics[name]:.6g}") for name in metrics if name in row.metrics}
+            numbers = {name: _short(row.metrics[name]) for name in metrics if name in row.metrics}
             kept = {"label": row.label, "point": row.point, "metrics": numbers}
             lines.append(json.dumps(kept | ({"baseline": True} if row.baseline else {})))
         file.write_text('{"status": "complete", "rows": [\n' + ",\n".join(lines) + "\n]}\n")
@@ -89,6 +89,10 @@ class KeptRows:
     def values(self, metric: str) -> np.ndarray:
         """The metric of each row; not a number where a run has none, because its forecast left all bounds."""
         return np.array([row.metrics.get(metric, np.nan) for row in self.rows])
+
+
+def _short(number: float) -> float:
+    return number if float(number).is_integer() else float(f"{number:.6g}")
 
 
 @dataclass(frozen=True)

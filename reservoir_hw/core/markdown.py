@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.statistics import t_quantile
+from reservoir_hw.core.statistics import half_width
 
 
 def table(header: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
@@ -25,7 +25,7 @@ def spread(values: Sequence[float] | np.ndarray, form: str = ".3f") -> str:
 def interval(differences: Sequence[float] | np.ndarray, form: str = "+.3f") -> str:
     """Mean and 95 % interval (Student) of paired differences."""
     values = np.asarray(differences)
-    half = t_quantile(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
+    half = half_width(values)
     return f"{values.mean():{form}} [{values.mean() - half:{form}}, {values.mean() + half:{form}}]"
 
 

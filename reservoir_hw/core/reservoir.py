@@ -124,6 +124,10 @@ class Reservoir(ABC):
         """Vendor, model and serial number, for messages."""
         return self.spec.identity.name
 
+    def played_steps(self, steps: int) -> int:
+        """How many steps the device is driven for one run of so many: more where it takes several bursts, or a mean."""
+        return steps
+
     @property
     def input_mask(self) -> Mask | None:
         """What spreads the inputs over those of the device, if anything does."""

@@ -84,12 +84,16 @@ class ReservoirConfig(Config):
 
         By default the inputs themselves. Raises `ConfigurationError` for a kind that has no input chain of its own.
         """
-        return lambda u: u
+        return np.array
 
     def bursts(self, steps: int, *, continued: bool) -> int:
         """How many bursts instruments play for a run of so many steps, which goes on from others or begins at rest."""
         del steps, continued
         return 0
+
+    def played_steps(self, steps: int) -> int:
+        """How many steps a device is driven for one run of so many: more where it takes several bursts, or a mean."""
+        return steps
 
     def check_machine(self) -> None:
         """Raise `ConfigurationError` where this machine lacks what opening would need. Opens and calls nothing."""

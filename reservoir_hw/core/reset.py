@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import numpy as np
@@ -22,6 +23,19 @@ class _Reset(BaseModel):
     def waveform(self, spec: ReservoirSpec) -> np.ndarray | None:
         """What is played to bring the device to rest, (steps, inputs); None: nothing."""
         del spec
+
+    @property
+    def length(self) -> int:
+        """Steps of the waveform."""
+        return 0
+
+    def opening_steps(self, played: Callable[[int], int]) -> int:
+        """Device steps of `Reservoir.open`: a reset and, with `probe_steps`, three probes and four resets.
+
+        `played` says how many steps a run of so many takes: `Reservoir.played_steps`.
+        """
+        reset = played(self.length)
+        return reset + (4 * reset + 3 * played(self.probe_steps) if self.probe_steps else 0)
 
 
 class ResetByCommand(_Reset):
@@ -49,6 +63,11 @@ class ResetByWashout(_Reset):
         low, high = spec.input_range or (-1.0, 1.0)
         return generator(self.seed, "washout").uniform(low, high, (self.steps, spec.inputs))
 
+    @property
+    def length(self) -> int:
+        """Steps of the waveform."""
+        return self.steps
+
 
 class ResetByWaveform(_Reset):
     """Play a given waveform: one row of input values per step."""
@@ -63,6 +82,11 @@ class ResetByWaveform(_Reset):
                 f"reset.values: every row needs {spec.inputs} numbers, one per input of the device"
             )
         return np.array(self.values)
+
+    @property
+    def length(self) -> int:
+        """Steps of the waveform."""
+        return len(self.values)
 
 
 class NoReset(_Reset):

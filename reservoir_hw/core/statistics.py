@@ -1,4 +1,4 @@
-"""Student's distribution, and the line of a scaling law, with numpy alone."""
+"""Student's distribution, the jackknife, and the line of a scaling law, with numpy alone."""
 
 from __future__ import annotations
 
@@ -21,6 +21,17 @@ def t_quantile(probability: float, degrees: int) -> float:
     upper = np.append(np.cumsum((density[1:] + density[:-1])[::-1] / 2)[::-1], 0.0)
     at = np.interp(-2 * (1 - probability), -upper / upper[0], angle)
     return float(degrees**0.5 * np.tan(at))
+
+
+def half_width(values: Sequence[float] | np.ndarray) -> float:
+    """Half the 95 % interval of the mean of at least two values (Student)."""
+    return t_quantile(0.975, len(values) - 1) * float(np.std(values, ddof=1)) / len(values) ** 0.5
+
+
+def jackknife_error(without: np.ndarray) -> float:
+    """Standard error of what was found, from what is found without each of its parts (Efron 1982)."""
+    parts = len(without)
+    return float(((parts - 1) / parts * ((without - without.mean()) ** 2).sum()) ** 0.5)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.errors import InputRangeError, ShapeError
+from reservoir_hw.core.statistics import jackknife_error
 from reservoir_hw.measures._arrays import checked
 from reservoir_hw.measures._measured import Measured
 from reservoir_hw.measures._statistics import check_confidence, t_interval
@@ -73,8 +74,9 @@ def climate(loop: Any, true: Any, *, confidence: float = 0.95) -> Climate:
     without = np.array(
         [_distance(np.delete(of_loop, one, axis=0).mean(axis=0), mean_of_true, compared) for one in range(len(of_loop))]
     )
-    error = float(((len(y) - 1) / len(y) * ((without - without.mean()) ** 2).sum()) ** 0.5)
-    interval = t_interval(value, error, len(y) - 1, confidence, f"jackknife over {len(y)} forecasts, Student's t")
+    interval = t_interval(
+        value, jackknife_error(without), len(y) - 1, confidence, f"jackknife over {len(y)} forecasts, Student's t"
+    )
     floor = _distance(of_true[::2].mean(axis=0), of_true[1::2].mean(axis=0), compared)
     notes = [
         f"Two halves of the true series differ by {floor:.3g} dB.",

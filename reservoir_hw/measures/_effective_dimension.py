@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.errors import ShapeError
+from reservoir_hw.core.statistics import jackknife_error
 from reservoir_hw.measures._arrays import moving_nodes
 from reservoir_hw.measures._blocks import Rows
 from reservoir_hw.measures._measured import Measured
@@ -85,6 +86,5 @@ def _jackknife(rows: Rows, mean: np.ndarray, weights: np.ndarray, products: np.n
     trace, square = products.trace(), (products**2).sum()
     value = trace**2 / square
     without = (trace - own) ** 2 / (square - 2 * crossed + squared)
-    error = ((BATCHES - 1) / BATCHES * ((without - without.mean()) ** 2).sum()) ** 0.5
     corrected = BATCHES * value - (BATCHES - 1) * without.mean()
-    return float(np.clip(corrected, 1.0, rows.nodes)), float(error)
+    return float(np.clip(corrected, 1.0, rows.nodes)), jackknife_error(without)

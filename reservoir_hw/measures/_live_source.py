@@ -12,6 +12,8 @@ import numpy as np
 from reservoir_hw.core.errors import ConfigurationError, NotSupported
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.seeds import generator
+from reservoir_hw.core.spec import Counters
+from reservoir_hw.core.validation import at_least
 from reservoir_hw.measures._lyapunov_exponent import LyapunovExponent, lyapunov_from_replicas, lyapunov_from_transition
 from reservoir_hw.measures._lyapunov_spectrum import LyapunovSpectrum, lyapunov_spectrum
 from reservoir_hw.measures._rank import Streams
@@ -88,15 +90,9 @@ class Live(Source):
         seed: int = 0,
         on_steps: OnSteps | None = None,
     ) -> None:
-        for name, value, least in (
-            ("steps", steps, 1),
-            ("washout", washout, _SHARED_STEPS + 1),
-            ("repeats", repeats, 2),
-            ("sets", sets, 1),
-            ("hold", hold, 1),
-        ):
-            if value < least:
-                raise ConfigurationError(f"{name} is {value}; it must be at least {least}")
+        at_least(
+            steps=(steps, 1), washout=(washout, _SHARED_STEPS + 1), repeats=(repeats, 2), sets=(sets, 1), hold=(hold, 1)
+        )
         spec = reservoir.spec
         self.reservoir = reservoir
         self.nodes, self.channels = spec.nodes, spec.inputs
@@ -118,14 +114,17 @@ class Live(Source):
         self._hold = hold
         self._seed = seed
         self._on_steps = on_steps
-        waveform = reservoir.reset_policy.waveform(reservoir.device_spec)
-        self._reset_steps = 0 if waveform is None else len(waveform)
+        self._reset_steps = reservoir.played_steps(reservoir.reset_policy.length)
+
+    @property
+    def counters(self) -> list[Counters]:
+        """What was counted, of each opening of the device."""
+        return [self.reservoir.counters]
 
     @property
     def opening_steps(self) -> int:
-        """Device steps of `open()`: a reset and, with `reset.probe_steps`, three probes and four resets."""
-        probe = self.reservoir.reset_policy.probe_steps
-        return self._reset_steps + (4 * self._reset_steps + 3 * probe if probe else 0)
+        """Device steps of `open()`."""
+        return self.reservoir.reset_policy.opening_steps(self.reservoir.played_steps)
 
     @property
     def fewest_steps(self) -> int:
@@ -133,7 +132,7 @@ class Live(Source):
         return max(2 * BATCHES, 4 * self.nodes) + max(0, (self.max_delay or 0) - self.washout)
 
     def planned_steps(self, names: Collection[str]) -> int:
-        """Steps that the measures `names` (of `MEASURES`) will drive, summed over sequences and resets."""
+        """Steps that measures will drive, summed over sequences and resets."""
         spec = self.reservoir.spec
         ranks = (self._sets + (not spec.deterministic)) * self._steps_of_drive(self._streams, self.washout)
         short = self.washout + self._short
@@ -164,7 +163,7 @@ class Live(Source):
 
     def _steps_of_drive(self, sequences: int, steps: int) -> int:
         """Device steps of `_drive`: it leaves the device at rest for one sequence."""
-        return sequences * (self._hold * steps + self._reset_steps) + self._reset_steps
+        return sequences * (self.reservoir.played_steps(self._hold * steps) + self._reset_steps) + self._reset_steps
 
     def recording(self) -> tuple[np.ndarray, np.ndarray]:
         """One long drive."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.core.seeds import generator
+from reservoir_hw.core.statistics import jackknife_error
 from reservoir_hw.core.validation import at_least
 from reservoir_hw.measures._arrays import checked, precision
 from reservoir_hw.measures._measured import Interval, Measured
@@ -118,7 +119,7 @@ def lyapunov_spectrum(
             for left in range(BATCHES)
         ]
     )
-    error = float(((BATCHES - 1) / BATCHES * ((without - without.mean()) ** 2).sum()) ** 0.5)
+    error = jackknife_error(without)
     method = f"jackknife over {BATCHES} pieces of time, Student's t"
     first = intervals[order[0]]
     dimension_note = "" if math.isnan(value) else f"Kaplan–Yorke dimension {value:.4g}."

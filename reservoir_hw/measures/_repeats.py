@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.errors import ShapeError
+from reservoir_hw.core.statistics import jackknife_error
 from reservoir_hw.measures._arrays import after_washout, checked
 from reservoir_hw.measures._measured import Interval
 from reservoir_hw.measures._statistics import (
@@ -81,7 +82,7 @@ def share_interval(
     offsets = shared_power(_without(x, edges) / left)
     value = share(*(part.mean(axis=0)[None] for part in shared_power(x)))[0]
     without = share(common - offsets[0], power - offsets[1])
-    error = float(((pieces - 1) / pieces * ((without - without.mean()) ** 2).sum()) ** 0.5)
+    error = jackknife_error(without)
     centre = float(pieces * value - (pieces - 1) * without.mean())
     return t_interval(centre, error, pieces - 1, confidence, f"jackknife over {pieces} pieces of time, Student's t")
 

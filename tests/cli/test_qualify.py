@@ -188,6 +188,26 @@ def test_an_operating_map_over_a_key_of_the_file(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.slow
+def test_a_setting_that_cannot_be_measured_leaves_the_device_to_the_others(tmp_path: Path) -> None:
+    """Without inputs nothing moves: there is no map, but a coverage."""
+    (tmp_path / "esn.yaml").write_text("{kind: esn, nodes: 12, dtype: float64}")
+    asked = {"steps": 600, "repeats": 2, "qualify": True, "folder": tmp_path, "only": ["operating_map", "coverage"]}
+    axes = {"amplitude": [0.5], "reservoir.input_scaling": [0.0, 1.0]}
+    found = measure(tmp_path / "esn.yaml", axes=axes, **asked)
+    assert found.status == "complete"
+    assert set(found.measured) == {"coverage"}
+    assert "operating_map" in found.reasons
+
+
+def test_what_was_clipped_is_said(tmp_path: Path) -> None:
+    device = {"kind": "python", "call": "numpy:tanh", "reset_call": "gc:isenabled", "nodes": 1, "inputs": 1}
+    device |= {"simulated": True, "continuity": "held", "input_range": [-0.5, 0.5], "out_of_range": "clip"}
+    (tmp_path / "lab.yaml").write_text(json.dumps(device))
+    found = measure(tmp_path / "lab.yaml", only=["memory_capacity"], input_range=(-1, 1), steps=1000, folder=tmp_path)
+    assert len(found.warnings) == 1
+    assert "input values were clipped to the range -0.5 to 0.5" in found.warnings[0]
+
+
 def test_steps_are_driven_as_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("lorenz.yaml").write_text(LORENZ.replace("nodes: 200", "nodes: 8").replace("2000", "300"))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from reservoir_hw.core.configuration import decisive
 from reservoir_hw.core.errors import ConfigurationError
@@ -30,6 +30,12 @@ class EncoderOnlyConfig(ReservoirConfig):
     of: AnyReservoirConfig | None = Field(
         default=None, description="the device; among the baselines of an experiment, by default its reservoir"
     )
+
+    @model_validator(mode="after")
+    def _mask_of_the_device(self) -> Self:
+        if self.input_mask is not None:
+            raise ValueError("encoder_only has the input_mask of its device: give it in `of:`")
+        return self
 
     @property
     def seed(self) -> int:
@@ -55,8 +61,9 @@ class EncoderOnlyConfig(ReservoirConfig):
     def for_inputs(self, inputs: int) -> Self:
         """This configuration, and that of the device, for a task with `inputs` channels."""
         of = self._device().for_inputs(inputs)
-        # The mask before the device is that of this reservoir, too.
-        told = self.model_copy(update={"of": of, "inputs": of.inputs, "input_mask": of.input_mask})
+        # What stands before the device is that of this reservoir, too.
+        shared = {"inputs": of.inputs, "input_mask": of.input_mask, "out_of_range": of.out_of_range}
+        told = self.model_copy(update={"of": of, **shared})
         return super(EncoderOnlyConfig, told).for_inputs(inputs)
 
     def for_layers(self, width: int | None, layers: int | None) -> list[ReservoirConfig]:
@@ -70,7 +77,12 @@ class EncoderOnlyConfig(ReservoirConfig):
             of = of.model_copy(update={"inputs": self.required_inputs()})
         device = f"{of.kind} {json.dumps(decisive(of), sort_keys=True)}"
         return EncoderOnly(
-            of.encoder(), of.required_inputs(), of.encoded_width, device=device, out_of_range=self.out_of_range
+            of.encoder(),
+            of.required_inputs(),
+            of.encoded_width,
+            device=device,
+            input_range=getattr(of, "input_range", None),
+            out_of_range=self.out_of_range,
         )
 
     def _device(self) -> ReservoirConfig:
@@ -91,6 +103,8 @@ class EncoderOnly(Reservoir):
         How many there are of them.
     device
         The device that the encoder belongs to, for the identity.
+    input_range, out_of_range
+        Its range, and what becomes of inputs outside it.
     """
 
     def __init__(
@@ -100,12 +114,14 @@ class EncoderOnly(Reservoir):
         nodes: int,
         *,
         device: str = "",
+        input_range: tuple[float, float] | None = None,
         out_of_range: OutOfRange = "error",
     ) -> None:
         spec = ReservoirSpec(
             inputs=inputs,
             nodes=nodes,
             dtype="float64",
+            input_range=input_range,
             snapshot=True,
             deterministic=True,
             identity=Identity(vendor="reservoir_hw", model="encoder_only", simulated=True, content=device),

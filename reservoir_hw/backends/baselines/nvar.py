@@ -262,7 +262,8 @@ def _orders(orders: int | Sequence[int]) -> list[int]:
 
 
 def _listed(orders: Sequence[int]) -> str:
-    return f"1 to {len(orders)}" if list(orders) == list(range(1, len(orders) + 1)) else ", ".join(map(str, orders))
+    all_up_to = len(orders) > 1 and list(orders) == list(range(1, len(orders) + 1))
+    return f"1 to {len(orders)}" if all_up_to else ", ".join(map(str, orders))
 
 
 def _refuse_too_many(inputs: int, lags: Sequence[int], orders: Sequence[int], *, constant: bool) -> None:

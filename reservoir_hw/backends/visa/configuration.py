@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from pydantic import (
@@ -24,6 +24,7 @@ from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config
 from reservoir_hw.core.hil import Action
 from reservoir_hw.core.reservoir_config import Encoder, ReservoirConfig
 from reservoir_hw.core.signal import MaskConfig, SampleAndHold, Scaling, marker
+from reservoir_hw.core.spec import Continuity
 from reservoir_hw.drivers.visa.roles import DigitizerConfig, GeneratorConfig, Trigger
 
 _SCHEMA = WithJsonSchema({"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]})
@@ -57,6 +58,8 @@ class Channels(Config):
 
 class BenchConfig(ReservoirConfig):
     """Instruments, wiring, and what is played and read."""
+
+    continuity: ClassVar[Continuity] = "replayed"
 
     device_name: str = Field(min_length=1, description="what lies between generator and digitizer; names the device")
     simulated: bool = Field(description="false for a real device: every result says which it was")

@@ -29,9 +29,19 @@ class VisaConfig(BenchConfig):
 
     def bursts(self, steps: int, *, continued: bool) -> int:
         """How many bursts a run of so many steps takes. Before one that goes on, `memory_steps` are repeated."""
+        return self.repetitions * self._pieces(steps + continued * self.memory_steps)
+
+    def played_steps(self, steps: int) -> int:
+        """Each burst but the first repeats `memory_steps`, and all of them are played `repetitions` times."""
+        if not steps:
+            return 0
+        return self.repetitions * (steps + (self._pieces(steps) - 1) * self.memory_steps)
+
+    def _pieces(self, steps: int) -> int:
+        """How many bursts hold so many steps."""
         # How many inputs there are, and how they are spread, makes no difference.
         alike = self.model_copy(update={"inputs": 1, "mask": MaskConfig()})
-        return alike.layout(Bench(self).longest_burst).bursts(steps + continued * self.memory_steps)
+        return alike.layout(Bench(self).longest_burst).bursts(steps)
 
     def build(self) -> VisaReservoir:
         """Not yet open."""
@@ -64,6 +74,10 @@ class VisaReservoir(Reservoir):
 
     def _close(self) -> None:
         self._bench.close()
+
+    def played_steps(self, steps: int) -> int:
+        """As the configuration says."""
+        return self._config.played_steps(steps)
 
     def _check_inputs(self, u: Any) -> None:
         range_v = self._config.generator.outputs[self._config.channels.output].range_v

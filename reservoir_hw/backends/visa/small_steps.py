@@ -13,6 +13,7 @@ from reservoir_hw.backends.visa.burst import Array
 from reservoir_hw.backends.visa.calibration import Estimate
 from reservoir_hw.backends.visa.player import FINE, Player, Shot, converter_step_v, noise_at_rest
 from reservoir_hw.backends.visa.step_response import StepResponse, fit_steps
+from reservoir_hw.core.statistics import jackknife_error
 
 # Of the range of the output: what is tried first, and what the first part of the answer is taken from.
 _SMALL, _LARGE = 0.03, 0.1
@@ -145,9 +146,7 @@ def _largest(player: Player, part: float) -> float:
 
 def _jackknifed(value: float, without: Array) -> Estimate:
     """What was found in a mean, and in the means without each of its values."""
-    count = len(without)
-    uncertain = np.sqrt((count - 1) / count * np.sum((without - without.mean()) ** 2))
-    return _estimate(value, float(uncertain), count - 1)
+    return _estimate(value, jackknife_error(without), len(without) - 1)
 
 
 def _wider(found: Estimate, by: float) -> Estimate:

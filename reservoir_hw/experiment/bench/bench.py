@@ -20,7 +20,7 @@ from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir,
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.bench.candidates import Candidate, candidates
-from reservoir_hw.experiment.bench.input_range import Fitted, declared, fitted
+from reservoir_hw.experiment.bench.input_range import Fitted, fitted
 from reservoir_hw.experiment.bench.ledger import NOTHING, Cost, Ledger
 from reservoir_hw.experiment.bench.resampling import resampled
 from reservoir_hw.experiment.bench.result import BenchResult
@@ -33,6 +33,7 @@ from reservoir_hw.experiment.run.folder import write_json
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import how_it_ended
 from reservoir_hw.experiment.states.progress import Progress
+from reservoir_hw.experiment.states.rest import steps_beside, steps_of_opening
 from reservoir_hw.tasks.task import Task
 
 ENCODER = "encoder only"
@@ -73,7 +74,8 @@ def bench(
 
     A task that does not suit the reservoir is left out and the page says why; one named by `only` is refused. Raises
     `ConfigurationError` for that, for an unknown task or file, and for a budget that is too small, before anything is
-    driven. A device fault or Ctrl-C ends the bench, and the same call goes on with it.
+    driven but the opening of a device that says what it declares only then. A device fault or Ctrl-C ends the bench,
+    and the same call goes on with it.
     """
     return Bench(source, set=set, only=only, quick=quick, budget=budget, folder=folder).run(on_plan, progress)
 
@@ -199,7 +201,7 @@ class Bench:
         plan = replace(unfitted, reservoir=self._fitted(task))
         own = candidates(DEVICE, [None])
         choosing, judging = self._choosing(plan, own), self._judging(plan, own[:1])
-        costs = _cost(choosing), _cost(judging)
+        costs = self._cost(choosing, task), self._cost(judging, task)
         if isinstance(self.reservoir, ReplayConfig) and not standard.of_recordings:
             self._check_recorded(task, self.reservoir.trace)
         others, left_out = [], []
@@ -227,25 +229,46 @@ class Bench:
                 return replace(repeated, is_complete=True)
         return replace(plan, judging=costs[1])
 
+    def _cost(self, experiment: Experiment, first: Task) -> Cost:
+        """What the device is driven for; `first` is the task of the first repetition."""
+        spec, _ = self._declared[first.inputs]
+        costs = experiment.costs()
+        steps = sum(cost.device_steps for _, cost in costs)
+        if spec.continuity == "replayed" and not hasattr(self.reservoir, "continuity"):
+            # It said so only when it was opened.
+            driven = [(point, experiment.task_of(point)) for point, cost in costs if cost.device_steps]
+            steps += sum(steps_beside(*one, spec) - steps_beside(*one) for one in driven)
+        return self._cost_of(steps)
+
+    def _cost_of(self, steps: int) -> Cost:
+        period = getattr(self.reservoir, "step_period_s", None)
+        return Cost(steps, None if period is None else steps * period)
+
     def _first_task(self, plan: _Planned) -> Task:
         """The data of the first repetition."""
-        return self._task_of(self._judging(plan, candidates(DEVICE, [None])[:1]))
-
-    def _task_of(self, experiment: Experiment) -> Task:
-        config = experiment.points[0].config.task
-        key = config.model_dump_json()
-        if key not in self._tasks:
-            self._tasks[key] = config.build()
-        return self._tasks[key]
+        experiment = self._judging(plan, candidates(DEVICE, [None])[:1])
+        return experiment.task_of(experiment.points[0])
 
     def _fitted(self, task: Task) -> Fitted:
         """The section `reservoir`, with the inputs of the task brought into the range of the device."""
         if task.inputs not in self._declared:
-            self._declared[task.inputs] = declared(self.reservoir, task.inputs)
+            self._declared[task.inputs] = self._ask(task.inputs)
         spec, is_limited = self._declared[task.inputs]
         if task.closed_loop and spec.continuity == "free_running":
             raise ConfigurationError("a closed loop waits for each answer, and a device that runs freely does not")
         return fitted(self._section, self.reservoir, spec, task.train) if is_limited else Fitted(self._section)
+
+    def _ask(self, channels: int) -> tuple[ReservoirSpec, bool]:
+        """What the device declares, and whether inputs outside its range are refused."""
+        reservoir = build_reservoir(self.reservoir.for_inputs(channels))
+        spec = reservoir.given_spec
+        if spec is None:
+            if steps := steps_of_opening(self.reservoir):
+                self._begin_folder()
+                self._ledger.begin("opened to ask what it declares", self._cost_of(steps))
+            with reservoir:
+                spec = reservoir.device_spec
+        return spec, reservoir.inputs_are_limited and spec.input_range is not None
 
     def _check_recorded(self, task: Task, trace: str) -> None:
         """Raise `ConfigurationError` unless the trace holds the inputs that the task begins with."""
@@ -271,6 +294,11 @@ class Bench:
         )
         document.replace("reservoir", plan.reservoir.section)
         return Experiment(document, what, self._tasks)
+
+    def _begin_folder(self) -> None:
+        """It is that of this bench from now on."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        write_json(self._folder / "bench.json", self._identity)
 
     def _page_folder(self, form: _Form) -> Path:
         return self._folder / "quick" if form.quick else self._folder
@@ -310,8 +338,8 @@ class Bench:
                 f"{tasks}, at most {self.cost.steps:,} device steps of {self.reservoir.name}{earlier}"
                 f"; the page will be {folder / 'report.html'}"
             )
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(self._folder / "bench.json", self._identity)
+        self._begin_folder()
+        folder.mkdir(exist_ok=True)
         resolved = {"reservoir": self.reservoir.model_dump(mode="json", serialize_as_any=True)}
         result = BenchResult(
             title=f"Standard tasks on {self.reservoir.name}" + (" (quick form)" if form.quick else ""),
@@ -389,7 +417,7 @@ class Bench:
         drawn: Sequence[Any] = [None] * len(chosen)
         if count == 1:
             outputs = [test.outputs(first) for first in firsts]
-            drawn = list(resampled(self._task_of(judging), outputs, standard.metric, standard.worst))
+            drawn = list(resampled(judging.task_of(judging.points[0]), outputs, standard.metric, standard.worst))
         models = {
             candidate.model: ModelScore(
                 label=candidate.label,
@@ -403,7 +431,7 @@ class Bench:
             for (candidate, loss), first, found in zip(chosen, firsts, drawn, strict=True)
         }
         result.provenance["rows"].append(test.provenance[0])
-        result.add(plan.name, TaskScore(standard, models), plan.reservoir.what, [*plan.left_out, *test.warnings])
+        result.add(plan.name, TaskScore(standard, models), plan.reservoir.what, test.warnings, plan.left_out)
 
 
 def _best_of(plan: _Planned, rows: Rows) -> list[tuple[Candidate, float]]:
@@ -416,11 +444,6 @@ def _best_of(plan: _Planned, rows: Rows) -> list[tuple[Candidate, float]]:
         if candidate.model not in best or loss < best[candidate.model][0]:
             best[candidate.model] = loss, candidate
     return [(candidate, loss) for loss, candidate in best.values()]
-
-
-def _cost(experiment: Experiment) -> Cost:
-    estimate = experiment.estimate()
-    return Cost(estimate.device_steps, None if estimate.hours is None else 3600 * estimate.hours)
 
 
 def _folder_of(parent: Path, name: str, identity: Mapping[str, Any]) -> Path:

@@ -9,7 +9,7 @@ import numpy as np
 
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
+from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.tasks.task import Split
 
@@ -23,20 +23,6 @@ class Fitted:
 
     section: Document
     what: str = ""
-
-
-def declared(config: ReservoirConfig, channels: int) -> tuple[ReservoirSpec, bool]:
-    """What a device declares, behind its mask, and whether inputs outside its range are refused.
-
-    Opens the device where the configuration does not tell. Raises `ConfigurationError` where so many channels do not
-    suit it.
-    """
-    reservoir = build_reservoir(config.for_inputs(channels))
-    spec = reservoir.given_spec
-    if spec is None:
-        with reservoir:
-            spec = reservoir.device_spec
-    return spec, reservoir.inputs_are_limited and spec.input_range is not None
 
 
 def fitted(section: Document, config: ReservoirConfig, spec: ReservoirSpec, train: Split) -> Fitted:

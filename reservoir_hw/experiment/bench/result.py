@@ -40,18 +40,18 @@ class BenchResult(InFolder):
     """What the device got in the place of the inputs u of a task, where they lay outside its range."""
     _warned: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
 
-    def add(self, task: str, score: TaskScore, inputs: str, warnings: Iterable[str]) -> None:
-        """A task that was judged. Tasks stay in their usual order."""
+    def add(
+        self, task: str, score: TaskScore, inputs: str, warnings: Iterable[str], left_out: Iterable[str] = ()
+    ) -> None:
+        """A task that was judged, and which baselines were left out. Tasks stay in their usual order."""
         self.scores[task] = score
         self.scores = {name: self.scores[name] for name in standard_tasks() if name in self.scores}
         if inputs:
             self.inputs[task] = self.provenance.setdefault("inputs", {})[task] = inputs
-        self._warn_of(task, warnings)
-
-    def _warn_of(self, task: str, warnings: Iterable[str]) -> None:
-        """Add the warnings of a task. Tasks and repetitions warn of the same thing with other numbers: one is kept."""
-        for warning in warnings:
-            _, tasks = self._warned.setdefault(re.sub(r"\([\d, .…]*\)|[\d,.e+-]+", "", warning), (warning, []))
+        # Tasks and repetitions warn of the same thing with other numbers: one is kept.
+        keys = {re.sub(r"\([\d, .…]*\)|[\d,.e+-]+", "", warning): warning for warning in warnings}
+        for key, warning in {**{one: one for one in left_out}, **keys}.items():
+            _, tasks = self._warned.setdefault(key, (warning, []))
             if task not in tasks:
                 tasks.append(task)
         self.warnings = [f"{', '.join(tasks)}: {warning}" for warning, tasks in self._warned.values()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import numpy as np
 import safetensors
 
+from reservoir_hw.core.configuration import Document, decisive
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.experiment.configuration.experiment import Point
 from reservoir_hw.experiment.run.experiment import Experiment
-from reservoir_hw.experiment.run.folder import change_since
 
 
 @dataclass(frozen=True)
@@ -34,11 +37,24 @@ class Rows:
 
 
 def complete_rows(experiment: Experiment) -> Rows | None:
-    """Those of a complete run with these settings in its folder; None where there is none."""
+    """Those of a complete run with these settings in its folder, whatever it was labelled; None where there is none."""
     folders = sorted(Path(experiment.config.run.folder).glob(f"{experiment.name}-*"))
-    complete = [folder for folder in folders if _is_complete(folder)]
-    resolved = experiment.resolved() if complete else {}
-    return next((rows_in(folder) for folder in complete if change_since(folder, resolved) is None), None)
+    wanted = _settings(experiment.points)
+    return next((rows_in(folder) for folder in folders if _is_complete(folder) and _made_with(folder) == wanted), None)
+
+
+def _made_with(folder: Path) -> list[Any] | None:
+    """The settings of a run; None where a later version does not know them any more."""
+    try:
+        return _settings(Experiment(Document.from_file(folder / "experiment.yaml")).points)
+    except ConfigurationError:
+        return None
+
+
+def _settings(points: Sequence[Point]) -> list[Any]:
+    """What decides about the rows."""
+    sections = ("task", "reservoir", "readout", "training")
+    return [[decisive(getattr(point.config, section)) for section in sections] for point in points]
 
 
 def rows_in(folder: Path) -> Rows:

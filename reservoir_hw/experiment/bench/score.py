@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from reservoir_hw.core.statistics import t_quantile
+from reservoir_hw.core.statistics import half_width
 from reservoir_hw.experiment.bench.resampling import interval
 from reservoir_hw.experiment.bench.standard import StandardTask
 
@@ -54,7 +54,7 @@ class ModelScore:
         if not np.isfinite(values).all():
             return None
         if values.std() > 0:
-            mean, reach = float(values.mean()), _reach(values)
+            mean, reach = float(values.mean()), half_width(values)
             return max(mean - reach, 0.0), mean + reach
         low, high = (self.metrics[0].get(f"{standard.metric}/{end}") for end in ("low", "high"))
         if low is not None and high is not None:
@@ -136,16 +136,11 @@ def _middle_and_ends(
     if drawn is not None:
         return float(found[0]), *interval(of(*drawn))
     if np.isfinite(found).all():
-        middle, reach = float(found.mean()), _reach(found)
+        middle, reach = float(found.mean()), half_width(found)
         return middle, middle - reach, middle + reach
     if len(set(found)) == 1:
         return float(found[0]), float(found[0]), float(found[0])
     return math.nan, -math.inf, math.inf
-
-
-def _reach(values: np.ndarray) -> float:
-    """Half the 95 % interval of the mean (Student)."""
-    return t_quantile(0.975, len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
 
 
 def _digits(end: float) -> str:

@@ -31,6 +31,7 @@ from reservoir_hw.experiment.run.folder import new_run_folder
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import InFolder, how_it_ended
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
+from reservoir_hw.experiment.states.watch import about_counters, counted
 from reservoir_hw.measures import (
     MEASURES,
     Interval,
@@ -258,6 +259,10 @@ def measure(
                     result.reasons[measured] = outcome
                 result.save()
                 counter.add(0 if driven else 1)
+            if isinstance(opened, Live):
+                total = counted({"counters": one.as_dict()} for one in opened.counters)
+                for warning in about_counters(total, opened.reservoir.spec):
+                    result.warn(warning)
             if not result.measured:
                 raise ConfigurationError(_nothing_measured(name, result.reasons))
             result.provenance["rows"] = found.rows()

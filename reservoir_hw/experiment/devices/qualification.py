@@ -12,15 +12,17 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.configuration import Document
-from reservoir_hw.core.errors import ConfigurationError, NotSupported
+from reservoir_hw.core.errors import ConfigurationError, DeviceError, NotSupported, ReservoirError, StateLost
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir, parse_reservoir, reservoir_config
 from reservoir_hw.core.seeds import generator
+from reservoir_hw.core.spec import Counters
 from reservoir_hw.experiment.configuration.experiment import Point, parse_experiment
 from reservoir_hw.experiment.run.learning import trained
-from reservoir_hw.experiment.states.closed_loop import forecast, warmup_calls
+from reservoir_hw.experiment.states.closed_loop import forecast
 from reservoir_hw.experiment.states.drive import driven
-from reservoir_hw.experiment.states.plan import plan_of, steps_of
+from reservoir_hw.experiment.states.plan import plan_of, steps_needed, steps_of
+from reservoir_hw.experiment.states.rest import steps_beside
 from reservoir_hw.measures import (
     FEWEST_SERIES,
     AtPoint,
@@ -103,10 +105,10 @@ class Qualification(Live):
     def __init__(self, reservoir: Reservoir, of: Settings, **driving: Any) -> None:
         super().__init__(reservoir, **driving)
         self._of, self._driving = of, driving
-        low, high = self.input_range or (-1.0, 1.0)
-        self._middle, self._half = (low + high) / 2, (high - low) / 2
+        self._earlier: list[Counters] = []
+        self._middle, self._half = (self._low + self._high) / 2, (self._high - self._low) / 2
         # What the device declares for axes that were asked for, else what it is driven with.
-        self._limits = reservoir.spec.input_range or (-math.inf, math.inf) if of.axes else (low, high)
+        self._limits = reservoir.spec.input_range or (-math.inf, math.inf) if of.axes else (self._low, self._high)
         steps = driving["steps"]
         if steps < _FEWEST_STEPS:
             raise ConfigurationError(f"steps is {steps}; a qualification needs at least {_FEWEST_STEPS}")
@@ -114,6 +116,11 @@ class Qualification(Live):
         self._point_repeats = min(_MAP_REPEATS, driving["repeats"])
         self._coverage_washout = min(self.washout, 100)
         self._coverage_steps = max(min(steps, 1000), steps // 20, 8 * self.nodes)
+
+    @property
+    def counters(self) -> list[Counters]:
+        """What was counted, of each opening of the device."""
+        return [*self._earlier, self.reservoir.counters]
 
     # ---- what can be done, before anything is driven ------------------------------------------------
 
@@ -181,7 +188,7 @@ class Qualification(Live):
 
     @cached_property
     def _map_points(self) -> np.ndarray:
-        """(points, axes); those with the same keys of the file follow each other.
+        """(points, axes).
 
         Raises `ConfigurationError` for unknown axes, values that cannot be, and points that were asked for beyond the
         range that the device declares.
@@ -208,13 +215,13 @@ class Qualification(Live):
                 f"{high:g} lie beyond the range of the device, {least:g} to {most:g}. Take smaller "
                 "amplitudes, or declare a larger input_range"
             )
+        points = points[inside]
         keys = [place for place, name in enumerate(self._axes) if name.startswith("reservoir.")]
-        order = sorted(np.flatnonzero(inside), key=lambda number: tuple(points[number, keys]))
         if keys:
             nodes = getattr(config_with(self._of, {}), "nodes", None)
-            for chosen in {tuple(points[number, keys]): points[number] for number in order}.values():
+            for chosen in {tuple(point[keys]): point for point in points}.values():
                 self._same_size(getattr(config_with(self._of, self._keys_of(chosen)), "nodes", None), nodes, chosen)
-        return points[order]
+        return points
 
     def _same_size(self, nodes: int | None, own: int | None, point: np.ndarray) -> None:
         """Raise `ConfigurationError` for another number of nodes than the device's own."""
@@ -252,7 +259,7 @@ class Qualification(Live):
             budget = noise_budget(
                 inputs,
                 states,
-                max_delays=[min(2 * self.nodes, self._point_steps // 10)],
+                max_delays=[min(self.max_delay or 2 * self.nodes, self._point_steps // 10)],
                 washout=self.washout,
                 input_range=live.input_range,
             )
@@ -327,6 +334,7 @@ class Qualification(Live):
             "steps": self._coverage_steps,
             "washout": self._coverage_washout,
             "sets": 1,
+            "max_delay": self.max_delay and min(self.max_delay, self._coverage_steps // 10),
             "seed": self._driving["seed"],
             "on_steps": self._done,
         }
@@ -380,17 +388,10 @@ class Qualification(Live):
 
     def _loop_steps(self, loop: Loop, names: Collection[str]) -> int:
         point, task = loop.point, loop.task
-        spec = self.reservoir.spec
         starts, warmup = task.test.inputs.shape[:2]
-        # Before each piece of a sequence but the first.
-        replay = self._reset_steps + spec.memory_steps if spec.continuity == "replayed" else 0
-        bursts = plan_of(point, task, max_batch=spec.max_batch)
-        steps = steps_of(bursts)
-        steps += sum(one.batch * (self._reset_steps + (len(one.chunks) - 1) * replay) for one in bursts)
-        if "climate" in names:
-            answers = task.test.targets.shape[1] - 1
-            steps += starts * (warmup + answers + self._reset_steps)
-            steps += starts * (warmup_calls(warmup) + answers - 1) * replay
+        forecasts = "climate" in names
+        steps = steps_needed(point, task) if forecasts else steps_of(plan_of(point, task))
+        steps += steps_beside(point, task, self.reservoir.spec, forecasts=forecasts)
         if "lyapunov_spectrum" in names:
             trials = min(_LOOP_TRIALS, starts)
             steps += self._steps_of_drive(trials, warmup)
@@ -405,9 +406,18 @@ class Qualification(Live):
         if not keys:
             yield self.reservoir
             return
+        self._earlier.append(self.reservoir.counters)
         self.reservoir.close()
-        with build_reservoir(config_with(self._of, keys)) as other:
-            yield other
+        try:
+            with build_reservoir(config_with(self._of, keys)) as other:
+                self._earlier.append(other.counters)
+                yield other
+        except (DeviceError, StateLost):
+            raise
+        except ReservoirError:
+            # This setting cannot be measured; what comes next needs the device.
+            self.reservoir.open()
+            raise
         self.reservoir.open()
 
 

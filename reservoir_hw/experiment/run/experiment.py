@@ -113,8 +113,12 @@ class Experiment:
         """What a run, or a harvest, will cost. Makes the task's data; opens no device."""
         if harvest:
             return estimate(_costs(self._points_to_harvest(), harvest=True), kept=True)
+        return estimate(self.costs())
+
+    def costs(self) -> list[tuple[Point, Cost]]:
+        """What each trained baseline and point of a run will cost; points on one drive count once. Opens no device."""
         points = self._checked_points()
-        return estimate(_costs([*_trained_baselines(points), *points]))
+        return _costs([*_trained_baselines(points), *points])
 
     def measured_estimate(self, for_s: float = 5.0) -> Estimate:
         """As `estimate`, with processor time and memory of the run, from a speed that is measured for about `for_s`.
@@ -292,11 +296,11 @@ class Experiment:
         given = self.config.model_dump(mode="json", serialize_as_any=True, exclude_defaults=True)
         record = {**provenance.collect(resolved), "settings": given, **records_of(parts)}
         title = self.config.title or self.name
-        result = Result(title=title, folder=folder, provenance=record, task=self._task(self.points[0]))
+        result = Result(title=title, folder=folder, provenance=record, task=self.task_of(self.points[0]))
         for point, part in zip(self.points, parts, strict=True):
             copy_files(part, folder)
             result.rows += part.rows
-            outputs, task = folder / RowFiles(folder, point.number).outputs, self._task(point)
+            outputs, task = folder / RowFiles(folder, point.number).outputs, self.task_of(point)
             result.sources[len(result.rows) - 1] = Source(task, outputs, partial(find_states, point, task))
             for warning in part.warnings:
                 result.warn(warning)
@@ -314,7 +318,7 @@ class Experiment:
 
     def _checked_points(self) -> list[tuple[Point, Task]]:
         """Every point with its task, after everything was checked that can be without a device."""
-        points = [(point, self._task(point)) for point in self.points]
+        points = [(point, self.task_of(point)) for point in self.points]
         for section in ("reservoir", "readout", "training", "run"):
             for point, task in points:
                 with self._naming(section):
@@ -400,7 +404,7 @@ class Experiment:
             for (point, task), steps in zip(points, sizes, strict=True)
         ]
 
-    def _task(self, point: Point) -> Task:
+    def task_of(self, point: Point) -> Task:
         """The point's task; points with the same task share its data."""
         key = point.config.task.model_dump_json()
         if key not in self._tasks:

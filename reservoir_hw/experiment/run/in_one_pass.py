@@ -28,7 +28,7 @@ from reservoir_hw.experiment.run.speed import Demand
 from reservoir_hw.experiment.run.states_speed import states_demand
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, Took, Trainer, device_records
 from reservoir_hw.experiment.states.changes import in_words
-from reservoir_hw.experiment.states.closed_loop import forecast, warmup_calls
+from reservoir_hw.experiment.states.closed_loop import forecast
 from reservoir_hw.experiment.states.drive import OnSteps, driven
 from reservoir_hw.experiment.states.harvest import (
     about_calibration,
@@ -47,6 +47,7 @@ from reservoir_hw.experiment.states.pace import about_progress, chunk_steps
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk, plan_for, plan_of, steps_needed
 from reservoir_hw.experiment.states.progress import StepCounter
 from reservoir_hw.experiment.states.record import Recorder
+from reservoir_hw.experiment.states.rest import steps_beside, steps_of_opening
 from reservoir_hw.experiment.states.resuming import about_interruptions, changes_since
 from reservoir_hw.experiment.states.watch import StateWatch, about_counters, counted
 from reservoir_hw.readout.configuration import Readout
@@ -126,9 +127,10 @@ class InOnePass(Trainer):
             for number, chunk in enumerate(burst.chunks)
         )
         needed = steps_needed(point, task)
-        steps = (sum(chunk.steps for chunk in chunks) if harvest else needed) + _steps_for_rest(point, task)
+        driven = sum(chunk.steps for chunk in chunks) if harvest else needed
+        steps = driven + steps_of_opening(reservoir) + steps_beside(point, task, forecasts=not harvest)
         nodes = getattr(reservoir.for_inputs(task.inputs), "nodes", None)
-        written = sum(chunk.steps for chunk in chunks if chunk.place is not None) if harvest else steps
+        written = sum(chunk.steps for chunk in chunks if chunk.place is not None) if harvest else needed
         width = 8 if getattr(reservoir, "dtype", "float32") == "float64" else 4
         on_device = None
         if isinstance(reservoir, SimulatedConfig) and getattr(reservoir, "device", "cpu") != "cpu":
@@ -410,19 +412,3 @@ def _keep(run: PointRun, found: _Found) -> None:
     files = {"file": run.files.weights, "outputs": run.files.outputs}
     record = {"reservoir": found.device, "readout": {**files, **found.readout.report_}}
     run.keep(evaluation, record, elsewhere=found.elsewhere)
-
-
-def _steps_for_rest(point: Point, task: Task) -> int:
-    """Steps of replays, and of the washout or waveform of each reset, as far as the configuration tells them.
-
-    One reset belongs to the opening. In a closed loop every step of a forecast is a call of its own.
-    """
-    reservoir = point.config.reservoir
-    replayed = getattr(reservoir, "memory_steps", 0) if getattr(reservoir, "continuity", "") == "replayed" else 0
-    policy = getattr(reservoir, "reset", None)
-    rest = getattr(policy, "steps", 0) or len(getattr(policy, "values", ()))
-    calls = [(burst.batch, len(burst.chunks)) for burst in plan_of(point, task)]
-    if task.closed_loop:
-        starts, warmup = task.test.inputs.shape[:2]
-        calls.append((starts, warmup_calls(warmup) + task.test.targets.shape[1] - 1))
-    return rest + sum(batch * ((n - 1) * replayed + (n if replayed else 1) * rest) for batch, n in calls)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, one_panel, panels
-from reservoir_hw.core.statistics import t_quantile
+from reservoir_hw.core.statistics import half_width
 from reservoir_hw.tasks.report import Models, best, mean_and_spread, metric_values
 from reservoir_hw.tasks.task import Table
 
@@ -74,7 +74,7 @@ def _error_figure(models: Models) -> Figure:
         axes.plot(errors, np.full(len(errors), height), "o", color=colour, markersize=4, alpha=0.6)
         axes.plot(errors.mean(), height, "|", color="black", markersize=14)
         if len(errors) > 2:
-            reach = t_quantile(0.975, len(errors) - 1) * errors.std(ddof=1) / np.sqrt(len(errors))
+            reach = half_width(errors)
             axes.plot(errors.mean() + np.array([-reach, reach]), [height, height], color="black", linewidth=1)
     axes.set_yticks(range(len(models)), models)
     axes.set_ylim(len(models) - 0.5, -0.5)

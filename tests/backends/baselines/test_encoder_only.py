@@ -63,7 +63,14 @@ def test_behind_an_input_mask_and_of_a_device_without_a_chain() -> None:
           "continuity": "held", "reset_call": "nowhere:reset"}  # fmt: skip
     masked = encoded({**of, "input_mask": {"kind": "binary", "seed": 9}})
     np.testing.assert_array_equal(masked, MaskConfig(kind="binary").build(5, 2, seed=9).apply(U))
-    np.testing.assert_array_equal(encoded({**of, "inputs": 2}), U)
+    given = U.copy()
+    untouched = encoded({**of, "inputs": 2}, given)
+    untouched += 1
+    np.testing.assert_array_equal(given, U)
+    np.testing.assert_array_equal(untouched, U + 1)
+    # Beyond the range it has what the device gets.
+    clipped = encoded({**of, "inputs": 2, "input_range": [-0.2, 0.3], "out_of_range": "clip"})
+    np.testing.assert_array_equal(clipped, U.clip(-0.2, 0.3))
 
 
 def test_names_and_what_cannot_be() -> None:
@@ -71,6 +78,8 @@ def test_names_and_what_cannot_be() -> None:
     assert reservoir_config({"kind": "encoder_only", "of": loop}).for_inputs(1).name == "encoder only(12)"
     with pytest.raises(ConfigurationError, match="needs `of:`"):
         open_reservoir({"kind": "encoder_only"}, inputs=1)
+    with pytest.raises(ConfigurationError, match="has the input_mask of its device"):
+        reservoir_config({"kind": "encoder_only", "of": loop, "input_mask": {"kind": "binary"}})
     both = {"kind": "parallel", "devices": [{"reservoir": loop}, {"reservoir": loop}]}
     with pytest.raises(ConfigurationError, match="an input chain for each device"):
         open_reservoir({"kind": "encoder_only", "of": both}, inputs=1)

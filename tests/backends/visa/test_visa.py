@@ -16,6 +16,7 @@ import pytest
 from emulated_lab import QUIET, Lab, configuration, emulated_lab
 
 from reservoir_hw import Experiment, open_reservoir
+from reservoir_hw.backends.visa.reservoir import VisaReservoir
 from reservoir_hw.core.errors import (
     CalibrationError,
     ConfigurationError,
@@ -127,14 +128,24 @@ def test_long_inputs_are_cut_to_the_memory() -> None:
         open_reservoir(changed(lab.config, generator__memory_samples=shortest))
 
 
-def test_the_estimate_counts_bursts(lab: Lab, tmp_path: Path) -> None:
-    (tmp_path / "bench.yaml").write_text(json.dumps(lab.config))
+def test_the_estimate_counts_bursts_and_what_is_played(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bench.yaml").write_text(json.dumps({**lab.config, "repetitions": 2}))
+    played, load = [], VisaReservoir._burst
+
+    def counted(self: VisaReservoir, u: np.ndarray) -> np.ndarray:
+        played.append(2 * len(u))
+        return load(self, u)
+
+    monkeypatch.setattr(VisaReservoir, "_burst", counted)
     experiment = Path(__file__).parents[3] / "examples/virtual_bench/narma.yaml"
     sets = {"task.train_steps": 2000, "vary": {}, "run.folder": str(tmp_path)}
     config = Experiment.from_file(experiment, reservoir=tmp_path / "bench.yaml", set=sets)
-    expected = config.estimate().bursts
-    config.run()
-    assert len(lab.events("burst begins")) == expected
+    expected = config.estimate()
+    config.run(paced=False)
+    assert len(lab.events("burst begins")) == expected.bursts
+    assert sum(played) == expected.device_steps
 
 
 # ---- what is refused ----------------------------------------------------------------------------

@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from served import ipc_address, served
 from typer.testing import CliRunner
 
 from reservoir_hw import Experiment
 from reservoir_hw.cli import app
+from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir_config import parse_reservoir
 from reservoir_hw.core.signal import MaskConfig
 from reservoir_hw.experiment.bench.bench import Bench, bench
 from reservoir_hw.experiment.bench.candidates import SETTINGS, penalties
@@ -251,6 +254,32 @@ def test_inputs_are_brought_into_the_range_of_a_device(tmp_path: Path, monkeypat
     assert "Inputs outside the range of the device" in (result.folder / "report.html").read_text()
     # Every step is one that was counted before: resets, replays of the memory and forecasts.
     assert len(Path("steps.log").read_text()) == Ledger(Path("runs/bench-lab/ledger.json")).spent.steps
+
+
+@pytest.mark.usefixtures("few_settings")
+def test_what_a_device_says_only_when_it_is_opened_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replayed device behind a server, whose resets are probed: openings, probes and replays are in the ledger."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    some = {"henon": standard_tasks()["henon"]}
+    short = {"train_steps": 800, "closed_loop": {"starts": 2, "forecast_steps": 20, "warmup_steps": 20}}
+    some["henon"] = some["henon"].model_copy(update={"quick": short})
+    monkeypatch.setattr("reservoir_hw.experiment.bench.bench.standard_tasks", lambda: some)
+    probed = {"kind": "command", "probe_steps": 10}
+    device = parse_reservoir(Document.from_file(lab_device(tmp_path, inputs=1))).build()
+    with ipc_address() as address, served(device, address):
+        write_yaml(tmp_path / "far.yaml", {"kind": "zmq", "address": address, "reset": probed})
+        bench("far.yaml", quick=True)
+    driven = len(Path("steps.log").read_text())
+    assert driven == Ledger(Path("runs/bench-far/ledger.json")).spent.steps
+
+
+@pytest.mark.usefixtures("few_settings")
+def test_another_label_needs_nothing_new(esn: Path) -> None:
+    first = bench(esn, only=["parity"], quick=True)
+    again = bench(esn, only=["parity"], quick=True, set={"label": "film"}, budget="1")
+    assert again.folder == first.folder
+    assert again.scores["parity"].models["device"].metrics == first.scores["parity"].models["device"].metrics
 
 
 def test_a_mask_of_the_file_is_scaled_or_said_to_be_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reservoir_hw import Experiment
+from reservoir_hw.tasks.channel_equalisation.task import decided
 
 HERE = Path(__file__).resolve().parent
 
@@ -29,9 +30,7 @@ def wrong(run: Path) -> dict[float, NDArray[np.bool_]]:
     for point, row in zip(Experiment.from_file(run / "experiment.yaml").points, rows, strict=True):
         targets = point.config.task.build().test.targets.ravel()
         outputs = np.load(run / row["readout"]["outputs"]).ravel()
-        decided = np.clip(2 * np.round((outputs - 1) / 2) + 1, -3, 3)
-        known = np.isfinite(targets)
-        found[point.values["task.snr_db"]] = (decided != targets)[known]
+        found[point.values["task.snr_db"]] = decided(outputs) != decided(targets)
     return found
 
 

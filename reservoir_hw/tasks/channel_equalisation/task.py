@@ -74,6 +74,11 @@ class ChannelEqualisationConfig(TaskConfig):
         return ChannelEqualisation(self)
 
 
+def decided(outputs: np.ndarray) -> np.ndarray:
+    """The place in `LEVELS` of the symbol next to each output; the upper one where two are as near."""
+    return np.digitize(outputs, _THRESHOLDS)
+
+
 class ChannelEqualisation(Task):
     """Say from a received radio signal which of four symbols was sent (`channel` has the equations).
 
@@ -126,7 +131,7 @@ class ChannelEqualisation(Task):
         Raises `ShapeError` for other shapes and `InputRangeError` for NaN or infinity.
         """
         outputs = checked_outputs(outputs, self.test)
-        answers, sent = (np.digitize(symbols[0, :, 0], _THRESHOLDS) for symbols in (outputs, self.test.targets))
+        answers, sent = (decided(symbols[0, :, 0]) for symbols in (outputs, self.test.targets))
         errors = int(np.count_nonzero(answers != sent))
         rates = error_metrics("symbol_error_rate", errors, len(sent))
         return Evaluation(

@@ -97,5 +97,5 @@ class Watchdog:
         if spec is None or not spec.step_period_s:
             return float("inf")
         turns = -(-work.batch // (spec.max_batch or max(1, work.batch)))
-        declared = turns * work.steps * spec.step_period_s + spec.reset_time_s
+        declared = turns * self._reservoir.played_steps(work.steps) * spec.step_period_s + spec.reset_time_s
         return _PATIENCE * declared + self._lease.lease_s

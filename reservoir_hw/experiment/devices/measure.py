@@ -285,11 +285,10 @@ def _impossible(source: Source, names: Iterable[str]) -> dict[str, str]:
     """Why some qualifications cannot be taken, known before anything is driven."""
     if isinstance(source, Qualification):
         return {name: reason for name in names if (reason := source.cannot(name))}
-    return {
-        name: "not measurable from this recording: it needs a device that answers"
-        for name in names
-        if not hasattr(source, name)
-    }
+    reason = "it needs the file of a device, or an open reservoir"
+    if isinstance(source, Recorded):
+        reason = "not measurable from this recording: it needs a device that answers"
+    return {name: reason for name in names if not hasattr(source, name)}
 
 
 @dataclass(frozen=True)

@@ -469,7 +469,7 @@ def test_padding_is_neither_learned_nor_answered(tmp_path: Path) -> None:
         }
     )
     try:
-        task = experiment._task(experiment.points[0])
+        task = experiment.task_of(experiment.points[0])
     except ConfigurationError as error:
         pytest.skip(f"no data: {error}")
     experiment.run(report=False)

@@ -85,6 +85,10 @@ class ParallelConfig(ReservoirConfig):
         """The value of the slowest device; None if no device declares one."""
         return _greatest(getattr(device.reservoir, "step_period_s", None) for device in self.devices)
 
+    def played_steps(self, steps: int) -> int:
+        """Of the device that is driven for most."""
+        return max(device.reservoir.played_steps(steps) for device in self.devices)
+
     def check_machine(self) -> None:
         """That of every device."""
         for device in self.devices:
@@ -263,6 +267,14 @@ class Parallel(Reservoir):
             error = self._gathered("to upload", failed)
             raise error if _all_refused(failed, len(given)) else DeviceFault(str(error)) from error
         return self._compose()
+
+    def played_steps(self, steps: int) -> int:
+        """Of the device that is driven for most."""
+        return max(part.reservoir.played_steps(steps) for part in self.parts)
+
+    def seconds_for(self, steps: int, period_s: float) -> float:
+        """Of the slowest device."""
+        return max(part.reservoir.seconds_for(steps, period_s) for part in self.parts)
 
     def _emergency_stop(self) -> None:
         """Of every device that has one; raises what the first said that failed."""

@@ -40,7 +40,7 @@ def decisive(value: Any) -> Any:
     """What of a configuration decides about states, as plain values.
 
     Left out are fields that have no influence on states and fields that have their default. So a harvest keeps its
-    name when a field is added.
+    name when a field is added. A `kind` stays: where it has a default, it still tells one choice from another.
     """
     if isinstance(value, BaseModel):
         fields = {name: (field, getattr(value, name)) for name, field in type(value).model_fields.items()}
@@ -48,7 +48,7 @@ def decisive(value: Any) -> Any:
             name: decisive(given)
             for name, (field, given) in fields.items()
             if NO_INFLUENCE_ON_STATES not in field.metadata
-            and (field.is_required() or given != field.get_default(call_default_factory=True))
+            and (name == "kind" or field.is_required() or given != field.get_default(call_default_factory=True))
         }
     if isinstance(value, Mapping):
         return {str(key): decisive(item) for key, item in value.items()}

@@ -75,6 +75,10 @@ class Device(Protocol):
         """Whether the backend has a `_stream`."""
         ...
 
+    def refuse_stopped(self) -> None:
+        """Raise `DeviceFault` after an emergency stop."""
+        ...
+
     def _run(self, u: Any, out: Any) -> Any: ...
     def _reset(self, batch: int) -> None: ...
     def _stream(self, chunks: Iterator[Any]) -> Iterator[Any]: ...
@@ -139,6 +143,7 @@ class Driving:
 
     def _rest(self, batch: int) -> None:
         device = self._device
+        device.refuse_stopped()
         device._reset(batch)
         if isinstance(device.reset_policy, ResetByIdle):
             time.sleep(device.reset_policy.settle_s)
@@ -267,7 +272,10 @@ class Driving:
         self._at_rest = False
         started = time.perf_counter()
         try:
+            device.refuse_stopped()
             answer = self.checked(device._run(u, out), u.shape[:2])[:, replay:] if ask is None else ask(u)
+            # What a call returns because it was stopped is no state.
+            device.refuse_stopped()
         except DeviceError as fault:
             device.counters.steps += batch * int(fault.steps_done)
             fault.steps_done = max(0, int(fault.steps_done) - replay)
@@ -381,6 +389,7 @@ class Driving:
         started = time.perf_counter()
         try:
             for states in device._stream(prepared()):
+                device.refuse_stopped()
                 self._check_epoch(epoch)
                 chunk, steps, inputs = given.popleft()
                 seconds = time.perf_counter() - started

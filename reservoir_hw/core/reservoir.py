@@ -15,6 +15,7 @@ from reservoir_hw.core.arrays import Array
 from reservoir_hw.core.driving import Ask, Driving, Observer, reset_residual
 from reservoir_hw.core.errors import (
     ConfigurationError,
+    DeviceFault,
     InputRangeError,
     NotOpen,
     NotSupported,
@@ -75,6 +76,8 @@ class Reservoir(ABC):
         self.out_of_range: OutOfRange = out_of_range
         self.closing = False
         """Whether the device is being brought to its safe state, which nothing should interrupt."""
+        self.stopped = False
+        """Whether `emergency_stop` was called since `open`: nothing drives the device any more."""
         self.unsafe: str | None = None
         """Why the device is not in its safe state: what the last `close` failed with, until one succeeds."""
         self.honours_reservations = True
@@ -127,6 +130,10 @@ class Reservoir(ABC):
     def played_steps(self, steps: int) -> int:
         """How many steps the device is driven for one run of so many: more where it takes several bursts, or a mean."""
         return steps
+
+    def seconds_for(self, steps: int, period_s: float) -> float:
+        """How long a run of so many steps takes where one takes `period_s`."""
+        return self.played_steps(steps) * period_s
 
     @property
     def input_mask(self) -> Mask | None:
@@ -209,6 +216,7 @@ class Reservoir(ABC):
             self.counters = Counters()
             self.latency = Latency()
             self._half_programmed = False
+            self.stopped = False
             self._connected = True
             spec = self._open() or self._given_spec
             if spec is None:
@@ -218,7 +226,8 @@ class Reservoir(ABC):
             self._accept_spec(spec)
             self.reset(1)
             if self.reset_policy.probe_steps:
-                self.reset_residual = reset_residual(self.reset, self.run, self.spec, self.reset_policy.probe_steps)
+                steps = self.reset_policy.probe_steps
+                self.reset_residual = reset_residual(self.reset, self._probed, self.device_spec, steps)
         return self
 
     def close(self) -> None:
@@ -376,9 +385,10 @@ class Reservoir(ABC):
     def emergency_stop(self) -> None:
         """Stop the device at once, from another thread, while a call that drives it does not return.
 
-        Raises `NotSupported` where the backend has no `_emergency_stop`. If the call returns, the device is closed as
-        usual.
+        The call raises `DeviceFault` when it returns, and nothing drives the device until it is closed and opened.
+        Raises `NotSupported` where the backend has no `_emergency_stop`.
         """
+        self.stopped = True
         if not self._has("_emergency_stop"):
             raise NotSupported(f"{type(self).__name__} has no emergency stop")
         self._emergency_stop()
@@ -401,6 +411,11 @@ class Reservoir(ABC):
         }
 
     # ---- for the backend: what it can call --------------------------------------------------------
+
+    def refuse_stopped(self) -> None:
+        """Raise `DeviceFault` after an emergency stop. A backend that drives in pieces asks before each of them."""
+        if self.stopped:
+            raise DeviceFault(f"{self.name}: its emergency stop was called; close() and open() it")
 
     def drive(self, u: Array, ask: Ask) -> Any:
         """As `run`, but for what the device answers in the place of states, such as the outputs of its own readout.
@@ -485,6 +500,11 @@ class Reservoir(ABC):
         except BaseException as error:
             Reservoir.__exit__(self, type(error), error, None)
             raise
+
+    def _probed(self, u: np.ndarray) -> np.ndarray:
+        """States of inputs (batch, time, inputs) of the device itself, behind the mask."""
+        native = self._input_path.within_limits(self._input_path.to_native(u, "probe"))
+        return arrays.as_numpy(self._driving.run(u, native))
 
     def _has(self, hook: str) -> bool:
         return getattr(type(self), hook) is not getattr(Reservoir, hook)

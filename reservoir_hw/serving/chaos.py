@@ -204,7 +204,8 @@ class ChaosProxy:
         for peer in list(lane.links):
             self._forget(lane, peer)
         monitor = lane.front.get_monitor_socket(zmq.EVENT_CLOSED)
-        lane.front.unbind(lane.front_address)
+        # A wildcard address has another name by now.
+        lane.front.unbind(lane.front.getsockopt_string(zmq.LAST_ENDPOINT))
         # The address is free, and its file gone, when this event has come.
         monitor.poll(CUT_MS)
         lane.front.disable_monitor()

@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from reservoir_hw.drivers.zeromq.frames import name_of
+from reservoir_hw.drivers.zeromq.frames import Header, name_of
 from reservoir_hw.drivers.zeromq.links import Terms
 
 
@@ -131,6 +131,10 @@ class Lease:
     def wait(self) -> None:
         """The device has to wait for the next message of a run that it has begun."""
         self._work = None
+
+    def resume(self, header: Header) -> None:
+        """The device is busy with an earlier request, which it has taken up already."""
+        self._work = Work(header.request, header.operation, header.batch, header.steps)
 
     def finish(self, session: int, request: int) -> None:
         """A request of `session` was answered. Another client may have the device by now."""

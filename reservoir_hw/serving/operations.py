@@ -344,6 +344,9 @@ class Operations:
                             f"discontinuity at step {header.step}: nobody took its states in time", step=header.step
                         )
                     self._seat.step += header.steps
+                    if taken:
+                        # The device is at work with what it took beforehand.
+                        self._lease.resume(taken[0])
             except Exception as error:
                 # The device went on without what it was refused.
                 self._seat.lost = self._seat.lost or sendable(text_of(error))

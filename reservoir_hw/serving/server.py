@@ -247,8 +247,10 @@ class Server:
 
     def _learn_device(self) -> None:
         """Open the device to see what it is."""
+        began = time.monotonic()
         try:
             spec = self._reservoir.open().spec
+            self._watchdog.opening_s = time.monotonic() - began
             identity = spec.identity
             self._device = printable(f"{identity.vendor} {identity.model} {identity.serial}".strip())
             inputs, states = self._wanted_encodings

@@ -24,9 +24,12 @@ _PATIENCE = 3
 class Watchdog:
     """Looks at the request that the device is busy with; its methods are called by the control thread.
 
-    `seconds` is how long a request may take. None: three times its steps and a reset as the device declares them, and
-    the lease; for ever where no period is declared. 0: for ever. `spec` gives what is served at `address`.
+    `seconds` is how long a request may take. None: three times its steps as the device declares them, a reset and its
+    opening, and the lease; for ever where no period is declared. 0: for ever. `spec` gives what is served at `address`.
     """
+
+    opening_s = 0.0
+    """How long it took to open the device, with the first reset and what is set up."""
 
     def __init__(
         self,
@@ -97,5 +100,7 @@ class Watchdog:
         if spec is None or not spec.step_period_s:
             return float("inf")
         turns = -(-work.batch // (spec.max_batch or max(1, work.batch)))
-        declared = turns * self._reservoir.played_steps(work.steps) * spec.step_period_s + spec.reset_time_s
-        return _PATIENCE * declared + self._lease.lease_s
+        # A request may open the device, or bring it to rest for each turn.
+        run_s = self._reservoir.seconds_for(work.steps, spec.step_period_s)
+        once = run_s + spec.reset_time_s + self.opening_s
+        return _PATIENCE * max(1, turns) * once + self._lease.lease_s

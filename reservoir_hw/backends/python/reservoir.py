@@ -213,6 +213,7 @@ class PythonReservoir(Reservoir):
         for t in range(steps):
             at = f" at step {first + t}"
             where = {"at": at, "states": states[:, :t], "allowed_s": period}
+            self.refuse_stopped()
             if config.mode == "step":
                 answer = self._lab.call("call", u[0, t].copy(), **where)
             else:

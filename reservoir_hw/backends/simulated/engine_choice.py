@@ -134,3 +134,6 @@ def _check_device(device: str) -> None:
     torch = import_torch("a simulated reservoir on a GPU")
     if not torch.cuda.is_available():
         raise ConfigurationError(f"reservoir.device is {device}, but torch finds no CUDA device here; use cpu")
+    index, there = torch.device(device).index, torch.cuda.device_count()
+    if index is not None and index >= there:
+        raise ConfigurationError(f"reservoir.device is {device}, but the last CUDA device here is cuda:{there - 1}")

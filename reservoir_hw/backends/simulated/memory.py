@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import traceback
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -143,7 +144,10 @@ def _available() -> int:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     # Not Linux. Without what caches would give back.
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    # Nobody says: then nothing is bounded by it.
+    return sys.maxsize
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -92,7 +92,7 @@ class NetworkConfig(SimulatedConfig):
     def weight_bytes(self) -> int:
         """Of the weights on the device, for the number of inputs that is configured; about, where they are drawn."""
         fields: Any = self
-        inputs, width = self.required_inputs(), 8 if fields.dtype == "float64" else 4
+        inputs, width = self._number_of_inputs(), 8 if fields.dtype == "float64" else 4
         if self.weights is not None:
             matrices = [part.W for part in self._parts(self._load(self.weights))]
             return sum(network_bytes(W.shape[0], inputs, W, width) for W in matrices)
@@ -102,6 +102,9 @@ class NetworkConfig(SimulatedConfig):
 
     def _number_of_nodes(self) -> int:
         return self._load(self.weights).nodes if self.weights is not None else super()._number_of_nodes()
+
+    def _number_of_inputs(self) -> int:
+        return self._load(self.weights).inputs if self.weights is not None else super()._number_of_inputs()
 
     def _parts(self, weights: Any) -> list[EsnWeights]:
         """Those with a recurrent matrix each."""

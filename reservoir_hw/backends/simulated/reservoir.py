@@ -74,7 +74,7 @@ class SimulatedConfig(ReservoirConfig):
         graphs = fields.device != "cpu" and fields.engine in {None, "cuda_graphs"}
         return memory.DriveMemory(
             self._number_of_nodes(),
-            self.required_inputs(),
+            self._number_of_inputs(),
             8 if wide else 4,
             noisy=not self.nonidealities.ideal,
             graphs=graphs,
@@ -82,6 +82,9 @@ class SimulatedConfig(ReservoirConfig):
 
     def _number_of_nodes(self) -> int:
         return getattr(self, "nodes", 0)
+
+    def _number_of_inputs(self) -> int:
+        return self.required_inputs()
 
     def seeded_nonidealities(self) -> Nonidealities:
         """The non-idealities, drawn by the seed of the device unless they have one of their own."""

@@ -48,6 +48,10 @@ class VisaConfig(BenchConfig):
         return VisaReservoir(self)
 
 
+# For each burst: arming, triggering and transfers, on a slow line.
+_INSTRUMENTS_S = 1.0
+
+
 class VisaReservoir(Reservoir):
     """Plays bursts, and reads states (1, time, nodes) in volts of the device's answer."""
 
@@ -79,6 +83,11 @@ class VisaReservoir(Reservoir):
         """As the configuration says."""
         return self._config.played_steps(steps)
 
+    def seconds_for(self, steps: int, period_s: float) -> float:
+        """With the rest around each burst, and what instruments take to arm and to be read."""
+        each = self._bench.settle_s + 2 * self._config.memory_steps * period_s + _INSTRUMENTS_S
+        return self._config.bursts(steps, continued=False) * each + self.played_steps(steps) * period_s
+
     def _check_inputs(self, u: Any) -> None:
         range_v = self._config.generator.outputs[self._config.channels.output].range_v
         for sequence in u:
@@ -90,6 +99,7 @@ class VisaReservoir(Reservoir):
         done = 0
         try:
             for piece in self._layout.pieces(u.shape[1]):
+                self.refuse_stopped()
                 driven = self._burst(u[0, piece.first - piece.overlap : piece.last])
                 states[0, piece.first : piece.last] = driven[piece.overlap :]
                 done = piece.last

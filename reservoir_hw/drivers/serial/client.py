@@ -102,6 +102,7 @@ class Connection:
         self._heard = 0.0
         self._busy_until = 0.0
         self._echoed = False
+        self._is_silent = False
         # Why this end and the board are not in step, until the next ATTACH.
         self._failure: ReservoirError | None = None
         self._interrupted = DeviceTimeout(f"{port}: the last request was interrupted before its answer came")
@@ -173,6 +174,8 @@ class Connection:
         try:
             if self._heartbeat is not None:
                 self._heartbeat.join()
+            # Also where nobody knows whether ATTACH came: a board that does not know this session says so.
+            if self._session:
                 self._detach()
         finally:
             self._line.close()
@@ -243,7 +246,7 @@ class Connection:
         """Bring the board to its safe state, if it can be told to."""
         try:
             with self._lock:
-                if isinstance(self._failure, DeviceDisconnected):
+                if self._is_silent and self._failure is not None:
                     raise self._failure
                 self._say_detach()
         except (DeviceDisconnected, DeviceTimeout, ProtocolError) as error:
@@ -356,6 +359,7 @@ class Connection:
                     raise ProtocolError(f"{self.port}: {error}") from error
                 continue
             if frame.session == session and frame.number == number:
+                self._is_silent = False
                 if frame.operation == operation | ANSWER:
                     self._heard = time.monotonic()
                     return frame.content
@@ -408,4 +412,5 @@ class Connection:
                     "board declares"
                 )
             said += ", and none to PING"
+        self._is_silent = True
         return DeviceDisconnected(f"{said}: the board is gone: unplugged, without power, or at another baud rate")

@@ -20,6 +20,9 @@ ANSWER = 0x80
 NAK = 0xFF
 SHORTEST_BODY = 8
 LEAST_FRAME_BYTES = 256
+
+LONGEST_S = 86400.0
+"""Of a step and a reset: a longer time is no declaration."""
 """What every board takes and sends."""
 SHORTEST_LEASE_MS = 100
 STEP_BYTES = SHORTEST_BODY + 4 + 4
@@ -204,7 +207,8 @@ def declaration_of(content: bytes) -> Declaration:
     limited = (low, high) != (0, 0)
     if not all(map(math.isfinite, (low, high))) or (limited and not low < high):
         raise ProtocolError(f"it declares inputs from {low:g} to {high:g}")
-    if not (0 <= period_s < math.inf and 0 <= reset_s < math.inf):
+    # Also refuses what is not a number.
+    if not (0 <= period_s <= LONGEST_S and 0 <= reset_s <= LONGEST_S):
         raise ProtocolError(f"it declares {period_s:g} s a step and {reset_s:g} s a reset")
     declared = Declaration(
         inputs=inputs, nodes=nodes, frame_bytes=frame_bytes, run_steps=run_steps, lease_s=lease_ms / 1000,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import mmap
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -41,9 +43,9 @@ class Ring:
 
 def new_segment(slots: int, slot_bytes: int) -> int:
     """The descriptor of a segment for a ring: without a name, and of a size that nobody can change."""
-    descriptor = os.memfd_create("reservoir_hw ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(descriptor, 2 * slots * slot_bytes)
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+    with _memfd("reservoir_hw ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING) as descriptor:
+        os.ftruncate(descriptor, 2 * slots * slot_bytes)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
     return descriptor
 
 
@@ -69,11 +71,22 @@ def mapped(descriptor: int, slots: int, slot_bytes: int) -> Ring:
 
 def filled_memfd(payload: Any) -> int:
     """The descriptor of a memfd that holds one payload."""
-    descriptor = os.memfd_create("reservoir_hw payload", os.MFD_CLOEXEC)
-    left = memoryview(payload).cast("B")
-    while len(left):
-        left = left[os.write(descriptor, left) :]
+    with _memfd("reservoir_hw payload", os.MFD_CLOEXEC) as descriptor:
+        left = memoryview(payload).cast("B")
+        while len(left):
+            left = left[os.write(descriptor, left) :]
     return descriptor
+
+
+@contextlib.contextmanager
+def _memfd(name: str, flags: int) -> Iterator[int]:
+    """A new descriptor, which is closed where something goes wrong meanwhile, Ctrl-C included."""
+    descriptor = os.memfd_create(name, flags)
+    try:
+        yield descriptor
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def read_memfd(descriptor: int, length: int) -> memoryview:

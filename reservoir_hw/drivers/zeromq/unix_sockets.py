@@ -134,6 +134,7 @@ class _End:
         self.descriptors: list[int] = []
         """Those that came with the last packet. They are closed when the next one comes."""
         self._ring: Ring | None = None
+        self._inline_bytes = INLINE_BYTES
         self._room = memoryview(bytearray(LARGEST_PACKET))
 
     def incoming(self, request: int) -> np.ndarray | None:
@@ -168,7 +169,7 @@ class _End:
         size = len(payload) if isinstance(payload, bytes) else payload.nbytes
         parts: list[Any] = [_front(size, _INLINE), header]
         own = None
-        if slot is not None and INLINE_BYTES < size <= len(slot):
+        if slot is not None and self._inline_bytes < size <= len(slot):
             parts[0] = _front(size, _SLOT)
             content = np.frombuffer(payload, np.uint8)
             if not np.may_share_memory(content, slot):
@@ -253,6 +254,9 @@ class UnixDealer(_End, Dealer):
             try:
                 self._segment = new_segment(self.terms.slots, slot_bytes)
                 self._ring = Ring(self._segment, self.terms.slots, slot_bytes)
+                # As many packets as there are credits have room in the kernel, which counts twice what they hold.
+                room = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // (2 * self.terms.slots)
+                self._inline_bytes = min(INLINE_BYTES, max(0, room - _PAYLOAD_AT))
             except OSError as error:
                 raise DeviceDisconnected(
                     f"{self._address}: no shared memory for a ring of {2 * self.terms.slots * slot_bytes >> 20} MiB: "
@@ -428,7 +432,12 @@ class UnixRouter(_End, Router):
         self._epoll.close()
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            # Who came has gone, or this process has no descriptor left for a moment: whoever waits is asked for again.
+            time.sleep(self._idle_s)
+            return
         if len(self._connections) >= MOST_CONNECTIONS or _user_of(connection) != os.geteuid():
             connection.close()
             return

@@ -216,7 +216,7 @@ class Board:
     def _nak(self, session: int, number: int, refused: _Refused) -> bytes:
         states = b"".join(row.astype("<i2").tobytes() for row in refused.states)
         room = self.frame_bytes - HEADER_BYTES - _NAK_HEAD.size - len(states) - CHECK_BYTES
-        text = refused.text.encode()[:room]
+        text = refused.text.encode()[: min(room, 255)]
         header = struct.pack("<BBHH", VERSION, NAK, session, number)
         what = _NAK_HEAD.pack(refused.code, self._lost, refused.step, len(refused.states), len(text))
         return framed(header + what + text + states)
@@ -344,4 +344,5 @@ class Board:
         uptime_ms = int(1000 * (self._clock() - self._since)) % (1 << 32)
         counts = (self._frames, self._damaged, self._too_long, self._copies, self._leases_ended)
         numbers = struct.pack("<BHIIIIIII", state, self._session, self._step, uptime_ms, *counts)
-        return numbers + self._problem.encode() + b"\0"
+        room = self.frame_bytes - HEADER_BYTES - CHECK_BYTES - len(numbers) - 1
+        return numbers + self._problem.encode()[:room] + b"\0"

@@ -59,7 +59,8 @@ def about_device_memory(reservoir: ReservoirConfig) -> str:
     device = getattr(reservoir, "device", "cpu")
     if device == "cpu" or not isinstance(reservoir, SimulatedConfig):
         return ""
-    known = reservoir if reservoir.inputs is not None else reservoir.for_inputs(1)
+    # How many there will be is not known, and makes little difference.
+    known = reservoir if reservoir.inputs is not None else reservoir.model_copy(update={"inputs": 1})
     step = known.drive_memory().bytes(1, 1000) - known.drive_memory().bytes(1, 0)
     weights = in_units(known.weight_bytes())
     return f"It takes about {weights} of memory on {device}, and {in_units(step)} for 1,000 steps of a sequence"

@@ -42,6 +42,7 @@ from reservoir_hw.experiment.states.resuming import (
     take_up,
     what_is_safe,
 )
+from reservoir_hw.tasks.datasets import found_file
 from reservoir_hw.tasks.task import Task
 
 log = logging.getLogger(__name__)
@@ -237,7 +238,9 @@ def harvest(
         segment.update(status=status, places=done - segment["first_place"], reservoir=_record(reservoir))
         store.close_segment(segments, complete=done == len(kept))
 
-    store.commit(done, snapshot=None if done == 0 or seam else store.snapshot(), segments=segments)
+    # The snapshot of another device is no use to this one.
+    kept_snapshot = None if done == 0 or seam or changes else store.snapshot()
+    store.commit(done, snapshot=kept_snapshot, segments=segments)
     datasets = store.datasets
     try:
         if store.segments[:-1]:
@@ -456,8 +459,8 @@ def _files_of(text: str) -> Iterator[Path]:
             found = importlib.util.find_spec(text.partition(":")[0])
             if found is not None and found.origin is not None and Path(found.origin).is_file():
                 yield Path(found.origin)
-        elif Path(text).is_file():
-            yield Path(text)
         elif (Path(text) / "zarr.json").is_file():
             # A store: its attributes name what it came from, and when.
             yield Path(text) / "zarr.json"
+        else:
+            yield found_file(text, "")

@@ -51,10 +51,14 @@ class Recorder:
         self._observing.close()
         try:
             self._finish()
+        except BaseException as failed:
+            error = error or failed
+            raise
         finally:
             status = "complete" if error is None else f"failed: {type(error).__name__}: {error}"
             segment: dict[str, Any] = {"status": status, "seam": None, "places": self._places}
-            if self._reservoir.is_open:
+            # A device that has died cannot say what its settings are; why it died matters more.
+            with contextlib.suppress(Exception):
                 segment["reservoir"] = self._reservoir.provenance()
             self.store.close_segment([segment], complete=True)
 

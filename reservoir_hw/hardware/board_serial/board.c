@@ -202,7 +202,10 @@ static void put_status(void)
     put32(too_long);
     put32(copies);
     put32(leases_ended);
-    put_text(problem);
+    /* As much of it as fits, and the 0. */
+    for (const char *text = problem; *text && out_length < BOARD_FRAME_BYTES - FRAME_CRC16 - 1; text++)
+        put8((uint8_t)*text);
+    put8(0);
 }
 
 /* ---- the device ---------------------------------------------------------------------------------- */

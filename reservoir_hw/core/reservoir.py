@@ -76,7 +76,7 @@ class Reservoir(ABC):
         self.out_of_range: OutOfRange = out_of_range
         self.closing = False
         """Whether the device is being brought to its safe state, which nothing should interrupt."""
-        self.stopped = False
+        self.emergency_stopped = False
         """Whether `emergency_stop` was called since `open`: nothing drives the device any more."""
         self.unsafe: str | None = None
         """Why the device is not in its safe state: what the last `close` failed with, until one succeeds."""
@@ -216,7 +216,7 @@ class Reservoir(ABC):
             self.counters = Counters()
             self.latency = Latency()
             self._half_programmed = False
-            self.stopped = False
+            self.emergency_stopped = False
             self._connected = True
             spec = self._open() or self._given_spec
             if spec is None:
@@ -388,7 +388,7 @@ class Reservoir(ABC):
         The call raises `DeviceFault` when it returns, and nothing drives the device until it is closed and opened.
         Raises `NotSupported` where the backend has no `_emergency_stop`.
         """
-        self.stopped = True
+        self.emergency_stopped = True
         if not self._has("_emergency_stop"):
             raise NotSupported(f"{type(self).__name__} has no emergency stop")
         self._emergency_stop()
@@ -412,10 +412,15 @@ class Reservoir(ABC):
 
     # ---- for the backend: what it can call --------------------------------------------------------
 
-    def refuse_stopped(self) -> None:
-        """Raise `DeviceFault` after an emergency stop. A backend that drives in pieces asks before each of them."""
-        if self.stopped:
-            raise DeviceFault(f"{self.name}: its emergency stop was called; close() and open() it")
+    def refuse_stopped(self, states: np.ndarray | None = None) -> None:
+        """Raise `DeviceFault` after an emergency stop, with the `states` (batch, time, nodes) that came before.
+
+        A backend that drives in pieces asks before each of them.
+        """
+        if self.emergency_stopped:
+            done = 0 if states is None else states.shape[1]
+            said = f"{self.name}: its emergency stop was called; close() and open() it"
+            raise DeviceFault(said, steps_done=done, states=states)
 
     def drive(self, u: Array, ask: Ask) -> Any:
         """As `run`, but for what the device answers in the place of states, such as the outputs of its own readout.

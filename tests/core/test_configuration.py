@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reservoir_hw import open_reservoir
-from reservoir_hw.core.configuration import Config, Document, parse_scalar, validate
+from reservoir_hw import Experiment, open_reservoir
+from reservoir_hw.core.configuration import Config, Document, decisive, parse_scalar, validate
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.reservoir_config import reservoir_config
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import grid, parse_experiment
 
@@ -237,3 +238,30 @@ def test_origins_survive_a_union() -> None:
     document = Document.from_mapping({"inner": [{"x": 1}, {"x": "a"}]}, "here")
     with pytest.raises(ConfigurationError, match=r"here: inner\.1\.x = 'a'"):
         validate(Outer, document)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        [{"kind": "esn", "nodes": 20, "topology": name}
+         for name in ("random", "ring", "cycle_jumps", "small_world", "scale_free", "orthogonal")],
+        [{"kind": "delay_loop", "nodes": 20, "physics": name} for name in ("ikeda", "paquot", "mackey_glass")],
+        [{"kind": "delay_loop", "nodes": 20, "mask": {"kind": name}} for name in ("binary", "uniform")],
+    ],
+)  # fmt: skip
+def test_each_kind_decides_about_states(sections: list[dict[str, Any]]) -> None:
+    """Also one that is the default where it stands: a harvest of one is none of another."""
+    texts = [str(decisive(reservoir_config(section))) for section in sections]
+    assert len(set(texts)) == len(sections)
+
+
+def test_what_is_one_drive(tmp_path: Path) -> None:
+    document = {
+        "task": {"kind": "narma", "train_steps": 300, "test_steps": 200},
+        "reservoir": {"kind": "esn", "nodes": 20},
+        "readout": {"kind": "ridge", "washout": 50},
+        "vary": {"reservoir.topology": ["ring", "orthogonal", "scale_free"]},
+        "run": {"folder": str(tmp_path)},
+    }
+    rows = Experiment(document).run(report=False).rows
+    assert len({row.evaluation.metrics["nmse"] for row in rows}) == 3

@@ -169,3 +169,14 @@ def test_saved_weights_tell_the_inputs_behind_a_mask(tmp_path: Path) -> None:
     saved = {"kind": "esn", "weights": str(tmp_path / "w.safetensors"), "input_mask": {}}
     with open_reservoir(saved, inputs=5) as esn:
         assert esn.run(inputs()).shape == (1, 6, 6)
+
+
+def test_the_probe_of_a_reset_stays_in_the_range_of_the_device() -> None:
+    """It is played behind the mask: what the mask would make of it is no input of the device."""
+    device = {"kind": "python", "call": "numpy:tanh", "nodes": 1, "inputs": 1, "simulated": True, "continuity": "held"}
+    device |= {"input_range": [0.0, 0.3], "reset": {"kind": "washout", "steps": 5, "probe_steps": 10}}
+    mask = {"kind": "one_to_one", "scaling": 0.3, "offset": 0.1}
+    with open_reservoir({**device, "input_mask": mask, "resource": "probed behind a mask"}, inputs=1) as reservoir:
+        assert reservoir.reset_residual == 0.0
+        assert reservoir.counters.steps == reservoir.reset_policy.opening_steps(reservoir.played_steps)
+        assert reservoir.counters.clipped == 0

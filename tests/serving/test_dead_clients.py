@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 import subprocess
 import sys
@@ -109,6 +110,14 @@ class Hung(Toy):
             self.let_go.set()
 
 
+class SlowToRest(Hung):
+    """Takes longer to come to rest than the lease lasts."""
+
+    def _reset(self, batch: int) -> None:
+        time.sleep(0.4)
+        super()._reset(batch)
+
+
 def test_a_device_that_hangs_is_stopped_and_kept_until_a_person_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     """Three times ten steps of 20 ms and a lease of 0.3 s: the watchdog waits for 0.9 s."""
     device, address = Hung(stops=False, step_period_s=0.02), free_address()
@@ -139,6 +148,47 @@ def test_a_device_that_hangs_is_stopped_and_kept_until_a_person_says_so(capsys: 
         assert "clients get the device again" in capsys.readouterr().out
         with open_reservoir(file) as reservoir:
             reservoir.run(np.zeros((1, 5, 2)))
+
+
+def test_what_a_stopped_device_returns_is_no_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that the emergency stop lets go gives an error, and steps that were to come are not driven."""
+    with Hung(stops=True) as device:
+        device.run(np.zeros((1, 5, 2)))
+        stopping = threading.Timer(0.2, device.emergency_stop)
+        stopping.start()
+        with pytest.raises(DeviceFault, match="its emergency stop was called"):
+            device.run(np.zeros((1, 10, 2)))
+        stopping.join()
+        with pytest.raises(DeviceFault, match="its emergency stop was called"):
+            device.reset()
+    with device:
+        device.run(np.zeros((1, 5, 2)))
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "stopped_lab.py").write_text(
+        "import time\nlog = []\ndef call(u):\n    log.append('drive')\n    time.sleep(0.05)\n    return u\n"
+        "def stop():\n    log.append('stop')\ndef reset():\n    pass\n"
+    )
+    lab = {"kind": "python", "mode": "step", "call": "stopped_lab:call", "reset_call": "stopped_lab:reset"}
+    lab |= {"stop_call": "stopped_lab:stop", "nodes": 1, "inputs": 1, "simulated": True, "continuity": "held"}
+    with open_reservoir({**lab, "resource": "a lab that is stopped"}) as device:
+        stopping = threading.Timer(0.2, device.emergency_stop)
+        stopping.start()
+        with pytest.raises(DeviceFault, match="its emergency stop was called") as fault:
+            device.run(np.zeros((1, 20, 1)))
+        stopping.join()
+        log = importlib.import_module("stopped_lab").log
+        assert 0 < fault.value.steps_done < 10
+        assert log.count("drive") - log.index("stop") <= 1
+
+
+def test_a_device_that_takes_long_to_come_to_rest_is_not_stopped() -> None:
+    device, address = SlowToRest(stops=False, step_period_s=0.001), free_address()
+    with served(device, address, lease_s=0.1):
+        with open_reservoir({"kind": "zmq", "address": address, "inputs": 2}) as reservoir:
+            reservoir.reset()
+            reservoir.run(np.zeros((1, 5, 2)))
+        assert status_of(address)["problem"] is None
+    assert not device.stopped.is_set()
 
 
 def test_the_watchdog_is_off_where_no_period_is_declared() -> None:

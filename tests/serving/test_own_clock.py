@@ -90,6 +90,14 @@ def test_a_run_in_many_chunks_has_no_gap(served: tuple[Clocked, str]) -> None:
     assert device.counters.underruns == device.counters.overruns == 0
 
 
+def test_chunks_may_take_longer_than_the_longest_wait(served: tuple[Clocked, str]) -> None:
+    """While the device plays what it took beforehand, it is at work."""
+    _, address = served
+    u = np.random.default_rng(1).uniform(-1, 1, (1, 2400, 1)).astype(np.float32)
+    with open_reservoir({"kind": "zmq", "address": address, "chunk_steps": 800, "timeout_s": 0.3}) as client:
+        assert np.array_equal(client.run(u), 2 * u)
+
+
 def test_late_inputs_are_a_discontinuity_at_their_step(served: tuple[Clocked, str]) -> None:
     device, address = served
     u = np.zeros((1, 50, 1), np.float32)

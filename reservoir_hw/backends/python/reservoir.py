@@ -213,7 +213,8 @@ class PythonReservoir(Reservoir):
         for t in range(steps):
             at = f" at step {first + t}"
             where = {"at": at, "states": states[:, :t], "allowed_s": period}
-            self.refuse_stopped()
+            # During the last step the device may have been stopped already.
+            self.refuse_stopped(states[:, : max(0, t - 1)])
             if config.mode == "step":
                 answer = self._lab.call("call", u[0, t].copy(), **where)
             else:

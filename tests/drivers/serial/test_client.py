@@ -217,6 +217,24 @@ def test_refusals(board: ScriptedBoard, session: Connection, code: int, error: t
     check(session)
 
 
+def test_a_board_that_answers_is_told_goodbye(board: ScriptedBoard) -> None:
+    """Also where it says that the device behind it is gone, and where nobody knows whether it is attached."""
+    gone = Connection(board.port, timeout_s=TIMEOUT_S)
+    gone.attach()
+    board.answer_with(Operation.RUN, NAK, nak(19))
+    with pytest.raises(DeviceDisconnected):
+        gone.drive(INPUTS, 3)
+    gone.close()
+    assert board.session == 0
+    unknown = Connection(board.port, timeout_s=TIMEOUT_S)
+    board.change(Operation.ATTACH, nothing)
+    with pytest.raises(DeviceTimeout):
+        unknown.attach()
+    assert board.session != 0
+    unknown.close()
+    assert board.session == 0
+
+
 def test_refusals_without_a_text(board: ScriptedBoard, session: Connection) -> None:
     board.answer_with(Operation.RUN, NAK, nak(3))
     with pytest.raises(DeviceDisconnected, match="no longer knows this session: it was restarted, or its lease"):

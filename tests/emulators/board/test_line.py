@@ -120,6 +120,13 @@ def test_a_device_that_fails_at_a_step_of_the_plan() -> None:
         assert host.status()[0] == 3
 
 
+def test_a_long_text_is_cut() -> None:
+    with faulty({"kind": "device", "occurrence": 3, "code": 13, "text": "n" * 5000}) as (_, host):
+        host.attach()
+        assert host.refused(RUN, b"\0\0\0\0\4\0" + bytes(8)).text in ("n" * length for length in range(20, 256))
+        assert host.status().problem == "n" * len(host.status().problem) != ""
+
+
 def test_another_rate_is_garbage() -> None:
     with emulated_board(baud=9600) as line:
         with Host(line.port, wait_s=0.2) as host:

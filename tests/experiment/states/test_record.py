@@ -84,6 +84,18 @@ def test_what_was_driven_before_a_fault_is_kept(tmp_path: Path) -> None:
     assert describe(store)["ended_early"] == "DeviceFault: toy fault at step 13"
 
 
+def test_why_a_device_died_is_told_though_it_says_nothing_more(tmp_path: Path) -> None:
+    class Dead(Toy):
+        def _settings(self) -> dict[str, Any]:
+            if self.counters.faults:
+                raise DeviceFault("no answer")
+            return {}
+
+    with pytest.raises(DeviceFault, match="toy fault"), Dead(fails_at=13) as toy, Recorder(toy, tmp_path / "trace"):
+        toy.run(drive(1, 20))
+    assert StateStore.open(tmp_path / "trace").segments[0]["status"] == "failed: DeviceFault: toy fault at step 13"
+
+
 def test_what_a_device_driven_in_turn_gave_before_a_fault_is_kept(tmp_path: Path) -> None:
     class FailsInTheThird(Toy):
         calls = 0

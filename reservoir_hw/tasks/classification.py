@@ -44,12 +44,16 @@ def error_counts(errors: int, trials: int) -> dict[str, np.ndarray]:
     return {"errors": np.array(errors), "trials": np.array(trials)}
 
 
+_OF_DATA = ("task.dataset", "task.seed", "task.task.dataset", "task.task.seed")
+
+
 def pooled(runs: Sequence[Row]) -> tuple[float, float]:
     """Errors and trials of the runs together, as if they were one long test.
 
     Runs on the same data count as one with the mean of their errors: they say no more about the chance in the test.
+    A task whose seed does not decide about its test says which test it was, by an array `test`.
     """
-    tests = len({(run.point.get("task.dataset"), run.point.get("task.seed")) for run in runs})
+    tests = len({str(run.evaluation.arrays.get("test", [run.point.get(key) for key in _OF_DATA])) for run in runs})
     errors, trials = (sum(int(run.evaluation.arrays[name]) for run in runs) for name in ("errors", "trials"))
     return errors * tests / len(runs), trials * tests / len(runs)
 

@@ -15,6 +15,7 @@ from reservoir_hw.drivers.visa.roles import SafeState
 from reservoir_hw.drivers.visa.scpi import ScpiInstrument
 
 _VALUE = "{value}"
+_POLL_S = 0.05
 
 
 class AuxiliaryConfig(Config):
@@ -32,7 +33,9 @@ class AuxiliaryConfig(Config):
     )
     ramp_step: PositiveFloat | None = Field(default=None, description="the largest step at once")
     ramp_wait_s: NonNegativeFloat = Field(default=0.1, description="after each step of a ramp")
-    settle_s: NonNegativeFloat = Field(default=0.0, description="after the value was reached")
+    settle_s: NonNegativeFloat = Field(
+        default=0.0, description="after the value was reached; it may also take so long to be reached"
+    )
     closing: float | None = Field(default=None, description="set when the device is closed; null: it keeps its value")
 
     @model_validator(mode="after")
@@ -102,13 +105,28 @@ class Auxiliary:
             if step != value:
                 time.sleep(config.ramp_wait_s)
         self._instrument.check_errors()
-        found, span = self.read(), config.limits[1] - config.limits[0]
-        if found is not None and abs(found - value) > config.tolerance * span:
-            raise DeviceFault(f"aux.{self.name}: {value:g} was set, and {found:g} is read back ({config.read})")
+        until = time.monotonic() + config.settle_s
+        # A supply that is measured takes its time to come there.
+        while (found := self.read()) is not None and abs(found - value) > self._tolerated:
+            if time.monotonic() > until:
+                raise DeviceFault(f"aux.{self.name}: {value:g} was set, and {found:g} is read back ({config.read})")
+            time.sleep(_POLL_S)
+
+    @property
+    def _tolerated(self) -> float:
+        low, high = self._config.limits
+        return self._config.tolerance * (high - low)
 
     def _ramp(self, value: float) -> list[float]:
+        """Values to set one after the other, all of them within the limits."""
         if self._config.ramp_step is None:
             return [value]
-        begin = self.read() or 0.0
+        low, high = self._config.limits
+        there = self.read() or 0.0
+        begin = min(max(there, low), high)
+        if abs(there - begin) > self._tolerated:
+            raise DeviceFault(
+                f"aux.{self.name} is at {there:g}, beyond its limits [{low:g}, {high:g}]: bring it within them first"
+            )
         steps = max(1, int(np.ceil(abs(value - begin) / self._config.ramp_step)))
         return [*(float(step) for step in np.linspace(begin, value, steps + 1)[1:-1]), value]

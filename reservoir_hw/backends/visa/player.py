@@ -12,6 +12,7 @@ from reservoir_hw.backends.visa.bench import Bench
 from reservoir_hw.backends.visa.burst import TAIL, Array, BurstLayout, means
 from reservoir_hw.backends.visa.calibration import MarkerAnswer
 from reservoir_hw.backends.visa.configuration import BenchConfig
+from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.hostlock import HostLocks
 from reservoir_hw.core.signal import Alignment, Template
 from reservoir_hw.drivers.visa.roles import Waveform
@@ -80,13 +81,22 @@ class Player:
         return played
 
     def staircase(self, levels: Sequence[float]) -> Array:
-        """Levels, each for `hold` steps, and a step of rest; from one to the next as gently as the output must go."""
-        rest, volts = self.config.rest_v, []
-        for before, level, steps in zip(
-            [rest, *levels], [*levels, rest], [*(self.hold for _ in levels), 1], strict=True
+        """Levels, each for `hold` steps, and steps of rest; from one to the next as gently as the output must go.
+
+        Raises `ConfigurationError` where a level is over before it is reached.
+        """
+        rest, volts, each = self.config.rest_v, [], self.layout.samples_per_step
+        for before, level, hold in zip(
+            [rest, *levels], [*levels, rest], [*(self.hold for _ in levels), 0], strict=True
         ):
-            samples = np.full(steps * self.layout.samples_per_step, level)
             ramp = int(np.ceil(abs(level - before) / self.config.largest_step_v)) + 1
+            steps = hold or max(1, -(-(ramp - 1) // each))
+            if ramp - 1 > steps * each:
+                raise ConfigurationError(
+                    f"from {before:.3g} to {level:.3g} V the output may go in {ramp - 1} samples, but a level is held for "
+                    f"{steps * each}: allow larger steps (highest_step_v, highest_slew_v_per_s), or give more memory_steps"
+                )
+            samples = np.full(steps * each, level)
             samples[: ramp - 1] = np.linspace(before, level, ramp)[1:]
             volts.append(samples)
         return np.concatenate(volts)

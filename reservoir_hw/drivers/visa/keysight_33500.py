@@ -53,12 +53,17 @@ class Keysight33500(BurstGenerator):
             f"{source}:FUNC:ARB:SRAT {sample_rate_hz!r}",
             f"{source}:FUNC ARB",
             f"OUTP{number}:LOAD {load}",
+            # What somebody has left at the panel: volts in another unit, a signal upside down.
+            f"OUTP{number}:POL NORM",
+            f"{source}:VOLT:UNIT VPP",
             # The offset of before may leave no room for this amplitude.
             f"{source}:VOLT:OFFS 0",
             f"{source}:VOLT {amplitude!r}",
             f"{source}:VOLT:OFFS {offset!r}",
             f"{source}:BURS:MODE TRIG",
             f"{source}:BURS:NCYC 1",
+            # The waiting output stands at the first sample.
+            f"{source}:BURS:PHAS 0",
             f"TRIG{number}:SOUR BUS",
             f"{source}:BURS:STAT ON",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import threading
 from collections.abc import Iterator
@@ -30,6 +31,9 @@ class _Connection:
         self.lock = threading.RLock()
         self.session: Session | None = None
         self.idn = ""
+
+
+_NO_NUMBER = 9e37
 
 
 class ScpiInstrument:
@@ -118,12 +122,19 @@ class ScpiInstrument:
             return answer
 
     def query_number(self, command: str) -> float:
-        """The answer to a query, as a number."""
+        """The answer to a query, as a number.
+
+        SCPI says 9.9E37 for infinity and 9.91E37 for no number (SCPI 1999, Syntax and Style, 7.2.1): raises
+        `ProtocolError`.
+        """
         answer = self.query(command)
         try:
-            return float(answer)
+            number = float(answer)
         except ValueError:
-            raise ProtocolError(f"{self.address}: {command} was answered by {answer!r}, which is no number") from None
+            number = math.nan
+        if not abs(number) < _NO_NUMBER:
+            raise ProtocolError(f"{self.address}: {command} was answered by {answer!r}, which is no number")
+        return number
 
     def query_block(self, command: str, dtype: Any) -> np.ndarray:
         """The numbers (of `dtype`) in the block that answers a query.

@@ -24,10 +24,13 @@ class Channel(GeneratorChannel):
     memory: WaveformMemory
     frequency_hz: float = 1e3
     amplitude_vpp: float = 0.1
+    unit: str = "VPP"
+    polarity: str = "NORM"
     arbitrary: str = BUILT_IN
     rate_hz: float = 40e3
     filter: str = "STEP"
     cycles: float = 1
+    burst_phase_deg: float = 0.0
     burst_period_s: float = 10e-3
     source: str = "IMM"
     timer_s: float = 1.0
@@ -62,4 +65,7 @@ class Channel(GeneratorChannel):
             shape, rate_hz = self.memory[self.arbitrary] / FULL_SCALE, self.rate_hz
         else:
             shape, rate_hz = SHAPES[self.function], self.frequency_hz * CYCLE_SAMPLES
-        return self.offset_v + shape * (self.amplitude_vpp / 2), rate_hz
+        if self.burst:
+            shape = np.roll(shape, -round(self.burst_phase_deg / 360 * len(shape)))
+        sign = -1 if self.polarity == "INV" else 1
+        return self.offset_v + sign * shape * (self.amplitude_vpp / 2), rate_hz

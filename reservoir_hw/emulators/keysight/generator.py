@@ -35,6 +35,8 @@ AMPLITUDE = Number(
 )
 OFFSET = Number("V", negative("highest_offset_v"), setting("highest_offset_v"), default=0.0, clips=True)
 LEVEL = Number("V", negative("highest_v"), setting("highest_v"), clips=True)
+# Of a sine: what the emulated instrument takes for any shape.
+_VPP_OF_VRMS = 2 * math.sqrt(2)
 LOAD = Number("OHM", 1.0, 10e3, default=50.0, infinity=True, clips=True)
 RATE = Number("SA/S", 1e-6, setting("highest_rate_hz"), default=40e3, clips=True)
 CYCLES = Integer((), 1, 100_000_000, default=1, infinity=True, clips=True)
@@ -139,7 +141,7 @@ class Keysight33512B(FunctionGenerator[Channel]):
     def set_amplitude(self, number: int, value: float) -> None:
         """`VOLTage`: peak to peak. The offset gives way."""
         channel = self.channels[number]
-        channel.amplitude_vpp = value
+        channel.amplitude_vpp = value * (_VPP_OF_VRMS if channel.unit == "VRMS" else 1)
         if abs(channel.offset_v) > channel.highest_offset_v:
             channel.offset_v = math.copysign(channel.highest_offset_v, channel.offset_v)
             self._adjusted("offset changed due to amplitude")
@@ -148,16 +150,19 @@ class Keysight33512B(FunctionGenerator[Channel]):
     @query(SOURCE + "VOLTage", _limits(AMPLITUDE), required=0)
     def amplitude(self, number: int, limit: float | None = None) -> float:
         """`VOLTage?`."""
-        return self.channels[number].amplitude_vpp if limit is None else limit
+        channel = self.channels[number]
+        shown = channel.amplitude_vpp / (_VPP_OF_VRMS if channel.unit == "VRMS" else 1)
+        return shown if limit is None else limit
 
-    @command(SOURCE + "VOLTage:UNIT", Keyword("VPP"))
+    @command(SOURCE + "VOLTage:UNIT", Keyword("VPP", "VRMS"))
     def set_amplitude_unit(self, number: int, unit: str) -> None:
-        """`VOLTage:UNIT`."""
+        """`VOLTage:UNIT`: of what `VOLTage` takes and says. The signal stays the same."""
+        self.channels[number].unit = unit
 
     @query(SOURCE + "VOLTage:UNIT")
     def amplitude_unit(self, number: int) -> str:
         """`VOLTage:UNIT?`."""
-        return "VPP"
+        return self.channels[number].unit
 
     @command(SOURCE + "VOLTage:OFFSet", OFFSET)
     def set_offset(self, number: int, value: float) -> None:
@@ -215,6 +220,17 @@ class Keysight33512B(FunctionGenerator[Channel]):
     def output(self, number: int) -> bool:
         """`OUTPut?`."""
         return self.channels[number].on
+
+    @command(OUTPUT + ":POLarity", Keyword("NORMal", "INVerted"))
+    def set_polarity(self, number: int, polarity: str) -> None:
+        """`OUTPut:POLarity`: of the waveform, around its offset."""
+        self.channels[number].polarity = polarity
+        self._apply(number)
+
+    @query(OUTPUT + ":POLarity")
+    def polarity(self, number: int) -> str:
+        """`OUTPut:POLarity?`."""
+        return self.channels[number].polarity
 
     @command(OUTPUT + ":LOAD", LOAD)
     def set_load(self, number: int, ohm: float) -> None:
@@ -389,6 +405,17 @@ class Keysight33512B(FunctionGenerator[Channel]):
     def cycles(self, number: int) -> float:
         """`BURSt:NCYCles?`."""
         return float(self.channels[number].cycles)
+
+    @command(SOURCE + "BURSt:PHASe", Number("DEG", -360.0, 360.0))
+    def set_burst_phase(self, number: int, value: float) -> None:
+        """`BURSt:PHASe`: with which sample of an arbitrary waveform a burst begins, and where the output waits."""
+        self.channels[number].burst_phase_deg = value
+        self._apply(number)
+
+    @query(SOURCE + "BURSt:PHASe")
+    def burst_phase(self, number: int) -> float:
+        """`BURSt:PHASe?`."""
+        return self.channels[number].burst_phase_deg
 
     @command(SOURCE + "BURSt:INTernal:PERiod", INTERVAL)
     def set_burst_period(self, number: int, value: float) -> None:

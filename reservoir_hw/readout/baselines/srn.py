@@ -85,7 +85,8 @@ class SRN(TokenModel):
 
     def constants(self) -> dict[str, Any]:
         """What the weights do not tell; see `training.identity`."""
-        return {"outputs": "logistic" if isinstance(self.readout, LogisticReadout) else "softmax"}
+        outputs = "logistic" if isinstance(self.readout, LogisticReadout) else "softmax"
+        return {"outputs": outputs, "gradient": self.gradient}
 
     def begin(self, batch: int = 1) -> None:
         """All units to 0."""

@@ -85,7 +85,7 @@ class CharTransformer(WindowModel):
 
     def constants(self) -> dict[str, Any]:
         """What the weights do not tell; see `training.identity`."""
-        return {"heads": self.heads, "causal": self.causal}
+        return {"heads": self.heads, "causal": self.causal, "context": self.context}
 
     def encode(self, windows: Tensor) -> Tensor:
         """One pass over windows (batch, time) of at most `context` tokens: (batch, time, embedding)."""

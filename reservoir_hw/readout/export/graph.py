@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -147,7 +148,8 @@ class Graph:
     def constant(self, value: Any, dtype: Any = np.float32) -> str:
         """A small array in the graph itself."""
         array = np.asarray(value, dtype)
-        name = f"constant_{array.dtype.name}_{'x'.join(map(str, array.shape))}_{array.tobytes().hex()}"[:200]
+        content = array.tobytes().hex() if array.nbytes <= 32 else hashlib.sha256(array.tobytes()).hexdigest()
+        name = f"constant_{array.dtype.name}_{'x'.join(map(str, array.shape))}_{content}"
         self._constants.setdefault(name, numpy_helper.from_array(array, name))
         return name
 

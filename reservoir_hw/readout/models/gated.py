@@ -249,7 +249,8 @@ class GatedRecurrence(nn.Module):
         driven = linear(u, self.W_in, self.bias).unbind(1)
         for drive_of_gates, drive in zip(driven, self.candidate.drives(u), strict=True):
             r, z = gates(drive_of_gates, x, recurrent)
-            x = torch.lerp(self.candidate.respond(drive, r * x), x, z)
+            # Mixed precision has answers and gates in bfloat16, and the state in full.
+            x = torch.lerp(self.candidate.respond(drive, r * x).to(x.dtype), x, z.to(x.dtype))
             states.append(x)
         self._state = x.detach()
         return torch.stack(states, 1)

@@ -64,9 +64,11 @@ class DocumentRows:
 
     def tokens(self, first: int, stop: int) -> int:
         """Tokens that are read in these rows."""
-        # Whole epochs have all of them.
-        epochs = (stop - first) // len(self._read)
-        rest = self._order(first + epochs * len(self._read), stop)
+        number = len(self._read)
+        begin = min(stop, -(-first // number) * number)
+        # From there on whole epochs, which have all of them.
+        epochs = (stop - begin) // number
+        rest = np.concatenate([self._order(first, begin), self._order(begin + epochs * number, stop)])
         return epochs * self._total + int(self._read[rest].sum())
 
     def get(self, first: int, stop: int, device: torch.device) -> tuple[Tensor, Tensor]:

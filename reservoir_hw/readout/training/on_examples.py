@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence, Sized
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -134,12 +135,13 @@ class _Indexed:
 
     def digest(self) -> str:
         """What tells these examples from others: their number, and a hash of their shapes and values."""
-        found = hashlib.sha256()
-        for index in range(self.count):
+        # All of them, however many are evaluated: that may change.
+        found, number = hashlib.sha256(), len(self._examples)
+        for index in range(number):
             for tensor in self._item(index):
                 array = tensor.detach().cpu().numpy()
                 found.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
-        return f"{self.count}:{found.hexdigest()[:16]}"
+        return f"{number}:{found.hexdigest()[:16]}"
 
     def _item(self, index: int) -> list[Tensor]:
         try:
@@ -165,14 +167,17 @@ class _Batches:
         if isinstance(batches, Sized) and not len(batches):
             raise ConfigurationError(f"{name} is empty: there is nothing to learn from")
         self._batches, self._name, self._batch, self._learned = batches, name, options.batch, learned
+        windows = None if learned else options.evaluation_windows
+        self._most = None if windows is None else -(-windows // options.batch)
         self._endless: Iterator[Sequence[Tensor]] = iter(())
         self._held: tuple[int, Sequence[Tensor]] = -1, ()
 
     @property
     def count(self) -> int:
         """Rows, with as many in each batch as the options say."""
-        whole = self._batches
-        return self._batch * (len(whole) if isinstance(whole, Sized) else sum(1 for _ in whole))
+        whole, most = self._batches, self._most
+        number = len(whole) if isinstance(whole, Sized) else sum(1 for _ in islice(whole, most))
+        return self._batch * (number if most is None else min(number, most))
 
     def tokens(self, first: int, stop: int) -> int:
         """Rows: what they stand for is not known."""

@@ -211,7 +211,8 @@ class _AllRows:
         begin = 0
         for states, targets in self._parts:
             part = slice(max(first - begin, 0), max(stop - begin, 0))
-            yield states[part], targets[part]
+            if part.start < min(part.stop, len(targets)):
+                yield states[part], targets[part]
             begin += len(targets)
 
 

@@ -407,6 +407,9 @@ def _digest(shard: Shard) -> str:
     for array in (shard.states, shard.targets):
         digest.update(f"{tuple(array.shape)} {array.dtype}".encode())
         for part in array:
+            if isinstance(part, Tensor):
+                # numpy knows no bfloat16.
+                part = part.detach().cpu().contiguous().view(torch.uint8).numpy()
             digest.update(np.ascontiguousarray(part).data)
     return digest.hexdigest()[:16]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
+from zlib import crc32
 
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -115,7 +116,8 @@ class Trec(Task):
     def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
         """Judge `outputs` (questions, words, 6) for the questions that are judged, by those at the ends.
 
-        `arrays` are `errors` and `trials` (), and `confusion` (class, answer), counts.
+        `arrays` are `errors` and `trials` (), `confusion` (class, answer), counts, and `test` (), a checksum of what is
+        judged.
 
         Raises `ShapeError` for other shapes and `InputRangeError` for NaN or infinity.
         """
@@ -134,7 +136,12 @@ class Trec(Task):
                 "accuracy/high": high,
                 "accuracy/unseen": float(right[~self._seen].mean()),
             },
-            {**classification.error_counts(errors, len(right)), "confusion": confusion},
+            {
+                **classification.error_counts(errors, len(right)),
+                "confusion": confusion,
+                # The test of all seeds is the same; what is held out is not.
+                "test": np.array(crc32(self.test.inputs.tobytes())),
+            },
         )
 
 

@@ -24,6 +24,7 @@ WANTED: dict[str, Any] = {
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch that says it has one: the choice needs no more."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
 
 
 @pytest.mark.usefixtures("gpu")

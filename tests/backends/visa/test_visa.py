@@ -262,6 +262,16 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
         pass
 
 
+def test_what_was_left_at_the_panel_changes_no_volts(lab: Lab) -> None:
+    u = inputs(20)
+    with open_reservoir(lab.config) as reservoir:
+        before = reservoir.run(u)
+    with ScpiInstrument(lab.config["generator"]["address"]) as instrument:
+        instrument.write("SOUR1:VOLT:UNIT VRMS", "SOUR1:BURS:PHAS 90", "OUTP1:POL INV")
+    with open_reservoir(lab.config) as reservoir:
+        assert nrmse(reservoir.run(u), before) < 0.01
+
+
 def test_auxiliary_instruments(lab: Lab) -> None:
     """The second output of the generator as a bias supply."""
     bias = {
@@ -279,6 +289,15 @@ def test_auxiliary_instruments(lab: Lab) -> None:
             assert reservoir.provenance()["aux"] == {"bias": 0.5}
             reservoir.run(inputs(3))
             assert instrument.query_number("SOUR2:VOLT:OFFS?") == 0.5
+        assert instrument.query_number("SOUR2:VOLT:OFFS?") == 0.0
+        # Somebody has left it beyond its limits: a ramp from there would set such values, too.
+        instrument.write("SOUR2:VOLT:OFFS 1.5")
+        with (
+            emulated_lab() as other,
+            pytest.raises(DeviceFault, match=r"aux.bias is at 1.5, beyond its limits \[0, 1\]"),
+        ):
+            open_reservoir({**other.config, "aux": {"bias": bias}})
+        # The guard sets the closing value all the same, at once.
         assert instrument.query_number("SOUR2:VOLT:OFFS?") == 0.0
     section = parse_error({**lab.config, "aux": {"bias": {**bias, "value": 2.0}}})
     assert "value 2 lies beyond limits [0, 1]" in section

@@ -16,7 +16,7 @@ import pytest
 from emulated_lab import QUIET, emulated_lab
 
 from reservoir_hw import Experiment, open_reservoir
-from reservoir_hw.core.errors import DeviceDisconnected, DeviceError, DeviceFault, DeviceTimeout
+from reservoir_hw.core.errors import DeviceDisconnected, DeviceError, DeviceFault, DeviceTimeout, StateLost
 from reservoir_hw.emulators.bench import BenchConfig
 from reservoir_hw.emulators.faults import FaultPlan
 
@@ -108,9 +108,10 @@ def test_an_emergency_stop_beside_a_call_that_hangs() -> None:
         assert not lab.on()
         assert not running.done()
         # What it brings is a burst that was cut, or nothing: no other one is played.
-        running.exception()
-        reservoir.reset()
-        with pytest.raises(DeviceFault, match="watches over the instruments has ended"):
+        assert isinstance(running.exception(), DeviceFault)
+        with pytest.raises(DeviceFault, match="its emergency stop was called"):
+            reservoir.reset()
+        with pytest.raises(StateLost):
             reservoir.run(np.zeros((1, 5, 1)))
         assert not lab.on()
 

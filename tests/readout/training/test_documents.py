@@ -12,7 +12,7 @@ from reservoir_hw.core.documents import Documents
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.readout.baselines.recurrent import RecurrentLM
 from reservoir_hw.readout.training import TrainingOptions, train
-from reservoir_hw.readout.training.documents import by_length, training_rows_of
+from reservoir_hw.readout.training.documents import DocumentRows, by_length, training_rows_of
 
 VOCABULARY = 7
 
@@ -30,6 +30,15 @@ def model() -> RecurrentLM:
 
 def options(**changes: object) -> TrainingOptions:
     return TrainingOptions(**{"context": 11, "batch": 4, "steps": 12, "learning_rate": 1e-2, **changes})
+
+
+def test_tokens_are_those_of_the_rows() -> None:
+    """However many epochs they span, and wherever they begin."""
+    documents = Documents.of(texts(20))
+    rows = DocumentRows(documents, by_length(documents.lengths, 8, 1), vocabulary=VOCABULARY, name="texts")
+    for first, stop in ((0, 32), (8, 16), (32, 64), (5, 61), (20, 60), (13, 13)):
+        _, targets = rows.get(first, stop, torch.device("cpu"))
+        assert rows.tokens(first, stop) == int((targets >= 0).sum())
 
 
 def test_the_gradient_is_that_of_each_document_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,8 +93,9 @@ class Player:
             steps = hold or max(1, -(-(ramp - 1) // each))
             if ramp - 1 > steps * each:
                 raise ConfigurationError(
-                    f"from {before:.3g} to {level:.3g} V the output may go in {ramp - 1} samples, but a level is held for "
-                    f"{steps * each}: allow larger steps (highest_step_v, highest_slew_v_per_s), or give more memory_steps"
+                    f"from {before:.3g} to {level:.3g} V the output may go in {ramp - 1} samples, but a level is held "
+                    f"for {steps * each}: allow larger steps (highest_step_v, highest_slew_v_per_s), or give more "
+                    "memory_steps"
                 )
             samples = np.full(steps * each, level)
             samples[: ramp - 1] = np.linspace(before, level, ramp)[1:]

@@ -151,6 +151,8 @@ class Task(ABC):
     """Of this metric."""
     held_out: Split | None = None
     """What is neither learned from nor judged: a training by gradients may look at it to know when to stop."""
+    own_validation: str = ""
+    """How a task that `kind: validation` does not split is told to be judged on what it holds out."""
     piece_steps: int = 1
     """A test is judged in pieces of so many steps, and holds a whole number of them."""
     report: Report | None = None

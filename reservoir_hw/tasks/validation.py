@@ -72,8 +72,8 @@ def validation_of(task: Task, share: float = 0.25) -> Task:
     """
     if task.tokens is not None:
         raise ConfigurationError("kind validation: a text has a validation part of its own")
-    if task.held_out is not None:
-        raise ConfigurationError("kind validation: this task holds a part out by itself; give it `judge: validation`")
+    if task.own_validation:
+        raise ConfigurationError(f"kind validation: this task has a validation of its own: {task.own_validation}")
     found = copy.copy(task)
     train = task.train
     if len(train.inputs) > 1:

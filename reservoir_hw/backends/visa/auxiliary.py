@@ -34,7 +34,7 @@ class AuxiliaryConfig(Config):
     ramp_step: PositiveFloat | None = Field(default=None, description="the largest step at once")
     ramp_wait_s: NonNegativeFloat = Field(default=0.1, description="after each step of a ramp")
     settle_s: NonNegativeFloat = Field(
-        default=0.0, description="after the value was reached; it may also take so long to be reached"
+        default=0.0, description="the longest wait until the value is read back, and the wait after it"
     )
     closing: float | None = Field(default=None, description="set when the device is closed; null: it keeps its value")
 

@@ -32,8 +32,8 @@ from reservoir_hw.experiment.run.experiment import Experiment
 from reservoir_hw.experiment.run.folder import write_json
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import how_it_ended
+from reservoir_hw.experiment.states.device_steps import steps_beside, steps_of_opening
 from reservoir_hw.experiment.states.progress import Progress
-from reservoir_hw.experiment.states.rest import steps_beside, steps_of_opening
 from reservoir_hw.tasks.task import Task
 
 ENCODER = "encoder only"

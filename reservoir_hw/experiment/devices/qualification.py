@@ -20,9 +20,9 @@ from reservoir_hw.core.spec import Counters
 from reservoir_hw.experiment.configuration.experiment import Point, parse_experiment
 from reservoir_hw.experiment.run.learning import trained
 from reservoir_hw.experiment.states.closed_loop import forecast
+from reservoir_hw.experiment.states.device_steps import steps_beside
 from reservoir_hw.experiment.states.drive import driven
 from reservoir_hw.experiment.states.plan import plan_of, steps_needed, steps_of
-from reservoir_hw.experiment.states.rest import steps_beside
 from reservoir_hw.measures import (
     FEWEST_SERIES,
     AtPoint,

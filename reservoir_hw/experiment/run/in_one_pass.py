@@ -29,6 +29,7 @@ from reservoir_hw.experiment.run.states_speed import states_demand
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, Took, Trainer, device_records
 from reservoir_hw.experiment.states.changes import in_words
 from reservoir_hw.experiment.states.closed_loop import forecast
+from reservoir_hw.experiment.states.device_steps import steps_beside, steps_of_opening
 from reservoir_hw.experiment.states.drive import OnSteps, driven
 from reservoir_hw.experiment.states.harvest import (
     about_calibration,
@@ -47,7 +48,6 @@ from reservoir_hw.experiment.states.pace import about_progress, chunk_steps
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk, plan_for, plan_of, steps_needed
 from reservoir_hw.experiment.states.progress import StepCounter
 from reservoir_hw.experiment.states.record import Recorder
-from reservoir_hw.experiment.states.rest import steps_beside, steps_of_opening
 from reservoir_hw.experiment.states.resuming import about_interruptions, changes_since
 from reservoir_hw.experiment.states.watch import StateWatch, about_counters, counted
 from reservoir_hw.readout.configuration import Readout

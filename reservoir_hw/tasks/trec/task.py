@@ -86,6 +86,7 @@ class Trec(Task):
     """
 
     score = "accuracy"
+    own_validation = "give it `judge: validation`"
     larger_is_better = True
     report = report
 
@@ -112,12 +113,13 @@ class Trec(Task):
         self.held_out = _split(held_out, vectors) if held else None
         known = {question.words for question in train}
         self._seen = np.array([question.words in known for question in judged])
+        self._judged = crc32(repr([question.words for question in judged]).encode())
 
     def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
         """Judge `outputs` (questions, words, 6) for the questions that are judged, by those at the ends.
 
-        `arrays` are `errors` and `trials` (), `confusion` (class, answer), counts, and `test` (), a checksum of what is
-        judged.
+        `arrays` are `errors` and `trials` (), `confusion` (class, answer), counts, and `test` (), a checksum of the
+        questions.
 
         Raises `ShapeError` for other shapes and `InputRangeError` for NaN or infinity.
         """
@@ -140,7 +142,7 @@ class Trec(Task):
                 **classification.error_counts(errors, len(right)),
                 "confusion": confusion,
                 # The test of all seeds is the same; what is held out is not.
-                "test": np.array(crc32(self.test.inputs.tobytes())),
+                "test": np.array(self._judged),
             },
         )
 

@@ -16,6 +16,7 @@ from reservoir_hw.tasks.datasets import contents
 from reservoir_hw.tasks.task import Split
 from reservoir_hw.tasks.trec.task import CLASSES, Trec, questions
 from reservoir_hw.tasks.trec.vectors import random_vectors, word_vectors
+from reservoir_hw.tasks.validation import Validation
 
 
 def test_reading() -> None:
@@ -55,6 +56,20 @@ def test_the_data_set(shared_data: None) -> None:
     assert task.evaluate(outputs).metrics == found
     with pytest.raises(ShapeError, match="outputs have shape"):
         task.evaluate(outputs[:, :-1])
+
+
+def test_the_same_questions_are_one_test(shared_data: None) -> None:
+    """Whatever the seed holds out, and whatever vectors the words have."""
+
+    def asked(**settings: Any) -> int:
+        task = Trec(width=4, **settings)
+        return int(task.evaluate(np.zeros(task.test.targets.shape)).arrays["test"])
+
+    assert asked(seed=0) == asked(seed=1, vector_seed=5)
+    assert asked(seed=0, judge="validation") != asked(seed=1, judge="validation")
+    for validation in (0.0, 0.2):
+        with pytest.raises(ConfigurationError, match="has a validation of its own: give it `judge: validation`"):
+            Validation(task={"kind": "trec", "width": 4, "validation": validation})
 
 
 def test_what_is_held_out(shared_data: None) -> None:

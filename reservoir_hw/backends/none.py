@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NoReturn
 
+from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 
@@ -15,9 +16,11 @@ class NoReservoirConfig(ReservoirConfig):
 
     kind: Literal["none"]
 
-    def for_inputs(self, inputs: int) -> NoReturn:
+    def for_inputs(self, inputs: int | Channels) -> NoReturn:
         """Raises `ConfigurationError`: who asks needs a reservoir."""
-        raise ConfigurationError(f"kind none is no reservoir, and {inputs} inputs have nowhere to go: name one")
+        raise ConfigurationError(
+            f"kind none is no reservoir, and {Channels.of(inputs).count} inputs have nowhere to go: name one"
+        )
 
     def build(self) -> NoReturn:
         """Raises `ConfigurationError`."""

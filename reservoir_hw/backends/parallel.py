@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal, NoReturn, Self, TypeVar, cast
 
@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import Field, NonNegativeInt
 
 from reservoir_hw.core import arrays, errors
+from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError, DeviceError, DeviceFault, ReservoirError, ShapeError, StateLost
 from reservoir_hw.core.reservoir import Reservoir
@@ -44,18 +45,19 @@ class DeviceConfig(Config):
         default=None, description="which of the task's input channels it is driven with, 0 the first; by default all"
     )
 
-    def for_inputs(self, inputs: int) -> Self:
-        """This device for a task with `inputs` channels."""
-        if self.channels is None:
-            width = inputs
-        elif max(self.channels) < inputs:
-            width = len(self.channels)
-        else:
-            raise ConfigurationError(
-                f"channels: {self.channels}, but there are {inputs} input channels, 0 to {inputs - 1}"
-            )
+    def for_inputs(self, inputs: int | Channels) -> Self:
+        """This device for a task with these channels, or those of them that it is driven with."""
+        channels = Channels.of(inputs)
+        if self.channels is not None:
+            if max(self.channels) >= channels.count:
+                raise ConfigurationError(
+                    f"channels: {self.channels}, but there are {channels.count} input channels, 0 to "
+                    f"{channels.count - 1}"
+                )
+            # Of one-hot channels, some alone may all be at their lower end.
+            channels = replace(channels, count=len(self.channels), one_hot=False)
         with _placed(f"reservoir ({self.reservoir.name}): "):
-            return self.model_copy(update={"reservoir": self.reservoir.for_inputs(width)})
+            return self.model_copy(update={"reservoir": self.reservoir.for_inputs(channels)})
 
 
 class ParallelConfig(ReservoirConfig):
@@ -98,14 +100,16 @@ class ParallelConfig(ReservoirConfig):
         """Raises `ConfigurationError`: each device has its own."""
         raise ConfigurationError("kind parallel has an input chain for each device: name one of them in `of:`")
 
-    def for_inputs(self, inputs: int) -> Self:
-        """This configuration, and that of every device, for a task with `inputs` channels."""
+    def for_inputs(self, inputs: int | Channels) -> Self:
+        """This configuration, and that of every device, for a task with these channels."""
         config = super().for_inputs(inputs)
         return config.model_copy(update={"devices": config._devices()})
 
     def _devices(self) -> list[DeviceConfig]:
-        """The devices, told how many inputs there are (behind the mask, where there is one)."""
-        inputs = self.required_inputs()
+        """The devices, told what they are driven with (behind the mask, where there is one)."""
+        inputs: int | Channels = self.required_inputs()
+        if self._channels is not None and self._channels.count == inputs and self.planned_mask() is None:
+            inputs = self._channels
         devices = []
         for index, device in enumerate(self.devices):
             with _placed(f"devices.{index}."):

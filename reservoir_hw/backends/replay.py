@@ -11,9 +11,11 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import Field
 
+from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
+from reservoir_hw.core.signal import MaskConfig
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.core.store import Dataset, Region, StateStore
 
@@ -37,13 +39,15 @@ class ReplayConfig(ReservoirConfig):
         """Of the recorded device."""
         return recorded_spec(StateStore.open(self.trace)).nodes
 
-    def for_inputs(self, inputs: int) -> Self:
+    def for_inputs(self, inputs: int | Channels) -> Self:
         """As for every kind; without a mask the task must have as many channels as the trace."""
         config = super().for_inputs(inputs)
         recorded = recorded_spec(StateStore.open(self.trace)).inputs
-        if self.input_mask is None and inputs != recorded:
+        channels = Channels.of(inputs).count
+        if not isinstance(self.input_mask, MaskConfig) and channels != recorded:
             raise ConfigurationError(
-                f"the task has {inputs} input channels, but {self.trace} was recorded with {recorded}"
+                f"the task has {channels} input channels, and a recording has no other inputs than its own: "
+                f"{self.trace} was recorded with {recorded}"
             )
         return config
 

@@ -29,6 +29,8 @@ from reservoir_hw.core.spec import DType, Identity, ReservoirSpec
 class SerialConfig(ReservoirConfig):
     """A board on a serial line: a microcontroller, anything that speaks docs/serial-protocol.md."""
 
+    declares_inputs = True
+
     kind: Literal["serial"]
     port: str = Field(min_length=1, description="/dev/ttyACM0, COM5, or a URL of pyserial: socket://host:port")
     baud: Annotated[PositiveInt, NO_INFLUENCE_ON_STATES] = Field(

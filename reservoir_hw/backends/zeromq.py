@@ -50,6 +50,8 @@ class SecurityConfig(Config):
 class ZmqConfig(ReservoirConfig):
     """A device behind a socket: what `reservoir-hw serve` offers, or anything that speaks docs/protocol.md."""
 
+    declares_inputs = True
+
     kind: Literal["zmq"]
     address: str = Field(description="tcp://host:port, ipc://path or unix://path of the data socket")
     control: Annotated[str | None, NO_INFLUENCE_ON_STATES] = Field(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from reservoir_hw.cli.options import JsonOption, ReservoirOption, SetOption
-from reservoir_hw.cli.show import own_stdout, print_json
+from reservoir_hw.cli.options import JsonOption, ReservoirOption, SetOption, StrictOption
+from reservoir_hw.cli.show import own_stdout, print_json, print_tables
 from reservoir_hw.core.errors import ConfigurationError
 
 
@@ -15,6 +16,7 @@ def check(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Experiment or reservoir file (YAML or JSON).")],
     reservoir: ReservoirOption = None,
     set_: SetOption = None,
+    strict: StrictOption = False,
     estimate: Annotated[
         bool, typer.Option("--estimate", help="Print only what a run would cost, with processor time and memory.")
     ] = False,
@@ -25,13 +27,15 @@ def check(
     from reservoir_hw.experiment.configuration.document import load_document
     from reservoir_hw.experiment.run.device_memory import about_device_memory
     from reservoir_hw.experiment.run.experiment import Experiment
+    from reservoir_hw.experiment.run.swapped import points_text, swapped
     from reservoir_hw.experiment.sweeps.sweep import Sweep, describe
+    from reservoir_hw.tasks.task import Table
 
-    document = load_document(file, reservoir=reservoir, set=set_ or [])
+    document = load_document(file, reservoir=reservoir, set=set_ or [], strict=strict)
     if "kind" in document.data:
         if estimate:
             raise ConfigurationError(f"{file} is a reservoir file; an estimate needs an experiment file with its task")
-        config = parse_reservoir(document)
+        config = parse_reservoir(document, varies=True)
         config.check_machine()
         if json:
             print_json({"valid": True, "reservoir": config.model_dump(mode="json")})
@@ -48,18 +52,23 @@ def check(
         if estimate:
             # Of a sweep, each trial.
             cost = experiment.measured_estimate()
+        change = None
+        if reservoir is not None and not estimate:
+            own = [one for one in set_ or [] if not one.startswith("reservoir.")]
+            change = swapped(Experiment(load_document(file, set=own)), experiment)
     if json:
-        print_json({"valid": True, "points": len(experiment.points), "estimate": cost.as_dict()})
+        found = {"valid": True, "points": len(experiment.points), "estimate": cost.as_dict()}
+        print_json({**found, **({} if change is None else asdict(change))})
         return
     if not estimate:
-        vary = experiment.config.vary
-        if isinstance(vary, list):
-            over = f"{len(vary)} rows"
-        else:
-            over = " × ".join(f"{len(values)} {key}" for key, values in vary.items())
-        typer.echo(f"{file} is a valid experiment" + (f" over {over}" if over else ""))
+        over = f" over {points_text(experiment.config)}" if len(experiment.points) > 1 else ""
+        typer.echo(f"{file} is a valid experiment{over}")
+        if change is not None:
+            print_tables([Table("", ["", "the file's own", f"with {reservoir}"], change.rows)])
+            for sentence in change.left_out:
+                typer.echo(f"left out: {sentence}")
         if sweep is not None:
-            typer.echo(f"with {describe(sweep.config)}; each trial is")
+            typer.echo(f"with {describe(sweep)}; each trial is")
     typer.echo(str(cost))
     if cost.on_device is not None:
         typer.echo(f"A run takes {cost.on_device}")

@@ -12,6 +12,10 @@ ReservoirOption: TypeAlias = Annotated[
     Path | None,
     typer.Option("--reservoir", metavar="FILE", help="Reservoir file that replaces the section `reservoir`."),
 ]
+StrictOption: TypeAlias = Annotated[
+    bool,
+    typer.Option("--strict", help="With --reservoir: an error where the experiment cannot be kept whole."),
+]
 SetOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(

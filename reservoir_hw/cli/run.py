@@ -8,7 +8,14 @@ from typing import Annotated
 
 import typer
 
-from reservoir_hw.cli.options import AcceptChangeOption, ExperimentFile, JsonOption, ReservoirOption, SetOption
+from reservoir_hw.cli.options import (
+    AcceptChangeOption,
+    ExperimentFile,
+    JsonOption,
+    ReservoirOption,
+    SetOption,
+    StrictOption,
+)
 from reservoir_hw.cli.show import own_stdout, print_result, progress_bar
 
 
@@ -19,6 +26,7 @@ def run(
     ] = None,
     reservoir: ReservoirOption = None,
     set_: SetOption = None,
+    strict: StrictOption = False,
     accept_change: AcceptChangeOption = None,
     merge: Annotated[
         bool, typer.Option("--merge", help="Make one result of runs of single points (--set run.point=K).")
@@ -45,7 +53,7 @@ def run(
         raise typer.BadParameter("--merge puts together what there is, and --on runs it: give one of them")
     if merge or on is not None:
         with own_stdout(json):
-            experiment = Experiment.from_file(file, reservoir=reservoir, set=set_ or [])
+            experiment = Experiment.from_file(file, reservoir=reservoir, set=set_ or [], strict=strict)
             if on is None:
                 result = experiment.merge(folders or [])
             else:
@@ -62,7 +70,7 @@ def run(
         logging.getLogger("reservoir_hw").setLevel(logging.ERROR)
     with own_stdout(json):
         with processes.in_turn():
-            experiment = Experiment.from_file(file, reservoir=reservoir, set=set_ or [])
+            experiment = Experiment.from_file(file, reservoir=reservoir, set=set_ or [], strict=strict)
         if not processes.is_first:
             experiment.run(accept_change=accept_change)
             return

@@ -63,6 +63,8 @@ class Document:
 
     data: dict[str, Any] = field(default_factory=dict)
     origins: dict[Location, str] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    """What was taken out because a section was replaced, a sentence for each."""
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any], origin: str) -> Self:
@@ -99,7 +101,7 @@ class Document:
     @classmethod
     def copy_of(cls, document: Document) -> Self:
         """A document that can be changed without changing the other."""
-        return cls(copy.deepcopy(document.data), dict(document.origins))
+        return cls(copy.deepcopy(document.data), dict(document.origins), list(document.left_out))
 
     def merge(self, over: Document) -> None:
         """Lay `over` on top: mappings merge, everything else replaces.
@@ -210,8 +212,8 @@ def validate(model: type[ConfigT], document: Document) -> ConfigT:
 
 
 def _split(dotted: str) -> list[str]:
-    """The keys of a path. What `vary` and `sweep.search` hold are paths themselves."""
-    for place in (["vary"], ["sweep", "search"]):
+    """The keys of a path. What `vary` and `search` hold are paths themselves."""
+    for place in (["vary"], ["search"], ["reservoir", "vary"], ["reservoir", "search"], ["sweep", "search"]):
         keys = dotted.split(".", len(place))
         if keys[:-1] == place:
             return keys

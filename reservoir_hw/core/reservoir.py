@@ -12,6 +12,7 @@ import numpy as np
 
 from reservoir_hw.core import arrays
 from reservoir_hw.core.arrays import Array
+from reservoir_hw.core.channels import Channels, about_mask, chosen_mask
 from reservoir_hw.core.driving import Ask, Driving, Observer, reset_residual
 from reservoir_hw.core.errors import (
     ConfigurationError,
@@ -87,7 +88,9 @@ class Reservoir(ABC):
         self._connected = False
         self._spec: ReservoirSpec | None = None
         self._device_spec: ReservoirSpec | None = None
-        self._mask_config: tuple[MaskConfig, int, int] | None = None
+        self.mask_config: MaskConfig | None = None
+        """How the mask in front of the open device was drawn, whoever asked for it."""
+        self._asked_mask: tuple[MaskConfig | Literal["none"] | None, Channels, int] | None = None
         self._input_path: Inputs
         self._driving = Driving(self)
         self._half_programmed = False
@@ -193,15 +196,26 @@ class Reservoir(ABC):
         """How far a setting that is read back may differ from one time to another, by name."""
         return {}
 
-    def spread_inputs(self, mask: MaskConfig, channels: int, *, seed: int = 0) -> None:
+    @property
+    def about_mask(self) -> str | None:
+        """A sentence about the mask in front of the open device, where nobody asked for it."""
+        if self.mask_config is None or self._asked_mask is None or self._asked_mask[0] is not None:
+            return None
+        return about_mask(self.mask_config, self.spec.inputs, self.device_spec.inputs, self.name)
+
+    def spread_inputs(
+        self, mask: MaskConfig | Literal["none"] | None, channels: int | Channels, *, seed: int = 0
+    ) -> None:
         """Take `channels` inputs and let a seeded matrix spread them over the inputs that the device has.
 
         To be called before `open()`. The spec then declares the channels; the limits of the device's own inputs
-        are checked behind the mask. `seed` draws a mask that has no seed of its own.
+        are checked behind the mask. `seed` draws a mask that has no seed of its own. Where `mask` is None there is one
+        only where the channels do not meet the device as they are (`core.channels.meeting`), where it is "none" that is
+        a `ConfigurationError`.
         """
         if self.is_open:
             raise ConfigurationError("spread_inputs must be called before open()")
-        self._mask_config = (mask, channels, seed)
+        self._asked_mask = (mask, Channels.of(channels), seed)
 
     def open(self) -> Self:
         """Take the device and bring it to rest for one sequence. Idempotent.
@@ -405,7 +419,7 @@ class Reservoir(ABC):
                 "duration_s": self.reset_duration_s,
                 "residual": self.reset_residual,
             },
-            "input_mask": None if self.input_mask is None else self.input_mask.digest(),
+            "input_mask": None if self.mask_config is None else self.mask_config.model_dump(mode="json"),
             "counters": self.counters.as_dict(),
             "latency": self.latency.summary(),
         }
@@ -532,11 +546,16 @@ class Reservoir(ABC):
         if spec.differentiable and self.native != "torch":
             raise ConfigurationError(f"{type(self).__name__} declares differentiable, which needs native = 'torch'")
         outer, mask = spec, None
-        if self._mask_config is not None:
-            config, channels, seed = self._mask_config
-            mask = config.build(spec.inputs, channels, seed=seed)
+        self.mask_config, width = None, spec.inputs
+        if self._asked_mask is not None:
+            asked, channels, seed = self._asked_mask
+            channels = channels.of_device(spec)
+            clips, width = self.out_of_range == "clip", channels.count
+            self.mask_config = chosen_mask(asked, channels, spec, clips=clips, seed=seed)
+        if self.mask_config is not None:
+            mask = self.mask_config.build(spec.inputs, width)
             identity = spec.identity.behind(f"mask {mask.digest()}")
-            outward = {"inputs": channels, "input_range": None, "input_names": (), "identity": identity}
+            outward = {"inputs": width, "input_range": None, "input_names": (), "identity": identity}
             outer = spec.model_copy(update=outward)
         self._spec, self._device_spec = outer, spec
         self._input_path = Inputs(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 from pydantic import (
@@ -19,6 +19,8 @@ from pydantic import (
 )
 
 from reservoir_hw.core import registry
+from reservoir_hw.core.axes import Dimension, Vary, expand, refuse_vary
+from reservoir_hw.core.channels import Channels, chosen_mask
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config, Document, validate
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.extras import missing_extra
@@ -26,10 +28,15 @@ from reservoir_hw.core.hil import HilConfig, place_hil
 from reservoir_hw.core.renamed_keys import translate
 from reservoir_hw.core.reservoir import OutOfRange, Reservoir
 from reservoir_hw.core.signal import MaskConfig
+from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.core.validation import whole_number
 
 Encoder: TypeAlias = Callable[[np.ndarray], np.ndarray]
 """From inputs (batch, time, inputs) to what the input chain of a device makes of them, (batch, time, width)."""
+
+
+def _is_empty(axes: Any) -> bool:
+    return not axes
 
 
 class ReservoirConfig(Config):
@@ -38,6 +45,9 @@ class ReservoirConfig(Config):
     is_computed: ClassVar[bool] = False
     """Whether it is computed wherever it is opened, so that no device is needed, and trying it costs nothing else."""
 
+    declares_inputs: ClassVar[bool] = False
+    """Whether the device itself says how many inputs it has, when it is opened."""
+
     kind: Any
     inputs: PositiveInt | None = Field(default=None, description="number of input channels; by default the task's")
     label: Annotated[str, NO_INFLUENCE_ON_STATES] = Field(default="", description="what tables and figures call it")
@@ -45,14 +55,26 @@ class ReservoirConfig(Config):
         default="error", description="inputs outside the device's range: refuse them, or clip and count them"
     )
 
-    input_mask: MaskConfig | None = Field(
-        default=None, description="a seeded matrix from the task's channels to the `inputs` of the device"
+    input_mask: MaskConfig | Literal["none"] | None = Field(
+        default=None,
+        description="a matrix from the task's channels to the inputs of the device; by default drawn from the seed "
+        "where their numbers differ, `none` refuses that",
+    )
+    vary: Annotated[Vary, NO_INFLUENCE_ON_STATES] = Field(
+        default={},
+        exclude_if=_is_empty,
+        description="key of this section -> values, one point of an experiment for each; or a list of rows",
+    )
+    search: Annotated[dict[str, Dimension], NO_INFLUENCE_ON_STATES] = Field(
+        default={},
+        exclude_if=_is_empty,
+        description="key of this section -> what a sweep tries: {low, high} with log: true or step, or choices",
     )
     # Excluded: what is kept of a configuration, and hashed, does not change with what tests need to know.
     hil: Annotated[HilConfig | None, NO_INFLUENCE_ON_STATES] = Field(
         default=None, exclude=True, description="what tests with hardware in the loop need to know"
     )
-    _channels: int | None = PrivateAttr(default=None)
+    _channels: Channels | None = PrivateAttr(default=None)
 
     @abstractmethod
     def build(self) -> Reservoir:
@@ -98,25 +120,39 @@ class ReservoirConfig(Config):
     def check_machine(self) -> None:
         """Raise `ConfigurationError` where this machine lacks what opening would need. Opens and calls nothing."""
 
-    def for_inputs(self, inputs: int) -> Self:
-        """This configuration for a task with `inputs` channels.
+    def for_inputs(self, inputs: int | Channels) -> Self:
+        """This configuration for a task with these channels.
 
-        Raises `ConfigurationError` if the configuration names another number.
+        A device with another number of inputs gets a mask in front (`core.channels`). Raises `ConfigurationError` where
+        that is known not to be possible.
         """
-        inputs = whole_number("inputs", inputs)
-        if self.input_mask is not None:
-            self.input_mask.check_inputs(inputs, "input_mask")
-            masked = self.model_copy()
-            masked._channels = inputs
-            return masked
-        if self.inputs is None:
-            return self.model_copy(update={"inputs": inputs})
-        if self.inputs != inputs:
-            raise ConfigurationError(
-                f"the task has {inputs} input channels, but reservoir.inputs is {self.inputs}; "
-                "remove reservoir.inputs to take the task's, or let `input_mask:` spread them"
-            )
-        return self
+        channels = Channels.of(inputs)
+        whole_number("inputs", channels.count)
+        open_yet = self.inputs is None and not self.declares_inputs and not channels.states
+        taken = open_yet and not isinstance(self.input_mask, MaskConfig)
+        told = self.model_copy(update={"inputs": channels.count} if taken else None)
+        told._channels = channels
+        if isinstance(self.input_mask, MaskConfig):
+            self.input_mask.check_inputs(channels.count, "input_mask")
+        told.planned_mask()
+        return told
+
+    def planned_mask(self) -> MaskConfig | None:
+        """The mask that will stand in front of the device, as far as it is known before it is opened.
+
+        Raises `ConfigurationError` where one is needed and none is possible.
+        """
+        if self._channels is None or self.inputs is None or self._channels.states or self.declares_inputs:
+            return self.input_mask if isinstance(self.input_mask, MaskConfig) else None
+        seen = ReservoirSpec(
+            inputs=self.inputs,
+            nodes=1,
+            input_range=getattr(self, "input_range", None),
+            identity=Identity(vendor="", model=self.name, simulated=getattr(self, "simulated", self.is_computed)),
+        )
+        return chosen_mask(
+            self.input_mask, self._channels, seen, clips=self.out_of_range == "clip", seed=getattr(self, "seed", 0)
+        )
 
     def for_layers(self, width: int | None, layers: int | None) -> list[ReservoirConfig]:
         """One for each of `layers` layers of a model that drive it with `width` channels, or one that all share.
@@ -128,7 +164,7 @@ class ReservoirConfig(Config):
 
     def required_inputs(self) -> int:
         """`inputs`, or an error where neither the file nor a task gave it."""
-        if self.inputs is None and self.input_mask is not None:
+        if self.inputs is None and isinstance(self.input_mask, MaskConfig):
             raise ConfigurationError("`input_mask:` needs to know `inputs`: how many has the device?")
         if self.inputs is None:
             raise ConfigurationError(f"a reservoir of kind {self.kind!r} needs `inputs` when no task gives it")
@@ -136,6 +172,9 @@ class ReservoirConfig(Config):
 
 
 def _of_its_kind(value: Any) -> Any:
+    for axes in ("vary", "search"):
+        if isinstance(value, dict) and value.get(axes):
+            raise ConfigurationError(f"`{axes}` stands in the section `reservoir` itself, not in a reservoir within it")
     return registry.of_its_kind("backends", value, ReservoirConfig)
 
 
@@ -147,11 +186,17 @@ AnyReservoirConfig = Annotated[
 """A reservoir of any kind as a field of another configuration."""
 
 
-def parse_reservoir(document: Document) -> ReservoirConfig:
-    """The configuration in a reservoir file, or in the `reservoir` section of an experiment file."""
+def parse_reservoir(document: Document, *, varies: bool = False) -> ReservoirConfig:
+    """The configuration in a reservoir file, or in the `reservoir` section of an experiment file.
+
+    Raises `ConfigurationError` where it varies, unless `varies` allows that.
+    """
     section = reservoir_section(document)
     translate(section)
     place_hil(section)
+    expand(section.data)
+    if not varies:
+        refuse_vary(section)
     kind = section.data.get("kind")
     if not isinstance(kind, str):
         raise ConfigurationError(f"{section.origin(())}: a reservoir needs `kind:`, for instance kind: esn")
@@ -184,11 +229,11 @@ def build_reservoir(config: ReservoirConfig) -> Reservoir:
     except ValidationError as error:
         problems = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
         raise ConfigurationError(f"reservoir ({config.kind}): {problems}") from error
-    if config.input_mask is not None:
-        if config._channels is None:
-            raise ConfigurationError(
-                "`input_mask:` needs the number of channels to spread: a task gives it, or open_reservoir(..., inputs=)"
-            )
+    if config._channels is None and isinstance(config.input_mask, MaskConfig):
+        raise ConfigurationError(
+            "`input_mask:` needs the number of channels to spread: a task gives it, or open_reservoir(..., inputs=)"
+        )
+    if config._channels is not None:
         reservoir.spread_inputs(config.input_mask, config._channels, seed=getattr(config, "seed", 0))
     return reservoir
 

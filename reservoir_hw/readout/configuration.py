@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 
+from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.tasks.task import Task
@@ -37,9 +38,9 @@ class ReadoutConfig(Config):
         """How many layers drive a reservoir: the same one, or each its own."""
         return 1
 
-    def input_channels(self, task: Task) -> int:
-        """Channels that the reservoir is driven with."""
-        return task.inputs
+    def channels(self, task: Task) -> Channels:
+        """What the reservoir is driven with."""
+        return task.channels
 
 
 class Readout(Protocol):

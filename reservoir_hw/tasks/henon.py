@@ -62,6 +62,7 @@ class Henon(Prediction):
     """
 
     title = "Hénon"
+    input_range = (-2.3, 1.6)
     channel_names = ("x",)
 
     def __init__(self, config: HenonConfig | None = None, /, **settings: Any) -> None:

@@ -101,6 +101,7 @@ class KuramotoSivashinsky(Prediction):
     """
 
     title = "Kuramoto–Sivashinsky"
+    input_range = (-4.0, 4.0)
     portrait = ((0, 0), (1, 0))
 
     def __init__(self, config: KuramotoSivashinskyConfig | None = None, /, **settings: Any) -> None:

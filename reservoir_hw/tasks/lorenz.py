@@ -97,6 +97,7 @@ class Lorenz(Prediction):
     """
 
     title = "Lorenz"
+    input_range = (-4.0, 4.0)
     channel_names = ("x", "y", "z")
     portrait = ((0, 0), (2, 0))
 

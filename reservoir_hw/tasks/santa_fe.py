@@ -62,4 +62,7 @@ class SantaFe(Prediction):
         config = SantaFeConfig.of(config, settings)
         series = laser_series()[config.first_step :][: config.series_steps]
         known = series[: config.train_steps]
+        # The laser's intensity was recorded in 8 bits.
+        low, high = (np.array([0.0, 255.0]) - known.mean()) / known.std()
+        self.input_range = (float(low), float(high))
         self.split(((series - known.mean()) / known.std())[:, None], config)

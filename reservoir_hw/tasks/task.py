@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
 
 import numpy as np
 
+from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.configuration import Config, Document, validate
 from reservoir_hw.core.documents import Corpus
 from reservoir_hw.core.errors import InputRangeError, ShapeError
@@ -144,6 +145,12 @@ class Task(ABC):
 
     train: Split
     test: Split
+    input_range: tuple[float, float] | None = None
+    """Between these all inputs lie, by the definition of the task; None where it does not say."""
+    one_hot: bool = False
+    """Whether one channel has the upper end of `input_range`, and all others the lower one."""
+    input_length: float | None = None
+    """The most that the vector of all inputs of a step measures, where that is known."""
     closed_loop: bool = False
     score: str = ""
     """The metric that stands for all where a figure has room for one."""
@@ -162,6 +169,11 @@ class Task(ABC):
     def inputs(self) -> int:
         """Number of input channels."""
         return self.train.inputs.shape[2]
+
+    @property
+    def channels(self) -> Channels:
+        """What a reservoir is driven with, as far as the task declares it."""
+        return Channels(self.inputs, self.input_range, self.one_hot, self.input_length)
 
     @property
     def outputs(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.configuration import decisive
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import OutOfRange, Reservoir
@@ -58,8 +59,8 @@ class EncoderOnlyConfig(ReservoirConfig):
         """This configuration for `device`, unless it names one itself."""
         return self if self.of is not None else self.model_copy(update={"of": device})
 
-    def for_inputs(self, inputs: int) -> Self:
-        """This configuration, and that of the device, for a task with `inputs` channels."""
+    def for_inputs(self, inputs: int | Channels) -> Self:
+        """This configuration, and that of the device, for a task with these channels."""
         of = self._device().for_inputs(inputs)
         # What stands before the device is that of this reservoir, too.
         shared = {"inputs": of.inputs, "input_mask": of.input_mask, "out_of_range": of.out_of_range}

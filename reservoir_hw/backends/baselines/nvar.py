@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Field, PositiveInt, model_validator
 
 from reservoir_hw.backends.baselines.monomials import Monomials, count
+from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import OutOfRange, Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
@@ -55,8 +56,8 @@ class RegisterConfig(ReservoirConfig):
             return None
         return count([lags * self.inputs for lags in self.lags_by_order], self.wanted_orders, constant=self.constant)
 
-    def for_inputs(self, inputs: int) -> Self:
-        """This configuration for a task with `inputs` channels. Raises `ConfigurationError` for too many features."""
+    def for_inputs(self, inputs: int | Channels) -> Self:
+        """This configuration for a task with these channels. Raises `ConfigurationError` for too many features."""
         config = super().for_inputs(inputs)
         _refuse_too_many(config.required_inputs(), self.lags_by_order, self.wanted_orders, constant=self.constant)
         return config

@@ -20,6 +20,7 @@ from reservoir_hw.backends.simulated.memory import free_bytes, in_units, network
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities
 from reservoir_hw.backends.simulated.nonidealities.rounding import to_weight_bits
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
+from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import OutOfRange
 from reservoir_hw.core.reservoir_config import Encoder
@@ -78,13 +79,16 @@ class NetworkConfig(SimulatedConfig):
         )
         return self
 
-    def for_inputs(self, inputs: int) -> Self:
-        """This configuration for a task with `inputs` channels; the input scalings and the weights must fit too."""
+    def for_inputs(self, inputs: int | Channels) -> Self:
+        """This configuration for a task with these channels; the input scalings and the weights must fit too."""
+        device = self
+        if self.weights is not None and self.inputs is None:
+            device = self.model_copy(update={"inputs": self._number_of_inputs()})
+        config = super(NetworkConfig, device).for_inputs(inputs)
         for name in self.input_scalings:
-            scaling = getattr(self, name)
-            if self.input_mask is None and isinstance(scaling, list) and len(scaling) != inputs:
-                raise ConfigurationError(f"{name} has {len(scaling)} numbers, the task has {inputs} input channels")
-        config = super().for_inputs(inputs)
+            scaling, width = getattr(self, name), config.inputs
+            if isinstance(scaling, list) and len(scaling) != width:
+                raise ConfigurationError(f"{name} has {len(scaling)} numbers, the network has {width} inputs")
         if config.nonidealities.loop.weight_bits is not None:
             to_weight_bits(config.drawn_or_loaded(), config.nonidealities.loop)
         return config

@@ -14,10 +14,11 @@ from reservoir_hw.backends.simulated.engines import Engine, JointLoop
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities, NonidealitiesField
 from reservoir_hw.backends.simulated.nonidealities.noise import DrawnNonidealities, Numbers, NumpyNumbers
 from reservoir_hw.core import arrays
+from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import OutOfRange, Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
-from reservoir_hw.core.signal import Quantiser
+from reservoir_hw.core.signal import MaskConfig, Quantiser
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 
 # Numbers in one array of noise.
@@ -49,9 +50,9 @@ class SimulatedConfig(ReservoirConfig):
         """That of the ideal device and the preset of its non-idealities."""
         return f"{self.ideal_name} {self.nonidealities.label}".strip()
 
-    def for_inputs(self, inputs: int) -> Self:
-        """This configuration for a task with `inputs` channels."""
-        if self.input_mask is not None and getattr(self, "weights", None) is None:
+    def for_inputs(self, inputs: int | Channels) -> Self:
+        """This configuration for a task with these channels."""
+        if isinstance(self.input_mask, MaskConfig) and getattr(self, "weights", None) is None:
             self.required_inputs()
         return super().for_inputs(inputs)
 

@@ -213,7 +213,7 @@ class Bench:
                 try:
                     experiment = self._choosing(plan, [tried])
                     experiment.estimate()
-                    build_reservoir(experiment.points[0].config.reservoir.for_inputs(task.inputs))
+                    build_reservoir(experiment.points[0].config.reservoir.for_inputs(task.channels))
                     suiting.append(reservoir)
                 except ConfigurationError as error:
                     left_out.append(f"{tried.label or model} was left out: {error}")

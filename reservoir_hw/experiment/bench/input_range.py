@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from reservoir_hw.core.channels import into_range
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir_config import ReservoirConfig
+from reservoir_hw.core.signal import MaskConfig
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.tasks.task import Split
-
-_FILLED = 0.9
-"""Of the range, by the training inputs: later ones may go further."""
 
 
 @dataclass(frozen=True)
@@ -35,21 +34,24 @@ def fitted(section: Document, config: ReservoirConfig, spec: ReservoirSpec, trai
     assert spec.input_range is not None, "was looked at"
     low, high = spec.input_range
     inputs, given = train.inputs[train.valid], config.input_mask
-    if given is not None:
-        inputs = given.build(spec.inputs, train.inputs.shape[2], seed=getattr(config, "seed", 0)).apply(inputs)
+    channels = train.inputs.shape[2]
+    if isinstance(given, MaskConfig):
+        inputs = given.build(spec.inputs, channels, seed=getattr(config, "seed", 0)).apply(inputs)
+    elif channels != spec.inputs:
+        # The mask that spreads them stays within the range, too.
+        return Fitted(Document({**section.data, "out_of_range": "clip"}, section.origins))
     smallest, largest = float(inputs.min()), float(inputs.max())
     clipped = {**section.data, "out_of_range": "clip"}
     if low <= smallest and largest <= high:
         return Fitted(Document(clipped, section.origins))
-    if given is not None and given.file is not None:
+    if isinstance(given, MaskConfig) and given.file is not None:
         raise ConfigurationError(
             f"its inputs are {smallest:.3g} to {largest:.3g} behind the mask in {given.file}, outside the range "
             f"[{low:g}, {high:g}] of the device: scale that mask, or draw one with input_mask.scaling and .offset"
         )
-    gain = float(f"{_FILLED * (high - low) / (largest - smallest):.3g}")
-    offset = float(f"{(low + high) / 2 - gain * (smallest + largest) / 2:.3g}")
+    gain, offset = into_range((smallest, largest), spec.input_range)
     mask: dict[str, Any] = {"kind": "one_to_one", "scaling": gain, "offset": offset}
-    if given is not None:
+    if isinstance(given, MaskConfig):
         scaling = (np.asarray(given.scaling) * gain).tolist()
         scaled = {"scaling": scaling, "bias_scaling": gain * given.bias_scaling, "offset": gain * given.offset + offset}
         mask = {**given.model_dump(mode="json", exclude_defaults=True), **scaled}

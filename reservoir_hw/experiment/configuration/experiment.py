@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, reduce
 from operator import or_
 from typing import Annotated, Any, Self
 
-from pydantic import (
-    Discriminator,
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveInt,
-    Tag,
-    create_model,
-    model_validator,
-)
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, create_model, model_validator
 
 from reservoir_hw.backends.baselines.encoder_only import EncoderOnlyConfig
 from reservoir_hw.core import registry
+from reservoir_hw.core.axes import Dimension, Values, Vary, combinations, expand
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config, Document, Location, validate
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.hil import place_hil
@@ -29,7 +20,7 @@ from reservoir_hw.core.renamed_keys import translate
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.experiment.configuration.gradient import GradientConfig
 from reservoir_hw.experiment.configuration.labels import baseline_labels, key_names, short
-from reservoir_hw.experiment.configuration.search import Dimension, SweepConfig
+from reservoir_hw.experiment.configuration.search import SweepConfig
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.readout.configuration import ReadoutConfig, StateReadoutConfig
 from reservoir_hw.readout.models.configuration import TokenModelConfig
@@ -107,14 +98,6 @@ class RunConfig(Config):
     notes: str = ""
 
 
-Grid = dict[str, Annotated[list[Any], Field(min_length=1)]]
-Rows = list[Annotated[dict[str, Any], Field(min_length=1)]]
-Vary = Annotated[
-    Annotated[Grid, Tag("grid")] | Annotated[Rows, Tag("rows")],
-    Discriminator(lambda given: "rows" if isinstance(given, list) else "grid"),
-]
-
-
 class ExperimentConfig(Config):
     """A whole experiment. `task`, `reservoir`, `readout` and `baselines` are of the kinds that the file names."""
 
@@ -128,7 +111,7 @@ class ExperimentConfig(Config):
     vary: Vary = Field(
         default={},
         description="dotted key -> values, one result row for each point of the grid; or a list of rows, each with its "
-        "keys and values",
+        "keys and values. Those of the reservoir stand in `reservoir.vary`",
     )
     sweep: SweepConfig | None = Field(default=None, description="what `reservoir-hw sweep` searches")
 
@@ -178,8 +161,14 @@ def parse_experiment(document: Document) -> ExperimentConfig:
     translate(document)
     place_hil(document)
     _expand_baselines(document)
-    _expand_choices(document)
+    for place in ((), ("reservoir",), ("sweep",)):
+        section: Any = document.data
+        for key in place:
+            section = section.get(key)
+        if isinstance(section, dict):
+            expand(section)
     _without_reservoir(document)
+    _check_places(document)
     sections = {name: _kind_of(document, (name,), group) for name, group in SECTIONS.items() if name in document.data}
     return validate(_model_of(tuple(sections.items()), tuple(_kinds_of_baselines(document))), document)
 
@@ -240,7 +229,7 @@ def reservoir_baselines(point: Point, task: Task) -> list[Point]:
     config = point.config
     baselines = [_of_device(one, config.reservoir) for one in config.baselines]
     if isinstance(config.readout, StateReadoutConfig):
-        inputs = config.readout.input_channels(task)
+        inputs = config.readout.channels(task)
         baselines = [one.for_inputs(inputs) if isinstance(one, ReservoirConfig) else one for one in baselines]
     labels = baseline_labels(baselines)
     run = config.run.model_copy(update={"record": None, "states": None})
@@ -281,18 +270,18 @@ def grid(document: Document) -> list[Point]:
 
 
 def _points(document: Document, config: ExperimentConfig) -> list[Point]:
-    if not config.vary:
+    if not config.vary and not config.reservoir.vary:
         return [single_point(config)]
     points: list[Point] = []
     tasks: dict[str, int] = {}
     baselines: set[str] = set()
-    rows = list(_rows(config.vary))
-    names = key_names({key for values, _ in rows for key in values})
-    for values, places in rows:
-        here = Document.copy_of(document)
-        for key, value in values.items():
-            check_key(document, places[key])
-            here.set(key, value, document.origin(places[key]))
+    rows = list(_rows(config))
+    names = key_names({key for row in rows for key in row})
+    for row in rows:
+        values = {key: value for key, (value, _) in row.items()}
+        here = _one_reservoir(document)
+        for key, (value, place) in row.items():
+            here.set(key, value, document.origin(place))
         found = parse_experiment(here)
         task = found.task.model_dump_json()
         begins = task not in tasks
@@ -315,7 +304,8 @@ def _new_baselines(config: ExperimentConfig, seen: set[str]) -> tuple[int, ...]:
 
 
 def single_point(config: ExperimentConfig) -> Point:
-    """That of an experiment in which nothing varies."""
+    """That of an experiment in which nothing varies, or is not to."""
+    config = config.model_copy(update={"reservoir": config.reservoir.model_copy(update={"vary": {}, "search": {}})})
     return Point({}, config, _label(config, {}, {}), own_baselines=_new_baselines(config, set()))
 
 
@@ -336,14 +326,81 @@ def _reservoir(config: ExperimentConfig) -> list[str]:
     return [config.reservoir.name] if config.readout.layers_of_reservoirs else []
 
 
-def _rows(vary: Grid | Rows) -> Iterator[tuple[dict[str, Any], dict[str, Location]]]:
-    """The values of each point by key, and where they stand in the document."""
-    if isinstance(vary, dict):
-        for values in itertools.product(*vary.values()):
-            yield dict(zip(vary, values, strict=True)), {key: ("vary", key) for key in vary}
-    else:
-        for number, row in enumerate(vary):
-            yield dict(row), {key: ("vary", number, key) for key in row}
+def _rows(config: ExperimentConfig) -> Iterator[Values]:
+    """The values of each point. A setting of a device takes long to change: the reservoir's turn slowest."""
+    for own in combinations(config.reservoir.vary, ("reservoir", "vary")):
+        of_reservoir = {f"reservoir.{key}": value for key, value in own.items()}
+        for others in combinations(config.vary, ("vary",)):
+            yield of_reservoir | others
+
+
+def _one_reservoir(document: Document) -> Document:
+    """A copy in which the reservoir does not vary."""
+    here = Document.copy_of(document)
+    section = here.data.get("reservoir")
+    for axes in ("vary", "search"):
+        if isinstance(section, dict) and axes in section:
+            here.remove(("reservoir", axes))
+    return here
+
+
+def _check_places(document: Document) -> None:
+    """Raise `ConfigurationError` for a key of `vary` or `sweep.search` that belongs elsewhere or stands there, too."""
+    section = document.data.get("reservoir")
+    own: dict[str, Location] = {}
+    for axes in ("vary", "search"):
+        for key, place in _places(section, ("reservoir", axes)) if isinstance(section, dict) else ():
+            own[f"reservoir.{key}"] = place
+    found: dict[str, Location] = {}
+    for at in (("vary",), ("sweep", "search")):
+        holder = document.data if at == ("vary",) else document.data.get("sweep")
+        for key, place in _places(holder, at) if isinstance(holder, dict) else ():
+            check_key(document, place)
+            if key.startswith("reservoir.") and not isinstance(place[-2], int):
+                own_key = key.removeprefix("reservoir.")
+                raise ConfigurationError(
+                    f"{document.origin(place)}: {key} belongs into the section `reservoir`, as {at[-1]}: "
+                    f"{{{own_key}: ...}}: so it goes with the reservoir when that is replaced"
+                )
+            found[key] = place
+    for key, place in found.items():
+        clash = next((one for one in own if one == key or (key == "reservoir" and own)), None)
+        if clash is not None:
+            raise ConfigurationError(
+                f"{document.origin(place)}: {key} stands here and in {'.'.join(map(str, own[clash][:2]))} "
+                f"({document.origin(own[clash])}); remove one"
+            )
+    baselines = document.data.get("baselines") or []
+    for number, baseline in enumerate(baselines if isinstance(baselines, list) else []):
+        for axes in ("vary", "search"):
+            if isinstance(baseline, dict) and axes in baseline:
+                where = document.origin(("baselines", number, axes))
+                raise ConfigurationError(f"{where}: a baseline does not vary: list it once for each value")
+
+
+def varied_keys(document: Document, *, at_all_points: bool = False) -> dict[str, Location]:
+    """The full keys of everything that varies, or that every point of the experiment sets, and where each stands."""
+    section = document.data.get("reservoir")
+    found: dict[str, Location] = {}
+    for holder, at in ((section, ("reservoir", "vary")), (document.data, ("vary",))):
+        if not isinstance(holder, dict):
+            continue
+        axes, prefix = holder.get("vary"), "reservoir." if len(at) > 1 else ""
+        for key, place in _places(holder, at):
+            if not at_all_points or isinstance(axes, dict) or all(key in row for row in axes or ()):
+                found[prefix + key] = place
+    return found
+
+
+def _places(holder: Mapping[str, Any], at: Location) -> Iterator[tuple[str, Location]]:
+    """The keys of the axes that stand at a place, and where each stands."""
+    axes = holder.get(str(at[-1]))
+    if isinstance(axes, dict):
+        yield from ((key, (*at, key)) for key in axes)
+    elif isinstance(axes, list):
+        yield from (
+            (key, (*at, number, key)) for number, row in enumerate(axes) if isinstance(row, dict) for key in row
+        )
 
 
 def check_key(document: Document, place: Location) -> None:
@@ -351,8 +408,8 @@ def check_key(document: Document, place: Location) -> None:
     *sections, key = map(str, place)
     if key not in SECTIONS and (key.partition(".")[0] not in {*SECTIONS, "training"} or "." not in key):
         raise ConfigurationError(
-            f"{document.origin(place)}: {'.'.join(sections)}: {key!r} must lie in task, reservoir, readout or "
-            "training, for instance reservoir.nodes, or be the whole of task, reservoir or readout"
+            f"{document.origin(place)}: {'.'.join(sections)}: {key!r} must lie in task, readout or training, for "
+            "instance readout.alpha, or be the whole of task, reservoir or readout"
         )
 
 
@@ -408,11 +465,3 @@ def _expand_baselines(document: Document) -> None:
     baselines = document.data.get("baselines")
     if isinstance(baselines, list):
         document.data["baselines"] = [{"kind": b} if isinstance(b, str) else b for b in baselines]
-
-
-def _expand_choices(document: Document) -> None:
-    """`key: [a, b]` is short for `key: {choices: [a, b]}`."""
-    sweep = document.data.get("sweep")
-    search = sweep.get("search") if isinstance(sweep, dict) else None
-    if isinstance(search, dict):
-        search.update({key: {"choices": values} for key, values in search.items() if isinstance(values, list)})

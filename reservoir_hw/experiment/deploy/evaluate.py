@@ -127,7 +127,7 @@ def evaluate(
             "it on other devices"
         )
     task, spec = config.task.build(), here.reservoirs[0]
-    config.reservoir.for_inputs(task.inputs)
+    config.reservoir.for_inputs(task.channels)
     readout = state_readout(config).load(here.weights)
     with opened(there.point, task) as device:
         if device.spec.nodes != spec.nodes:

@@ -44,7 +44,7 @@ def export_readout(work: ExportJob, *, offline: bool) -> ExportResult:
 
         task = config.task.build()
         work.say("opening")
-        with build_reservoir(config.reservoir.for_inputs(task.inputs)) as device:
+        with build_reservoir(config.reservoir.for_inputs(task.channels)) as device:
             check_devices(row, [device])
             inputs = task.test.inputs[:1, :RECORDED_STEPS]
             work.say(f"recording {inputs.shape[1]} steps")

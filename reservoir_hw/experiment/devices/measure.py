@@ -18,13 +18,15 @@ import safetensors.numpy
 from reservoir_hw.backends.replay import ReplayConfig
 from reservoir_hw.core import provenance
 from reservoir_hw.core.budget import parse_budget
+from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.errors import ConfigurationError, DeviceError, ReservoirError, StateLost
 from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir, parse_reservoir
+from reservoir_hw.core.signal import MaskConfig
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.document import load_document
-from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, parse_experiment, single_point
+from reservoir_hw.experiment.configuration.experiment import parse_experiment, single_point
 from reservoir_hw.experiment.devices.measured_tables import DETAILS, interval_text, number_text
 from reservoir_hw.experiment.devices.qualification import QUALIFICATIONS, Loop, Qualification, Settings
 from reservoir_hw.experiment.run.folder import new_run_folder
@@ -480,36 +482,38 @@ def _configured(
         experiment = parse_experiment(document)
         _refuse_replay(path, experiment.reservoir)
         task = experiment.task.build()
-        inputs = experiment.readout.input_channels(task)
-        config = experiment.reservoir.for_inputs(inputs)
+        channels = experiment.readout.channels(task)
+        config = single_point(experiment).config.reservoir.for_inputs(channels)
         if asked is not None:
             looped = task.closed_loop and experiment.readout.trained == "in one pass"
             asked = dataclasses.replace(
                 asked,
                 document=document,
-                channels=inputs,
-                vary=_varied(experiment),
+                channels=channels,
+                vary=_varied(experiment.reservoir),
                 loop=Loop(single_point(experiment), task) if looped else None,
             )
     else:
-        config = parse_reservoir(document)
+        config = parse_reservoir(document, varies=True)
+        varied = _varied(config)
+        config = config.model_copy(update={"vary": {}})
         _refuse_replay(path, config)
-        if config.inputs is None or config.input_mask is not None:
+        if config.inputs is None or isinstance(config.input_mask, MaskConfig):
             config = config.for_inputs(1)
         if asked is not None:
-            asked = dataclasses.replace(asked, document=document, channels=config.inputs or 1)
+            channels = Channels(config.inputs or 1)
+            asked = dataclasses.replace(asked, document=document, channels=channels, vary=varied)
     return Path(path).stem, config, asked
 
 
-def _varied(experiment: ExperimentConfig) -> dict[str, list[float]]:
-    """Numbers of the reservoir that the file varies, other than what makes it another device."""
-    if not isinstance(experiment.vary, dict):
+def _varied(config: ReservoirConfig) -> dict[str, list[float]]:
+    """Numbers that the reservoir varies, other than what makes it another device."""
+    if not isinstance(config.vary, dict):
         return {}
     return {
-        key: list(values)
-        for key, values in experiment.vary.items()
-        if key.startswith("reservoir.")
-        and key not in ("reservoir.seed", "reservoir.nodes")
+        f"reservoir.{key}": list(values)
+        for key, values in config.vary.items()
+        if key not in ("seed", "nodes")
         and all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
     }
 

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, DeviceError, NotSupported, ReservoirError, StateLost
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir, parse_reservoir, reservoir_config
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.spec import Counters
-from reservoir_hw.experiment.configuration.experiment import Point, parse_experiment
+from reservoir_hw.experiment.configuration.experiment import Point, parse_experiment, single_point
 from reservoir_hw.experiment.run.learning import trained
 from reservoir_hw.experiment.states.closed_loop import forecast
 from reservoir_hw.experiment.states.device_steps import steps_beside
@@ -90,7 +91,7 @@ class Settings:
     """
 
     document: Document | None = None
-    channels: int = 1
+    channels: Channels = field(default_factory=lambda: Channels(1))
     axes: Mapping[str, Sequence[float]] = field(default_factory=dict)
     vary: Mapping[str, Sequence[float]] = field(default_factory=dict)
     loop: Loop | None = None
@@ -430,9 +431,10 @@ def config_with(of: Settings, keys: Mapping[str, Any]) -> ReservoirConfig:
     for key, value in keys.items():
         here.set(key.removeprefix(prefix), value, "the operating map")
     if "task" not in here.data:
+        here.data.pop("vary", None)
         return parse_reservoir(here).for_inputs(of.channels)
     here.data.pop("vary", None)
-    return parse_experiment(here).reservoir.for_inputs(of.channels)
+    return single_point(parse_experiment(here)).config.reservoir.for_inputs(of.channels)
 
 
 def _behaviour(live: Live) -> list[float]:

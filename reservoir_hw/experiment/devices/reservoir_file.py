@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from reservoir_hw.core.axes import refuse_vary
+from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir, parse_reservoir
+from reservoir_hw.core.signal import MaskConfig
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import parse_experiment
 
@@ -39,19 +42,22 @@ def reservoirs_from_file(path: str | Path, *, set: Iterable[str] = (), inputs: i
     Raises `ConfigurationError` as `reservoir_from_file`, and for `laerc_layers` without an experiment.
     """
     config, channels, layers = _read(path, set, inputs)
-    found = config.for_layers(channels, layers)
+    found = config.for_layers(None if channels is None else channels.count, layers)
     return [_built(path, one if channels is None else one.for_inputs(channels), inputs) for one in found]
 
 
-def _read(path: str | Path, set: Iterable[str], inputs: int | None) -> tuple[ReservoirConfig, int | None, int | None]:
-    """The section, how many input channels it gets, and how many layers there are; None where the file does not say."""
+def _read(
+    path: str | Path, set: Iterable[str], inputs: int | None
+) -> tuple[ReservoirConfig, Channels | None, int | None]:
+    """The section, what it is driven with, and how many layers there are; None where the file does not say."""
     document = load_document(path, set=list(set))
     if "task" not in document.data:
-        return parse_reservoir(document), inputs, None
+        return parse_reservoir(document), None if inputs is None else Channels(inputs), None
+    refuse_vary(document, ("reservoir",))
     experiment = parse_experiment(document)
-    channels = experiment.readout.input_channels(experiment.task.build())
-    if inputs is not None and inputs != channels:
-        raise ConfigurationError(f"{path}: its task has {channels} input channels, not {inputs}")
+    channels = experiment.readout.channels(experiment.task.build())
+    if inputs is not None and inputs != channels.count:
+        raise ConfigurationError(f"{path}: its task has {channels.count} input channels, not {inputs}")
     return experiment.reservoir, channels, experiment.readout.layers_of_reservoirs
 
 
@@ -59,6 +65,6 @@ def _built(path: str | Path, config: ReservoirConfig, inputs: int | None) -> Res
     try:
         return build_reservoir(config)
     except ConfigurationError as error:
-        if inputs is None and (config.inputs is None or config.input_mask is not None):
+        if inputs is None and (config.inputs is None or isinstance(config.input_mask, MaskConfig)):
             raise ConfigurationError(f"{path}: {error} (--inputs N says it here)") from error
         raise

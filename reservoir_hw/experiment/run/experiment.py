@@ -91,18 +91,25 @@ class Experiment:
         reservoir: str | Path | None = None,
         set: Mapping[str, Any] | Iterable[str] | None = None,
         environment: Mapping[str, str] | None = None,
+        strict: bool = False,
     ) -> Self:
         """Read a file; lay the reservoir file, the environment and then `set` over it.
 
-        `set` is {dotted key: value}, or "key=value" texts as on the command line.
+        `set` is {dotted key: value}, or "key=value" texts as on the command line. With `strict` it is an error where
+        the reservoir file leaves something of the experiment out (`experiment.left_out`).
         """
-        document = load_document(path, reservoir=reservoir, set=set, environment=environment)
+        document = load_document(path, reservoir=reservoir, set=set, environment=environment, strict=strict)
         path = Path(path)
         return cls(document, name=f"{path.resolve().parent.name}-{path.stem}")
 
     def resolved(self) -> dict[str, Any]:
         """The whole configuration, defaults included."""
         return self.config.model_dump(mode="json", serialize_as_any=True)
+
+    @property
+    def left_out(self) -> list[str]:
+        """What belonged to the reservoir that was replaced, a sentence for each."""
+        return list(self._document.left_out)
 
     def check_machine(self) -> None:
         """Raise `ConfigurationError` where this machine lacks what a point names, such as a function."""
@@ -200,6 +207,8 @@ class Experiment:
         title = self.config.title or self.name
         result = Result(title=title, folder=folder, provenance=record, task=points[0][1], is_written=processes.is_first)
         self.result = result
+        for sentence in self.left_out:
+            result.warn(f"left out: {sentence}")
         if run.resume is not None:
             result.earlier_rows = rows_in(folder)
         if processes.is_first:

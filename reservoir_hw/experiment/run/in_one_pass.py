@@ -70,11 +70,11 @@ class InOnePass(Trainer):
         """The number of inputs, what the readout says of the task, and no settings of gradients."""
         readout = state_readout(config)
         if section == "reservoir":
-            reservoir = config.reservoir.for_inputs(readout.input_channels(task))
+            reservoir = config.reservoir.for_inputs(readout.channels(task))
             _check_register(reservoir, config, task)
         elif section == "readout":
             readout.check_task(task)
-            nodes = getattr(config.reservoir.for_inputs(readout.input_channels(task)), "nodes", None)
+            nodes = getattr(config.reservoir.for_inputs(readout.channels(task)), "nodes", None)
             if nodes is not None:
                 readout.check_features(nodes, task)
         elif section == "training" and config.training.gradient is not None and not _trains_baselines(config):
@@ -129,12 +129,12 @@ class InOnePass(Trainer):
         needed = steps_needed(point, task)
         driven = sum(chunk.steps for chunk in chunks) if harvest else needed
         steps = driven + steps_of_opening(reservoir) + steps_beside(point, task, forecasts=not harvest)
-        nodes = getattr(reservoir.for_inputs(task.inputs), "nodes", None)
+        nodes = getattr(reservoir.for_inputs(task.channels), "nodes", None)
         written = sum(chunk.steps for chunk in chunks if chunk.place is not None) if harvest else needed
         width = 8 if getattr(reservoir, "dtype", "float32") == "float64" else 4
         on_device = None
         if isinstance(reservoir, SimulatedConfig) and getattr(reservoir, "device", "cpu") != "cpu":
-            on_device = device_memory(reservoir.for_inputs(task.inputs), plan, task.outputs)
+            on_device = device_memory(reservoir.for_inputs(task.channels), plan, task.outputs)
         state_bytes = None if nodes is None else written * nodes * width
         return Cost(steps, needed, state_bytes, len(chunks), bursts=bursts, on_device=on_device)
 
@@ -257,7 +257,7 @@ def _paced(run: PointRun, reservoir: Reservoir) -> list[Burst]:
         steps = chunk_steps(reservoir, whole, steps)
     config, device = run.point.config.reservoir, reservoir.device
     if isinstance(config, SimulatedConfig) and reservoir.native == "torch":
-        need = config.for_inputs(run.task.inputs).drive_memory()
+        need = config.for_inputs(run.task.channels).drive_memory()
         columns = need.nodes + need.inputs + run.task.outputs
         # Sequences of different lengths are driven whole, and `chunk_steps` counts the steps of all of them.
         batch = max(burst.batch for burst in whole) if run.task.train.lengths is None else 1
@@ -271,7 +271,7 @@ def _paced(run: PointRun, reservoir: Reservoir) -> list[Burst]:
 @contextlib.contextmanager
 def opened(point: Point, task: Task) -> Iterator[Reservoir]:
     """The reservoir of a point, open for the inputs of its task."""
-    with build_reservoir(point.config.reservoir.for_inputs(task.inputs)) as reservoir:
+    with build_reservoir(point.config.reservoir.for_inputs(task.channels)) as reservoir:
         if reservoir.spec.inputs != task.inputs:
             raise ConfigurationError(
                 f"the task has {task.inputs} input channels, but the device takes {reservoir.spec.inputs}"
@@ -352,7 +352,7 @@ def _check_register(reservoir: ReservoirConfig, config: ExperimentConfig, task: 
 
 def check_recording(config: ExperimentConfig, task: Task) -> None:
     """Raise `ConfigurationError` where the trace of a replay lacks inputs that the plan drives."""
-    reservoir = config.reservoir.for_inputs(state_readout(config).input_channels(task))
+    reservoir = config.reservoir.for_inputs(state_readout(config).channels(task))
     if not isinstance(reservoir, ReplayConfig):
         return
     replay = cast(Replay, build_reservoir(reservoir))

@@ -44,10 +44,10 @@ class OnLabels(Trainer):
         """One class for each sequence, a reservoir and gradients that fit, and settings that mean something."""
         model = _model_of(config)
         if section == "reservoir":
-            model.reservoirs(config.reservoir, task.inputs)
+            model.reservoirs(config.reservoir, task.channels)
         elif section == "readout":
             model.check_task(task)
-            model.check_gradient(config.reservoir, task.inputs)
+            model.check_gradient(config.reservoir, task.channels)
         elif section == "training":
             check_gradient_alone(config.training, model.kind, "gradient: {epochs: 10, batch: 32}")
             foreign = [name for name in _OF_TEXTS if name in gradient_of(config).model_fields_set]
@@ -85,7 +85,7 @@ class OnLabels(Trainer):
     def demand(self, point: Point, task: Task, cost: Cost, for_s: float) -> Demand | None:
         """From some steps, and sequences of the test."""
         model = _model_of(point.config)
-        if not all(one.is_computed for one in model.reservoirs(point.config.reservoir, task.inputs)):
+        if not all(one.is_computed for one in model.reservoirs(point.config.reservoir, task.channels)):
             return None
         options = gradient_of(point.config).options
         held = 0 if task.held_out is None else len(task.held_out.inputs)
@@ -118,7 +118,7 @@ def _opened(
     config = point.config
     model = _model_of(config)
     with contextlib.ExitStack() as stack:
-        wanted = model.reservoirs(config.reservoir, task.inputs)
+        wanted = model.reservoirs(config.reservoir, task.channels)
         opened = [stack.enter_context(build_reservoir(one)) for one in wanted]
         if record is not None and opened:
             stack.enter_context(Recorder(opened[0], record, chunk_steps=config.run.chunk_steps))

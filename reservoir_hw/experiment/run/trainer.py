@@ -168,7 +168,13 @@ class PointRun:
 
     @contextlib.contextmanager
     def on(self, devices: Sequence[Reservoir]) -> Iterator[None]:
-        """While the devices are at work: after a fault, what is known of them is kept."""
+        """While the devices are at work: masks that nobody asked for are told; after a fault, what is known is kept."""
+        for device in devices:
+            about = device.about_mask
+            if about is not None and device.spec.identity.simulated:
+                self.result.notes.append(f"{self.point.label}: {about}")
+            elif about is not None:
+                self.warn([about])
         try:
             yield
         except BaseException as error:

@@ -56,7 +56,7 @@ def store_path(point: Point, task: Task) -> str:
     complete, else the newest.
     """
     config = point.config
-    decides = _decisive(config.task, config.reservoir.for_inputs(task.inputs), config.training)
+    decides = _decisive(config.task, config.reservoir.for_inputs(task.channels), config.training)
     folder = config.run.states
     path = f"{folder}/{config.reservoir.kind}-{provenance.configuration_hash(decides)[:12]}"
     if folder is None or StateStore.exists(path) or not os.path.isdir(folder):
@@ -108,7 +108,7 @@ def open_store(point: Point, task: Task, reservoir: Reservoir) -> StateStore:
     config = point.config
     configuration = {
         "task": config.task.model_dump(mode="json"),
-        "reservoir": config.reservoir.for_inputs(task.inputs).model_dump(mode="json", serialize_as_any=True),
+        "reservoir": config.reservoir.for_inputs(task.channels).model_dump(mode="json", serialize_as_any=True),
         "training": config.training.model_dump(mode="json", exclude={"gradient"}),
     }
     configuration["files"] = dict(contents(configuration))

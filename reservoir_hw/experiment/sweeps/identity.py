@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from reservoir_hw.core.axes import Dimension
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.differences import first_change
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.provenance import plain
 from reservoir_hw.core.renamed_keys import translate_record
-from reservoir_hw.experiment.configuration.search import Dimension, SweepConfig
+from reservoir_hw.experiment.configuration.search import SweepConfig
 from reservoir_hw.experiment.states.harvest import contents
 
 # What neither decides about a trial's result nor about what it is compared with.
@@ -20,6 +21,7 @@ _INDIFFERENT = {"title", "run", "baselines", "sweep"}
 def identity_of(resolved: Mapping[str, Any], config: SweepConfig, space: Mapping[str, Dimension]) -> dict[str, Any]:
     """Everything in a resolved configuration that decides about trials, and the content of the files that it names."""
     decisive = {key: value for key, value in plain(resolved).items() if key not in _INDIFFERENT}
+    decisive["reservoir"].pop("search", None)
     for key in space:
         _forget(decisive, key)
     decisive["sweep"] = {

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.core.configuration import Document
+from reservoir_hw.core.axes import Dimension
+from reservoir_hw.core.configuration import Document, Location
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.experiment.configuration.experiment import check_key, parse_experiment
-from reservoir_hw.experiment.configuration.search import Dimension, SweepConfig
+from reservoir_hw.experiment.configuration.experiment import parse_experiment, varied_keys
+from reservoir_hw.experiment.configuration.search import SweepConfig
 
 _OTHER_VALUES = 20
 
@@ -22,15 +23,20 @@ def search_space(document: Document, config: SweepConfig) -> dict[str, Dimension
     some values of the other keys. Raises `ConfigurationError` for an unknown key, for one that `vary` has too, and for
     a value that no experiment could have.
     """
-    vary = document.data.get("vary", {})
-    varied = {key for row in vary for key in row} if isinstance(vary, list) else set(vary)
-    for key in config.search:
-        check_key(document, ("sweep", "search", key))
-        if key in varied:
+    of_reservoir = {
+        f"reservoir.{key}": dimension for key, dimension in parse_experiment(document).reservoir.search.items()
+    }
+    searched = {**of_reservoir, **config.search}
+    if not searched:
+        raise ConfigurationError(
+            f"{document.origin(('sweep',))}: nothing is searched: `sweep.search` and `reservoir.search` are empty"
+        )
+    for key in searched:
+        if key in varied_keys(document):
             raise ConfigurationError(
-                f"{document.origin(('sweep', 'search', key))}: {key!r} is searched and varied; remove one"
+                f"{document.origin(_place(document, key))}: {key!r} is searched and varied; remove one"
             )
-    space = {key: _typed(document, key, dimension) for key, dimension in config.search.items()}
+    space = {key: _typed(document, key, dimension) for key, dimension in searched.items()}
     others = _drawn(space)
     for key, dimension in space.items():
         for value in dimension.extremes():
@@ -56,9 +62,16 @@ def with_values(document: Document, values: Mapping[str, Any]) -> Document:
     """The experiment without its section `sweep`, and with `values` of the keys that are searched."""
     here = Document.copy_of(document)
     here.data.pop("sweep", None)
+    here.data.get("reservoir", {}).pop("search", None)
     for key, value in values.items():
-        here.set(key, value, document.origin(("sweep", "search", key)))
+        here.set(key, value, document.origin(_place(document, key)))
     return here
+
+
+def _place(document: Document, key: str) -> Location:
+    """Where a key that is searched stands."""
+    place: Location = ("reservoir", "search", key.removeprefix("reservoir."))
+    return place if key.startswith("reservoir.") and place in document.origins else ("sweep", "search", key)
 
 
 def _typed(document: Document, key: str, dimension: Dimension) -> Dimension:

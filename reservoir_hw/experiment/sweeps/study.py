@@ -20,6 +20,7 @@ from optuna.distributions import BaseDistribution
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
+from reservoir_hw.core.axes import Dimension
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, MissingExtra, ReservoirError
 from reservoir_hw.core.interrupts import HeldInterrupts, stop_if_asked
@@ -27,7 +28,7 @@ from reservoir_hw.core.passwords import without_password
 from reservoir_hw.core.provenance import configuration_hash, plain
 from reservoir_hw.core.renamed_keys import former_keys
 from reservoir_hw.core.seeds import generator
-from reservoir_hw.experiment.configuration.search import Dimension, SweepConfig
+from reservoir_hw.experiment.configuration.search import SweepConfig
 from reservoir_hw.experiment.sweeps.identity import check_identity
 from reservoir_hw.experiment.sweeps.storage import (
     HEARTBEAT_S,

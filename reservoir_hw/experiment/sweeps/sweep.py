@@ -27,7 +27,6 @@ from reservoir_hw.core.errors import (
 )
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import drop_baselines
-from reservoir_hw.experiment.configuration.search import SweepConfig
 from reservoir_hw.experiment.run.estimate import Estimate
 from reservoir_hw.experiment.run.experiment import Experiment
 from reservoir_hw.experiment.run.folder import write_yaml
@@ -86,7 +85,7 @@ class Sweep:
         if self.experiment.config.sweep is None:
             raise ConfigurationError(
                 f"{document.origin(())}: there is no section `sweep:` that says what to search, for instance "
-                "{metric: nrmse, direction: minimize, search: {reservoir.spectral_radius: {low: 0.1, high: 1.5}}}"
+                "{metric: nrmse, direction: minimize, search: {readout.alpha: {low: 1e-9, high: 1, log: true}}}"
             )
         self.config = self.experiment.config.sweep
         self.name = self.config.name or self.experiment.name
@@ -328,9 +327,9 @@ class Sweep:
         write_yaml(result.best_file, file)
 
 
-def describe(config: SweepConfig) -> str:
+def describe(sweep: Sweep) -> str:
     """One line for people."""
-    keys = ", ".join(short_names(config.search).values())
+    config, keys = sweep.config, ", ".join(short_names(sweep.space).values())
     return (
         f"a sweep of {config.trials} trials ({config.sampler}) over {keys}, {config.direction[:-1]}ing {config.metric}"
     )

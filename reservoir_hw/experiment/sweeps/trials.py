@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from reservoir_hw.experiment.configuration.search import Dimension
+from reservoir_hw.core.axes import Dimension
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, PositiveFloat, model_validator
 
+from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
@@ -23,6 +26,13 @@ class InputMap(Config):
     limit: PositiveFloat | None = Field(
         default=None, description="null: the largest that the device's range allows; what is clipped is counted"
     )
+
+    def applied_to(self, channels: Channels) -> Channels:
+        """Channels of known length behind it."""
+        if channels.length is None:
+            return channels
+        shift = abs(self.offset) * math.sqrt(channels.count)
+        return replace(channels, length=abs(self.scale) * channels.length + shift)
 
     @model_validator(mode="after")
     def _passes_something(self) -> Self:
@@ -42,6 +52,11 @@ class AroundReservoir(Config):
         default=None, description="a differentiable simulation of the device, for reservoir_gradient: twin"
     )
     input_map: InputMap = Field(default=InputMap(), description="into the range of the device")
+
+    @property
+    def passes_gradients(self) -> bool:
+        """Whether what lies before the reservoir can be trained."""
+        return self.reservoir_gradient != "stop"
 
     def layer(self, reservoir: Reservoir, twin: Reservoir | None = None) -> ReservoirLayer:
         """An open reservoir, and its twin if there is one, as a layer."""

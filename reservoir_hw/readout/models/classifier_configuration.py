@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
+from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
@@ -30,12 +31,12 @@ class ClassifierConfig(ReadoutConfig):
     seed: NonNegativeInt = Field(default=0, description="of the weights before the training")
     bias: bool = Field(default=True, description="one for each gate; the equations as printed have none")
 
-    def reservoirs(self, reservoir: ReservoirConfig, inputs: int) -> list[ReservoirConfig]:
-        """The reservoir to open, and its twin if there is one, for a task with so many inputs."""
-        del reservoir, inputs
+    def reservoirs(self, reservoir: ReservoirConfig, channels: Channels) -> list[ReservoirConfig]:
+        """The reservoir to open, and its twin if there is one, for a task with these channels."""
+        del reservoir, channels
         return []
 
-    def check_gradient(self, reservoir: ReservoirConfig, inputs: int) -> None:
+    def check_gradient(self, reservoir: ReservoirConfig, channels: Channels) -> None:
         """Raise `ConfigurationError` where no gradient can pass, as far as the configuration tells."""
 
     def check_task(self, task: Task) -> None:
@@ -82,23 +83,24 @@ class GatesConfig(AroundReservoir, ClassifierConfig):
         "driven: the gated state is fed to it beside the inputs (any device)"
     )  # fmt: skip
 
-    def reservoirs(self, reservoir: ReservoirConfig, inputs: int) -> list[ReservoirConfig]:
-        """With as many inputs as the candidate gives, where the number of nodes is known."""
+    def reservoirs(self, reservoir: ReservoirConfig, channels: Channels) -> list[ReservoirConfig]:
+        """With what the candidate gives."""
         found = [reservoir, *([] if self.twin is None else [self.twin])]
-        return [one if (width := self._width(one, inputs)) is None else one.for_inputs(width) for one in found]
+        return [one.for_inputs(self._driven_with(one, channels)) for one in found]
 
-    def check_gradient(self, reservoir: ReservoirConfig, inputs: int) -> None:
+    def check_gradient(self, reservoir: ReservoirConfig, channels: Channels) -> None:
         """Raise `ConfigurationError` where no gradient can pass, as far as the configuration tells."""
-        found = self.reservoirs(reservoir, inputs)
+        found = self.reservoirs(reservoir, channels)
         differentiated = {"stop": [], "through": found[:1], "twin": found[1:]}[self.reservoir_gradient]
         for config in differentiated:
             self.check_passes("the simulation", config)
 
-    def _width(self, reservoir: ReservoirConfig, inputs: int) -> int | None:
+    def _driven_with(self, reservoir: ReservoirConfig, channels: Channels) -> Channels:
         if self.candidate == "settable":
-            return inputs
+            return channels
         nodes = getattr(reservoir, "nodes", None)
-        return None if nodes is None else inputs + nodes
+        # How large gated states are, nobody declares.
+        return Channels(channels.count, states=True) if nodes is None else Channels(channels.count + nodes)
 
     def _recurrence(self, inputs: int, reservoirs: Sequence[Reservoir]) -> GatedRecurrence:
         from reservoir_hw.readout.models.gated import DrivenCandidate, GatedRecurrence, SettableCandidate

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.documents import Corpus
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
@@ -73,9 +75,13 @@ class TokenModelConfig(ReadoutConfig):
         """
         return {"": self.tokens_of(task).tokens_train}
 
-    def input_channels(self, task: Task) -> int:
-        """`inputs` for the vocabulary of the task."""
-        return self.inputs(self.tokens_of(task).vocabulary)
+    def channels(self, task: Task) -> Channels:
+        """`driven_with` for the vocabulary of the task."""
+        return self.driven_with(self.tokens_of(task).vocabulary)
+
+    def driven_with(self, vocabulary: int) -> Channels:
+        """What a reservoir is driven with: `inputs` channels, as far as nothing else is said."""
+        return Channels(self.inputs(vocabulary))
 
     def reservoirs(self, reservoir: ReservoirConfig, vocabulary: int) -> list[ReservoirConfig]:
         """The reservoirs to open."""
@@ -183,15 +189,15 @@ class ModelConfig(AroundReservoir, TokenModelConfig):
 
         Raises `ConfigurationError` where the section `reservoir` does not fit.
         """
-        width = self.inputs(vocabulary)
-        configs = reservoir.for_layers(width, self.layers_of_reservoirs)
+        channels = self.driven_with(vocabulary)
+        configs = reservoir.for_layers(channels.count, self.layers_of_reservoirs)
         if self.twin is not None and len(configs) > 1:
             raise ConfigurationError("a twin stands for one device, and there is a reservoir for each layer")
-        return [_with_inputs(config, width) for config in configs]
+        return [config.for_inputs(channels) for config in configs]
 
     def twins(self, vocabulary: int) -> list[ReservoirConfig]:
         """The twin to open, or nothing."""
-        return [] if self.twin is None else [_with_inputs(self.twin, self.inputs(vocabulary))]
+        return [] if self.twin is None else [self.twin.for_inputs(self.driven_with(vocabulary))]
 
     def check_gradient(self, reservoir: ReservoirConfig, vocabulary: int) -> None:
         """Raise `ConfigurationError` where no gradient can pass, as far as the configuration tells."""
@@ -238,6 +244,10 @@ class OneHotConfig(Config):
             )
         return vocabulary
 
+    def channels(self, vocabulary: int) -> Channels:
+        """0 or 1."""
+        return Channels(self.width_for(vocabulary), (0.0, 1.0), one_hot=True)
+
     def build(self, vocabulary: int) -> nn.Module:
         """The module."""
         from reservoir_hw.readout.models.embeddings import OneHot
@@ -258,6 +268,11 @@ class RandomEmbeddingConfig(Config):
         """`width`."""
         del vocabulary
         return self.width
+
+    def channels(self, vocabulary: int) -> Channels:
+        """Normal vectors, of which one in a million is longer than this; how long trained ones get, nobody knows."""
+        length = None if self.trainable else self.scaling * (math.sqrt(self.width) + 5.0)
+        return Channels(self.width_for(vocabulary), length=length)
 
     def build(self, vocabulary: int) -> nn.Module:
         """The module."""
@@ -288,6 +303,10 @@ class ReservoirModelConfig(ModelConfig):
     def inputs(self, vocabulary: int) -> int:
         """The width of the embedding."""
         return self.embedding.width_for(vocabulary)
+
+    def driven_with(self, vocabulary: int) -> Channels:
+        """The vectors of the embedding."""
+        return self.input_map.applied_to(self.embedding.channels(vocabulary))
 
     @abstractmethod
     def _readout(self, nodes: int, vocabulary: int) -> nn.Module: ...
@@ -390,20 +409,16 @@ class LaercConfig(ModelConfig):
         del vocabulary
         return self.width
 
+    def driven_with(self, vocabulary: int) -> Channels:
+        """Vectors that were normalised: in d dimensions they measure √d, unless a scale is trained."""
+        length = math.sqrt(self.width) if self.input_affine in (None, "none") and not self.passes_gradients else None
+        return self.input_map.applied_to(Channels(self.inputs(vocabulary), length=length))
+
     def _make(self, vocabulary: int, layers: Sequence[ReservoirLayer]) -> TokenModel:
         from reservoir_hw.readout.models.laerc import LAERC
 
         own = ("alpha_res", "reservoir_hidden", "gate_hidden", "ffn_hidden", "input_affine")
         return LAERC(vocabulary, self.width, layers, **self.model_dump(include=set(own)))
-
-
-def _with_inputs(reservoir: ReservoirConfig, width: int) -> ReservoirConfig:
-    if reservoir.inputs not in (None, width) and reservoir.input_mask is None:
-        raise ConfigurationError(
-            f"the model drives its reservoir with {width} channels, but inputs is {reservoir.inputs}; change the width "
-            "of the model, or let `input_mask:` spread its channels"
-        )
-    return reservoir.for_inputs(width)
 
 
 def _require_torch() -> Any:

@@ -118,7 +118,9 @@ class ChannelEqualisation(Task):
         sent = random.integers(len(LEVELS), size=before + steps + AHEAD, dtype=np.uint8)
         received = channel(LEVELS[sent[before - (len(TAPS) - 1 - AHEAD) :]])
         noise = generator(config.seed, f"channel_equalisation/{config.dataset}/noise").standard_normal(steps)
-        inputs = received + noise * math.sqrt(signal_variance() * 10 ** (-config.snr_db / 10))
+        deviation = math.sqrt(signal_variance() * 10 ** (-config.snr_db / 10))
+        self.input_range = (-2.8 - 6 * deviation, 4.6 + 6 * deviation)
+        inputs = received + noise * deviation
         wanted = sent[before - config.target_delay :][:steps]
         self.train = one_sequence(inputs[:train_steps], LEVELS[wanted[:train_steps]])
         self.test = one_sequence(inputs[train_steps:], LEVELS[wanted[train_steps:]])

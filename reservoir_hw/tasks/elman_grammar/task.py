@@ -101,6 +101,8 @@ class ElmanGrammar(Task):
     """
 
     score = "agreement"
+    input_range = (-SHIFT, 1.0 - SHIFT)
+    one_hot = True
     larger_is_better = True
 
     def __init__(self, config: ElmanGrammarConfig | None = None, /, **settings: Any) -> None:

@@ -46,7 +46,7 @@ class JapaneseVowels(Task):
     """Say which of nine men is speaking.
 
     Each has said the vowels /ae/ a number of times. Inputs are the 12 coefficients of a linear prediction analysis
-    (LPC cepstrum, every 6.4 ms) as they are in the files, between about -1.7 and 2.3; an utterance is a sequence of
+    (LPC cepstrum, every 6.4 ms) as they are in the files, between about -1.9 and 2.3; an utterance is a sequence of
     7 to 29 of them that begins at rest. 270 utterances, 30 of each speaker, are for training, 370 for the test: (270,
     26, 12) and (370, 29, 12), padded with 0 behind the `lengths` of the splits. Targets are 1 for the speaker and 0
     for the eight others, at every step: (utterances, steps, 9).
@@ -61,6 +61,7 @@ class JapaneseVowels(Task):
     """
 
     score = "error_rate"
+    input_range = (-2.0, 2.5)
     report = report
 
     def __init__(self) -> None:

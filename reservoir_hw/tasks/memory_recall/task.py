@@ -53,6 +53,7 @@ class MemoryRecall(Task):
     """
 
     score = "recalled"
+    input_range = (-1.0, 1.0)
     larger_is_better = True
     report = report
 

@@ -90,6 +90,7 @@ class Narma(Task):
     """
 
     score = "nrmse"
+    input_range = (0.0, 0.5)
     report = report
 
     def __init__(self, config: NarmaConfig | None = None, /, **settings: Any) -> None:

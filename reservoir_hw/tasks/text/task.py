@@ -138,6 +138,8 @@ class Text(Task):
     """
 
     score = "cross_entropy"
+    input_range = (0.0, 1.0)
+    one_hot = True
     judged_by_outputs = False
 
     def __init__(self, config: TextConfig | None = None, /, **settings: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -104,7 +105,10 @@ class Trec(Task):
         splits.append(questions(datasets.contents("trec_test")))
         words = {word for split in splits for question in split for word in question.words}
         if config.vectors is None:
-            vectors = random_vectors(words, config.width or WIDTH, config.vector_seed)
+            width = config.width or WIDTH
+            # Normal numbers: one vector in a million is longer.
+            self.input_length = math.sqrt(width) + 5.0
+            vectors = random_vectors(words, width, config.vector_seed)
         else:
             vectors = word_vectors(words, config.vectors, config.vector_seed)
         train, held_out, test = (sorted(split, key=lambda question: len(question.words)) for split in splits)

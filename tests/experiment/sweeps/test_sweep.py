@@ -23,7 +23,7 @@ from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, DeviceFault
 from reservoir_hw.core.hostlock import HostLock
 from reservoir_hw.core.interrupts import HeldInterrupts, StopRequests
 from reservoir_hw.core.passwords import without_password
-from reservoir_hw.experiment.configuration.search import Dimension
+from reservoir_hw.core.axes import Dimension
 from reservoir_hw.experiment.sweeps.sweep import Sweep, sweep
 
 RADIUS = {"reservoir.spectral_radius": {"low": 0.1, "high": 1.5}}

@@ -13,6 +13,7 @@ from reservoir_hw.backends.simulated.delay_loop.physics import MackeyGlass, Mode
 from reservoir_hw.backends.simulated.engine_choice import ENGINE_HELP, Device, EngineName, check_engine, choose_engine
 from reservoir_hw.backends.simulated.nonidealities.configuration import IDEAL_DEVICE, Nonidealities
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
+from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import OutOfRange
 from reservoir_hw.core.reservoir_config import Encoder
@@ -80,10 +81,10 @@ class DelayLoopConfig(SimulatedConfig):
         """physics(nodes)."""
         return f"{self.physics.kind}({self.nodes})"
 
-    def for_inputs(self, inputs: int) -> Self:
-        """This configuration for a task with `inputs` channels; the scaling of the mask must fit too."""
-        if self.input_mask is None:
-            self.mask.check_inputs(inputs, "mask")
+    def for_inputs(self, inputs: int | Channels) -> Self:
+        """This configuration for a task with these channels; the scaling of the mask must fit too."""
+        if not isinstance(self.input_mask, MaskConfig):
+            self.mask.check_inputs(self.inputs or Channels.of(inputs).count, "mask")
         return super().for_inputs(inputs)
 
     @property

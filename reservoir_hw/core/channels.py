@@ -1,0 +1,156 @@
+"""How the channels of a task, or of the layer of a model, meet the inputs of a device."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.signal import Mask, MaskConfig
+from reservoir_hw.core.spec import ReservoirSpec
+
+FILLED = 0.9
+"""Share of a device's range that scaled inputs fill: later ones, and answers that are fed back, may go further."""
+
+# Where nobody says how large inputs are, they are taken as numbers of variance 1, which seldom lie further out.
+_DEVIATIONS = 3.0
+
+
+@dataclass(frozen=True)
+class Channels:
+    """What a reservoir is driven with.
+
+    Every input lies in `range`. With `one_hot` one channel has its upper end and all others its lower one. `length` is
+    the most that the vector of all channels measures. These are declared by whoever drives the reservoir, never
+    measured. With `states` the states of all nodes are fed back on further channels.
+    """
+
+    count: int
+    range: tuple[float, float] | None = None
+    one_hot: bool = False
+    length: float | None = None
+    states: bool = False
+
+    @classmethod
+    def of(cls, inputs: int | Channels) -> Channels:
+        """So many channels, of which no more is known."""
+        return inputs if isinstance(inputs, Channels) else cls(inputs)
+
+    def of_device(self, spec: ReservoirSpec) -> Channels:
+        """All of them, for a device whose number of nodes is known."""
+        return Channels(self.count + spec.nodes) if self.states else self
+
+    def behind(self, mask: Mask) -> tuple[float, float] | None:
+        """The least and the greatest that reaches any input of the device behind a mask, None where nobody knows."""
+        found = []
+        if self.range is not None:
+            low, high = self.range
+            if self.one_hot:
+                ends = low * mask.matrix.sum(axis=1) + (high - low) * np.stack([mask.matrix.min(1), mask.matrix.max(1)])
+            else:
+                corners = np.stack([low * mask.matrix, high * mask.matrix])
+                ends = np.stack([corners.min(axis=0).sum(axis=1), corners.max(axis=0).sum(axis=1)])
+            found.append(ends + mask.bias)
+        if self.length is not None:
+            reach = self.length * np.linalg.norm(mask.matrix, axis=1)
+            found.append(mask.bias + np.stack([-reach, reach]))
+        if not found:
+            return None
+        low, high = np.max([ends[0] for ends in found], axis=0), np.min([ends[1] for ends in found], axis=0)
+        return float(low.min()), float(high.max())
+
+
+def into_range(extremes: tuple[float, float], limits: tuple[float, float]) -> tuple[float, float]:
+    """Factor and offset that bring `extremes` to the ends of the middle nine tenths of `limits`, in three digits."""
+    gain = float(f"{FILLED * (limits[1] - limits[0]) / (extremes[1] - extremes[0]):.3g}")
+    return gain, float(f"{sum(limits) / 2 - gain * sum(extremes) / 2:.3g}")
+
+
+def chosen_mask(
+    asked: MaskConfig | Literal["none"] | None, channels: Channels, spec: ReservoirSpec, *, clips: bool, seed: int
+) -> MaskConfig | None:
+    """The mask in front of a device, with its seed: the one that was asked for, or else what `meeting` says.
+
+    Raises `ConfigurationError` where one is needed and `asked` refuses it, and for one that leaves the device's range.
+    """
+    if asked == "none":
+        if channels.count != spec.inputs:
+            raise ConfigurationError(
+                f"{channels.count} channels for {spec.inputs} inputs of {spec.identity.name}, and `input_mask: none` "
+                "refuses to spread them"
+            )
+        return None
+    if asked is None:
+        return meeting(channels, spec, clips=clips, seed=seed)
+    mask = asked if asked.seed is not None or asked.file is not None else asked.model_copy(update={"seed": seed})
+    if not clips and spec.input_range is not None:
+        check_within(mask.build(spec.inputs, channels.count), channels, spec.input_range)
+    return mask
+
+
+def about_mask(mask: MaskConfig, channels: int, inputs: int, device: str) -> str:
+    """What a mask does that nobody asked for, in a sentence."""
+    numbers = f"times {mask.scaling:g}, plus {mask.offset:g}"
+    if mask.kind == "one_to_one":
+        return f"inputs are scaled into the range of {device} ({numbers})"
+    return (
+        f"{channels} channels are spread over {inputs} {'input' if inputs == 1 else 'inputs'} of {device} by a mask "
+        f"({mask.kind}, seed {mask.seed}, {numbers})"
+    )
+
+
+def check_within(mask: Mask, channels: Channels, limits: tuple[float, float]) -> None:
+    """Raise `ConfigurationError` where inputs are sure to leave the range of a device behind a mask."""
+    sure = channels.one_hot or (np.count_nonzero(mask.matrix, axis=1) <= 1).all()
+    extremes = channels.behind(mask) if sure else None
+    rounding = 1e-6 * (limits[1] - limits[0])
+    if extremes is not None and (extremes[0] < limits[0] - rounding or extremes[1] > limits[1] + rounding):
+        raise ConfigurationError(
+            f"input_mask: behind it inputs lie in [{extremes[0]:.3g}, {extremes[1]:.3g}], outside the range "
+            f"[{limits[0]:g}, {limits[1]:g}] of the device: change its scaling and offset, or leave input_mask out"
+        )
+
+
+def meeting(channels: Channels, spec: ReservoirSpec, *, clips: bool, seed: int) -> MaskConfig | None:
+    """The mask by which channels meet the inputs of a device where the file names none; None where none is needed.
+
+    Another number of channels is spread by weights that are drawn uniformly from `seed`. One factor and one offset
+    keep what reaches the device within its range, as far as the channels declare theirs. As many channels as there are
+    inputs are only scaled, where the device would refuse them.
+
+    Raises `ConfigurationError` for a device that declares no range, and where nobody says in which range inputs lie and
+    the device refuses what lies outside its own.
+    """
+    limits = spec.input_range
+    if channels.count == spec.inputs:
+        if clips or limits is None or channels.range is None:
+            return None
+        if limits[0] <= channels.range[0] and channels.range[1] <= limits[1]:
+            return None
+        gain, offset = into_range(channels.range, limits)
+        return MaskConfig(kind="one_to_one", scaling=gain, offset=offset)
+    what = f"{channels.count} channels are to be spread over {spec.inputs} inputs of {spec.identity.name}"
+    if limits is None and not spec.identity.simulated:
+        raise ConfigurationError(
+            f"{what}, which declares no input_range: nothing says how strong they may be; give it input_range, or "
+            "write the mask out: input_mask: {kind: uniform, scaling: ...}"
+        )
+    drawn = MaskConfig(kind="uniform", seed=seed)
+    extremes = channels.behind(drawn.build(spec.inputs, channels.count))
+    # The sum of inputs of variance 1, each with a weight of variance 1/3, has this factor's inverse as deviation.
+    alone = 1.0 if channels.one_hot else math.sqrt(3 / channels.count)
+    if limits is None:
+        gain, offset = float(f"{alone:.3g}"), 0.0
+    elif extremes is not None:
+        gain, offset = into_range(extremes, limits)
+    elif clips:
+        gain, offset = into_range((-_DEVIATIONS / alone, _DEVIATIONS / alone), limits)
+    else:
+        raise ConfigurationError(
+            f"{what}, which refuses what lies outside [{limits[0]:g}, {limits[1]:g}], and nothing says in which range "
+            "these channels lie: let it clip and count (out_of_range: clip), or write the mask out (input_mask:)"
+        )
+    return drawn.model_copy(update={"scaling": gain, "offset": offset})

@@ -1,0 +1,65 @@
+"""What another reservoir changes in an experiment, before anything is opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reservoir_hw.core.axes import Grid, Rows
+from reservoir_hw.core.channels import about_mask
+from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
+from reservoir_hw.experiment.run.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class Swapped:
+    """`rows` are (what, with the reservoir of the file, with the other one); `left_out` is a list of sentences."""
+
+    rows: list[tuple[str, str, str]]
+    left_out: list[str]
+
+
+def swapped(before: Experiment, after: Experiment) -> Swapped:
+    """The table of a swap. Makes the tasks' data; opens no device."""
+    facts = [_facts(experiment) for experiment in (before, after)]
+    return Swapped([(what, facts[0][what], facts[1][what]) for what in facts[0]], after.left_out)
+
+
+def points_text(config: ExperimentConfig) -> str:
+    """What varies, for people: "3 seed × 10 dataset"."""
+    axes = [*_axes(config.reservoir.vary), *_axes(config.vary)]
+    return " × ".join(axes) if axes else "1 point"
+
+
+def mask_text(point: Point, experiment: Experiment) -> str:
+    """How the channels meet the device, as far as it is known before it is opened."""
+    task = experiment.task_of(point)
+    channels = point.config.readout.channels(task)
+    config = point.config.reservoir
+    if not point.config.readout.layers_of_reservoirs:
+        return "not driven"
+    if config.declares_inputs:
+        return f"{channels.count} channels; the device says when it is opened how many inputs it has"
+    told = config.for_inputs(channels)
+    mask = None if config.input_mask is not None else told.planned_mask()
+    if mask is not None and told.inputs is not None:
+        return about_mask(mask, channels.count, told.inputs, config.name)
+    return f"{told.inputs or channels.count}"
+
+
+def _facts(experiment: Experiment) -> dict[str, str]:
+    cost, point = experiment.estimate(), experiment.points[0]
+    nodes = getattr(point.config.reservoir, "nodes", None)
+    return {
+        "kind": point.config.reservoir.name,
+        "inputs": mask_text(point, experiment),
+        "nodes": "as it says when it is opened" if nodes is None else str(nodes),
+        "points": points_text(experiment.config),
+        "device steps": f"{cost.device_steps:,}",
+        "device time": "unknown" if cost.hours is None else f"{cost.hours:.2g} h",
+    }
+
+
+def _axes(vary: Grid | Rows) -> list[str]:
+    if isinstance(vary, list):
+        return [f"{len(vary)} rows"]
+    return [f"{len(values)} {key.rpartition('.')[2]}" for key, values in vary.items()]

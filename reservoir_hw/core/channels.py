@@ -70,11 +70,18 @@ def into_range(extremes: tuple[float, float], limits: tuple[float, float]) -> tu
 
 
 def chosen_mask(
-    asked: MaskConfig | Literal["none"] | None, channels: Channels, spec: ReservoirSpec, *, clips: bool, seed: int
+    asked: MaskConfig | Literal["none"] | None,
+    channels: Channels,
+    spec: ReservoirSpec,
+    *,
+    clips: bool,
+    seed: int,
+    kept: MaskConfig | None = None,
 ) -> MaskConfig | None:
     """The mask in front of a device, with its seed: the one that was asked for, or else what `meeting` says.
 
-    Raises `ConfigurationError` where one is needed and `asked` refuses it, and for one that leaves the device's range.
+    Where one is needed, that which was `kept` of a training counts: another would be another reservoir. Raises
+    `ConfigurationError` where one is needed and `asked` refuses it, and for one that leaves the device's range.
     """
     if asked == "none":
         if channels.count != spec.inputs:
@@ -84,7 +91,10 @@ def chosen_mask(
             )
         return None
     if asked is None:
-        return meeting(channels, spec, clips=clips, seed=seed)
+        scaled = kept is not None and kept.kind == "one_to_one"
+        if kept is None or (channels.count == spec.inputs and not scaled):
+            return meeting(channels, spec, clips=clips, seed=seed)
+        asked = kept
     mask = asked if asked.seed is not None or asked.file is not None else asked.model_copy(update={"seed": seed})
     if not clips and spec.input_range is not None:
         check_within(mask.build(spec.inputs, channels.count), channels, spec.input_range)

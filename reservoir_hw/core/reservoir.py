@@ -90,7 +90,7 @@ class Reservoir(ABC):
         self._device_spec: ReservoirSpec | None = None
         self.mask_config: MaskConfig | None = None
         """How the mask in front of the open device was drawn, whoever asked for it."""
-        self._asked_mask: tuple[MaskConfig | Literal["none"] | None, Channels, int] | None = None
+        self._asked_mask: tuple[MaskConfig | Literal["none"] | None, Channels, int, MaskConfig | None] | None = None
         self._input_path: Inputs
         self._driving = Driving(self)
         self._half_programmed = False
@@ -204,18 +204,23 @@ class Reservoir(ABC):
         return about_mask(self.mask_config, self.spec.inputs, self.device_spec.inputs, self.name)
 
     def spread_inputs(
-        self, mask: MaskConfig | Literal["none"] | None, channels: int | Channels, *, seed: int = 0
+        self,
+        mask: MaskConfig | Literal["none"] | None,
+        channels: int | Channels,
+        *,
+        seed: int = 0,
+        kept: MaskConfig | None = None,
     ) -> None:
         """Take `channels` inputs and let a seeded matrix spread them over the inputs that the device has.
 
         To be called before `open()`. The spec then declares the channels; the limits of the device's own inputs
         are checked behind the mask. `seed` draws a mask that has no seed of its own. Where `mask` is None there is one
-        only where the channels do not meet the device as they are (`core.channels.meeting`), where it is "none" that is
-        a `ConfigurationError`.
+        only where the channels do not meet the device as they are (`core.channels.meeting`): that which was `kept` of a
+        training, if there is one. Where it is "none" that is a `ConfigurationError`.
         """
         if self.is_open:
             raise ConfigurationError("spread_inputs must be called before open()")
-        self._asked_mask = (mask, Channels.of(channels), seed)
+        self._asked_mask = (mask, Channels.of(channels), seed, kept)
 
     def open(self) -> Self:
         """Take the device and bring it to rest for one sequence. Idempotent.
@@ -419,7 +424,7 @@ class Reservoir(ABC):
                 "duration_s": self.reset_duration_s,
                 "residual": self.reset_residual,
             },
-            "input_mask": None if self.mask_config is None else self.mask_config.model_dump(mode="json"),
+            "input_mask": spec.input_mask,
             "counters": self.counters.as_dict(),
             "latency": self.latency.summary(),
         }
@@ -548,14 +553,16 @@ class Reservoir(ABC):
         outer, mask = spec, None
         self.mask_config, width = None, spec.inputs
         if self._asked_mask is not None:
-            asked, channels, seed = self._asked_mask
+            asked, channels, seed, kept = self._asked_mask
             channels = channels.of_device(spec)
             clips, width = self.out_of_range == "clip", channels.count
-            self.mask_config = chosen_mask(asked, channels, spec, clips=clips, seed=seed)
+            self.mask_config = chosen_mask(asked, channels, spec, clips=clips, seed=seed, kept=kept)
         if self.mask_config is not None:
             mask = self.mask_config.build(spec.inputs, width)
             identity = spec.identity.behind(f"mask {mask.digest()}")
+            drawn = self.mask_config.model_dump(mode="json", exclude_defaults=True)
             outward = {"inputs": width, "input_range": None, "input_names": (), "identity": identity}
+            outward |= {"input_mask": drawn}
             outer = spec.model_copy(update=outward)
         self._spec, self._device_spec = outer, spec
         self._input_path = Inputs(

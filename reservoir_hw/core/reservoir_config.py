@@ -75,6 +75,7 @@ class ReservoirConfig(Config):
         default=None, exclude=True, description="what tests with hardware in the loop need to know"
     )
     _channels: Channels | None = PrivateAttr(default=None)
+    _kept_mask: MaskConfig | None = PrivateAttr(default=None)
 
     @abstractmethod
     def build(self) -> Reservoir:
@@ -137,6 +138,12 @@ class ReservoirConfig(Config):
         told.planned_mask()
         return told
 
+    def keeping_mask(self, drawn: Mapping[str, Any] | None) -> Self:
+        """This configuration with the mask of a training (`spec.input_mask`), where one is needed."""
+        told = self.model_copy()
+        told._kept_mask = None if drawn is None else MaskConfig.model_validate(dict(drawn))
+        return told
+
     def planned_mask(self) -> MaskConfig | None:
         """The mask that will stand in front of the device, as far as it is known before it is opened.
 
@@ -151,7 +158,12 @@ class ReservoirConfig(Config):
             identity=Identity(vendor="", model=self.name, simulated=getattr(self, "simulated", self.is_computed)),
         )
         return chosen_mask(
-            self.input_mask, self._channels, seen, clips=self.out_of_range == "clip", seed=getattr(self, "seed", 0)
+            self.input_mask,
+            self._channels,
+            seen,
+            clips=self.out_of_range == "clip",
+            seed=getattr(self, "seed", 0),
+            kept=self._kept_mask,
         )
 
     def for_layers(self, width: int | None, layers: int | None) -> list[ReservoirConfig]:
@@ -234,7 +246,8 @@ def build_reservoir(config: ReservoirConfig) -> Reservoir:
             "`input_mask:` needs the number of channels to spread: a task gives it, or open_reservoir(..., inputs=)"
         )
     if config._channels is not None:
-        reservoir.spread_inputs(config.input_mask, config._channels, seed=getattr(config, "seed", 0))
+        seed = getattr(config, "seed", 0)
+        reservoir.spread_inputs(config.input_mask, config._channels, seed=seed, kept=config._kept_mask)
     return reservoir
 
 

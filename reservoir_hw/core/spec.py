@@ -121,6 +121,9 @@ class ReservoirSpec(_Frozen):
     state_unit: str = "1"
     input_names: tuple[str, ...] = ()
     node_names: tuple[str, ...] = ()
+    input_mask: Mapping[str, Any] | None = Field(
+        default=None, description="how the mask was drawn that spreads these inputs over those of the device itself"
+    )
     not_supported: Mapping[str, str] = Field(
         default_factory=dict, description="capability -> why the device does not have it"
     )

@@ -73,7 +73,7 @@ def declaration_of(reservoir: Reservoir, inputs: Encoding, states: Encoding) -> 
         high = float(high if float(number(high)) <= high else np.nextafter(number(high), number(-np.inf)))
         spec = spec.model_copy(update={"input_range": (low, high)})
     return spec, {
-        "spec": spec.model_dump(mode="json"),
+        "spec": spec.model_dump(mode="json", exclude={"input_mask"}),
         "inputs": list(inputs),
         "states": list(states),
         "chunked": is_chunked(reservoir),

@@ -155,6 +155,8 @@ def evaluate(
             result.status, result.problem = "failed", str(error)
             result.save()
             raise
+        if device.about_mask is not None:
+            result.warn(device.about_mask)
         for warning in about_counters(device.counters, device.spec):
             result.warn(warning)
         result.provenance["rows"].append({"label": here.label, "reservoir": device.provenance()})

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from reservoir_hw.core.axes import refuse_vary
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir_config import reservoir_section
@@ -84,6 +85,9 @@ def trained_row(run: str | Path, row: int | None = None, *, reservoir: str | Pat
     if not 0 <= row < len(rows):
         raise ConfigurationError(f"{folder} has no row {row}; it has{known}")
     point = points[row] if reservoir is None else _with_reservoir(points[row], reservoir)
+    if mask := rows[row].get("reservoir", {}).get("spec", {}).get("input_mask"):
+        kept = point.config.reservoir.keeping_mask(mask)
+        point = replace(point, config=point.config.model_copy(update={"reservoir": kept}))
     if point.config.readout.layers_of_reservoirs and "identity" not in rows[row].get("reservoir", {}):
         raise ConfigurationError(f"{folder}: row {row} ({points[row].label}) was not finished")
     return TrainedRow(folder, row, points[row].label, point, rows[row], provenance)
@@ -133,5 +137,7 @@ def _with_reservoir(point: Point, path: str | Path) -> Point:
     given.set_environment(prefix=("reservoir",) if "kind" in given.data else ())
     document = Document.from_mapping(point.config.model_dump(mode="json", serialize_as_any=True), "the run")
     document.data |= {"vary": {}, "sweep": None}
-    document.replace("reservoir", reservoir_section(given))
+    section = reservoir_section(given)
+    refuse_vary(section)
+    document.replace("reservoir", section)
     return replace(point, config=parse_experiment(document))

@@ -15,7 +15,7 @@ from reservoir_hw.backends.replay import Replay, ReplayConfig
 from reservoir_hw.backends.simulated.memory import free_bytes
 from reservoir_hw.backends.simulated.population import Population, on_threads
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
-from reservoir_hw.core.errors import ConfigurationError, InputRangeError
+from reservoir_hw.core.errors import ConfigurationError, DeviceError, InputRangeError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
 from reservoir_hw.core.spec import ReservoirSpec
@@ -326,6 +326,16 @@ def _harvested(run: PointRun) -> StateStore | None:
         run.result.warn(about)
     for about in about_changes(store):
         run.result.warn(about)
+    if run.point.config.reservoir.declares_inputs:
+        # Its settings are the server's: the file says nothing of them.
+        try:
+            with opened(run.point, run.task) as device:
+                changes = changes_since(store, device, run.accept_change)
+        except DeviceError as error:
+            run.result.warn(f"{store.path}: whether the device is still as it was could not be asked: {error}")
+        else:
+            if changes:
+                run.result.warn(f"{store.path}: {in_words(changes)} (accepted: {run.accept_change})")
     return store
 
 

@@ -42,7 +42,7 @@ def opened(
         needed = "holds its reservoirs and takes none" if not slots else f"needs {len(slots)} reservoirs, one per slot"
         raise ConfigurationError(f"the bundle {needed}, but {len(found)} were given")
     fitting = [
-        one if isinstance(one, Reservoir) else one.for_inputs(slot.inputs)
+        one if isinstance(one, Reservoir) else one.keeping_mask(slot.input_mask).for_inputs(slot.inputs)
         for one, slot in zip(found, slots, strict=True)
     ]
     return [one if isinstance(one, Reservoir) else stack.enter_context(open_reservoir(one)) for one in fitting]

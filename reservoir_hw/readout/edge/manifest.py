@@ -115,6 +115,9 @@ class Slot(_Part):
     identity: dict[str, Any]
     repetitions: int = Field(default=1, ge=1, le=1_000_000)
     input_range: tuple[float, float] | None = None
+    input_mask: dict[str, Any] | None = Field(
+        default=None, description="the mask in front of the device, as section `input_mask` of a reservoir takes it"
+    )
     probe: FileName | None = Field(default=None, description="file of the golden probe response")
 
 

@@ -130,6 +130,7 @@ def write_plan(
                 identity=identity,
                 repetitions=repetitions,
                 input_range=spec.input_range,
+                input_mask=None if spec.input_mask is None else dict(spec.input_mask),
                 probe=name,
             )
         )

@@ -56,9 +56,9 @@ class Reservoir(ABC):
     inputs_are_limited: bool = True
     """Whether inputs are held against the device's range. A recording took its own already."""
     checks_states: bool = False
-    """Whether `_run` and `_stream` themselves refuse states that are not finite, by `refuse_not_finite`."""
+    """Whether `_run` and `_stream` themselves refuse states that are no numbers, by `refuse_not_finite`."""
     states_are_checked: bool = True
-    """Whether somebody looks for states that are not finite: this class, the backend, or the device as it says."""
+    """Whether somebody looks for states that are no numbers: this class, the backend, or the device as it says."""
 
     def __init__(
         self,
@@ -439,9 +439,9 @@ class Reservoir(ABC):
         return self._input_path.for_device(self._input_path.to_native(u, "inputs"))
 
     def refuse_not_finite(self, states: Any, first: int = 0) -> None:
-        """Raise `DeviceFault` if a state (batch, time, nodes) is not finite; `first` is the number of its first step.
+        """Raise `DeviceFault` if a state (batch, time, nodes) is no number: NaN, infinite, or 9e37 and more.
 
-        The fault carries the steps of `states` before it.
+        `first` is the number of its first step. The fault carries the steps of `states` before it.
         """
         self._driving.refuse_not_finite(states, first)
 

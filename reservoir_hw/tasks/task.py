@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
 
 import numpy as np
 
+from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.configuration import Config, Document, validate
 from reservoir_hw.core.documents import Corpus
 from reservoir_hw.core.errors import InputRangeError, ShapeError
@@ -222,7 +223,7 @@ def checked_outputs(outputs: np.ndarray, split: Split, *, finite: bool = True) -
     Raises `ShapeError` where their shape is not that of the targets, and `InputRangeError` for NaN or infinity, unless
     `finite` is False.
     """
-    outputs = np.asarray(outputs)
+    outputs = np.asarray(as_numpy(outputs))
     expected = split.targets.shape
     if outputs.shape != expected:
         raise ShapeError(

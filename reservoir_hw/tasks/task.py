@@ -150,6 +150,9 @@ class Task(ABC):
     """The metric that stands for all where a figure has room for one."""
     larger_is_better: bool = False
     """Of this metric."""
+    larger: tuple[str, ...] = ()
+    smaller: tuple[str, ...] = ()
+    """Other metrics that are better when larger, and when smaller. A name also stands for those behind it: r2, r2/1."""
     held_out: Split | None = None
     """What is neither learned from nor judged: a training by gradients may look at it to know when to stop."""
     own_validation: str = ""
@@ -158,6 +161,13 @@ class Task(ABC):
     """A test is judged in pieces of so many steps, and holds a whole number of them."""
     report: Report | None = None
     """Makes the tables and figures: the module `report` beside the task. A task can also override the two methods."""
+
+    def direction_of(self, metric: str) -> Literal["minimize", "maximize"] | None:
+        """Which way a metric gets better, as far as the task says."""
+        name = metric.partition("/")[0]
+        if name in self.larger or (name == self.score.partition("/")[0] and self.larger_is_better):
+            return "maximize"
+        return "minimize" if name in (*self.smaller, self.score.partition("/")[0]) else None
 
     @property
     def inputs(self) -> int:

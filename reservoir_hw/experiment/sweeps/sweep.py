@@ -28,6 +28,7 @@ from reservoir_hw.core.errors import (
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import drop_baselines
 from reservoir_hw.experiment.configuration.search import SweepConfig
+from reservoir_hw.experiment.run.by_gradients import VALIDATION
 from reservoir_hw.experiment.run.estimate import Estimate
 from reservoir_hw.experiment.run.experiment import Experiment
 from reservoir_hw.experiment.run.folder import write_yaml
@@ -86,7 +87,7 @@ class Sweep:
         if self.experiment.config.sweep is None:
             raise ConfigurationError(
                 f"{document.origin(())}: there is no section `sweep:` that says what to search, for instance "
-                "{metric: nrmse, direction: minimize, search: {reservoir.spectral_radius: {low: 0.1, high: 1.5}}}"
+                "{metric: nrmse, search: {reservoir.spectral_radius: {low: 0.1, high: 1.5}}}"
             )
         self.config = self.experiment.config.sweep
         self.name = self.config.name or self.experiment.name
@@ -163,6 +164,8 @@ class Sweep:
             )
         self.check_machine()
         cost = self.estimate()
+        direction = self.config.direction
+        assert direction is not None
         self._make_folder()
         resolved = self.experiment.resolved()
         identity = identity_of(resolved, self.config, self.space)
@@ -173,7 +176,7 @@ class Sweep:
             study=self.name,
             storage=study.storage,
             metric=self.config.metric,
-            direction=self.config.direction,
+            direction=direction,
             wanted=self.config.trials,
             space=self.space,
             provenance=provenance.collect(resolved) | {"rows": []},
@@ -270,7 +273,7 @@ class Sweep:
             raise ReservoirError(what + (f" at {at}" if at else ""))
 
     def _check_metric(self) -> None:
-        """Ask the tasks what they judge by, with the answers that are wanted."""
+        """Ask the tasks what they judge by, with the answers that are wanted, and which way that gets better."""
         names: dict[str, None] = {}
         for task in self._tasks.values():
             names |= dict.fromkeys(self.experiment.metrics_on(task))
@@ -279,6 +282,15 @@ class Sweep:
                 f"{self._document.origin(('sweep', 'metric'))}: sweep.metric: the task has no metric "
                 f"{self.config.metric!r}; it has: {', '.join(names)}"
             )
+        if self.config.direction is None:
+            told = {task.direction_of(self.config.metric) for task in self._tasks.values()}
+            direction = "minimize" if self.config.metric == VALIDATION else told.pop() if len(told) == 1 else None
+            if direction is None:
+                raise ConfigurationError(
+                    f"{self._document.origin(('sweep', 'metric'))}: sweep.metric: the task does not say which way "
+                    f"{self.config.metric} gets better: set sweep.direction to minimize or maximize"
+                )
+            self.config = self.config.model_copy(update={"direction": direction})
 
     def _make_folder(self) -> None:
         try:
@@ -329,11 +341,10 @@ class Sweep:
 
 
 def describe(config: SweepConfig) -> str:
-    """One line for people."""
+    """One line for people, when the estimate has found the direction."""
     keys = ", ".join(short_names(config.search).values())
-    return (
-        f"a sweep of {config.trials} trials ({config.sampler}) over {keys}, {config.direction[:-1]}ing {config.metric}"
-    )
+    doing = f"{str(config.direction)[:-1]}ing {config.metric}"
+    return f"a sweep of {config.trials} trials ({config.sampler}) over {keys}, {doing}"
 
 
 def _progress_of_trial(

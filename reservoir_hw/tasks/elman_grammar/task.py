@@ -102,6 +102,8 @@ class ElmanGrammar(Task):
 
     score = "agreement"
     larger_is_better = True
+    larger = ("cosine", "max_prediction", "auc", "accuracy")
+    smaller = ("agreement_error", "cross_entropy_bits", "perplexity")
 
     def __init__(self, config: ElmanGrammarConfig | None = None, /, **settings: Any) -> None:
         config = ElmanGrammarConfig.of(config, settings)

@@ -54,6 +54,7 @@ class MemoryRecall(Task):
 
     score = "recalled"
     larger_is_better = True
+    larger = ("r2",)
     report = report
 
     def __init__(self, config: MemoryRecallConfig | None = None, /, **settings: Any) -> None:

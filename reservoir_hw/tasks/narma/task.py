@@ -90,6 +90,7 @@ class Narma(Task):
     """
 
     score = "nrmse"
+    smaller = ("nmse",)
     report = report
 
     def __init__(self, config: NarmaConfig | None = None, /, **settings: Any) -> None:

@@ -49,6 +49,7 @@ class Parity(Task):
     """
 
     score = "error_rate"
+    smaller = ("nmse",)
     report = report
 
     def __init__(self, config: ParityConfig | None = None, /, **settings: Any) -> None:

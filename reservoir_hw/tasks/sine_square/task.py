@@ -61,6 +61,7 @@ class SineSquare(Task):
     """
 
     score = "error_rate"
+    smaller = ("nmse",)
     report = report
 
     def __init__(self, config: SineSquareConfig | None = None, /, **settings: Any) -> None:

@@ -138,6 +138,7 @@ class Text(Task):
     """
 
     score = "cross_entropy"
+    larger, smaller = ("accuracy",), ("perplexity", "bits_per_character")
     judged_by_outputs = False
 
     def __init__(self, config: TextConfig | None = None, /, **settings: Any) -> None:

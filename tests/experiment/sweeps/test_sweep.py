@@ -82,9 +82,9 @@ def test_the_direction_is_what_the_task_says(make: Make, task: str, directions: 
         wanted = Sweep.of(make(over={"task": of_task}, metric=metric))
         wanted.estimate()
         assert wanted.config.direction == direction
-    other = Sweep.of(make(over={"task": of_task}, metric=metric, direction="maximize"))
-    other.estimate()
-    assert other.config.direction == "maximize"
+        other = Sweep.of(make(over={"task": of_task}, metric=metric, direction="maximize"))
+        other.estimate()
+        assert other.config.direction == "maximize"
 
 
 def stored(name: str = "experiment") -> optuna.Study:

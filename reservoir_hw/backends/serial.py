@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, field_validator
 
+from reservoir_hw.core import arrays
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES
 from reservoir_hw.core.errors import (
     ConfigurationError,
@@ -213,9 +214,9 @@ class SerialReservoir(Reservoir):
             fault.add_note(f"the states that came with it were dropped: they are not {steps} steps of this request")
             return 0
         self._take(fault.states, out[:steps])
-        finite = np.isfinite(out[:steps]).all(axis=1)
-        if not finite.all():
-            steps = int(finite.argmin())
+        broken = arrays.not_finite(out[:steps], arrays.NO_NUMBER).any(axis=1)
+        if broken.any():
+            steps = int(broken.argmax())
             fault.add_note(f"what came with it is not finite from its step {steps} on, and was dropped")
         return steps
 

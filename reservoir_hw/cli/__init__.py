@@ -11,6 +11,7 @@ import typer
 
 from reservoir_hw import __version__
 from reservoir_hw.cli.errors import CommandGroup
+from reservoir_hw.core.interrupts import interrupt
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -104,9 +105,9 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     # A batch system ends the job, or a terminal closes: devices are left in their safe state, as after Ctrl-C.
-    for name in ("SIGTERM", "SIGHUP"):
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
-        # Under nohup it is ignored.
+        # Under nohup it is ignored, or in the background of a shell.
         if number is not None and signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, signal.default_int_handler)
+            signal.signal(number, interrupt)
     app()

@@ -1,4 +1,4 @@
-"""Exit codes: 2 wrong configuration, 3 device fault, 130 Ctrl-C, 128 + N a training ended by signal N, 1 all else."""
+"""Exit codes: 2 wrong configuration, 3 device fault, 128 + N ended by signal N (130: Ctrl-C), 1 all else."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from reservoir_hw.core.interrupts import exit_code
+
 log = logging.getLogger(__name__)
 
-CONFIGURATION, DEVICE, INTERRUPTED, OTHER = 2, 3, 130, 1
+CONFIGURATION, DEVICE, OTHER = 2, 3, 1
 
 
 class CommandGroup(TyperGroup):
@@ -23,7 +25,7 @@ class CommandGroup(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
             _say("interrupted: what was finished is kept", stop)
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(exit_code()) from None
         except SystemExit as stop:
             # A training that SIGTERM has stopped between two steps.
             if hasattr(stop, "__notes__"):

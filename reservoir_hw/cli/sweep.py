@@ -39,7 +39,8 @@ def sweep(
     with own_stdout(json):
         wanted = Sweep.of(file, reservoir=reservoir, set=set_ or [], trials=trials, name=name, storage=storage)
         title = wanted.experiment.config.title or wanted.experiment.name
-        typer.echo(f"{title}: {describe(wanted)}; each {wanted.estimate()}", err=True)
+        cost = wanted.estimate()
+        typer.echo(f"{title}: {describe(wanted)}; each {cost}", err=True)
         with progress_bar() as progress:
             result = wanted.run(progress)
     now = "" if result.best is None else f"reservoir-hw run {result.best_file}"

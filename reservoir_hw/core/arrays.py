@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 else:
     Array: TypeAlias = Any
 
+NO_NUMBER = 9e37
+"""Instruments answer 9.9e37 for infinity, 9.91e37 for no number (SCPI 1999, Syntax and Style, 7.2.1)."""
+
 # Values whose temporary array stays in the cache.
 _BLOCK = 1 << 16
 
@@ -41,9 +44,8 @@ def import_torch(purpose: str) -> Any:
 
 def to_numpy(value: Any, dtype: np.dtype[Any], name: str) -> np.ndarray:
     """A C-contiguous numpy array of `dtype`, copied only if necessary."""
-    if is_tensor(value):
-        value = value.detach().cpu().numpy()
-    elif type(value) is np.ndarray and value.dtype == dtype and value.flags.c_contiguous:
+    value = as_numpy(value)
+    if type(value) is np.ndarray and value.dtype == dtype and value.flags.c_contiguous:
         return value
     return np.ascontiguousarray(_real(value, name), dtype=dtype)
 
@@ -56,7 +58,7 @@ def to_tensor(value: Any, dtype: np.dtype[Any], device: str, name: str) -> Any:
         value = torch.from_numpy(array if array.flags.writeable else array.copy())
     if value.is_complex():
         raise ShapeError(f"{name} must hold real numbers, not {value.dtype}")
-    return value.to(device=device, dtype=getattr(torch, dtype.name)).contiguous()
+    return dense(value).to(device=device, dtype=getattr(torch, dtype.name)).contiguous()
 
 
 def like(states: Any, given: Any) -> Any:
@@ -83,36 +85,47 @@ def contiguous(array: Any) -> Any:
 def share_memory(native: Any, given: Any) -> bool:
     """Whether a change of `given` could show in `native`."""
     if is_tensor(native) and is_tensor(given):
-        return native.data_ptr() == given.data_ptr()
+        return native.layout == given.layout and native.data_ptr() == given.data_ptr()
     if is_tensor(native):
         return isinstance(given, np.ndarray) and np.may_share_memory(native.detach().cpu().numpy(), given)
     return isinstance(native, np.ndarray) and (is_tensor(given) or np.may_share_memory(native, given))
 
 
-def all_finite(array: Any) -> bool:
-    """Whether there is neither NaN nor infinity in `array`. One pass, no large temporary array."""
+def all_finite(array: Any, below: float = math.inf) -> bool:
+    """Whether no value is NaN or, in absolute value, `below` or more. One pass, no large temporary array."""
     if is_tensor(array):
-        return bool(array.detach().isfinite().all())
+        return bool((array.detach().abs() < below).all())
     if array.size <= _BLOCK:
-        return _is_finite(array)
+        return _is_finite(array, below)
     if not array.flags.c_contiguous:
-        return bool(np.isfinite(array).all())
+        return bool((np.abs(array) < below).all())
     flat = array.reshape(-1)
-    return all(_is_finite(flat[start : start + _BLOCK]) for start in range(0, flat.size, _BLOCK))
+    return all(_is_finite(flat[start : start + _BLOCK], below) for start in range(0, flat.size, _BLOCK))
 
 
-def _is_finite(array: np.ndarray) -> bool:
-    # A finite sum of squares proves it, and is quickest. That of large finite numbers may overflow, so a bad one is
-    # looked at.
-    return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
+def _is_finite(array: np.ndarray, below: float) -> bool:
+    # A small sum of squares proves it, and is quickest. That of large numbers may overflow, so a bad one is looked at.
+    return float(np.vdot(array, array)) < below**2 or bool((np.abs(array) < below).all())
 
 
-def as_numpy(array: Any) -> np.ndarray:
-    """The values as a numpy array, without their gradient; bfloat16, which numpy does not have, becomes float32."""
-    if not is_tensor(array):
+def as_numpy(array: Any) -> Any:
+    """The values of a tensor as a numpy array, without their gradient; bfloat16, which numpy does not have, as float32.
+
+    Masked values become NaN; anything else is returned as it is.
+    """
+    if is_tensor(array):
+        values = dense(array.detach()).cpu()
+        return (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy()
+    if type(array) is np.ndarray or not np.ma.is_masked(array):
         return array
-    values = array.detach().cpu()
-    return (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy()
+    return array.astype(np.result_type(array.dtype, np.float16)).filled(np.nan)
+
+
+def dense(tensor: Any) -> Any:
+    """The tensor with all its numbers in memory. Raises `ShapeError` for one on the device "meta", which has none."""
+    if tensor.is_meta:
+        raise ShapeError('a tensor on the device "meta" holds no numbers: make it on another device')
+    return tensor if tensor.layout == sys.modules["torch"].strided else tensor.to_dense()
 
 
 def empty(shape: Sequence[int], dtype: np.dtype[Any], device: str | None) -> Any:
@@ -145,9 +158,9 @@ def machine_epsilon(array: Any) -> float:
     return float((sys.modules["torch"] if is_tensor(array) else np).finfo(array.dtype).eps)
 
 
-def not_finite(array: Any) -> np.ndarray:
-    """Where there is NaN or infinity: booleans of the same shape."""
-    return ~as_numpy(array.isfinite() if is_tensor(array) else np.isfinite(array))
+def not_finite(array: Any, below: float = math.inf) -> np.ndarray:
+    """Where there is NaN, or an absolute value of `below` or more: booleans of the same shape."""
+    return ~as_numpy(abs(array) < below)
 
 
 def first_true(mask: np.ndarray) -> tuple[int, ...]:
@@ -185,7 +198,7 @@ def refuse_gradient(value: Any) -> None:
 
 def _real(value: Any, name: str) -> np.ndarray:
     try:
-        array = np.asarray(value)
+        array = np.asarray(as_numpy(value))
     except ValueError as error:
         raise ShapeError(f"{name} cannot be read as an array of numbers: {error}") from error
     if array.dtype.kind not in "fiub":

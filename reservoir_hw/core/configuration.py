@@ -236,12 +236,17 @@ def _json_default(value: Any) -> Any:
 
 def parse_scalar(text: str, origin: str) -> Any:
     """A value as YAML 1.2 reads it: 1e-4 is a number, [1, 2] a list."""
-    from ruamel.yaml import YAML, YAMLError
+    from ruamel.yaml import YAMLError
 
+    if not text.strip():
+        raise ConfigurationError(f"{origin}: there is no value; if that is what you mean, write null")
     try:
-        value = _plain(YAML(typ="rt").load(text))
+        loaded = _loaded(text)
+        value = _plain(loaded)
     except (YAMLError, ValueError) as error:
         raise ConfigurationError(f"{origin}: {text!r} cannot be read as a YAML value: {_problem(error)}") from None
+    # Looks at each key.
+    list(_lines(loaded, (), origin))
     # A text that was not quoted is meant as it stands, with a # in it too.
     if value is None and text.strip().startswith("#"):
         return text.strip()
@@ -249,7 +254,7 @@ def parse_scalar(text: str, origin: str) -> Any:
 
 
 def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[Location, str]]:
-    from ruamel.yaml import YAML, YAMLError
+    from ruamel.yaml import YAMLError
 
     try:
         text = path.read_text(encoding="utf-8")
@@ -262,7 +267,7 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[Location, str]]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: cannot be read: {error}") from None
     try:
-        loaded = YAML(typ="rt").load(text)
+        loaded = _loaded(text)
     except RecursionError:
         raise ConfigurationError(f"{path}: nested too deeply") from None
     except (YAMLError, ValueError) as error:
@@ -277,6 +282,24 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[Location, str]]:
     return _plain(loaded), origins
 
 
+# Of YAML itself, and "!", which says that a value is a text.
+_TAGS = {"!", *(f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map"))}
+
+
+def _loaded(text: str) -> Any:
+    """A round-trip document. Raises `YAMLError` for tags that would make something else than plain values."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError
+
+    for event in YAML(typ="rt").parse(text):
+        tag = str(getattr(event, "tag", None) or "!")
+        if tag not in _TAGS:
+            kind = {"SequenceStartEvent": "list", "MappingStartEvent": "mapping"}.get(type(event).__name__, "value")
+            problem = f"the tag {tag.replace('tag:yaml.org,2002:', '!!')}: write a plain {kind} without it"
+            raise MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+    return YAML(typ="rt").load(text)
+
+
 _IN_OUR_WORDS = {
     "expected <block end>": "a wrong indent: this line begins in another column than the keys that it stands beside",
     "mapping values are not allowed": "a wrong indent, or a colon in a text that needs quotes",
@@ -289,12 +312,17 @@ def _problem(error: Exception) -> str:
     return next((ours for theirs, ours in _IN_OUR_WORDS.items() if theirs in problem), problem)
 
 
-def _lines(node: Any, at: Location, path: Path) -> Iterator[tuple[Location, int]]:
+def _lines(node: Any, at: Location, path: Path | str) -> Iterator[tuple[Location, int]]:
     """The line of every key and item of a round-trip document."""
     if isinstance(node, dict):
         for key, value in node.items():
             line = node.lc.key(key)[0] if key in (node.lc.data or {}) else 0  # pyright: ignore[reportAttributeAccessIssue]
             name = _key(key)
+            in_braces = node.fa.flow_style()  # pyright: ignore[reportAttributeAccessIssue]
+            if value is None and in_braces and isinstance(key, int | float):
+                raise ConfigurationError(
+                    f"{path}: line {line + 1}: a comma ends the value before {key:g}: write 1.5e-3 with a point"
+                )
             if not isinstance(name, str):
                 raise ConfigurationError(f"{path}: line {line + 1}: the key {key!r} must be a text")
             yield (*at, name), line + 1

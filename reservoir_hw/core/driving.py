@@ -304,6 +304,7 @@ class Driving:
     def checked(self, states: Any, driven: Any) -> Any:
         """What the device returned for (batch, time), refused if it cannot be true."""
         device, spec = self._device, self._device.spec
+        states = states if arrays.is_tensor(states) else arrays.as_numpy(states)
         expected = (*driven, spec.nodes)
         if tuple(getattr(states, "shape", ())) != expected:
             raise DeviceFault(
@@ -318,19 +319,23 @@ class Driving:
         return states
 
     def refuse_not_finite(self, states: Any, first: int = 0) -> None:
-        """Raise `DeviceFault` if a state (batch, time, nodes) is not finite; `first` is the number of its first step.
+        """Raise `DeviceFault` if a state (batch, time, nodes) is no number: NaN, infinite, or 9e37 and more.
 
-        The fault carries the steps of `states` before it.
+        `first` is the number of its first step. The fault carries the steps of `states` before it.
         """
-        if arrays.all_finite(states):
+        if arrays.all_finite(states, arrays.NO_NUMBER):
             return
-        bad = arrays.not_finite(states)
+        bad = arrays.not_finite(states, arrays.NO_NUMBER)
         step = int(bad.any(axis=(0, 2)).argmax())
         sequence, node = arrays.first_true(bad[:, step])
         simulated = self._device.spec.identity.simulated
         cause = "a simulation that diverges" if simulated else "a broken channel, or a failed read-out"
+        value = float(states[sequence, step, node])
+        what = f"{value:g}" if np.isfinite(value) else "not finite"
+        if np.isfinite(value) and not simulated:
+            cause = 'instruments say "over range" by 9.9e37: set a wider range, or drive the device less'
         raise DeviceFault(
-            f"{self._device.name} returned a state that is not finite (sequence {sequence}, step {first + step}, node "
+            f"{self._device.name} returned a state that is {what} (sequence {sequence}, step {first + step}, node "
             f"{node}): {cause}",
             steps_done=step,
             states=states[:, :step],

@@ -99,7 +99,9 @@ class Inputs:
         """
         if not arrays.all_finite(u):
             where = arrays.first_true(arrays.not_finite(u))
-            raise InputRangeError(f"input at (sequence, step, channel) = {where} is {float(u[where])}, not a number")
+            raise InputRangeError(
+                f"input at (sequence, step, channel) = {where} is {float(u[where])} (or masked), not a number"
+            )
         inner = self.within_limits(u if self.mask is None else _masked(self.mask, u))
         self._check(inner)
         return inner

@@ -16,9 +16,26 @@ log = logging.getLogger(__name__)
 
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _HANGUP = getattr(signal, "SIGHUP", None)
-_DEFAULT = (signal.SIG_DFL, signal.default_int_handler)
 # The attribute of an error that keeps the number of the signal.
 _ASKED = "_stop_requested"
+
+_last: int = signal.SIGINT
+
+
+def interrupt(number: int, frame: FrameType | None = None, *why: str) -> None:
+    """A handler of signals: what Python does on Ctrl-C, for any signal; `exit_code` knows which."""
+    global _last
+    _last = number
+    raise KeyboardInterrupt(*why)
+
+
+def exit_code() -> int:
+    """Of a program that `interrupt` has ended: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
+    return 128 + _last
+
+
+_AS_CTRL_C = (signal.default_int_handler, interrupt)
+_DEFAULT = (signal.SIG_DFL, *_AS_CTRL_C)
 
 
 class _Deferred(ABC):
@@ -84,7 +101,7 @@ class HeldInterrupts(_Deferred):
 
     def _takes(self, number: int, handler: Any) -> bool:
         # What a program has set for SIGHUP may mean something else. A server knows itself when its device is closing.
-        meant = number != _HANGUP or handler is signal.default_int_handler
+        meant = number != _HANGUP or handler in _AS_CTRL_C
         return callable(handler) and meant and not isinstance(getattr(handler, "__self__", None), StopOnSignals)
 
     def _came(self, number: int, frame: FrameType | None) -> None:
@@ -112,14 +129,14 @@ class _FirstAndSecond(_Deferred):
     def _first(self, number: int) -> None: ...
 
     @abstractmethod
-    def _second(self) -> None: ...
+    def _second(self, number: int) -> None: ...
 
     def _came(self, number: int, frame: FrameType | None) -> None:
         if self._since is None:
             self._since = time.monotonic()
             self._first(number)
         elif time.monotonic() - self._since > self.echo_s:
-            self._second()
+            self._second(number)
 
 
 class StopRequests(_FirstAndSecond):
@@ -160,8 +177,8 @@ class StopRequests(_FirstAndSecond):
         self.requested = number
         log.warning("stopping after this step; once more to stop at once")
 
-    def _second(self) -> None:
-        raise KeyboardInterrupt("stopped at once" + (self._advice and f"; {self._advice}"))
+    def _second(self, number: int) -> None:
+        interrupt(number, None, "stopped at once" + (self._advice and f"; {self._advice}"))
 
 
 class StopOnSignals(_FirstAndSecond):
@@ -187,12 +204,12 @@ class StopOnSignals(_FirstAndSecond):
     def _first(self, number: int) -> None:
         self._stop()
 
-    def _second(self) -> None:
+    def _second(self, number: int) -> None:
         if not self._is_closing():
             # The device is brought to its safe state in any case.
-            for number in self._previous:
-                signal.signal(number, signal.SIG_IGN)
-            raise KeyboardInterrupt
+            for other in self._previous:
+                signal.signal(other, signal.SIG_IGN)
+            interrupt(number)
 
 
 def stop_by(number: int, message: str) -> BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -31,6 +32,9 @@ def reservation_of(resource: str) -> Reservation | None:
     try:
         note = json.loads(_note_of(resource).read_text())
         found = Reservation(str(note["user"]), datetime.fromisoformat(note["until"]), str(note["note"]))
+        boot, now_s = _since_boot()
+        if boot and note["boot"] == boot:
+            return found if note["end_s"] > now_s else None
         return found if found.until > datetime.now().astimezone() else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -52,10 +56,13 @@ def reserve(resources: Iterable[str], until: datetime, note: str = "") -> Reserv
     """
     resources = list(resources)
     reservation = Reservation(user_name(), until, " ".join(note.split()))
+    boot, now_s = _since_boot()
+    end_s = now_s + (until - datetime.now().astimezone()).total_seconds()
     with writing_for(resources[0]), _one_at_a_time():
         _refuse_if_anothers(resources)
         for resource in resources:
             content = {"user": reservation.user, "until": until.isoformat(), "note": reservation.note}
+            content |= {"boot": boot, "end_s": end_s}
             write_note(_note_of(resource), content)
     return reservation
 
@@ -96,10 +103,19 @@ def read_end(text: str) -> datetime:
     return until
 
 
-def shown(time: datetime) -> str:
+def shown(moment: datetime) -> str:
     """For people, in the time zone of this host."""
-    local = time.astimezone()
+    local = moment.astimezone()
     return f"{local:%Y-%m-%d %H:%M} {local:%Z}"
+
+
+def _since_boot() -> tuple[str, float]:
+    """Which start of this host it is (Linux; elsewhere empty), and seconds of a clock that nobody sets since then."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return "", 0.0
+    return boot, time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _note_of(resource: str) -> Path:

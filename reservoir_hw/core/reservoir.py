@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, Self
+from weakref import WeakSet
 
 import numpy as np
 
@@ -57,9 +59,9 @@ class Reservoir(ABC):
     inputs_are_limited: bool = True
     """Whether inputs are held against the device's range. A recording took its own already."""
     checks_states: bool = False
-    """Whether `_run` and `_stream` themselves refuse states that are not finite, by `refuse_not_finite`."""
+    """Whether `_run` and `_stream` themselves refuse states that are no numbers, by `refuse_not_finite`."""
     states_are_checked: bool = True
-    """Whether somebody looks for states that are not finite: this class, the backend, or the device as it says."""
+    """Whether somebody looks for states that are no numbers: this class, the backend, or the device as it says."""
 
     def __init__(
         self,
@@ -94,6 +96,8 @@ class Reservoir(ABC):
         self._input_path: Inputs
         self._driving = Driving(self)
         self._half_programmed = False
+        # In a forked process: the one that has the device.
+        self._left_to: int | None = None
 
     def __repr__(self) -> str:
         if self._spec is None:
@@ -112,7 +116,10 @@ class Reservoir(ABC):
     def spec(self) -> ReservoirSpec:
         """What the device declares. Raises `NotOpen` before `open()`."""
         if self._spec is None:
-            raise NotOpen(f"{type(self).__name__} is not open: use it in a `with` block or call open() first")
+            why = "is not open: use it in a `with` block or call open() first"
+            if self._left_to is not None:
+                why = f"was opened by process {self._left_to}: open it here, or start workers with spawn"
+            raise NotOpen(f"{type(self).__name__} {why}")
         return self._spec
 
     @property
@@ -236,7 +243,8 @@ class Reservoir(ABC):
             self.latency = Latency()
             self._half_programmed = False
             self.emergency_stopped = False
-            self._connected = True
+            self._connected, self._left_to = True, None
+            _OPEN.add(self)
             spec = self._open() or self._given_spec
             if spec is None:
                 raise ConfigurationError(
@@ -261,9 +269,7 @@ class Reservoir(ABC):
                 self.unsafe = f"{type(error).__name__}: {text_of(error)}"
                 raise
             finally:
-                self._connected = False
-                self._spec = self._device_spec = None
-                self._driving.close()
+                self._forget()
                 self._locks.release()
                 self.closing = False
 
@@ -458,9 +464,9 @@ class Reservoir(ABC):
         return self._input_path.for_device(self._input_path.to_native(u, "inputs"))
 
     def refuse_not_finite(self, states: Any, first: int = 0) -> None:
-        """Raise `DeviceFault` if a state (batch, time, nodes) is not finite; `first` is the number of its first step.
+        """Raise `DeviceFault` if a state (batch, time, nodes) is no number: NaN, infinite, or 9e37 and more.
 
-        The fault carries the steps of `states` before it.
+        `first` is the number of its first step. The fault carries the steps of `states` before it.
         """
         self._driving.refuse_not_finite(states, first)
 
@@ -530,6 +536,19 @@ class Reservoir(ABC):
         native = self._input_path.within_limits(self._input_path.to_native(u, "probe"))
         return arrays.as_numpy(self._driving.run(u, native))
 
+    def _forget(self) -> None:
+        self._connected = False
+        self._spec = self._device_spec = None
+        self._driving.close()
+        _OPEN.discard(self)
+
+    def _leave_to(self, owner: int) -> None:
+        """Nothing of the device, its locks included, is touched by this process any more."""
+        self._forget()
+        self._left_to = owner
+        _LEFT.append(self._locks)
+        self._locks = HostLocks(self._locks.resources)
+
     def _has(self, hook: str) -> bool:
         return getattr(type(self), hook) is not getattr(Reservoir, hook)
 
@@ -582,3 +601,17 @@ class Reservoir(ABC):
         if not declared:
             reason = self.spec.not_supported.get(capability, "the device does not declare it")
             raise NotSupported(f"{self.name} has no {capability}: {reason}")
+
+
+_OPEN: WeakSet[Reservoir] = WeakSet()
+# Locks of the parent process. They would be given back if they were collected.
+_LEFT: list[HostLocks] = []
+
+
+def _leave_devices_to_parent() -> None:
+    for reservoir in [one for one in _OPEN if not one.in_process]:
+        reservoir._leave_to(os.getppid())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_devices_to_parent)

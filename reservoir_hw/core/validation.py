@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.errors import ConfigurationError, ReservoirError
 
 
@@ -21,7 +22,7 @@ def whole_number(name: str, value: Any, *, least: int = 1, error: type[Reservoir
 def real_array(name: str, values: Any) -> NDArray[np.float64]:
     """`values` as a float64 array of its own, or a `ConfigurationError` unless all are finite real numbers."""
     try:
-        given = np.asarray(values)
+        given = np.asarray(as_numpy(values))
         if np.iscomplexobj(given):
             raise TypeError("complex numbers")
         array = np.array(given, np.float64, order="C")

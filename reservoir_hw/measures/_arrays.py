@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.core.arrays import all_finite
+from reservoir_hw.core.arrays import all_finite, as_numpy
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 
 # Standard deviations below this, relative to the mean, are rounding.
@@ -18,7 +18,7 @@ def checked(values: Any, axes: tuple[str, ...], name: str = "states") -> np.ndar
 
     Raises `ShapeError` for other numbers of axes and for empty ones, `InputRangeError` for NaN and infinity.
     """
-    array = np.asarray(values)
+    array = np.asarray(as_numpy(values))
     wanted = f"({', '.join(axes)})"
     if array.ndim != len(axes):
         raise ShapeError(f"{name} must be {wanted}, not an array of shape {array.shape}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.core.arrays import all_finite
+from reservoir_hw.core.arrays import all_finite, as_numpy
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.measures._arrays import precision
 from reservoir_hw.measures._states_on_disk import BLOCK, opened, sharing, windows
@@ -33,7 +33,7 @@ class Rows:
 
     def __init__(self, states: Any, skipped: int) -> None:
         if np.ndim(states) == 2:
-            states = np.asarray(states)[None]
+            states = np.asarray(as_numpy(states))[None]
         shape = tuple(np.shape(states))
         if len(shape) != 3 or 0 in shape:
             raise ShapeError(f"states must be (sequences, time, nodes) or (time, nodes), not {shape}")
@@ -67,7 +67,7 @@ class Rows:
                         yield self._block(sequence, first, min(first + BLOCK, window.stop))
 
     def _block(self, sequence: int, first: int, stop: int) -> Block:
-        states = np.asarray(self.states[sequence, first:stop], dtype=np.float64)
+        states = np.asarray(as_numpy(self.states[sequence, first:stop]), dtype=np.float64)
         if not all_finite(states):
             raise InputRangeError(
                 f"states of sequence {sequence} are not finite between the steps {first} and {stop - 1}; leave out "
@@ -90,7 +90,7 @@ class Recording(Rows):
 
     def __init__(self, inputs: Any, states: Any, skipped: int) -> None:
         super().__init__(states, skipped)
-        inputs = np.asarray(inputs, dtype=np.float64)
+        inputs = np.asarray(as_numpy(inputs), dtype=np.float64)
         if inputs.ndim == 2:
             inputs = inputs[None]
         if inputs.ndim != 3 or inputs.shape[:2] != (self.sequences, self.steps) or inputs.shape[2] == 0:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.measures._arrays import checked, precision
@@ -83,7 +84,7 @@ def lyapunov_from_transition(
     """
     check_confidence(confidence)
     u = checked(inputs, ("batch", "time", "inputs"), "inputs")
-    given = np.asarray(states)
+    given = np.asarray(as_numpy(states))
     x = checked(given, ("batch", "nodes"))
     if len(x) != len(u):
         raise ShapeError(f"there are inputs for {len(u)} trials and states for {len(x)}")
@@ -151,7 +152,7 @@ def lyapunov_from_replicas(
     pieces of the fall. Raises `ShapeError` and `ConfigurationError` besides.
     """
     check_confidence(confidence)
-    given = np.asarray(states)
+    given = np.asarray(as_numpy(states))
     x = checked(given[None] if given.ndim == 3 else given, ("drives", "pasts", "time", "nodes"))
     pairs = x.shape[1] // 2
     if pairs < 1:

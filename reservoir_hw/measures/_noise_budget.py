@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.measures._arrays import checked, deviations
 from reservoir_hw.measures._basis import StateBasis
 from reservoir_hw.measures._blocks import Rows
@@ -100,7 +101,7 @@ def noise_budget(
     """
     check_confidence(confidence)
     x = checked(states, ("repeats", "time", "nodes"))
-    u = np.asarray(inputs, dtype=np.float64)
+    u = np.asarray(as_numpy(inputs), dtype=np.float64)
     skipped = max(washout, *max_delays)
     if len(x) == 1:
         return _of_one(u, x[0], max_delays, washout, distribution, input_range, confidence)

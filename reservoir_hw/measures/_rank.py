@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.errors import ConfigurationError, ShapeError
 from reservoir_hw.measures._arrays import checked, precision
 from reservoir_hw.measures._measured import Interval, Measured
@@ -73,7 +74,7 @@ def generalisation_rank(
 
 def _rank(states: Any, noise: Any, threshold: float | None, confidence: float, kind: Streams) -> Rank:
     check_confidence(confidence)
-    given = np.asarray(states)
+    given = np.asarray(as_numpy(states))
     x = checked(given[None] if given.ndim == 2 else given, ("sets", "streams", "nodes"))
     _, streams, nodes = x.shape
     if streams < 2:

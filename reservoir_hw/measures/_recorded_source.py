@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.errors import NotSupported, ShapeError
 from reservoir_hw.measures._drift import Drift, drift
 from reservoir_hw.measures._echo_state_index import EchoStateIndex, echo_state_index
@@ -139,10 +140,10 @@ class Recorded(Source):
 
 
 def _three_axes(inputs: Any, states: Any) -> tuple[np.ndarray, Any]:
-    inputs = np.asarray(inputs[:])
+    inputs = np.asarray(as_numpy(inputs[:]))
     if inputs.ndim == 2:
         inputs = inputs[None]
-    states = np.asarray(states)[None] if np.ndim(states) == 2 else opened(states)
+    states = np.asarray(as_numpy(states))[None] if np.ndim(states) == 2 else opened(states)
     if inputs.ndim != 3 or np.ndim(states) != 3 or inputs.shape[:2] != np.shape(states)[:2] or 0 in inputs.shape:
         raise ShapeError(
             "a recording has inputs (sequences, time, channels) and states (sequences, time, nodes) of the same "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
 
 import numpy as np
 
+from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.configuration import Config, Document, validate
 from reservoir_hw.core.documents import Corpus
@@ -156,6 +157,9 @@ class Task(ABC):
     """The metric that stands for all where a figure has room for one."""
     larger_is_better: bool = False
     """Of this metric."""
+    larger: tuple[str, ...] = ()
+    smaller: tuple[str, ...] = ()
+    """Other metrics that are better when larger, and when smaller. A name also stands for those behind it: r2, r2/1."""
     held_out: Split | None = None
     """What is neither learned from nor judged: a training by gradients may look at it to know when to stop."""
     own_validation: str = ""
@@ -164,6 +168,13 @@ class Task(ABC):
     """A test is judged in pieces of so many steps, and holds a whole number of them."""
     report: Report | None = None
     """Makes the tables and figures: the module `report` beside the task. A task can also override the two methods."""
+
+    def direction_of(self, metric: str) -> Literal["minimize", "maximize"] | None:
+        """Which way a metric gets better, as far as the task says."""
+        name = metric.partition("/")[0]
+        if name in self.larger or (name == self.score.partition("/")[0] and self.larger_is_better):
+            return "maximize"
+        return "minimize" if name in (*self.smaller, self.score.partition("/")[0]) else None
 
     @property
     def inputs(self) -> int:
@@ -234,7 +245,7 @@ def checked_outputs(outputs: np.ndarray, split: Split, *, finite: bool = True) -
     Raises `ShapeError` where their shape is not that of the targets, and `InputRangeError` for NaN or infinity, unless
     `finite` is False.
     """
-    outputs = np.asarray(outputs)
+    outputs = np.asarray(as_numpy(outputs))
     expected = split.targets.shape
     if outputs.shape != expected:
         raise ShapeError(

@@ -293,6 +293,25 @@ def test_a_function_that_leaves_or_returns_complex_numbers(call: str, message: s
         reservoir.run(U)
 
 
+@pytest.mark.parametrize("answer", [np.ma.masked_array([1.0, 2.0], [False, True]), [1.0, 9.9e37], [1.0, -9.91e37]])
+@pytest.mark.parametrize("mode", ["run", "step"])
+def test_answers_that_are_no_numbers(answer: Any, mode: str) -> None:
+    count = iter(range(20))
+
+    def measure(u: np.ndarray) -> Any:
+        bad = np.ma.masked_array(answer)
+        if mode == "step":
+            return bad if next(count) == 3 else u.repeat(2)
+        return np.ma.concatenate([u[:3].repeat(2, 1), bad[None], u[4:].repeat(2, 1)])
+
+    with (
+        open_reservoir(bench(call=measure, mode=mode)) as reservoir,
+        pytest.raises(DeviceFault, match="step 3, node 1") as caught,
+    ):
+        reservoir.run(U)
+    np.testing.assert_allclose(caught.value.states, U[:, :3].repeat(2, 2))
+
+
 def test_modules_that_break_on_import(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "syntax_bench.py").write_text("def f(:\n")

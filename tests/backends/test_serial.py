@@ -149,13 +149,14 @@ def test_int32_states_need_float64() -> None:
         assert np.array_equal(reservoir.run(np.zeros((1, 1, 1)))[0], states * SCALE)
 
 
-def test_float_states_that_are_not_finite_are_no_states() -> None:
+@pytest.mark.parametrize(("value", "said"), [(np.nan, "not finite"), (9.9e37, r"9.9e\+37")])
+def test_float_states_that_are_no_numbers_are_no_states(value: float, said: str) -> None:
     info = declared(state_format=1, state_scale=1.0, run_steps=10)
     with ScriptedBoard(info) as board, opened(board.port) as reservoir:
         states = np.arange(15, dtype="<f4").reshape(3, 5)
-        states[2, 3] = np.nan
+        states[2, 3] = value
         board.answer_with(Operation.RUN, 0x86, b"\0\0\0\0\x03\0" + states.tobytes())
-        with pytest.raises(DeviceFault, match="not finite") as caught:
+        with pytest.raises(DeviceFault, match=said) as caught:
             reservoir.run(np.zeros((1, 3, 1)))
         assert np.array_equal(caught.value.states[0], states[:2])
         reservoir.reset()

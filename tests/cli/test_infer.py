@@ -262,12 +262,12 @@ def test_a_bad_line_keeps_what_was_answered(folder: Path, tmp_path: Path) -> Non
 
 
 def test_a_device_out_of_all_bounds(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """States of 1e300 are finite, and no output of them is: what came before is kept, and a pipe ends there."""
+    """States of 8e37 are allowed, and no output of them is: what came before is kept, and a pipe ends there."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "broken_bench.py").write_text(
         "import numpy as np\n"
         "def measure(u):\n"
-        "    return np.where(u > 0.4, 1e300, 0.1) * np.ones(40)\n"
+        "    return np.where(u > 0.4, 8e37, 0.1) * np.ones(40)\n"
         "def rest():\n"
         "    pass\n"
     )
@@ -331,7 +331,7 @@ def test_lines_are_answered_as_they_come_until_they_are_interrupted(
             assert abs(float(process.stdout.readline()) - wanted[0]) <= bound(expected)
         process.send_signal(number)
         said, errors = process.communicate(timeout=30)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert said == ""
     assert errors.strip() == "interrupted: what was finished is kept"
 

@@ -31,7 +31,6 @@ reservoir:
 readout: {kind: ridge, washout: 20}
 sweep:
   metric: nrmse
-  direction: minimize
   trials: 6
   search:
     readout.alpha: {low: 1.0e-8, high: 1.0, log: true}
@@ -294,7 +293,7 @@ def test_mistakes_exit_2(lab: Path, arguments: list[str], message: str) -> None:
 def test_the_schema_knows_the_section(lab: Path) -> None:
     done = call_here("schema")
     section = json.loads(done.stdout)["$defs"]["SweepConfig"]["properties"]
-    assert section["direction"]["enum"] == ["minimize", "maximize"]
+    assert section["direction"]["anyOf"][0]["enum"] == ["minimize", "maximize"]
     value = section["search"]["additionalProperties"]["anyOf"]
     assert {"$ref": "#/$defs/Dimension"} in value
     assert any(kind.get("type") == "array" for kind in value)

@@ -94,6 +94,11 @@ def test_extends_merges_and_a_new_kind_replaces(tmp_path: Path, file: Path) -> N
         ("a: 1\nb: [1, 2\nc: 3\n", r"c\.yaml:\d+:\d+: not valid YAML"),
         ("a: 1\na: 2\n", r"c\.yaml:2:1: not valid YAML: found duplicate key"),
         ("a: \tb: c\n", "not valid YAML"),
+        ("a: 1\nb: !!python/tuple [0.1]\n", r"c\.yaml:2:4: .* the tag !!python/tuple: write a plain list without it"),
+        ("a: !mine {b: 1}\n", r"c\.yaml:1:4: .* the tag !mine: write a plain mapping without it"),
+        ("a: [!!binary aGk=]\n", r"c\.yaml:1:5: .* the tag !!binary: write a plain value without it"),
+        ("a: 1\nb: {alpha: 1,5e-3}\n", r"c\.yaml: line 2: a comma ends the value before 0\.005: write 1\.5e-3"),
+        ("b: {alpha: 1,5, c: 2}\n", r"c\.yaml: line 1: a comma ends the value before 5"),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path: Path, text: str, message: str) -> None:
@@ -151,6 +156,16 @@ def test_messages_name_options_and_variables(file: Path) -> None:
         parse(file, set=["reservoir.nodes.x=1"])
     with pytest.raises(ConfigurationError, match="cannot be read as a YAML value"):
         parse(file, set=["reservoir.nodes=[1"])
+    for empty in ("", "  "):
+        with pytest.raises(ConfigurationError, match=r"^--set reservoir\.nodes: there is no value; .* write null"):
+            parse(file, set=[f"reservoir.nodes={empty}"])
+        with pytest.raises(ConfigurationError, match=r"^environment variable RESERVOIR_HW__TITLE: there is no value"):
+            parse(file, environment={"RESERVOIR_HW__TITLE": empty})
+    assert parse(file, set=["reservoir.spectral_radius=null"]).reservoir.spectral_radius is None
+    with pytest.raises(ConfigurationError, match=r"^--set readout: line 1: a comma ends the value before 5"):
+        parse(file, set=["readout={kind: ridge, alpha: 1,5}"])
+    with pytest.raises(ConfigurationError, match=r"^--set reservoir\.leak_rate: .* the tag !!python/tuple"):
+        parse(file, set=["reservoir.leak_rate=!!python/tuple [0.1, 0.9]"])
     with pytest.raises(ConfigurationError, match="is not a dotted path"):
         parse(file, set=["reservoir..nodes=1"])
 
@@ -169,7 +184,6 @@ def test_numbers_are_those_of_yaml_1_2() -> None:
     assert parse_scalar("no", "x") == "no"
     assert parse_scalar("[1, 2.5]", "x") == [1, 2.5]
     assert parse_scalar("true", "x") is True
-    assert parse_scalar("", "x") is None
 
 
 def test_set_reaches_into_lists(file: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -135,6 +135,26 @@ def test_tensors_come_back_as_tensors() -> None:
     np.testing.assert_allclose(states.numpy(), expected(u), rtol=1e-6)
 
 
+@pytest.mark.parametrize("native", ["numpy", "torch"])
+def test_tensors_of_every_kind_are_converted_or_refused(native: str) -> None:
+    class Native(Toy):
+        def _run(self, u: Any, out: Any) -> Any:
+            del out
+            return torch.from_numpy(super()._run(u.numpy(), None)) if native == "torch" else super()._run(u, None)
+
+    Native.native = cast(Any, native)
+    u = torch.from_numpy(inputs()).bfloat16().double()
+    with Native() as toy:
+        for given in (u.bfloat16(), u.to_sparse()):
+            toy.reset()
+            np.testing.assert_array_equal(toy.run(given), expected(u.numpy()))
+        with pytest.raises(ShapeError, match='"meta" holds no numbers'):
+            toy.run(u.to("meta"))
+        toy.reset()
+        (states,) = toy.stream([u.to_sparse()])
+        np.testing.assert_array_equal(states, expected(u.numpy()))
+
+
 def test_a_gradient_is_refused_where_there_is_none() -> None:
     u = torch.zeros(1, 3, 2, requires_grad=True)
     with Toy() as toy:
@@ -214,14 +234,17 @@ def test_step_wants_two_axes() -> None:
         toy.step(inputs())
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_inputs_must_be_finite(bad: float) -> None:
-    u = inputs()
+@pytest.mark.parametrize(
+    ("bad", "dtype"), [(np.nan, float), (np.inf, float), (-np.inf, float), (np.ma.masked, float), (np.ma.masked, int)]
+)
+def test_inputs_must_be_finite(bad: Any, dtype: type) -> None:
+    u = np.ma.masked_array(inputs().astype(dtype))
     u[0, 7, 1] = bad
     with Toy() as toy:
         with pytest.raises(InputRangeError, match=r"\(0, 7, 1\)"):
-            toy.run(u)
+            toy.run(u if bad is np.ma.masked else u.data)
         assert toy.driven == []
+        assert np.array_equal(toy.run(np.ma.masked_array(inputs())), expected(inputs()))
 
 
 def test_out_of_range_is_refused_or_clipped_and_counted() -> None:
@@ -493,19 +516,22 @@ def test_a_fault_in_turn_keeps_the_finished_sequences() -> None:
     assert np.isnan(states[2]).all()
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_states_that_are_not_finite_are_a_fault(value: float) -> None:
+@pytest.mark.parametrize("value", [np.nan, np.inf, 9.9e37, -9.91e37, np.ma.masked])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("rows", [2, 4000])
+def test_states_that_are_no_numbers_are_a_fault(value: Any, dtype: str, rows: int) -> None:
     class Diverging(Toy):
         def _run(self, u: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-            states = super()._run(u, out)
+            states = np.ma.masked_array(super()._run(u, out).astype(dtype))
             states[1, 4, 1] = states[0, 9, 0] = value
-            return states
+            return states if value is np.ma.masked else states.data
 
-    with Diverging() as toy:
-        toy.reset(2)
-        with pytest.raises(DeviceFault, match=r"sequence 1, step 4, node 1") as caught:
-            toy.run(inputs(2))
-    assert caught.value.states.shape == (2, 4, 2)
+    why = "not finite .*" if value is np.ma.masked or not np.isfinite(value) else r"9.9\d?e\+37 .*: .*over range"
+    with Diverging(dtype=dtype, identity=TOY.model_copy(update={"simulated": False})) as toy:
+        toy.reset(rows)
+        with pytest.raises(DeviceFault, match=why.replace(".*", r"\(sequence 1, step 4, node 1\)", 1)) as caught:
+            toy.run(inputs(rows))
+    assert caught.value.states.shape == (rows, 4, 2)
 
 
 def test_states_of_the_wrong_shape_are_a_fault() -> None:
@@ -530,6 +556,7 @@ def test_an_interrupt_ends_the_state() -> None:
 
 
 def test_large_finite_states_are_no_fault() -> None:
+    assert arrays.all_finite(np.full((1, 4, 2), -8.9e37), arrays.NO_NUMBER)
     assert arrays.all_finite(np.full((1, 4, 2), 3e38, np.float32))
     assert not arrays.all_finite(np.array([[np.inf, -np.inf]]))
 

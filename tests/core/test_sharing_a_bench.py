@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -24,6 +25,7 @@ from reservoir_hw import open_reservoir
 from reservoir_hw.backends.parallel import Parallel, Part
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, DeviceTimeout
 from reservoir_hw.core.hostlock import HostLock, HostLocks
+from reservoir_hw.core.lock_files import lock_folder
 from reservoir_hw.core.reservations import read_end, release, reserve
 from reservoir_hw.drivers.zeromq import Allowed, make_keys
 
@@ -193,6 +195,34 @@ def test_two_users(bench: Path, said: Callable[[], str], monkeypatch: pytest.Mon
     assert bob.returncode == 0, errors
     assert datetime.now().astimezone() > end
     assert "was not reserved" in call_here("device", "release", "bench.yaml", cwd=bench).stdout
+
+
+@pytest.mark.parametrize("hours", [-10, 10])
+def test_a_clock_that_is_set_changes_no_reservation(monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
+    class Wrong(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return datetime.now(tz) + timedelta(hours=hours)
+
+    def of_bob(wait_s: float) -> None:
+        locks = HostLocks(["film-7"])
+        locks.acquire(wait_s)
+        locks.release()
+
+    monkeypatch.setenv("LOGNAME", "anna")
+    reserve(["film-7"], datetime.now().astimezone() + timedelta(seconds=0.5 if hours < 0 else 3600))
+    monkeypatch.setattr("reservoir_hw.core.reservations.datetime", Wrong)
+    monkeypatch.setenv("LOGNAME", "bob")
+    with pytest.raises(DeviceBusy, match="reserved by anna"):
+        of_bob(0)
+    if hours < 0:
+        of_bob(60)
+        return
+    # After another start of the host its clock is all there is.
+    (note,) = lock_folder().glob("*.reserved")
+    content = json.loads(note.read_text())
+    note.write_text(json.dumps({**content, "boot": "before"}))
+    of_bob(0)
 
 
 def test_a_server_holds_reservations_against_its_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from reservoir_hw.backends.python.lab_functions import ARGUMENTS, LabFunctions
+from reservoir_hw.core import arrays
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, NotSupported
 from reservoir_hw.core.functions import FunctionName, without_digest
@@ -238,8 +239,9 @@ class PythonReservoir(Reservoir):
     def _as_states(self, returned: Any, shape: tuple[int, ...]) -> np.ndarray:
         if returned is None:
             raise DeviceFault("returned None: does it end with `return`?")
-        if np.asarray(returned).dtype.kind not in "fiub":
-            raise DeviceFault(f"returned {np.asarray(returned).dtype} instead of real numbers")
+        returned = np.asarray(arrays.as_numpy(returned))
+        if returned.dtype.kind not in "fiub":
+            raise DeviceFault(f"returned {returned.dtype} instead of real numbers")
         # A copy: the function may return a buffer that it fills again.
         states = np.array(returned, dtype=self.spec.numpy_dtype)
         if states.shape != shape:

@@ -92,7 +92,7 @@ class Population:
         """As `run_population`."""
         members = self._members
         _check_members(members)
-        u = u if arrays.is_tensor(u) else np.asarray(u)
+        u = u if arrays.is_tensor(u) else np.asarray(arrays.as_numpy(u))
         if u.ndim not in (3, 4) or (u.ndim == 4 and len(u) != len(members)):
             raise ShapeError(
                 f"inputs of {len(members)} reservoirs must be (batch, time, inputs) for all of them, or "

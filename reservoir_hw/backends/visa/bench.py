@@ -12,6 +12,7 @@ from reservoir_hw.backends.visa.auxiliary import Auxiliary
 from reservoir_hw.backends.visa.burst import Array, BurstLayout
 from reservoir_hw.backends.visa.calibration import Chain, MarkerAnswer
 from reservoir_hw.backends.visa.configuration import BenchConfig
+from reservoir_hw.core import arrays
 from reservoir_hw.core.actions import perform
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault
 from reservoir_hw.core.signal import Alignment, align
@@ -131,7 +132,10 @@ class Bench:
         return rate
 
     def shot(self) -> dict[int, Waveform]:
-        """Play the burst from rest; what the answer's input took down, and the monitor's if there is one."""
+        """Play the burst from rest; what the answer's input took down, and the monitor's if there is one.
+
+        Raises `DeviceFault` for samples that are no numbers.
+        """
         self._guard.expect_alive()
         self._expect_permission()
         if not self._on:
@@ -141,7 +145,17 @@ class Bench:
         self.digitizer.arm()
         self.generator.trigger()
         self.digitizer.wait(self._burst_s + self._config.digitizer.timeout_s)
-        return self.digitizer.fetch()
+        records = self.digitizer.fetch()
+        for number, record in records.items():
+            bad = arrays.not_finite(record.volts, arrays.NO_NUMBER)
+            if bad.any():
+                first = bad.argmax()
+                # Behind it no mean of the record would be right.
+                raise DeviceFault(
+                    f"{self._config.digitizer.address}: sample {first} of input {number} is {record.volts[first]:g}, "
+                    "by which instruments say that there is no number: set a wider range_v"
+                )
+        return records
 
     def locate(
         self, layout: BurstLayout, record: dict[int, Waveform], steps: int, answer: MarkerAnswer | None

@@ -102,7 +102,7 @@ class Calibration(Config):
             raise ConfigurationError(f"{path} is no calibration: {place}: {problem['msg']}") from None
 
     def expect(self, chain: Chain, max_age_h: float | None) -> None:
-        """Raise `CalibrationError` if it is of another bench, or too old."""
+        """Raise `CalibrationError` if it is of another bench, too old, or of the future."""
         for name in Chain.model_fields:
             here, there = getattr(chain, name), getattr(self.chain, name)
             if here != there:
@@ -110,7 +110,16 @@ class Calibration(Config):
                     f"the calibration {self.id} belongs to another bench: its {name} is {there!r}, and here it is "
                     f"{here!r}; calibrate again"
                 )
-        if max_age_h is not None and self.age_h() > max_age_h:
+        if max_age_h is None:
+            return
+        # Clocks of two hosts may differ a little.
+        if self.age_h() < -1:
+            made, now = (f"{moment:%Y-%m-%d %H:%M} UTC" for moment in (self.made.astimezone(UTC), datetime.now(UTC)))
+            raise CalibrationError(
+                f"the calibration {self.id} was made at {made}, and the clock of this host says {now}, so nobody knows "
+                "its age: set the clock, or calibrate again"
+            )
+        if self.age_h() > max_age_h:
             raise CalibrationError(
                 f"the calibration {self.id} is {self.age_h():.1f} h old, and max_calibration_age_h is {max_age_h:g}; "
                 "calibrate again"

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from reservoir_hw.core.arrays import NO_NUMBER
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, ProtocolError
 from reservoir_hw.drivers.visa.blocks import header_of, numbers_in
 from reservoir_hw.drivers.visa.links import Link
@@ -31,9 +32,6 @@ class _Connection:
         self.lock = threading.RLock()
         self.session: Session | None = None
         self.idn = ""
-
-
-_NO_NUMBER = 9e37
 
 
 class ScpiInstrument:
@@ -124,15 +122,14 @@ class ScpiInstrument:
     def query_number(self, command: str) -> float:
         """The answer to a query, as a number.
 
-        SCPI says 9.9E37 for infinity and 9.91E37 for no number (SCPI 1999, Syntax and Style, 7.2.1): raises
-        `ProtocolError`.
+        Raises `ProtocolError` for what is none, such as the 9.9E37 of SCPI.
         """
         answer = self.query(command)
         try:
             number = float(answer)
         except ValueError:
             number = math.nan
-        if not abs(number) < _NO_NUMBER:
+        if not abs(number) < NO_NUMBER:
             raise ProtocolError(f"{self.address}: {command} was answered by {answer!r}, which is no number")
         return number
 

@@ -15,7 +15,9 @@ class SweepConfig(Config):
     """Trials of an experiment with other values of some keys, chosen by what earlier trials found."""
 
     metric: str = Field(description="one of the task's metrics; its mean over the grid of `vary` is what counts")
-    direction: Literal["minimize", "maximize"]
+    direction: Literal["minimize", "maximize"] | None = Field(
+        default=None, description="whether the metric is made small or large; by default as the task says"
+    )
     trials: PositiveInt = Field(default=50, description="in all, over all processes and however often it is continued")
     search: dict[str, Dimension] = Field(
         default={},

@@ -132,8 +132,9 @@ def evaluate(
     with opened(there.point, task) as device:
         if device.spec.nodes != spec.nodes:
             raise ConfigurationError(
-                f"the readout was trained on {spec.nodes} nodes, and {device.name} has {device.spec.nodes}: train one "
-                "there (reservoir-hw run)"
+                f"the readout was trained on {spec.nodes} nodes, and {device.name} has {device.spec.nodes}: it cannot "
+                "be judged there, not with --refit either; train one there: reservoir-hw run "
+                f"{here.folder / 'experiment.yaml'} --reservoir {reservoir or 'FILE'}"
             )
         resolved = config.model_dump(mode="json", serialize_as_any=True)
         result = Evaluated(

@@ -123,9 +123,15 @@ class Result(InFolder):
     def states(self, row: int | None = None) -> dict[str, Any]:
         """The states of a row by data set ("train", "test"): Zarr arrays (sequences, time, nodes), read by slices.
 
-        Raises `ConfigurationError` where the states were not kept.
+        Raises `ConfigurationError` where the states were not kept, and for a language model.
         """
-        store = self._source(row).states()
+        source = self._source(row)
+        if not source.outputs.is_file():
+            raise ConfigurationError(
+                "this model drove its reservoir itself while it was trained: set run.record to a folder, which then "
+                "gets the inputs and states of all that is driven"
+            )
+        store = source.states()
         if store is None:
             raise ConfigurationError("the states were used and not kept: `Experiment.harvest` before `run` keeps them")
         return {name: dataset.states for name, dataset in store.datasets.items()}

@@ -27,6 +27,7 @@ from reservoir_hw.core.errors import (
 )
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import drop_baselines
+from reservoir_hw.experiment.run.by_gradients import VALIDATION
 from reservoir_hw.experiment.run.estimate import Estimate
 from reservoir_hw.experiment.run.experiment import Experiment
 from reservoir_hw.experiment.run.folder import write_yaml
@@ -85,7 +86,7 @@ class Sweep:
         if self.experiment.config.sweep is None:
             raise ConfigurationError(
                 f"{document.origin(())}: there is no section `sweep:` that says what to search, for instance "
-                "{metric: nrmse, direction: minimize, search: {readout.alpha: {low: 1e-9, high: 1, log: true}}}"
+                "{metric: nrmse, search: {readout.alpha: {low: 1e-9, high: 1, log: true}}}"
             )
         self.config = self.experiment.config.sweep
         self.name = self.config.name or self.experiment.name
@@ -162,6 +163,8 @@ class Sweep:
             )
         self.check_machine()
         cost = self.estimate()
+        direction = self.config.direction
+        assert direction is not None
         self._make_folder()
         resolved = self.experiment.resolved()
         identity = identity_of(resolved, self.config, self.space)
@@ -172,7 +175,7 @@ class Sweep:
             study=self.name,
             storage=study.storage,
             metric=self.config.metric,
-            direction=self.config.direction,
+            direction=direction,
             wanted=self.config.trials,
             space=self.space,
             provenance=provenance.collect(resolved) | {"rows": []},
@@ -269,7 +272,7 @@ class Sweep:
             raise ReservoirError(what + (f" at {at}" if at else ""))
 
     def _check_metric(self) -> None:
-        """Ask the tasks what they judge by, with the answers that are wanted."""
+        """Ask the tasks what they judge by, with the answers that are wanted, and which way that gets better."""
         names: dict[str, None] = {}
         for task in self._tasks.values():
             names |= dict.fromkeys(self.experiment.metrics_on(task))
@@ -278,6 +281,15 @@ class Sweep:
                 f"{self._document.origin(('sweep', 'metric'))}: sweep.metric: the task has no metric "
                 f"{self.config.metric!r}; it has: {', '.join(names)}"
             )
+        if self.config.direction is None:
+            told = {task.direction_of(self.config.metric) for task in self._tasks.values()}
+            direction = "minimize" if self.config.metric == VALIDATION else told.pop() if len(told) == 1 else None
+            if direction is None:
+                raise ConfigurationError(
+                    f"{self._document.origin(('sweep', 'metric'))}: sweep.metric: the task does not say which way "
+                    f"{self.config.metric} gets better: set sweep.direction to minimize or maximize"
+                )
+            self.config = self.config.model_copy(update={"direction": direction})
 
     def _make_folder(self) -> None:
         try:
@@ -328,11 +340,10 @@ class Sweep:
 
 
 def describe(sweep: Sweep) -> str:
-    """One line for people."""
+    """One line for people, when the estimate has found the direction."""
     config, keys = sweep.config, ", ".join(short_names(sweep.space).values())
-    return (
-        f"a sweep of {config.trials} trials ({config.sampler}) over {keys}, {config.direction[:-1]}ing {config.metric}"
-    )
+    doing = f"{str(config.direction)[:-1]}ing {config.metric}"
+    return f"a sweep of {config.trials} trials ({config.sampler}) over {keys}, {doing}"
 
 
 def _progress_of_trial(

@@ -217,7 +217,7 @@ class EdgeRunner:
 
         Raises `ShapeError` and `InputRangeError`. A device may refuse inputs for other reasons.
         """
-        given = np.asarray(inputs)
+        given = np.asarray(arrays.as_numpy(inputs))
         shape = given.shape
         if len(shape) != len(self._shape) + 2 or shape[2:] != self._shape or not shape[0]:
             value = self.manifest.input
@@ -273,7 +273,7 @@ class EdgeRunner:
         """As `step`. The next call overwrites the returned array."""
         if self.whole_sequences:
             raise NotSupported(f"{self.manifest.model} cannot go step by step: give whole sequences to run")
-        given = np.asarray(inputs)
+        given = np.asarray(arrays.as_numpy(inputs))
         if given.ndim != len(self._shape) + 1:
             raise ShapeError(f"step takes {_described(self.manifest.input, 'batch')}, not {given.shape}")
         given = self.checked(given[:, None])

@@ -182,7 +182,7 @@ def chunk_source(
 def numeric(values: Any, name: str) -> Any:
     """As an array of real numbers, or the tensor that it is; raises ShapeError or ConfigurationError."""
     if arrays.is_tensor(values) and not values.is_complex():
-        return values
+        return arrays.dense(values)
     try:
         array = np.asarray(arrays.as_numpy(values))
     except ValueError as error:
@@ -201,7 +201,7 @@ def numeric(values: Any, name: str) -> Any:
 
 def _alongside(states: Any, array: Any, name: str) -> Any:
     if array.ndim == states.ndim and array.shape[:-1] == states.shape[:-1]:
-        return arrays.like(array, states)
+        return arrays.like(array.detach() if arrays.is_tensor(array) else array, states)
     wanted = "(" + ", ".join([*map(str, states.shape[:-1]), name.replace("targets", "outputs")]) + ")"
     hint = f"; a single column is {name}[..., None]" if array.shape == states.shape[:-1] else ""
     raise ShapeError(f"{name} must be {wanted} beside states {_shape(states)}, got {_shape(array)}{hint}")
@@ -240,7 +240,7 @@ def _check_finite(name: str, array: Any, start: int, largest: float) -> None:
     if np.isfinite(value):
         advice = f"Numbers above {largest:g} are too large to be squared and summed: scale them."
     elif name == "states":
-        advice = "An unstable reservoir or a lost sample?"
+        advice = "An unstable reservoir, a lost sample, or a masked one?"
     else:
         advice = "Check where they come from; steps that are not known may lie in the washout."
     raise InputRangeError(

@@ -107,6 +107,7 @@ class ChannelEqualisation(Task):
     """
 
     score = "symbol_error_rate"
+    smaller = ("nmse",)
     report = report
 
     def __init__(self, config: ChannelEqualisationConfig | None = None, /, **settings: Any) -> None:

@@ -104,6 +104,8 @@ class ElmanGrammar(Task):
     input_range = (-SHIFT, 1.0 - SHIFT)
     one_hot = True
     larger_is_better = True
+    larger = ("cosine", "max_prediction", "auc", "accuracy")
+    smaller = ("agreement_error", "cross_entropy_bits", "perplexity")
 
     def __init__(self, config: ElmanGrammarConfig | None = None, /, **settings: Any) -> None:
         config = ElmanGrammarConfig.of(config, settings)

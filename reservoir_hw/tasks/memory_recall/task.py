@@ -55,6 +55,7 @@ class MemoryRecall(Task):
     score = "recalled"
     input_range = (-1.0, 1.0)
     larger_is_better = True
+    larger = ("r2",)
     report = report
 
     def __init__(self, config: MemoryRecallConfig | None = None, /, **settings: Any) -> None:

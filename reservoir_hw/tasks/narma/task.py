@@ -91,6 +91,7 @@ class Narma(Task):
 
     score = "nrmse"
     input_range = (0.0, 0.5)
+    smaller = ("nmse",)
     report = report
 
     def __init__(self, config: NarmaConfig | None = None, /, **settings: Any) -> None:

@@ -50,6 +50,7 @@ class Parity(Task):
 
     score = "error_rate"
     input_range = (-1.0, 1.0)
+    smaller = ("nmse",)
     report = report
 
     def __init__(self, config: ParityConfig | None = None, /, **settings: Any) -> None:

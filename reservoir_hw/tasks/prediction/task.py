@@ -114,6 +114,7 @@ class Prediction(Task):
     """All exponents, as far as they are known."""
 
     title = "Prediction"
+    larger, smaller = ("valid_lyapunov_times", "whole"), ("diverged", "nrmse", "nmse")
     channel_names: Sequence[str] = ("u",)
     portrait: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 1))
     """Which (channel, delay in steps) are drawn against each other as the attractor."""

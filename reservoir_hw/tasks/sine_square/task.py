@@ -62,6 +62,7 @@ class SineSquare(Task):
 
     score = "error_rate"
     input_range = (-1.0, 1.0)
+    smaller = ("nmse",)
     report = report
 
     def __init__(self, config: SineSquareConfig | None = None, /, **settings: Any) -> None:

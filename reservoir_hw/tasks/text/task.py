@@ -140,6 +140,7 @@ class Text(Task):
     score = "cross_entropy"
     input_range = (0.0, 1.0)
     one_hot = True
+    larger, smaller = ("accuracy",), ("perplexity", "bits_per_character")
     judged_by_outputs = False
 
     def __init__(self, config: TextConfig | None = None, /, **settings: Any) -> None:

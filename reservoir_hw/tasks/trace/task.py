@@ -69,6 +69,7 @@ class Trace(Task):
     """
 
     larger_is_better = True
+    larger, smaller = ("correlation",), ("nrmse",)
     report = report
 
     def __init__(self, config: TraceConfig | None = None, /, **settings: Any) -> None:

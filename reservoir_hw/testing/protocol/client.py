@@ -287,7 +287,7 @@ class Client:
         must("length", len(payload) == size, f"{what}, has {len(payload)} bytes, not {size}", frames)
         numbers = codec.numbers(header, payload)
         if self.declaration.get("finite") and numbers.dtype.kind == "f" and not outputs:
-            look("finite", bool(np.isfinite(numbers).all()), f"{what}, has numbers that are not finite", frames)
+            look("finite", bool((abs(numbers) < 9e37).all()), f"{what}, has numbers that are not finite", frames)
         if request.operation == codec.RUN:
             known = header.time == 0 or header.time >= self._time
             sensible = known and math.isfinite(header.period) and header.period >= 0

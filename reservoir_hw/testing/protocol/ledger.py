@@ -64,8 +64,9 @@ SENT: dict[str, tuple[str, str]] = {
     ),
     "frame size": ("no frame is larger than max_frame_bytes", "The limit holds for each frame, and for replies, too."),
     "finite": (
-        "no state is NaN or infinite where the device declares finite",
-        "whether the device itself answers with an error instead of a state that is NaN or infinite.",
+        "no state is NaN, infinite or 9e37 and more where the device declares finite",
+        "whether the device itself answers with an error instead of a state that is NaN, infinite or 9e37 and more (by "
+        "9.9e37 instruments say that there is no number).",
     ),
     "time": (
         "time and period of a reply to RUN are 0 or make sense, and the time does not go back",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from reservoir_hw.backends.visa.calibrate import calibrate
 from reservoir_hw.backends.visa.calibration import Calibration
 from reservoir_hw.backends.visa.reservoir import VisaConfig
 from reservoir_hw.cli import app
-from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.errors import CalibrationError, ConfigurationError
 from reservoir_hw.emulators.bench import BenchConfig, Cable
 from reservoir_hw.emulators.physics.devices import Ikeda, Linear, MackeyGlass, Model
 
@@ -80,6 +81,13 @@ def test_states_of_a_calibrated_bench_are_those_of_the_equation(tmp_path: Path, 
             states = reservoir.run(u)[0]
             settings = reservoir.provenance()
             layout = reservoir._layout  # pyright: ignore[reportAttributeAccessIssue]
+        made = Calibration.load(path)
+        for hours, said in ((48, r"is 48\.0 h old"), (-48, r"made at .* UTC, and the clock of this host says .* UTC")):
+            moment = datetime.now(UTC) - timedelta(hours=hours)
+            made.model_copy(update={"made": moment}).save(path)
+            with pytest.raises(CalibrationError, match=said):
+                open_reservoir({**config, "max_calibration_age_h": 24})
+            assert not lab.on()
     said = json.loads(result.stdout)
     assert said["id"] == settings["calibration_id"]
     assert said["tau_s"]["low"] < device.tau_s < said["tau_s"]["high"]

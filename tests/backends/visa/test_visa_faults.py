@@ -17,6 +17,8 @@ from emulated_lab import QUIET, emulated_lab
 
 from reservoir_hw import Experiment, open_reservoir
 from reservoir_hw.core.errors import DeviceDisconnected, DeviceError, DeviceFault, DeviceTimeout, StateLost
+from reservoir_hw.drivers.visa.keysight_infiniivision import KeysightInfiniiVision
+from reservoir_hw.drivers.visa.roles import Waveform
 from reservoir_hw.emulators.bench import BenchConfig
 from reservoir_hw.emulators.faults import FaultPlan
 
@@ -63,6 +65,23 @@ DIALECTS = ["keysight", pytest.param("tektronix", marks=pytest.mark.slow)]
 
 def plan(*faults: dict[str, Any]) -> FaultPlan:
     return FaultPlan.model_validate_json(json.dumps({"faults": faults}), strict=True)
+
+
+@pytest.mark.parametrize("value", [9.9e37, np.nan])
+def test_a_sample_that_is_no_number(value: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some drivers, such as those of PyMeasure, give what the instrument says."""
+    ordinary = KeysightInfiniiVision.fetch
+
+    def fetch(self: KeysightInfiniiVision) -> dict[int, Waveform]:
+        records = ordinary(self)
+        records[1].volts[700] = value
+        return records
+
+    monkeypatch.setattr(KeysightInfiniiVision, "fetch", fetch)
+    with emulated_lab() as lab:
+        with open_reservoir(lab.config) as reservoir, pytest.raises(DeviceFault, match="sample 700 of input 1 is"):
+            reservoir.run(np.zeros((1, 10, 1)))
+        assert not lab.on()
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

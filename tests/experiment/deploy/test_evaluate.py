@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import call_here
 
 from reservoir_hw import Experiment
 from reservoir_hw.core.errors import ConfigurationError
@@ -48,8 +49,13 @@ def test_a_readout_is_judged_and_refitted_on_another_device(run: Path, tmp_path:
     assert gain.high < 0
     assert gain.value == pytest.approx(other.scores[REFITTED]["nrmse"] - other.scores[THERE]["nrmse"])
     assert {path.name for path in other.folder.rglob("*.png")} == {"outputs_over_targets.png"}
-    with pytest.raises(ConfigurationError, match=r"trained on 50 nodes, and .* has 20"):
-        evaluate(run, reservoir=reservoir_file(tmp_path, nodes=20))
+    smaller = reservoir_file(tmp_path, nodes=20)
+    for refit in (False, True):
+        with pytest.raises(ConfigurationError, match=r"on 50 nodes, and .* has 20: .* not with --refit") as caught:
+            evaluate(run, reservoir=smaller, refit=refit)
+    # What it says works.
+    words = str(caught.value).partition("reservoir-hw ")[2].split()
+    assert call_here(*words, "--set", f"run.folder={tmp_path / 'runs'}").returncode == 0
 
 
 def test_intervals_of_differences_hold_the_truth() -> None:

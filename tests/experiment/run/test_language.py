@@ -513,7 +513,9 @@ def test_what_is_driven_is_what_was_estimated(file: Path) -> None:
 
 def test_a_recorded_run_and_a_served_file(file: Path) -> None:
     trace = file.parent / "trace"
-    run(file, run__record=str(trace), training__gradient__epochs=1)
+    result = run(file, run__record=str(trace), training__gradient__epochs=1)
+    with pytest.raises(ConfigurationError, match=r"drove its reservoir itself .*: set run\.record"):
+        result.states()
     again = run(file, reservoir={"kind": "replay", "trace": str(trace)}, training__gradient__epochs=1)
     assert again.status == "complete"
     config, _ = reservoir_from_file(file)
@@ -526,7 +528,6 @@ def test_a_sweep_goes_by_the_validation_part(file: Path) -> None:
         + """\
 sweep:
   metric: validation_cross_entropy
-  direction: minimize
   trials: 2
   sampler: random
   search: {training.gradient.learning_rate: {low: 1e-3, high: 1e-1, log: true}}
@@ -537,6 +538,10 @@ sweep:
     assert result.best is not None
     assert result.best.objective is not None
     assert 0 < result.best.objective < 3
+    assert result.direction == "minimize"
+    file.write_text(text.replace("validation_cross_entropy", "parameters"))
+    with pytest.raises(ConfigurationError, match=r"not say which way parameters gets better: set sweep\.d"):
+        sweep(file, name="other")
     file.write_text(text.replace("validation_cross_entropy", "accuracies"))
     with pytest.raises(ConfigurationError, match=r"no metric 'accuracies'; it has: .*validation_cross_entropy"):
         sweep(file, name="other")
@@ -547,8 +552,7 @@ def test_nobody_is_sent_to_the_folder_of_a_trial(
     file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
 ) -> None:
     file.write_text(
-        file.read_text()
-        + "sweep:\n  {metric: accuracy, direction: maximize, search: {training.gradient.learning_rate: [1, 2]}}\n"
+        file.read_text() + "sweep:\n  {metric: accuracy, search: {training.gradient.learning_rate: [1, 2]}}\n"
     )
     from reservoir_hw.readout.training.loop import _Training
 

@@ -55,7 +55,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
                 "task": {"kind": "narma", "washout_steps": 20, "train_steps": 150, "test_steps": 100},
                 "reservoir": {"kind": "esn", "nodes": 10},
                 "readout": {"kind": "ridge", "washout": 20},
-                "sweep": {"metric": "nrmse", "direction": "minimize", "trials": 3, "search": search, **section},
+                "sweep": {"metric": "nrmse", "trials": 3, "search": search, **section},
             },
             "here",
         )
@@ -64,6 +64,27 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         return document.data
 
     return made
+
+
+@pytest.mark.parametrize(
+    ("task", "directions"),
+    [
+        ("narma", {"nrmse": "minimize", "nmse": "minimize"}),
+        ("memory_recall", {"recalled": "maximize", "r2/2": "maximize"}),
+        ("sine_square", {"error_rate": "minimize", "error_rate/high": "minimize"}),
+        ("mackey_glass", {"nrmse": "minimize"}),
+        ("validation", {"nmse": "minimize"}),
+    ],
+)
+def test_the_direction_is_what_the_task_says(make: Make, task: str, directions: dict[str, str]) -> None:
+    of_task = {"kind": task, **({"task": {"kind": "narma"}} if task == "validation" else {})}
+    for metric, direction in directions.items():
+        wanted = Sweep.of(make(over={"task": of_task}, metric=metric))
+        wanted.estimate()
+        assert wanted.config.direction == direction
+        other = Sweep.of(make(over={"task": of_task}, metric=metric, direction="maximize"))
+        other.estimate()
+        assert other.config.direction == "maximize"
 
 
 def stored(name: str = "experiment") -> optuna.Study:
@@ -218,7 +239,7 @@ def test_a_trial_that_fails_is_kept_with_its_reason(make: Make) -> None:
     assert found.counts["failed"] + found.counts["complete"] == 8
     failed = next(trial for trial in found.trials if trial.status == "failed")
     assert "DeviceFault" in failed.problem
-    assert "not finite" in failed.problem
+    assert "a simulation that diverges" in failed.problem
     assert found.tables()[1].rows[0] == [failed.problem, str(found.counts["failed"])]
 
 
@@ -254,7 +275,7 @@ def test_ctrl_c_in_a_step_that_fails_ends_the_sweep(make: Make, monkeypatch: pyt
 
 def test_too_many_failures_in_a_row(make: Make) -> None:
     radii = {"reservoir.spectral_radius": [98.0, 99.0]}
-    with pytest.raises(DeviceFault, match=r"4 trials in a row failed, the last one with: .*not finite"):
+    with pytest.raises(DeviceFault, match=r"4 trials in a row failed, the last one with: .*a simulation that diverges"):
         sweep(make(radii, trials=12, stop_after_failures=4, over=diverges_when_large()))
     with pytest.raises(ConfigurationError, match="none of the 6 trials came to its end: DeviceFault"):
         sweep(make(radii, trials=6, stop_after_failures=None, over=diverges_when_large()))
@@ -309,7 +330,7 @@ def test_mistakes_stop_it_before_the_first_trial(make: Make, change: dict[str, A
         "readout: {kind: ridge, washout: 20}",
         "vary: {reservoir.seed: [0, 1]}",
         "sweep:",
-        *(f"  {key}: {json.dumps(section[key])}" for key in ("metric", "direction")),
+        *(f"  {key}: {json.dumps(section.get(key))}" for key in ("metric", "direction")),
         "  search:" if section["search"] else "  search: {}",
         *(f"    {key}: {json.dumps(value)}" for key, value in section["search"].items()),
         f"  storage: {json.dumps(section.get('storage'))}",

@@ -139,3 +139,31 @@ def test_a_chunk_of_tensors_is_taken_as_one_of_arrays(narma: Any) -> None:
     states, targets = on("cpu", narma[0], narma[1])
     chunks = [Chunk(states[:, :3000], targets[:, :3000], None, True), Chunk(states[:, 3000:], targets[:, 3000:])]
     assert relative(RidgeReadout().fit(chunks).weights_, RidgeReadout().fit(narma[0], narma[1]).weights_) < 1e-9
+
+
+@pytest.mark.parametrize("make", [RidgeReadout, RLSReadout])
+def test_tensors_of_every_kind_are_learned_from_or_refused(narma: Any, make: Any) -> None:
+    x, y = (torch.from_numpy(array[:, :300]).bfloat16() for array in narma[:2])
+    wanted = make().fit(x.float().numpy(), y.float().numpy())
+    for states, targets in (
+        (x, y),
+        (x.float().to_sparse(), y),
+        (x.float().requires_grad_(), y.float().requires_grad_()),
+    ):
+        for given in (states, states.detach().float().to_dense().numpy()):
+            found = make().fit(given, targets)
+            assert relative(found.weights_, wanted.weights_) < 1e-5
+    assert relative(wanted.predict(x.float().to_sparse()).numpy(), wanted.predict(x.float().numpy())) < 1e-4
+    with pytest.raises(ShapeError, match='"meta" holds no numbers'):
+        make().fit(x.to("meta"), y)
+
+
+def test_masked_values_are_no_samples(narma: Any) -> None:
+    states, targets = np.ma.masked_array(narma[0][:, :300]), np.ma.masked_array(narma[1][:, :300])
+    RidgeReadout().fit(states, targets)
+    states[0, 120, 7] = np.ma.masked
+    with pytest.raises(InputRangeError, match="states hold nan at step 120 of this chunk, node 7"):
+        RidgeReadout().fit(states, targets)
+    targets[0, 90] = np.ma.masked
+    with pytest.raises(InputRangeError, match="targets hold nan at step 90"):
+        RidgeReadout().fit(states.data, targets)

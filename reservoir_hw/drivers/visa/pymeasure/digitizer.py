@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import Field, PositiveInt, model_validator
 
+from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, DeviceTimeout
 from reservoir_hw.drivers.visa.pymeasure.configuration import NAMES, PymeasureConfig, range_names
 from reservoir_hw.drivers.visa.pymeasure.connection import PymeasureConnection
@@ -146,8 +147,8 @@ class PymeasureDigitizer:
         config, names = self._config, self._names[number]
         result = self._connection.ask(config.fetch, names)
         where = f"{config.address}: the result of {config.fetch.path}"
-        volts = np.asarray(_at(result, config.fetch.volts, where), np.float64)
-        if volts.ndim != 1 or len(volts) < 2 or not np.isfinite(volts).all():
+        volts = np.asarray(as_numpy(_at(result, config.fetch.volts, where)), np.float64)
+        if volts.ndim != 1 or len(volts) < 2:
             raise DeviceFault(f"{where}: an array (time,) of volts was due, this has the shape {volts.shape}")
         if config.fetch.times_s is not None:
             times = np.asarray(_at(result, config.fetch.times_s, where), np.float64)

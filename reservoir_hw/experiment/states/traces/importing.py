@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.core import provenance
+from reservoir_hw.core import arrays, provenance
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.core.store import Region, StateStore
@@ -158,11 +158,11 @@ class _Part:
         self.low = np.full(len(self.states.numbers), np.inf)
         self.high = -self.low
         for start, inputs, states in self.chunks(_chunk_steps(self)):
-            wrong = ~np.isfinite(inputs)
+            wrong = arrays.not_finite(inputs, arrays.NO_NUMBER)
             if wrong.any():
                 _, row, column = (int(i[0]) for i in np.nonzero(wrong))
                 raise ConfigurationError(_broken(self.inputs, self.rows.start + start + row, column, "inputs"))
-            wrong = ~np.isfinite(states)
+            wrong = arrays.not_finite(states, arrays.NO_NUMBER)
             for column in np.flatnonzero(wrong.any(axis=(0, 1))):
                 row = int(wrong[:, :, column].any(axis=0).argmax())
                 self.broken.setdefault(int(column), self.rows.start + self.latency + start + row)
@@ -174,7 +174,7 @@ class _Part:
 def _broken(columns: Columns, row: int, column: int, what: str) -> str:
     return (
         f"{what}: {columns.where}, row {row} (0 is the first row of numbers), column {columns.names[column]!r}: "
-        "not a finite number"
+        'not a finite number below 9e37 (by 9.9e37 instruments say "over range")'
     )
 
 

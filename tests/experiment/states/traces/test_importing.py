@@ -257,13 +257,14 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         imported(tmp_path, npz(tmp_path / "e.npz", u=U, x=X * 1j), **BY_ARRAY)
 
 
-def test_nan_is_an_error_or_dropped_and_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize("missing", ["", "9.9e37", "-9.91E+37"])
+def test_nan_is_an_error_or_dropped_and_said(tmp_path: Path, missing: str) -> None:
     table = np.column_stack([TABLE, np.full(ROWS, 2.0)])
     content = "\n".join(",".join(f"{v:g}" for v in row) for row in table).split("\n")
-    content[7] = content[7].rpartition(",")[0].rpartition(",")[0] + ",,2"
+    content[7] = content[7].rpartition(",")[0].rpartition(",")[0] + f",{missing},2"
     file = written(tmp_path / "a.csv", "\n".join([",".join([*NAMES, "level"]), *content]).encode())
     states = {"columns": ["?_V[V]", "level"], "without": ["u_V[V]"]}
-    with pytest.raises(ConfigurationError, match=r"row 7 .*column '3_V\[V\]': not a finite number \(1 of 4 columns"):
+    with pytest.raises(ConfigurationError, match=r"row 7 .*column '3_V\[V\]': not a finite number .*\(1 of 4 columns"):
         imported(tmp_path, file, inputs=BY_NAME["inputs"], states=states)
     made = import_trace(
         mapping(tmp_path, inputs=BY_NAME["inputs"], states={**states, "drop": ["nan", "constant"]}),

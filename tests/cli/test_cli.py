@@ -141,8 +141,14 @@ def test_a_run_folder_that_cannot_be_made(file: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
 def test_signals_keep_what_was_finished(file: Path, tmp_path: Path, number: int) -> None:
-    file.write_text(file.read_text() + "vary: {reservoir.nodes: [20, 2500]}\n")
-    slow = ["--set", "run.chunk_steps=50", "--set", "training.priming_passes=50"]
+    slow = [
+        "--set",
+        "reservoir.vary={nodes: [20, 2500]}",
+        "--set",
+        "run.chunk_steps=50",
+        "--set",
+        "training.priming_passes=50",
+    ]
     process = subprocess.Popen(
         [sys.executable, "-m", "reservoir_hw.cli", "run", str(file), *slow],
         stdout=subprocess.PIPE,
@@ -168,10 +174,10 @@ def test_signals_keep_what_was_finished(file: Path, tmp_path: Path, number: int)
 
 
 def test_check_opens_nothing_and_estimates(file: Path, tmp_path: Path) -> None:
-    file.write_text(file.read_text() + "vary: {reservoir.nodes: [20, 40]}\n")
+    file.write_text(file.read_text().replace("  nodes: 30\n", "  nodes: 30\n  vary: {nodes: [20, 40]}\n"))
     done = call("check", file)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"is a valid experiment over 2 reservoir\.nodes\n2 runs, [\d,]+ device steps", done.stdout)
+    assert re.search(r"is a valid experiment over 2 nodes\n2 runs, [\d,]+ device steps", done.stdout)
     estimate = json.loads(call("check", file, "--json").stdout)["estimate"]
     assert estimate["runs"] == 2
     assert call("check", file, "--estimate").stdout.startswith("2 runs")
@@ -284,10 +290,10 @@ def test_odd_yaml(tmp_path: Path, line: str, message: str) -> None:
 
 
 def test_all_points_are_checked_before_the_first_runs(file: Path, tmp_path: Path) -> None:
-    for key, value in (("reservoir.input_scaling", "[0.5, [1, 2]]"), ("readout.alpha", "[0.1, [1, 2]]")):
-        done = call("run", file, "--set", f"vary={{{key}: {value}}}")
+    for vary in ("reservoir.vary={input_scaling: [0.5, [1, 2]]}", "vary={readout.alpha: [0.1, [1, 2]]}"):
+        done = call("run", file, "--set", vary)
         assert done.returncode == 2, done.stderr
-        assert call("check", file, "--set", f"vary={{{key}: {value}}}").returncode == 2
+        assert call("check", file, "--set", vary).returncode == 2
     assert not (tmp_path / "runs").exists()
 
 

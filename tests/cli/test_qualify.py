@@ -33,9 +33,10 @@ nonidealities: {readout: {noise: 0.01}}
 """
 LORENZ = """\
 task: {kind: lorenz, train_steps: 2000, closed_loop: {starts: 8, warmup_steps: 100, forecast_steps: 400}}
-reservoir: {kind: esn, nodes: 200, spectral_radius: 0.6, input_scaling: 0.3, bias_scaling: 0.5}
+reservoir:
+  {kind: esn, nodes: 200, spectral_radius: 0.6, input_scaling: 0.3, bias_scaling: 0.5,
+   vary: {leak_rate: [0.5, 1.0], seed: [0, 1]}}
 readout: {kind: ridge, alpha: 1.0e-6, washout: 100}
-vary: {reservoir.leak_rate: [0.5, 1.0], reservoir.seed: [0, 1]}
 """
 COUNTED = """\
 from pathlib import Path
@@ -210,12 +211,11 @@ def test_what_was_clipped_is_said(tmp_path: Path) -> None:
 
 def test_steps_are_driven_as_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("lorenz.yaml").write_text(LORENZ.replace("nodes: 200", "nodes: 8").replace("2000", "300"))
+    Path("lorenz.yaml").write_text(LORENZ.replace("nodes: 200", "nodes: 8, leak_rate: 0.5").replace("2000", "300"))
     for only in (["noise_budget"], ["operating_map"], ["coverage"], ["lyapunov_spectrum"], ["climate"]):
         said = _Said()
         measure(
             "lorenz.yaml",
-            set={"reservoir.leak_rate": 0.5},
             qualify=True,
             only=only,
             steps=600,

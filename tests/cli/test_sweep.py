@@ -201,7 +201,8 @@ def test_values_that_kill_their_process_are_tried_twice(lab: Path) -> None:
     (lab / "bench.py").write_text(BENCH + MORE)
     given = ["--trials", 3, "--json", "--set", "sweep.sampler=random", "--set"]
     alphas = "readout.alpha: {low: 1.0e-8, high: 1.0, log: true}"
-    search = f"sweep.search={{reservoir.call: ['bench:measure', 'bench:NAME'], {alphas}}}"
+    given += [f"sweep.search={{{alphas}}}", "--set"]
+    search = "reservoir.search={call: ['bench:measure', 'bench:NAME']}"
     harmless = call("sweep", "film.yaml", *given, search.replace("NAME", "other"))
     ends = []
     while not ends or ends[-1].returncode == -signal.SIGKILL:

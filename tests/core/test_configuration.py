@@ -134,7 +134,8 @@ def test_missing_folder_and_binary_files(tmp_path: Path) -> None:
         ("priming_passes: 1", "priming_passes: -1", r"experiment\.yaml:13: training\.priming_passes = -1"),
         ("title: test", "titel: test", r"experiment\.yaml:1: unknown key 'titel'; did you mean 'title'"),
         ("task:\n  kind: elman_grammar\n  sentences: 100\n", "", "task is missing"),
-        ("title: test", "vary: {reservoir.nodes: []}", r"experiment\.yaml:1: vary\.reservoir\.nodes"),
+        ("nodes: 50", "vary: {nodes: []}", r"experiment\.yaml:7: reservoir\.vary\.nodes"),
+        ("title: test", "vary: {readout.alpha: []}", r"experiment\.yaml:1: vary\.readout\.alpha"),
         ("title: test", "baselines: [bigrma]", r"experiment\.yaml:1: baselines\.0: unknown kind"),
         ("title: test", "kind: esn", "this is a reservoir file"),
     ],
@@ -195,11 +196,12 @@ def test_set_reaches_into_lists(file: Path) -> None:
 
 
 def test_vary_makes_a_grid_whose_points_are_all_checked(file: Path) -> None:
-    file.write_text(EXPERIMENT + "vary:\n  reservoir.nodes: [10, 20]\n  readout.alpha: [0.1, 1.0]\n")
+    sizes = EXPERIMENT.replace("  seed: 3\n", "  vary:\n    nodes: [10, 20]\n")
+    file.write_text(sizes + "vary:\n  readout.alpha: [0.1, 1.0]\n")
     points = grid(load_document(file, environment={}))
     assert [p.label for p in points] == [f"ESN({n}) alpha={a}" for n in (10, 20) for a in ("0.1", "1")]
-    file.write_text(EXPERIMENT + "vary:\n  reservoir.nodes: [10, -20]\n")
-    with pytest.raises(ConfigurationError, match=r"experiment\.yaml:15: reservoir\.nodes = -20"):
+    file.write_text(sizes.replace("20", "-20"))
+    with pytest.raises(ConfigurationError, match=r"experiment\.yaml:9: reservoir\.nodes = -20"):
         grid(load_document(file, environment={}))
     file.write_text(EXPERIMENT + "vary:\n  - {reservoir.nodes: 10, readout.alpha: 0.1}\n  - {reservoir.nodes: 20}\n")
     points = grid(load_document(file, environment={}))
@@ -209,7 +211,7 @@ def test_vary_makes_a_grid_whose_points_are_all_checked(file: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"experiment\.yaml:16: reservoir\.nodes = -20"):
         grid(load_document(file, environment={}))
     file.write_text(EXPERIMENT + "vary:\n  title: [a, b]\n")
-    with pytest.raises(ConfigurationError, match=r"must lie in task, reservoir"):
+    with pytest.raises(ConfigurationError, match=r"must lie in task, readout or training"):
         grid(load_document(file, environment={}))
 
 
@@ -222,8 +224,12 @@ def test_reservoir_files_and_experiment_files_both_open(file: Path, tmp_path: Pa
         assert reservoir.spec.nodes == 50
     with pytest.raises(ConfigurationError, match="needs `inputs` when no task gives it"):
         open_reservoir(lab)
-    with pytest.raises(ConfigurationError, match=r"the task has 3 input channels, but reservoir.inputs is 2"):
-        open_reservoir({"kind": "esn", "nodes": 7, "inputs": 2}, inputs=3)
+    two: dict[str, Any] = {"kind": "esn", "nodes": 7, "inputs": 2}
+    with open_reservoir(two, inputs=3) as reservoir:
+        assert reservoir.mask_config is not None
+        assert (reservoir.mask_config.kind, reservoir.mask_config.scaling, reservoir.spec.inputs) == ("uniform", 1.0, 3)
+    with pytest.raises(ConfigurationError, match=r"3 channels for 2 inputs of .*input_mask: none"):
+        open_reservoir({**two, "input_mask": "none"}, inputs=3)
     with pytest.raises(ConfigurationError, match="unknown kind 'esm'; did you mean 'esn'"):
         open_reservoir({"kind": "esm"})
 
@@ -272,9 +278,8 @@ def test_each_kind_decides_about_states(sections: list[dict[str, Any]]) -> None:
 def test_what_is_one_drive(tmp_path: Path) -> None:
     document = {
         "task": {"kind": "narma", "train_steps": 300, "test_steps": 200},
-        "reservoir": {"kind": "esn", "nodes": 20},
+        "reservoir": {"kind": "esn", "nodes": 20, "vary": {"topology": ["ring", "orthogonal", "scale_free"]}},
         "readout": {"kind": "ridge", "washout": 50},
-        "vary": {"reservoir.topology": ["ring", "orthogonal", "scale_free"]},
         "run": {"folder": str(tmp_path)},
     }
     rows = Experiment(document).run(report=False).rows

@@ -406,7 +406,7 @@ def test_a_recording_cannot_be_driven_as_an_export_does(tmp_path: Path) -> None:
 
 
 def test_a_grid_is_asked_which(tmp_path: Path) -> None:
-    run = run_of(tmp_path, NARMA, vary={"reservoir.nodes": [10, 20]})
+    run = run_of(tmp_path, NARMA, reservoir__vary={"nodes": [10, 20]})
     with pytest.raises(ConfigurationError, match=r"2 trained models.*--row\n  0  ESN\(10\).*\n  1  ESN\(20\)"):
         export_run(run, tmp_path / "model.rhw")
     with pytest.raises(ConfigurationError, match="no row 2"):

@@ -71,13 +71,12 @@ def test_a_result_is_short_in_words_and_gives_its_arrays(tmp_path: Path) -> None
 
 
 def test_keys_that_vary_have_a_figure_and_the_report_says_settings_and_durations(tmp_path: Path) -> None:
-    vary = {"reservoir.seed": [0, 1], "reservoir.leak_rate": [0.5, 1.0], "readout.alpha": [1e-6, 1e-3, 10.0]}
-    document = {
+    document: dict[str, Any] = {
         "task": {"kind": "narma", "train_steps": 300, "test_steps": 100},
-        "reservoir": {"kind": "esn", "nodes": 20},
+        "reservoir": {"kind": "esn", "nodes": 20, "vary": {"seed": [0, 1], "leak_rate": [0.5, 1.0]}},
         "readout": {"kind": "ridge", "washout": 20},
         "run": {"folder": str(tmp_path), "states": None},
-        "vary": vary,
+        "vary": {"readout.alpha": [1e-6, 1e-3, 10.0]},
     }
     result = Experiment(document).run()
     (axes, _) = result.figures()["vary"].axes
@@ -92,13 +91,14 @@ def test_keys_that_vary_have_a_figure_and_the_report_says_settings_and_durations
     assert "train_steps: 300" in page
     assert "out_of_range" not in page.partition("How to repeat this")[0]
     assert "Duration of each row" in page
-    del vary["reservoir.leak_rate"]
-    curve = Experiment({**document, "vary": vary}).run(report=False).figures()["vary"].axes[0]
+    del document["reservoir"]["vary"]["leak_rate"]
+    curve = Experiment(document).run(report=False).figures()["vary"].axes[0]
     assert curve.get_xscale() == "log"
     assert curve.get_title(loc="left").startswith("nrmse by readout.alpha")
     pairs = [{"reservoir.nodes": 10}, {"reservoir.nodes": 20, "readout.kind": "rls"}]
-    readout = {"kind": "ridge"}
-    assert "vary" not in Experiment({**document, "readout": readout, "vary": pairs}).run(report=False).figures()
+    del document["reservoir"]["vary"]
+    rows = {**document, "readout": {"kind": "ridge"}, "vary": pairs}
+    assert "vary" not in Experiment(rows).run(report=False).figures()
 
 
 @pytest.mark.parametrize("failure", [DeviceDisconnected("cable pulled at tcp://10.0.0.7"), KeyboardInterrupt()])

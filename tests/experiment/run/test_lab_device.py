@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,11 @@ class Loop:
         self.x = np.zeros(20)
 
 
-def experiment(folder: Path, loop: Loop, **over: Any) -> Experiment:
+def experiment(folder: Path, loop: Loop, gains: Sequence[float] = (), **over: Any) -> Experiment:
     reservoir = {
         "kind": "python", "call": loop.measure, "reset_call": loop.settle, "nodes": 20, "simulated": True,
         "continuity": "held", "step_period_s": 1e-6, "params": {"gain": 1.0}, "label": "my loop",
+        "vary": {"params.gain": gains} if gains else {},
     }  # fmt: skip
     return Experiment(
         {
@@ -56,18 +58,17 @@ def experiment(folder: Path, loop: Loop, **over: Any) -> Experiment:
 def test_points_that_differ_behind_the_states_share_a_drive(tmp_path: Path) -> None:
     """Each has the row that it has alone, and its place in the grid."""
     alone = {}
-    for alpha in (1e-6, 1.0):
-        for gain in (0.5, 1.0):
+    for gain in (0.5, 1.0):
+        for alpha in (1e-6, 1.0):
             loop = Loop()
-            vary = {"readout.alpha": [alpha], "reservoir.params.gain": [gain]}
-            alone[alpha, gain] = experiment(tmp_path, loop, vary=vary).run().rows[0]
+            alone[gain, alpha] = experiment(tmp_path, loop, [gain], vary={"readout.alpha": [alpha]}).run().rows[0]
             once = loop.steps
     loop = Loop()
-    shared = experiment(tmp_path, loop, vary={"readout.alpha": [1e-6, 1.0], "reservoir.params.gain": [0.5, 1.0]})
+    shared = experiment(tmp_path, loop, [0.5, 1.0], vary={"readout.alpha": [1e-6, 1.0]})
     assert shared.estimate().device_steps == 2 * once
     result = shared.run()
     assert loop.steps == 2 * once
-    assert result.rows[0].label == "my loop alpha=1e-06 gain=0.5"
+    assert result.rows[0].label == "my loop gain=0.5 alpha=1e-06"
     for row, expected in zip(result.rows, alone.values(), strict=True):
         assert (row.label, row.evaluation.metrics) == (expected.label, expected.evaluation.metrics)
     files = [row["readout"]["file"] for row in result.provenance["rows"]]

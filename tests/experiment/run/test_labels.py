@@ -14,7 +14,7 @@ ESN = {"kind": "esn", "nodes": 60}
 NOISE = "reservoir.nonidealities.{}.noise"
 
 
-def labels(vary: Any, **reservoir: Any) -> list[str]:
+def labels(vary: Any, reservoir: Any) -> list[str]:
     document = Document({"task": {"kind": "narma"}, "reservoir": ESN | reservoir, "readout": {"kind": "ridge"}})
     document.data["vary"] = vary
     return [point.label for point in grid(document)]
@@ -23,22 +23,22 @@ def labels(vary: Any, **reservoir: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("vary", "reservoir", "found"),
     [
-        ({"reservoir.nodes": [10, 20], "reservoir.seed": [0]}, {}, ["ESN(10)", "ESN(20)"]),
-        ({"reservoir.nodes": [10, 20]}, {"label": "bench"}, ["bench nodes=10", "bench nodes=20"]),
+        ({}, {"vary": {"nodes": [10, 20], "seed": [0]}}, ["ESN(10)", "ESN(20)"]),
+        ({}, {"label": "bench", "vary": {"nodes": [10, 20]}}, ["bench nodes=10", "bench nodes=20"]),
         ({"readout.kind": ["ridge", "lms"]}, {}, ["ESN(60) ridge", "ESN(60) lms"]),
         (
             [{NOISE.format("loop"): 0.1}, {NOISE.format("readout"): 0.1}],
             {},
             ["ESN(60) loop.noise=0.1", "ESN(60) readout.noise=0.1"],
         ),
-        ({NOISE.format("loop"): [0.1], "task.seed": [0, 1]}, {}, ["ESN(60) noise=0.1"] * 2),
+        ({"task.seed": [0, 1]}, {"vary": {"nonidealities.loop.noise": [0.1]}}, ["ESN(60) noise=0.1"] * 2),
         ({"readout": [{"kind": "ridge", "alpha": 0.1}]}, {}, ["ESN(60) ridge(alpha=0.1)"]),
         ({"reservoir": [ESN | {"seed": seed} for seed in (0, 1)]}, {}, ["ESN(60) esn(nodes=60)"] * 2),
     ],
     ids=["size", "named", "readouts", "two noises", "repetitions", "section", "seeds in a section"],
 )
 def test_rows_of_one_name_differ_in_data_and_seeds_alone(vary: Any, reservoir: Any, found: list[str]) -> None:
-    assert labels(vary, **reservoir) == found
+    assert labels(vary, reservoir) == found
 
 
 def test_names_of_keys_are_as_short_as_they_may_be() -> None:

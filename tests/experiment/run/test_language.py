@@ -344,12 +344,12 @@ def test_models_beside_each_other(file: Path) -> None:
     result = Experiment.from_file(
         file,
         environment={},
-        set={"vary": {"readout": models, "reservoir.nodes": [5, 8]}, "training.gradient.epochs": 1},
+        set={"vary": {"readout": models}, "reservoir.vary": {"nodes": [5, 8]}, "training.gradient.epochs": 1},
     ).run(lambda *now: seen.append(now))
     assert [row.label for row in result.rows] == [
-        "ESN(5) linear", "ESN(8) linear", "ESN(5) attention(hidden=2)", "ESN(8) attention(hidden=2)",
+        "ESN(5) linear", "ESN(5) attention(hidden=2)", "ESN(8) linear", "ESN(8) attention(hidden=2)",
     ]  # fmt: skip
-    assert [row.evaluation.metrics["parameters"] for row in result.rows[:2]] == [30, 45]
+    assert [row.evaluation.metrics["parameters"] for row in result.rows[::2]] == [30, 45]
     assert set(result.figures()) == {"training", "loss_by_weights"}
     assert {path.name for path in (result.folder / "training").iterdir()} == {"000", "001", "002", "003"}
     # The progress ends where it said that it would.
@@ -436,7 +436,7 @@ def test_a_device_that_dies_leaves_the_rows_before(file: Path, monkeypatch: pyte
 
     monkeypatch.setattr(Esn, "_run", dying)
     with pytest.raises(DeviceFault, match="melted"):
-        run(file, vary={"reservoir.nodes": [8, 9]})
+        run(file, reservoir__vary={"nodes": [8, 9]})
     metrics = json.loads(next(file.parent.glob("runs/*/metrics.json")).read_text())
     assert [row["label"] for row in metrics["rows"]] == ["ESN(8) linear"]
 
@@ -444,8 +444,8 @@ def test_a_device_that_dies_leaves_the_rows_before(file: Path, monkeypatch: pyte
 def test_a_resume_that_fails_leaves_what_was_there(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from reservoir_hw.backends.simulated.esn.esn import Esn
 
-    vary: Any = {"reservoir.nodes": [8, 9]}
-    folder = run(file, vary=vary).folder
+    sizes: Any = {"nodes": [8, 9]}
+    folder = run(file, reservoir__vary=sizes).folder
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     ordinary = Esn._run
 
@@ -458,10 +458,10 @@ def test_a_resume_that_fails_leaves_what_was_there(file: Path, monkeypatch: pyte
         patch.setattr(Esn, "_run", dying)
         for melting in (8, 9):  # noqa: B007
             with pytest.raises(DeviceFault, match="melted"):
-                run(file, vary=vary, run__resume=str(folder))
+                run(file, reservoir__vary=sizes, run__resume=str(folder))
             for name in ("metrics.json", "provenance.json", "report.html"):
                 assert (folder / name).read_bytes() == before[folder / name]
-    again = run(file, vary=vary, run__resume=str(folder))
+    again = run(file, reservoir__vary=sizes, run__resume=str(folder))
     assert again.status == "complete"
     then, now = (json.loads(text) for text in (before[folder / "metrics.json"], (folder / "metrics.json").read_bytes()))
     assert {**now, "rows": judged(now["rows"])} == {**then, "rows": judged(then["rows"])}
@@ -614,7 +614,7 @@ def test_the_settings_of_a_paper_lie_below() -> None:
 def test_a_signal_keeps_rows_and_the_run_goes_on(file: Path, states: dict[str, Any], number: int) -> None:
     """A process that is interrupted in its second training is gone on with: the result of one that was not."""
     changes = {
-        "vary": {"reservoir.nodes": [8, 12]},
+        "reservoir.vary": {"nodes": [8, 12]},
         "training.gradient.epochs": 12,
         "training.gradient.shard_epochs": 3,
         "training.gradient.checkpoint_steps": 50,

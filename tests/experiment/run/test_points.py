@@ -25,10 +25,10 @@ from reservoir_hw.experiment.run.on_workers import run_on
 
 FILE = """\
 task: {kind: narma, washout_steps: 20, train_steps: 200, test_steps: 100}
-reservoir: {kind: esn, nodes: 10}
+reservoir: {kind: esn, nodes: 10, vary: {nodes: [10, 15]}}
 readout: {kind: ridge, washout: 20}
 baselines: [{kind: fir, taps: 2}]
-vary: {task.seed: [0, 1], reservoir.nodes: [10, 15]}
+vary: {task.seed: [0, 1]}
 run: {folder: RUNS}
 """
 TEXT = """\
@@ -84,7 +84,7 @@ def test_points_that_were_run_apart_make_the_result_of_one_process(tmp_path: Pat
 @pytest.mark.slow
 def test_an_array_of_jobs(tmp_path: Path) -> None:
     """Each job of the array runs a point; afterwards they are merged."""
-    file = written(tmp_path, FILE.replace("task.seed: [0, 1], ", ""))
+    file = written(tmp_path, FILE.replace("vary: {task.seed: [0, 1]}\n", ""))
     script = Path(reservoir_hw.__file__).parents[1] / "examples" / "scale" / "points.sbatch"
     search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": search, "PYTHONPATH": str(Path(reservoir_hw.__file__).parents[1])}
@@ -96,7 +96,7 @@ def test_an_array_of_jobs(tmp_path: Path) -> None:
 
 
 def test_folders_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    file = written(tmp_path, FILE.replace("task.seed: [0, 1], ", ""))
+    file = written(tmp_path, FILE.replace("vary: {task.seed: [0, 1]}\n", ""))
     first, again = (experiment(file, {"run.point": 0}).run(report=False).folder for _ in range(2))
     second = experiment(file, {"run.point": 1}).run(report=False).folder
     other = experiment(file, {"run.point": 1, "readout.washout": 10}).run(report=False).folder

@@ -15,6 +15,7 @@ from reservoir_hw.readout.linear.ridge import RidgeReadout
 from reservoir_hw.tasks.narma.task import Narma
 
 NVAR: dict[str, Any] = {"kind": "nvar", "lags": 4, "orders": 2}
+SIZES = {"kind": "delay_loop", "nodes": 10, "vary": {"nodes": [5, 10]}}
 
 
 def settings(folder: Path, **over: Any) -> dict[str, Any]:
@@ -47,9 +48,9 @@ def test_a_baseline_has_the_readout_and_the_task_of_the_experiment(tmp_path: Pat
 
 
 def test_what_varies_gives_a_baseline_a_row_only_where_it_is_another_one(tmp_path: Path) -> None:
-    vary = {"reservoir.nodes": [5, 10], "readout.alpha": [1e-4, 1.0], "task.dataset": [0, 1]}
+    vary = {"readout.alpha": [1e-4, 1.0], "task.dataset": [0, 1]}
     two = [NVAR, {**NVAR, "orders": [2], "constant": True}, {**NVAR, "spacing": 2}, "encoder_only"]
-    result = Experiment(settings(tmp_path, vary=vary, baselines=two)).run(report=False)
+    result = Experiment(settings(tmp_path, reservoir=SIZES, vary=vary, baselines=two)).run(report=False)
     own = [row for row in result.rows if row.details.get("baseline")]
     of_nvar = [(row.label, row.point) for row in own if row.label.startswith("NVAR(14) spacing=1")]
     points = [{"readout.alpha": alpha, "task.dataset": data} for alpha in (1e-4, 1.0) for data in (0, 1)]
@@ -62,8 +63,7 @@ def test_what_varies_gives_a_baseline_a_row_only_where_it_is_another_one(tmp_pat
 
 
 def test_the_figure_of_what_varies_is_that_of_the_device(tmp_path: Path) -> None:
-    vary = {"reservoir.nodes": [5, 10]}
-    result = Experiment(settings(tmp_path, vary=vary, baselines=[NVAR, "encoder_only"])).run(report=False)
+    result = Experiment(settings(tmp_path, reservoir=SIZES, baselines=[NVAR, "encoder_only"])).run(report=False)
     (axes,) = result.figures()["vary"].axes
     scores = [row.evaluation.metrics["nrmse"] for row in result.rows if not row.details.get("baseline")]
     assert len(scores) == 2
@@ -71,14 +71,14 @@ def test_the_figure_of_what_varies_is_that_of_the_device(tmp_path: Path) -> None
 
 
 def test_points_that_are_run_alone_share_the_baselines_among_them(tmp_path: Path) -> None:
-    vary = {"reservoir.nodes": [5, 10], "task.dataset": [0, 1]}
+    vary = {"task.dataset": [0, 1]}
     alone = []
     for number in range(4):
-        given = settings(tmp_path, vary=vary)
+        given = settings(tmp_path, reservoir=SIZES, vary=vary)
         given["run"] = {**given["run"], "point": number}
         alone.append(Experiment(given).run(report=False))
     assert [len(one.rows) for one in alone] == [2, 2, 1, 1]
-    whole = Experiment(settings(tmp_path, vary=vary))
+    whole = Experiment(settings(tmp_path, reservoir=SIZES, vary=vary))
     merged = whole.merge([one.folder for one in alone])
     assert labels(merged) == labels(whole.run(report=False))
 

@@ -20,9 +20,8 @@ from reservoir_hw.experiment.run.speed import Rounds, peak_bytes, seconds_for_on
 
 STATES = """\
 task: {kind: narma, train_steps: 60_000}
-reservoir: {kind: esn, nodes: 500}
+reservoir: {kind: esn, nodes: 500, vary: {seed: [0, 1, 2]}}
 readout: {kind: ridge}
-vary: {reservoir.seed: [0, 1, 2]}
 run: {folder: RUNS}
 """
 TEXT = """\

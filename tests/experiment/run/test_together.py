@@ -16,6 +16,7 @@ from reservoir_hw.experiment.run import experiment as module
 from reservoir_hw.experiment.run.result import Result
 from reservoir_hw.tasks import datasets
 
+ESN = {"kind": "esn", "nodes": 20}
 NOISE = {"drive": {"bits": 4, "range": [-0.2, 0.4]}, "loop": {"noise": 0.01}, "readout": {"bits": 3, "noise": 0.01}}
 
 
@@ -39,7 +40,7 @@ def experiment(folder: Path, **sections: Any) -> Experiment:
     return Experiment(
         {
             "task": {"kind": "narma", "order": 5, "train_steps": 300, "test_steps": 200},
-            "reservoir": {"kind": "esn", "nodes": 20},
+            "reservoir": ESN,
             "readout": {"kind": "ridge"},
             "run": {"folder": str(folder), "chunk_steps": 128},
             **sections,
@@ -67,25 +68,20 @@ def records(result: Result) -> Any:
 
 
 CASES: dict[str, dict[str, Any]] = {
-    "seeds": {"vary": {"reservoir.seed": [3, 1, 2]}},
+    "seeds": {"reservoir": {**ESN, "vary": {"seed": [3, 1, 2]}}},
     "settings, and points that share a drive": {
-        "vary": {
-            "reservoir.leak_rate": [0.5, 1.0],
-            "readout.alpha": [1e-6, 1e-2],
-            "reservoir.spectral_radius": [0.4, 0.9],
-        }
+        "reservoir": {**ESN, "vary": {"leak_rate": [0.5, 1.0], "spectral_radius": [0.4, 0.9]}},
+        "vary": {"readout.alpha": [1e-6, 1e-2]},
     },
     "noise, and what it warns of": {
-        "reservoir": {"kind": "esn", "nodes": 20, "nonidealities": NOISE, "out_of_range": "clip"},
-        "vary": {"reservoir.seed": [3, 1]},
+        "reservoir": {**ESN, "nonidealities": NOISE, "out_of_range": "clip", "vary": {"seed": [3, 1]}}
     },
     "repetitions": {
-        "reservoir": {"kind": "esn", "nodes": 20, "nonidealities": NOISE, "out_of_range": "clip"},
+        "reservoir": {**ESN, "nonidealities": NOISE, "out_of_range": "clip", "vary": {"seed": [3, 1]}},
         "training": {"repetitions": 2},
-        "vary": {"reservoir.seed": [3, 1]},
     },
-    "delay loops": {"reservoir": {"kind": "delay_loop", "nodes": 20}, "vary": {"reservoir.seed": [3, 1]}},
-    "a readout that keeps learning": {"readout": {"kind": "rls"}, "vary": {"reservoir.seed": [3, 1]}},
+    "delay loops": {"reservoir": {"kind": "delay_loop", "nodes": 20, "vary": {"seed": [3, 1]}}},
+    "a readout that keeps learning": {"readout": {"kind": "rls"}, "reservoir": {**ESN, "vary": {"seed": [3, 1]}}},
 }
 
 
@@ -98,9 +94,8 @@ def test_rows_and_records_are_those_of_single_runs(case: str, tmp_path: Path, gr
     not os.environ.get(datasets.FOLDER_VARIABLE), reason="no folder with data sets: nothing is downloaded"
 )
 def test_many_sequences_of_sparse_networks(tmp_path: Path, groups: list[int]) -> None:
-    network = {"kind": "esn", "nodes": 20, "connections_per_node": 3}
-    sections = {"task": {"kind": "japanese_vowels"}, "reservoir": network, "vary": {"reservoir.seed": [3, 1]}}
-    check_against_single_runs(sections, tmp_path, groups)
+    network = {**ESN, "connections_per_node": 3, "vary": {"seed": [3, 1]}}
+    check_against_single_runs({"task": {"kind": "japanese_vowels"}, "reservoir": network}, tmp_path, groups)
 
 
 def check_against_single_runs(sections: dict[str, Any], tmp_path: Path, groups: list[int]) -> None:
@@ -123,10 +118,9 @@ def check_against_single_runs(sections: dict[str, Any], tmp_path: Path, groups: 
 
 def test_tensors_agree_with_single_runs_within_rounding(tmp_path: Path, groups: list[int]) -> None:
     pytest.importorskip("torch")
-    reservoir = {"kind": "esn", "nodes": 20, "engine": "torch"}
+    reservoir = {**ESN, "engine": "torch", "vary": {"seed": [3, 1]}}
     alone, together = (
-        experiment(tmp_path, reservoir=reservoir, vary={"reservoir.seed": [3, 1]}).run(report=False, together=one)
-        for one in (False, True)
+        experiment(tmp_path, reservoir=reservoir).run(report=False, together=one) for one in (False, True)
     )
     assert set(groups) == {2}
     for row, expected in zip(together.rows, alone.rows, strict=True):
@@ -134,17 +128,19 @@ def test_tensors_agree_with_single_runs_within_rounding(tmp_path: Path, groups: 
 
 
 def test_what_is_not_of_one_shape_goes_on_in_turn(tmp_path: Path, groups: list[int]) -> None:
-    experiment(tmp_path, vary={"reservoir.nodes": [10, 20], "reservoir.seed": [0, 1]}).run(report=False)
+    both = {**ESN, "vary": {"nodes": [10, 20], "seed": [0, 1]}}
+    experiment(tmp_path, reservoir=both).run(report=False)
     assert set(groups) == {2}
     groups.clear()
     experiment(tmp_path, vary={"task.order": [3, 5]}).run(report=False)
     experiment(tmp_path, vary={"training.priming_passes": [0, 1]}).run(report=False)
     recorded = {"folder": str(tmp_path), "record": str(tmp_path / "record"), "chunk_steps": 128}
-    seeds = {"reservoir.seed": [0, 1]}
-    experiment(tmp_path, run=recorded, vary=seeds).run(report=False)
+    seeds = {**ESN, "vary": {"seed": [0, 1]}}
+    experiment(tmp_path, run=recorded, reservoir=seeds).run(report=False)
     forecast = {"kind": "lorenz", "train_steps": 200, "closed_loop": {"starts": 2, "forecast_steps": 20}}
-    experiment(tmp_path, task=forecast, vary=seeds).run(report=False)
-    harvested = experiment(tmp_path, run={"folder": str(tmp_path), "states": str(tmp_path / "states")}, vary=seeds)
+    experiment(tmp_path, task=forecast, reservoir=seeds).run(report=False)
+    states = {"folder": str(tmp_path), "states": str(tmp_path / "states")}
+    harvested = experiment(tmp_path, run=states, reservoir=seeds)
     harvested.harvest()
     harvested.run(report=False)
     assert not groups
@@ -155,22 +151,19 @@ def test_memory_bounds_how_many_are_driven_at_once(
 ) -> None:
     # 128 steps of 20 float32 states, twice, and sums of 20 x 20 in float64.
     monkeypatch.setattr(module, "_BYTES_AT_ONCE", 3 * 8 * 20 * (128 + 20))
-    result = experiment(tmp_path, vary={"reservoir.seed": list(range(7))}).run(report=False)
+    result = experiment(tmp_path, reservoir={**ESN, "vary": {"seed": list(range(7))}}).run(report=False)
     assert set(groups) == {3}
     assert len(result.rows) == 7
     monkeypatch.setattr(module, "_DRIVES_AT_ONCE", 2)
     groups.clear()
-    experiment(tmp_path, vary={"reservoir.seed": list(range(4))}).run(report=False)
+    experiment(tmp_path, reservoir={**ESN, "vary": {"seed": list(range(4))}}).run(report=False)
     assert set(groups) == {2}
 
 
 def test_after_a_fault_the_points_before_it_are_kept(tmp_path: Path, groups: list[int]) -> None:
     def failed(together: bool) -> tuple[Result, str, list[int]]:
-        found = experiment(
-            tmp_path,
-            reservoir={"kind": "esn", "nodes": 20, "activation": "identity"},
-            vary={"reservoir.spectral_radius": [0.5, 0.9, 1e30, 0.7]},
-        )
+        linear = {**ESN, "activation": "identity", "vary": {"spectral_radius": [0.5, 0.9, 1e30, 0.7]}}
+        found = experiment(tmp_path, reservoir=linear)
         done: list[int] = []
         with pytest.raises(DeviceFault) as caught:
             found.run(lambda _, steps, total: done.append(total - steps), report=False, together=together)
@@ -192,7 +185,7 @@ def test_after_a_fault_the_points_before_it_are_kept(tmp_path: Path, groups: lis
 
 def test_ctrl_c_keeps_the_groups_before_it(tmp_path: Path, groups: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_DRIVES_AT_ONCE", 2)
-    found = experiment(tmp_path, vary={"reservoir.seed": list(range(6))})
+    found = experiment(tmp_path, reservoir={**ESN, "vary": {"seed": list(range(6))}})
 
     def interrupt(what: str, done: int, total: int) -> None:
         if done > total / 2:
@@ -208,7 +201,7 @@ def test_ctrl_c_keeps_the_groups_before_it(tmp_path: Path, groups: list[int], mo
 
 
 def test_rows_come_one_by_one_and_may_end_the_run(tmp_path: Path) -> None:
-    found = experiment(tmp_path, vary={"reservoir.seed": [0, 1, 2]})
+    found = experiment(tmp_path, reservoir={**ESN, "vary": {"seed": [0, 1, 2]}})
     seen: list[Any] = []
 
     def on_row(row: Any) -> None:
@@ -224,7 +217,7 @@ def test_rows_come_one_by_one_and_may_end_the_run(tmp_path: Path) -> None:
 
 
 def test_what_a_group_took_is_shared_out_among_its_rows(tmp_path: Path) -> None:
-    result = experiment(tmp_path, vary={"reservoir.seed": list(range(6))}).run(report=False)
+    result = experiment(tmp_path, reservoir={**ESN, "vary": {"seed": list(range(6))}}).run(report=False)
     seconds = [row.details["seconds"] for row in result.rows]
     assert max(seconds) < sum(seconds) / 2
     assert sum(seconds) <= result.seconds

@@ -209,7 +209,7 @@ def test_a_run_without_a_harvest_does_without_zarr(tmp_path: Path, monkeypatch: 
 
 
 def test_points_that_share_their_states_share_a_store(tmp_path: Path) -> None:
-    both = experiment(tmp_path, vary={"readout.alpha": [1e-6, 1e-2], "reservoir.nodes": [20, 30]})
+    both = experiment(tmp_path, reservoir={"vary": {"nodes": [20, 30]}}, vary={"readout.alpha": [1e-6, 1e-2]})
     assert len(both.harvest()) == 2
     assert both.estimate(harvest=True).runs == 2
     assert "kept on disk" in str(both.estimate(harvest=True))

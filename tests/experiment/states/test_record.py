@@ -262,7 +262,8 @@ def test_a_harvest_can_be_replayed_too(tmp_path: Path) -> None:
 
 def test_a_grid_records_a_trace_for_each_point_and_drives_the_device(tmp_path: Path) -> None:
     experiment(tmp_path).harvest()
-    result = experiment(tmp_path, run={"record": str(tmp_path / "traces")}, vary={"reservoir.nodes": [20, 30]}).run()
+    recorded = experiment(tmp_path, run={"record": str(tmp_path / "traces")}, reservoir={"vary": {"nodes": [20, 30]}})
+    result = recorded.run()
     assert not result.notes
     assert [StateStore.open(tmp_path / "traces" / f"{n:03d}").facts["spec"]["nodes"] for n in (0, 1)] == [20, 30]
 

@@ -31,6 +31,13 @@ RADIUS = {"reservoir.spectral_radius": {"low": 0.1, "high": 1.5}}
 Make = Callable[..., dict[str, Any]]
 
 
+def apart(search: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is searched at the top of a file, and in its section `reservoir`."""
+    own = {key: value for key, value in search.items() if key.startswith("reservoir.")}
+    others = {key: value for key, value in search.items() if key not in own}
+    return others, {key.removeprefix("reservoir."): value for key, value in own.items()}
+
+
 @pytest.fixture
 def pictures() -> None:
     """For tests that look at figures and reports."""
@@ -45,17 +52,21 @@ def _no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """A small experiment with a section `sweep`; keyword arguments go over that, `over` over the experiment."""
+    """A small experiment with a section `sweep`; keyword arguments go over that, `over` over the experiment.
+
+    What is searched of the reservoir goes into its section.
+    """
     monkeypatch.chdir(tmp_path)
 
     def made(search: dict[str, Any] = RADIUS, over: dict[str, Any] | None = None, **section: Any) -> dict[str, Any]:
+        others, own = apart(search)
         document = Document.from_mapping(
             {
                 "title": "small",
                 "task": {"kind": "narma", "washout_steps": 20, "train_steps": 150, "test_steps": 100},
-                "reservoir": {"kind": "esn", "nodes": 10},
+                "reservoir": {"kind": "esn", "nodes": 10, "search": own},
                 "readout": {"kind": "ridge", "washout": 20},
-                "sweep": {"metric": "nrmse", "trials": 3, "search": search, **section},
+                "sweep": {"metric": "nrmse", "trials": 3, "search": others, **section},
             },
             "here",
         )
@@ -103,7 +114,7 @@ def test_a_trial_is_a_run_and_the_best_is_a_file_that_runs(make: Make) -> None:
         "reservoir.topology": ["random", "ring", {"kind": "cycle_jumps", "jump": 3}],
         "readout.alpha": {"low": 1e-8, "high": 1e-2, "log": True},
     }
-    document = make(search, trials=3, over={"vary": {"reservoir.seed": [0, 1]}, "baselines": ["fir"]})
+    document = make(search, trials=3, over={"reservoir.vary": {"seed": [0, 1]}, "baselines": ["fir"]})
     found = sweep(document)
     assert found.status == "complete"
     assert found.counts == {"complete": 3, "pruned": 0, "failed": 0, "died": 0, "running": 0}
@@ -111,7 +122,8 @@ def test_a_trial_is_a_run_and_the_best_is_a_file_that_runs(make: Make) -> None:
     assert found.best.objective == min(trial.objective or math.inf for trial in found.trials)
     for trial in (found.trials[1], found.best):
         plain = {key: value for key, value in make().items() if key != "sweep"}
-        experiment = Document.from_mapping({**plain, "vary": {"reservoir.seed": [0, 1]}}, "here")
+        experiment = Document.from_mapping(plain, "here")
+        experiment.set("reservoir.vary", {"seed": [0, 1]}, "here")
         for key, value in trial.values.items():
             experiment.set(key, value, "here")
         rows = Experiment(experiment).run(report=False).rows
@@ -297,25 +309,25 @@ def test_keys_that_need_each_other(make: Make) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"search": {"reservoir.nodez": [1]}}, r"FILE:9: unknown key 'reservoir.nodez'; did you mean 'nodes'"),
+        ({"search": {"reservoir.nodez": [1]}}, r"FILE:7: unknown key 'reservoir.nodez'; did you mean 'nodes'"),
         (
             {"search": {"reservoir.nodes": {"low": 0, "high": 9}}},
-            r"FILE:9: reservoir.nodes = 0: input should be",
+            r"FILE:7: reservoir.nodes = 0: input should be",
         ),
-        ({"search": {"reservoir.nodes": {"low": 1.5, "high": 9.5}}}, r"FILE:9: reservoir.nodes = 1.5: .*valid integer"),
-        ({"search": {"reservoir.activation": ["tanh", "cosh"]}}, r"FILE:9: reservoir.activation = 'cosh'"),
-        ({"search": {"run.notes": ["a"]}}, r"FILE:9: sweep.search: 'run.notes' must lie in task, reservoir"),
-        ({"search": {"reservoir.seed": [1, 2]}}, r"FILE:9: 'reservoir.seed' is searched and varied"),
-        ({"search": {"reservoir.nodes": {"low": 9, "high": 3}}}, r"FILE:9: .*low is 9, it must be less than high, 3"),
-        ({"search": {"reservoir.nodes": {"low": 9}}}, r"FILE:9: .*give low and high, or a list"),
-        ({"search": {"reservoir.nodes": {"low": 3, "high": 9, "lag": 1}}}, r"FILE:9: unknown key .*did you mean 'log'"),
+        ({"search": {"reservoir.nodes": {"low": 1.5, "high": 9.5}}}, r"FILE:7: reservoir.nodes = 1.5: .*valid integer"),
+        ({"search": {"reservoir.activation": ["tanh", "cosh"]}}, r"FILE:7: reservoir.activation = 'cosh'"),
+        ({"search": {"run.notes": ["a"]}}, r"FILE:11: sweep.search: 'run.notes' must lie in task, readout or training"),
+        ({"search": {"reservoir.seed": [1, 2]}}, r"FILE:7: 'reservoir.seed' is searched and varied"),
+        ({"search": {"reservoir.nodes": {"low": 9, "high": 3}}}, r"FILE:7: .*low is 9, it must be less than high, 3"),
+        ({"search": {"reservoir.nodes": {"low": 9}}}, r"FILE:7: .*give low and high, or a list"),
+        ({"search": {"reservoir.nodes": {"low": 3, "high": 9, "lag": 1}}}, r"FILE:7: unknown key .*did you mean 'log'"),
         ({"search": {"reservoir.nodes": {"low": 3, "high": 9, "step": 4}}}, r"steps of 4 from 3 end at 7, not at 9"),
         ({"search": {"readout.alpha": {"low": 0.0, "high": 9, "log": True}}}, r"log: true needs a low above 0"),
         ({"search": {"reservoir.seed": {"choices": [1], "low": 3}}}, r"give choices, or low and high, not both"),
         ({"search": {"reservoir.nodes": [5, "5"]}}, r"two of the choices are the same: 5, 5"),
-        ({"search": {}}, r"FILE:8: sweep.search.*at least 1"),
-        ({"metric": "accuracy"}, r"FILE:6: sweep.metric: the task has no metric 'accuracy'; it has: nrmse, nmse"),
-        ({"direction": "down"}, r"FILE:7: sweep.direction = 'down'"),
+        ({"search": {}}, r"FILE:8: nothing is searched: .*are empty"),
+        ({"metric": "accuracy"}, r"FILE:9: sweep.metric: the task has no metric 'accuracy'; it has: nrmse, nmse"),
+        ({"direction": "down"}, r"FILE:10: sweep.direction = 'down'"),
         ({"storage": "study.db"}, r"'study.db' is no database URL; write sqlite:///PATH"),
         ({"storage": "nonsense:hidden"}, r"'nonsense:\*\*\*' is no database URL"),
         ({"storage": "sqlite:///no/such/folder/x.db"}, r"sweep.storage: sqlite:.* cannot be used: unable to open"),
@@ -323,16 +335,19 @@ def test_keys_that_need_each_other(make: Make) -> None:
     ],
 )
 def test_mistakes_stop_it_before_the_first_trial(make: Make, change: dict[str, Any], message: str) -> None:
-    section = {**make()["sweep"], **change}
+    section = {**make()["sweep"], "search": RADIUS, **change}
+    others, own = apart(section["search"])
     lines = [
         "task: {kind: narma, washout_steps: 20, train_steps: 150, test_steps: 100}",
-        "reservoir: {kind: esn, nodes: 10}",
         "readout: {kind: ridge, washout: 20}",
-        "vary: {reservoir.seed: [0, 1]}",
+        "reservoir:",
+        "  kind: esn",
+        "  nodes: 10",
+        "  vary: {seed: [0, 1]}",
+        f"  search: {json.dumps(own)}",
         "sweep:",
         *(f"  {key}: {json.dumps(section.get(key))}" for key in ("metric", "direction")),
-        "  search:" if section["search"] else "  search: {}",
-        *(f"    {key}: {json.dumps(value)}" for key, value in section["search"].items()),
+        f"  search: {json.dumps(others)}",
         f"  storage: {json.dumps(section.get('storage'))}",
     ]
     Path("file.yaml").write_text("\n".join(lines))
@@ -518,7 +533,7 @@ def test_harvested_states_are_used(make: Make) -> None:
 
 def test_pruning_gives_bad_trials_up(make: Make) -> None:
     radii = {"reservoir.spectral_radius": {"low": 0.1, "high": 8.0}}
-    over = {"vary": {"reservoir.seed": [0, 1, 2, 3]}, "reservoir.nodes": 30}
+    over = {"reservoir.vary": {"seed": [0, 1, 2, 3]}, "reservoir.nodes": 30}
     found = sweep(make(radii, trials=10, sampler="random", pruning="median", over=over))
     pruned = [trial for trial in found.trials if trial.status == "pruned"]
     assert pruned
@@ -572,7 +587,7 @@ def test_a_trial_that_was_enqueued_by_hand(make: Make) -> None:
 
 
 def test_a_study_with_an_old_key_goes_on(make: Make) -> None:
-    search = {"training.priming_passes": {"choices": [0, 1]}, **RADIUS}
+    search = {**RADIUS, "training.priming_passes": {"choices": [0, 1]}}
     before = sweep(make(search, trials=4)).trials
     with sqlite3.connect("runs/sweeps/experiment/study.db") as database:
         # As an earlier version wrote it.
@@ -644,7 +659,7 @@ def test_steps_are_decimals() -> None:
 
 
 def test_the_estimate_is_that_of_a_trial(make: Make) -> None:
-    document = make(over={"vary": {"reservoir.seed": [0, 1]}})
+    document = make(over={"reservoir.vary": {"seed": [0, 1]}})
     plain = {key: value for key, value in document.items() if key != "sweep"}
     assert Sweep(document).estimate() == Experiment(plain).estimate()
 

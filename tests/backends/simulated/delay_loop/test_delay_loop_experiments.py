@@ -16,8 +16,8 @@ from reservoir_hw.tasks.task import Row
 EXAMPLES = Path(__file__).parents[4] / "examples" / "delay_loop"
 
 
-def rows_of(file: str, folder: Path, vary: dict[str, list[Any]], **settings: Any) -> list[Row]:
-    changes = {"run.folder": str(folder), "vary": vary, **settings}
+def rows_of(file: str, folder: Path, **settings: Any) -> list[Row]:
+    changes = {"run.folder": str(folder), **settings}
     return Experiment.from_file(EXAMPLES / file, set=changes).run().rows
 
 
@@ -35,7 +35,7 @@ def register(rows: Sequence[Row], metric: str) -> np.ndarray:
 def test_narma10_shift_register_and_sine_loop(tmp_path: Path) -> None:
     """NRMSE 0.40 for the register, NMSE 0.168 ± 0.015 for 50 nodes (Paquot et al. 2012)."""
     masks, sets = [0, 1, 2], list(range(10))
-    rows = rows_of("narma.yaml", tmp_path, {"reservoir.seed": masks, "task.dataset": sets})
+    rows = rows_of("narma.yaml", tmp_path, **{"reservoir.vary.seed": masks, "vary.task.dataset": sets})
     linear = register(rows, "nrmse")
     assert len(linear) == 10
     assert linear.mean() == pytest.approx(0.40, abs=0.02)
@@ -46,14 +46,14 @@ def test_narma10_shift_register_and_sine_loop(tmp_path: Path) -> None:
 
 
 def test_narma10_more_nodes_beat_the_shift_register(tmp_path: Path) -> None:
-    vary = {"reservoir.seed": [0, 1], "task.dataset": [0, 1]}
-    rows = rows_of("narma.yaml", tmp_path, vary, **{"reservoir.nodes": 300, "task.train_steps": 4000})
+    larger = {"reservoir.nodes": 300, "task.train_steps": 4000}
+    rows = rows_of("narma.yaml", tmp_path, **{"reservoir.vary.seed": [0, 1], "vary.task.dataset": [0, 1]}, **larger)
     assert values(rows, "nmse").max() < 0.5 * register(rows, "nmse").min()
 
 
 def test_equaliser_beats_a_filter(tmp_path: Path) -> None:
-    shorter = {"task.snr_db": 24, "task.test_steps": 200_000}
-    rows = rows_of("equalisation.yaml", tmp_path, {"reservoir.seed": [0, 1, 2]}, **shorter)
+    shorter = {"vary.task.snr_db": [24], "task.test_steps": 200_000}
+    rows = rows_of("equalisation.yaml", tmp_path, **{"reservoir.vary.seed": [0, 1, 2]}, **shorter)
     assert all(row.evaluation.arrays["symbols"] == 200_000 for row in rows)
     (linear,) = register(rows, "symbol_error_rate/low")
     loops = values(rows, "symbol_error_rate/high")
@@ -66,8 +66,7 @@ BITS = "reservoir.nonidealities.readout.bits"
 
 
 def test_bits_of_the_adc_in_equalisation(tmp_path: Path) -> None:
-    vary = {BITS: [None, 12, 10, 8], "task.snr_db": [32]}
-    rows = rows_of("adc.yaml", tmp_path, vary, **{"task.test_steps": 100_000})
+    rows = rows_of("adc.yaml", tmp_path, **{"vary.task.snr_db": [32], "task.test_steps": 100_000})
     rows = [row for row in rows if not row.details.get("baseline")]
     assert [row.point[BITS] for row in rows] == [None, 12, 10, 8]
     metrics = [row.evaluation.metrics for row in rows]
@@ -78,6 +77,6 @@ def test_bits_of_the_adc_in_equalisation(tmp_path: Path) -> None:
 
 def test_bits_of_the_adc_in_narma10(tmp_path: Path) -> None:
     sets = [0, 1, 2]
-    rows = rows_of("adc_narma.yaml", tmp_path, {"task.dataset": sets, BITS: [None, 12, 10, 8]})
+    rows = rows_of("adc_narma.yaml", tmp_path, **{"vary.task.dataset": sets})
     for dataset in sets:
         assert (np.diff(values(rows, "nmse", **{"task.dataset": dataset})) > 0).all()

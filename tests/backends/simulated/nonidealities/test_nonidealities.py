@@ -511,7 +511,7 @@ def test_a_resolved_configuration_is_the_same_device(given: dict[str, Any]) -> N
         ({"preset": "photonic_delay_loop", "loop": {"noise": 0.02}}, {}),
         ({"preset": "memristive_film", "loop": {"noise": 0.02}, "readout": {"bits": 10}, "seed": 7}, {}),
         ({}, {"reservoir.nonidealities.preset": "photonic_delay_loop", "reservoir.nonidealities.loop.noise": 0}),
-        ({"preset": "photonic_delay_loop"}, {"vary": {"reservoir.nonidealities.loop.noise": [0, 0.1]}}),
+        ({"preset": "photonic_delay_loop"}, {"reservoir.vary": {"nonidealities.loop.noise": [0, 0.1]}}),
     ],
 )
 def test_the_configuration_that_a_run_leaves_can_be_run(

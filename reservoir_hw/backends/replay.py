@@ -26,6 +26,8 @@ _KEPT_INPUTS = 4
 class ReplayConfig(ReservoirConfig):
     """A trace of a device (recorded, harvested or imported) in the place of the device."""
 
+    never = frozenset({"settable", "differentiable"})
+
     kind: Literal["replay"]
     trace: str = Field(description="the store: what `run.record` or a harvest wrote, or `reservoir-hw trace import`")
 

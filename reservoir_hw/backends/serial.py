@@ -31,6 +31,7 @@ class SerialConfig(ReservoirConfig):
     """A board on a serial line: a microcontroller, anything that speaks docs/serial-protocol.md."""
 
     declares_inputs = True
+    never = frozenset({"settable", "differentiable"})
 
     kind: Literal["serial"]
     port: str = Field(min_length=1, description="/dev/ttyACM0, COM5, or a URL of pyserial: socket://host:port")

@@ -51,6 +51,7 @@ class ZmqConfig(ReservoirConfig):
     """A device behind a socket: what `reservoir-hw serve` offers, or anything that speaks docs/protocol.md."""
 
     declares_inputs = True
+    never = frozenset({"differentiable"})
 
     kind: Literal["zmq"]
     address: str = Field(description="tcp://host:port, ipc://path or unix://path of the data socket")

@@ -65,6 +65,8 @@ class Document:
     origins: dict[Location, str] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     """What was taken out because a section was replaced, a sentence for each."""
+    replaced_by: str = ""
+    """Where the section comes from that replaced one."""
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any], origin: str) -> Self:
@@ -101,7 +103,7 @@ class Document:
     @classmethod
     def copy_of(cls, document: Document) -> Self:
         """A document that can be changed without changing the other."""
-        return cls(copy.deepcopy(document.data), dict(document.origins), list(document.left_out))
+        return cls(copy.deepcopy(document.data), dict(document.origins), list(document.left_out), document.replaced_by)
 
     def merge(self, over: Document) -> None:
         """Lay `over` on top: mappings merge, everything else replaces.
@@ -130,7 +132,7 @@ class Document:
         """Put another document in the place of a whole section (`--reservoir FILE`)."""
         self._forget((key,))
         self.data[key] = copy.deepcopy(section.data)
-        self.origins[(key,)] = next(iter(section.origins.values()), "")
+        self.replaced_by = self.origins[(key,)] = next(iter(section.origins.values()), "")
         self.origins.update({(key, *place): origin for place, origin in section.origins.items()})
 
     def set(self, dotted: str, value: Any, origin: str) -> None:

@@ -45,6 +45,8 @@ class ReservoirConfig(Config):
     is_computed: ClassVar[bool] = False
     """Whether it is computed wherever it is opened, so that no device is needed, and trying it costs nothing else."""
 
+    never: ClassVar[frozenset[str]] = frozenset()
+    """Capabilities of a spec that no device of this kind has, so that they need not be asked for."""
     declares_inputs: ClassVar[bool] = False
     """Whether the device itself says how many inputs it has, when it is opened."""
 

@@ -27,6 +27,8 @@ class EncoderOnlyConfig(ReservoirConfig):
 
     is_computed = True
 
+    never = frozenset({"settable", "differentiable"})
+
     kind: Literal["encoder_only"]
     of: AnyReservoirConfig | None = Field(
         default=None, description="the device; among the baselines of an experiment, by default its reservoir"
@@ -62,6 +64,9 @@ class EncoderOnlyConfig(ReservoirConfig):
     def for_inputs(self, inputs: int | Channels) -> Self:
         """This configuration, and that of the device, for a task with these channels."""
         of = self._device().for_inputs(inputs)
+        if of.inputs is None:
+            # What it will make of them it says when it is opened; until then they are what enters.
+            of = of.model_copy(update={"inputs": Channels.of(inputs).count})
         # What stands before the device is that of this reservoir, too.
         shared = {"inputs": of.inputs, "input_mask": of.input_mask, "out_of_range": of.out_of_range}
         told = self.model_copy(update={"of": of, **shared})

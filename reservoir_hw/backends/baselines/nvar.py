@@ -29,6 +29,7 @@ class RegisterConfig(ReservoirConfig):
     """Products of what a shift register holds."""
 
     is_computed = True
+    never = frozenset({"settable", "differentiable"})
 
     constant: bool = Field(
         default=False, description="a first feature that is always 1, for readouts without a bias of their own"

@@ -30,6 +30,8 @@ class PythonConfig(ReservoirConfig):
     can give the function itself.
     """
 
+    never = frozenset({"settable", "differentiable"})
+
     kind: Literal["python"]
     mode: Literal["run", "step", "procedure"] = Field(
         default="run",

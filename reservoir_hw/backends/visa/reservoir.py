@@ -25,6 +25,8 @@ class VisaConfig(BenchConfig):
     record the inputs lie.
     """
 
+    never = frozenset({"settable", "differentiable"})
+
     kind: Literal["visa"]
 
     def bursts(self, steps: int, *, continued: bool) -> int:

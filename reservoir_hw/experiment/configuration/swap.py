@@ -16,7 +16,7 @@ LEFT_OUT = {
 knows the physical reason: `REFUSED` lists them."""
 
 REFUSED = {
-    "no gradient passes": "a gradient through a device that is no differentiable simulation",
+    "no gradient passes": "a gradient through what is no differentiable simulation",
     "one step from given states": "a step from given states, which only a simulation can take",
     "a recording has no other inputs": "inputs that were not recorded",
     "does not hold the inputs": "inputs that were not recorded",

@@ -73,6 +73,11 @@ class Experiment:
         self._document = document
         self.config: ExperimentConfig = parse_experiment(document)
         self.points: list[Point] = grid(document)
+        if document.replaced_by and not any(point.config.readout.layers_of_reservoirs for point in self.points):
+            raise ConfigurationError(
+                f"{document.origin(('readout',))}: the experiment has no reservoir of its own to replace: readout "
+                f"{self.config.readout.kind} drives none"
+            )
         self.name = self.config.run.name or name
         self._tasks: dict[str, Task] = {} if tasks is None else tasks
         self.result: Result | None = None

@@ -70,6 +70,8 @@ class InOnePass(Trainer):
         """The number of inputs, what the readout says of the task, and no settings of gradients."""
         readout = state_readout(config)
         if section == "reservoir":
+            if task.closed_loop and getattr(config.reservoir, "continuity", "held") == "free_running":
+                raise ConfigurationError("a closed loop waits for each answer, and a device that runs freely does not")
             reservoir = config.reservoir.for_inputs(readout.channels(task))
             _check_register(reservoir, config, task)
         elif section == "readout":

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, Self
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat, ValidationError, model_validator
 
 from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.configuration import Config
@@ -66,12 +66,28 @@ class AroundReservoir(Config):
 
     def check_passes(self, what: str, config: ReservoirConfig) -> None:
         """Raise `ConfigurationError` where no gradient can pass a simulation, as far as its configuration tells."""
-        # What has no such key is a device, or knows when it is opened; on a GPU torch computes anyway.
-        if not getattr(config, "gradients", True) and getattr(config, "device", "cpu") == "cpu":
+        # What has no such key may know when it is opened; on a GPU torch computes anyway.
+        computed = getattr(config, "gradients", True) or getattr(config, "device", "cpu") != "cpu"
+        if "differentiable" in config.never or not computed:
+            advice = "take another policy" if "differentiable" in config.never else "give it gradients: true"
             raise ConfigurationError(
                 f"reservoir_gradient is {self.reservoir_gradient}, but no gradient passes {what} of kind "
-                f"{config.kind}: give it gradients: true, or take another policy"
+                f"{config.kind}: {advice}"
             )
+
+    def passed(self, config: ReservoirConfig) -> ReservoirConfig:
+        """The reservoir, which computes gradients where they are to pass it and it can.
+
+        Raises `ConfigurationError` where its other settings do not allow that.
+        """
+        if self.reservoir_gradient != "through" or getattr(config, "gradients", None) is not False:
+            return config
+        try:
+            type(config).model_validate({**config.model_dump(exclude_unset=True), "gradients": True})
+        except ValidationError as error:
+            why = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise ConfigurationError(f"no gradient passes a reservoir of kind {config.kind} as it is: {why}") from None
+        return config.model_copy(update={"gradients": True})
 
     @model_validator(mode="after")
     def _twin_where_it_is_used(self) -> Self:

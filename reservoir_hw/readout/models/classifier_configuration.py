@@ -85,7 +85,12 @@ class GatesConfig(AroundReservoir, ClassifierConfig):
 
     def reservoirs(self, reservoir: ReservoirConfig, channels: Channels) -> list[ReservoirConfig]:
         """With what the candidate gives."""
-        found = [reservoir, *([] if self.twin is None else [self.twin])]
+        if self.candidate == "settable" and "settable" in reservoir.never:
+            raise ConfigurationError(
+                f"candidate: settable is one step from given states, which no reservoir of kind {reservoir.kind} can "
+                "take: candidate: driven feeds the gated states to any device"
+            )
+        found = [self.passed(reservoir), *([] if self.twin is None else [self.twin])]
         return [one.for_inputs(self._driven_with(one, channels)) for one in found]
 
     def check_gradient(self, reservoir: ReservoirConfig, channels: Channels) -> None:

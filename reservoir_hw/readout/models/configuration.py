@@ -193,7 +193,7 @@ class ModelConfig(AroundReservoir, TokenModelConfig):
         configs = reservoir.for_layers(channels.count, self.layers_of_reservoirs)
         if self.twin is not None and len(configs) > 1:
             raise ConfigurationError("a twin stands for one device, and there is a reservoir for each layer")
-        return [config.for_inputs(channels) for config in configs]
+        return [self.passed(config).for_inputs(channels) for config in configs]
 
     def twins(self, vocabulary: int) -> list[ReservoirConfig]:
         """The twin to open, or nothing."""

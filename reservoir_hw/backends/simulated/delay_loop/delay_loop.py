@@ -35,6 +35,8 @@ class DelayLoopConfig(SimulatedConfig):
     units of the response time T_R of the node; where it has none, only the number of thetas in tau counts.
     """
 
+    never = frozenset({"differentiable"})
+
     kind: Literal["delay_loop"]
     nodes: PositiveInt = Field(description="virtual nodes in one round")
     physics: Physics = Field(

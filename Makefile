@@ -6,7 +6,7 @@ TRITON := .triton
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo install check test test-slow lint format bench gpu-check structure clean
+.PHONY: help demo install check test test-slow lint format bench gpu-check swap-matrix structure clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -66,6 +66,9 @@ bench: $(VENV)/.dev  ## Benchmarks beside other libraries, in one run
 
 gpu-check: $(VENV)/.dev  ## Whether the GPU of this machine can be trusted
 	$(BIN)/python tools/gpu_check.py
+
+swap-matrix: $(VENV)/.dev  ## Every experiment of the examples on every reservoir file: the table of docs/swap.md
+	$(BIN)/python tools/swap_matrix.py
 
 structure: $(BIN)/python  ## Count rooms, arrows, code lines, guards, dispatches
 	$(BIN)/python tools/structure.py

@@ -177,12 +177,28 @@ class Document:
                 origin = f"environment variable {name}"
                 self.set(".".join(keys[len(prefix) :]), parse_scalar(text, origin), origin)
 
+    def has(self, dotted: str) -> bool:
+        """Whether there is a value at a dotted path."""
+        here: Any = self.data
+        for key in dotted.split("."):
+            if isinstance(here, list) and key.isdecimal() and int(key) < len(here):
+                here = here[int(key)]
+            elif isinstance(here, dict) and key in here:
+                here = here[key]
+            else:
+                return False
+        return True
+
+    def at(self, location: Location) -> Any:
+        """The value at `location`, which is there."""
+        here: Any = self.data
+        for key in location:
+            here = _child(here, key)
+        return here
+
     def remove(self, location: Location) -> None:
         """Remove the value at `location`, which is there, and what is below it."""
-        here: Any = self.data
-        for key in location[:-1]:
-            here = _child(here, key)
-        del here[location[-1]]
+        del self.at(location[:-1])[location[-1]]
         self._forget(location)
 
     def origin(self, location: Location) -> str:
@@ -407,6 +423,8 @@ def _explain_one(problem: Any, model: type[BaseModel], document: Document) -> tu
         return f"{prefix}unknown key {name!r}; ", f"{hint}(known: {', '.join(known)})"
     if kind == "missing":
         return f"{prefix}{name}", " is missing"
+    if kind == "union_tag_not_found":
+        return f"{prefix}{name}", " needs `kind:`"
     message = problem["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
     if not location:

@@ -167,8 +167,12 @@ def parse_experiment(document: Document) -> ExperimentConfig:
             section = section.get(key)
         if isinstance(section, dict):
             expand(section)
-    _without_reservoir(document)
     _check_places(document)
+    for key, place in varied_keys(document, at_all_points=True).items():
+        # What every point sets need not stand outside of `vary`.
+        if not document.has(key) and (values := document.at(place)) not in ([], None):
+            document.set(key, values[0] if isinstance(place[-2], str) else values, document.origin(place))
+    _without_reservoir(document)
     sections = {name: _kind_of(document, (name,), group) for name, group in SECTIONS.items() if name in document.data}
     return validate(_model_of(tuple(sections.items()), tuple(_kinds_of_baselines(document))), document)
 

@@ -14,7 +14,10 @@ from reservoir_hw.core.passwords import without_password
 class SweepConfig(Config):
     """Trials of an experiment with other values of some keys, chosen by what earlier trials found."""
 
-    metric: str = Field(description="one of the task's metrics; its mean over the grid of `vary` is what counts")
+    metric: str = Field(
+        default="",
+        description="one of the task's metrics, by default the main one; its mean over the grid of `vary` counts",
+    )
     direction: Literal["minimize", "maximize"] | None = Field(
         default=None, description="whether the metric is made small or large; by default as the task says"
     )

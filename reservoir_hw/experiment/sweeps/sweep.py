@@ -276,6 +276,10 @@ class Sweep:
         names: dict[str, None] = {}
         for task in self._tasks.values():
             names |= dict.fromkeys(self.experiment.metrics_on(task))
+        if not self.config.metric:
+            scores = {task.score for task in self._tasks.values()}
+            metric = scores.pop() if len(scores) == 1 else ""
+            self.config = self.config.model_copy(update={"metric": metric})
         if self.config.metric not in names:
             raise ConfigurationError(
                 f"{self._document.origin(('sweep', 'metric'))}: sweep.metric: the task has no metric "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, reduce
 from operator import or_
 from typing import Annotated, Any, Self
@@ -28,7 +28,7 @@ from reservoir_hw.core.hil import place_hil
 from reservoir_hw.core.renamed_keys import translate
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.experiment.configuration.gradient import GradientConfig
-from reservoir_hw.experiment.configuration.labels import baseline_labels, key_names, short
+from reservoir_hw.experiment.configuration.labels import baseline_labels, called, key_names
 from reservoir_hw.experiment.configuration.search import Dimension, SweepConfig
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.readout.configuration import ReadoutConfig, StateReadoutConfig
@@ -151,6 +151,8 @@ class Point:
     task_number: int = 0
     begins_task: bool = True
     own_baselines: tuple[int, ...] = ()
+    called: Mapping[str, str] = field(default_factory=dict)
+    """What the values are called, for people."""
 
     @property
     def values_of_task(self) -> dict[str, Any]:
@@ -165,7 +167,7 @@ class Point:
     @property
     def place(self) -> str:
         """What varies, and how, for people."""
-        return ", ".join(f"{key.rpartition('.')[2]} {short(value)}" for key, value in self.values.items())
+        return ", ".join(f"{key.rpartition('.')[2]} {self.called[key]}" for key in self.values)
 
 
 def parse_experiment(document: Document) -> ExperimentConfig:
@@ -225,6 +227,7 @@ def trained_baselines(point: Point) -> list[Point]:
             config.model_copy(update={"readout": baseline, "training": training}),
             label,
             point.task_number * len(wanted) + number,
+            called=point.called,
         )
         for number, (baseline, label) in enumerate(wanted)
     ]
@@ -254,8 +257,11 @@ def reservoir_baselines(point: Point, task: Task) -> list[Point]:
         values = {key: value for key, value in point.values.items() if key.partition(".")[0] != "reservoir"}
         if isinstance(config.baselines[number], EncoderOnlyConfig):
             values = dict(point.values)
-        label = _label(here, values, key_names(point.values))
-        found.append(Point(values, here, label, point.number, point.task_number))
+        said = {key: point.called[key] for key in values}
+        if "reservoir" in said:
+            said["reservoir"] = said["reservoir"].replace(config.reservoir.name, reservoir.name)
+        label = _label(here, said, key_names(point.values))
+        found.append(Point(values, here, label, point.number, point.task_number, called=point.called))
     return found
 
 
@@ -288,17 +294,22 @@ def _points(document: Document, config: ExperimentConfig) -> list[Point]:
     baselines: set[str] = set()
     rows = list(_rows(config.vary))
     names = key_names({key for values, _ in rows for key in values})
+    configs: list[ExperimentConfig] = []
     for values, places in rows:
         here = Document.copy_of(document)
         for key, value in values.items():
             check_key(document, places[key])
-            here.set(key, value, document.origin(places[key]))
-        found = parse_experiment(here)
+            unnamed = {k: v for k, v in value.items() if k != "label"} if isinstance(value, dict) else value
+            here.set(key, value if key == "reservoir" else unnamed, document.origin(places[key]))
+        configs.append(parse_experiment(here))
+    own = [{"reservoir": found.reservoir.name, "readout": found.readout.label} for found in configs]
+    for (values, _), found, said in zip(rows, configs, called([values for values, _ in rows], own), strict=True):
         task = found.task.model_dump_json()
         begins = task not in tasks
         number = tasks.setdefault(task, len(tasks))
-        own = _new_baselines(found, baselines)
-        points.append(Point(values, found, _label(found, values, names), len(points), number, begins, own))
+        baselines_here = _new_baselines(found, baselines)
+        label = _label(found, said, names)
+        points.append(Point(values, found, label, len(points), number, begins, baselines_here, said))
     return points
 
 
@@ -319,17 +330,17 @@ def single_point(config: ExperimentConfig) -> Point:
     return Point({}, config, _label(config, {}, {}), own_baselines=_new_baselines(config, set()))
 
 
-def _label(config: ExperimentConfig, values: Mapping[str, Any], names: Mapping[str, str]) -> str:
+def _label(config: ExperimentConfig, said: Mapping[str, str], names: Mapping[str, str]) -> str:
     """Reservoir, model and what varies, each once: most names of reservoirs and models tell their size or kind."""
     told = {"reservoir.nodes"} if not config.reservoir.label and config.readout.layers_of_reservoirs else set()
     told |= {"readout.kind"} if config.readout.label else set()
     shown = [
-        short(value) if key in (*SECTIONS, "readout.kind") else f"{names[key]}={short(value)}"
-        for key, value in values.items()
-        if key.partition(".")[0] != "task" and key not in told and not key.endswith("seed")
+        text if key == "readout.kind" else f"{names[key]}={text}"
+        for key, text in said.items()
+        if key not in (*SECTIONS, *told) and not key.startswith("task.") and not key.endswith("seed")
     ]
-    model = [config.readout.label] if config.readout.label and "readout" not in values else []
-    return " ".join([*_reservoir(config), *model, *shown])
+    reservoir = [said.get("reservoir", name) for name in _reservoir(config)]
+    return " ".join(filter(None, [*reservoir, said.get("readout", config.readout.label), *shown]))
 
 
 def _reservoir(config: ExperimentConfig) -> list[str]:

@@ -12,6 +12,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, field_serializer, model
 
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.passwords import without_password
+from reservoir_hw.experiment.configuration.labels import called
 
 
 class Dimension(Config):
@@ -57,8 +58,13 @@ class Dimension(Config):
 
     @property
     def labels(self) -> list[str]:
-        """The choices as texts, for tables, figures and the study."""
+        """The choices as texts, for the study."""
         return [choice if isinstance(choice, str) else json.dumps(choice) for choice in self.choices or ()]
+
+    @property
+    def names(self) -> list[str]:
+        """The choices as tables and figures call them."""
+        return [text for one in called([{"": choice} for choice in self.choices or ()]) for text in one.values()]
 
     @property
     def range(self) -> tuple[float, float]:

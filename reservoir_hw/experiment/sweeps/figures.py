@@ -83,8 +83,8 @@ def _values(result: Trials) -> Figure:
         else:
             index = np.array([dimension.choices.index(value) for value in values], dtype=np.float64)
             at = index + np.random.default_rng(0).uniform(-0.15, 0.15, len(index))
-            axes.set_xticks(range(len(dimension.labels)), dimension.labels)
-            axes.set_xlim(-0.5, len(dimension.labels) - 0.5)
+            axes.set_xticks(range(len(dimension.names)), dimension.names)
+            axes.set_xlim(-0.5, len(dimension.names) - 0.5)
         _dots(axes, at, found, c=shades, cmap="gray", vmin=0, vmax=1, s=16, linewidths=0)
         if result.best is not None:
             best = trials.index(result.best)

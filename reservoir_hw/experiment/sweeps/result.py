@@ -87,7 +87,7 @@ class SweepResult(Trials, InFolder):
 
     def _text(self, trial: Trial, key: str) -> str:
         value, dimension = trial.values[key], self.space[key]
-        return _number(value) if dimension.choices is None else dimension.labels[dimension.choices.index(value)]
+        return _number(value) if dimension.choices is None else dimension.names[dimension.choices.index(value)]
 
 
 def _number(value: float | None) -> str:

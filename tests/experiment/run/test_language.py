@@ -347,7 +347,7 @@ def test_models_beside_each_other(file: Path) -> None:
         set={"vary": {"readout": models, "reservoir.nodes": [5, 8]}, "training.gradient.epochs": 1},
     ).run(lambda *now: seen.append(now))
     assert [row.label for row in result.rows] == [
-        "ESN(5) linear", "ESN(8) linear", "ESN(5) attention(hidden=2)", "ESN(8) attention(hidden=2)",
+        "ESN(5) linear", "ESN(8) linear", "ESN(5) attention(2)", "ESN(8) attention(2)",
     ]  # fmt: skip
     assert [row.evaluation.metrics["parameters"] for row in result.rows[:2]] == [30, 45]
     assert set(result.figures()) == {"training", "loss_by_weights"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, reduce
 from operator import or_
@@ -31,7 +31,7 @@ from reservoir_hw.experiment.configuration.gradient import GradientConfig
 from reservoir_hw.experiment.configuration.labels import baseline_labels, called, key_names
 from reservoir_hw.experiment.configuration.search import Dimension, SweepConfig
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
-from reservoir_hw.readout.configuration import ReadoutConfig, StateReadoutConfig
+from reservoir_hw.readout.configuration import GradientReadoutConfig, ReadoutConfig, StateReadoutConfig
 from reservoir_hw.readout.models.configuration import TokenModelConfig
 from reservoir_hw.tasks.task import Task, TaskConfig
 
@@ -183,7 +183,9 @@ def parse_experiment(document: Document) -> ExperimentConfig:
     _expand_choices(document)
     _without_reservoir(document)
     sections = {name: _kind_of(document, (name,), group) for name, group in SECTIONS.items() if name in document.data}
-    return validate(_model_of(tuple(sections.items()), tuple(_kinds_of_baselines(document))), document)
+    config = validate(_model_of(tuple(sections.items()), tuple(_kinds_of_baselines(document))), document)
+    _check_own_trainings(config, document)
+    return config
 
 
 @cache
@@ -373,13 +375,20 @@ def schema() -> dict[str, Any]:
         section: (_one_of([p.load() for p in registry.available(group).values()]), ...)
         for section, group in SECTIONS.items()
     }
-    baselines = {kind: plugin.load() for kind, plugin in registry.available("baselines").items()}
+    baselines = {kind: _with_seeds(plugin.load()) for kind, plugin in registry.available("baselines").items()}
     item = _one_of(list(baselines.values())) | reduce(or_, [Annotated[str, Field(pattern=f"^{k}$")] for k in baselines])
     fields["baselines"] = (list[item], [])
     search = (dict[str, Dimension | Annotated[list[Any], Field(min_length=1)]], SweepConfig.model_fields["search"])
     fields["sweep"] = (create_model("SweepConfig", __base__=SweepConfig, search=search) | None, None)
     fields["extends"] = (str | None, Field(default=None, description="a file that this one builds on"))
     return create_model("ExperimentConfig", __base__=ExperimentConfig, **fields).model_json_schema()
+
+
+def _with_seeds(model: type[Config]) -> type[Config]:
+    """Of a baseline: its seed may be several."""
+    if "seed" not in model.model_fields:
+        return model
+    return create_model(model.__name__, __base__=model, seed=(NonNegativeInt | list[NonNegativeInt], 0))
 
 
 def _kind_of(document: Document, place: tuple[str | int, ...], group: str) -> type[Config]:
@@ -406,6 +415,18 @@ def _one_of(models: list[type[Config]]) -> Any:
     return distinct if isinstance(distinct, type) else Annotated[distinct, Field(discriminator="kind")]
 
 
+def _check_own_trainings(config: ExperimentConfig, document: Document) -> None:
+    """Raise `ConfigurationError` for a training of a readout or a baseline that is none."""
+    places: list[Location] = [("readout",), *(("baselines", number) for number in range(len(config.baselines)))]
+    for place, model in zip(places, [config.readout, *config.baselines], strict=True):
+        if isinstance(model, GradientReadoutConfig) and model.training:
+            try:
+                GradientConfig.for_model(config.training.gradient, model.training)
+            except ConfigurationError as error:
+                origin, name = document.origin((*place, "training")), ".".join(map(str, place))
+                raise ConfigurationError(f"{origin}: {name}.training: {error}") from None
+
+
 def _without_reservoir(document: Document) -> None:
     """A readout that brings its own recurrence needs no section `reservoir`."""
     if "reservoir" not in document.data and "readout" in document.data:
@@ -415,10 +436,33 @@ def _without_reservoir(document: Document) -> None:
 
 
 def _expand_baselines(document: Document) -> None:
-    """`- bigram` is short for `- kind: bigram`."""
+    """`- bigram` is short for `- kind: bigram`, and a list of seeds, or in a training, for a baseline with each."""
     baselines = document.data.get("baselines")
-    if isinstance(baselines, list):
-        document.data["baselines"] = [{"kind": b} if isinstance(b, str) else b for b in baselines]
+    if not isinstance(baselines, list):
+        return
+    found: list[tuple[int, Any]] = []
+    for number, given in enumerate(baselines):
+        one = {"kind": given} if isinstance(given, str) else given
+        if isinstance(one, dict):
+            training = one.get("training")
+            if isinstance(training, dict):
+                # Betas are a pair.
+                one = {**one, "training": _each_of(training, [key for key in training if key != "betas"])}
+            found += [(number, each) for each in _each_of(one, ["training", "seed"])]
+        else:
+            found.append((number, one))
+    document.data["baselines"] = [one for _, one in found]
+    before = document.origins
+    document.origins = {at: origin for at, origin in before.items() if at[:1] != ("baselines",) or len(at) == 1}
+    for new, (old, _) in enumerate(found):
+        here = {at: origin for at, origin in before.items() if at[:2] == ("baselines", old)}
+        document.origins |= {("baselines", new, *at[2:]): origin for at, origin in here.items()}
+
+
+def _each_of(section: dict[str, Any], keys: Sequence[str]) -> list[dict[str, Any]]:
+    """The section with each combination of the values that stand in lists under these keys."""
+    lists = {key: section[key] for key in keys if isinstance(section.get(key), list) and section[key]}
+    return [{**section, **dict(zip(lists, values, strict=True))} for values in itertools.product(*lists.values())]
 
 
 def _expand_choices(document: Document) -> None:

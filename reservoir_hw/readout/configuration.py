@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
+from pydantic import Field, NonNegativeInt
 
 from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.configuration import Config
@@ -41,6 +42,15 @@ class ReadoutConfig(Config):
     def channels(self, task: Task) -> Channels:
         """What the reservoir is driven with."""
         return task.channels
+
+
+class GradientReadoutConfig(ReadoutConfig):
+    """A model that is trained by gradients, as `training.gradient` says."""
+
+    seed: NonNegativeInt = Field(default=0, description="of the weights before the training")
+    training: dict[str, Any] = Field(
+        default={}, description="keys of training.gradient that have other values for this model"
+    )
 
 
 class Readout(Protocol):

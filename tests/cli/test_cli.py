@@ -209,6 +209,9 @@ def test_schema_describes_every_kind(file: Path) -> None:
     text = json.dumps(schema)
     for word in ("connections_per_node", "set_call", "elman_grammar", "gcv", "priming_passes", "bigram"):
         assert word in text
+    # A baseline may have several seeds.
+    seeds = [kind["properties"]["seed"] for name, kind in schema["$defs"].items() if name.endswith("GptConfig")]
+    assert {"array", "integer"} == {one["type"] for one in seeds[0]["anyOf"]}
 
 
 def test_list_shows_kinds(tmp_path: Path) -> None:

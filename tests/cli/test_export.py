@@ -32,7 +32,8 @@ def test_a_bundle_and_what_to_type_next(run: Path, tmp_path: Path) -> None:
     done = call("export", run, cwd=tmp_path)
     assert "RidgeReadout, fp32" in done.stdout
     assert "ESN(40) is in model.rhw" in done.stdout
-    assert f"Now: reservoir-hw infer model.rhw --reservoir {run}/experiment.yaml --input series.csv" in done.stdout
+    assert done.stdout.endswith(f"Now: reservoir-hw infer model.rhw --reservoir {run}/experiment.yaml\n")
+    assert "reads a series from standard input, a step in a line, or from --input FILE" in done.stderr
     with Bundle.open(tmp_path / "model.rhw") as bundle:
         assert bundle.manifest.provenance["run"]["task"] == "narma"
     assert "there already" in call("export", run, cwd=tmp_path, code=2).stderr

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, reduce
 from operator import or_
 from typing import Annotated, Any, Self
@@ -19,10 +20,10 @@ from reservoir_hw.core.hil import place_hil
 from reservoir_hw.core.renamed_keys import translate
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.experiment.configuration.gradient import GradientConfig
-from reservoir_hw.experiment.configuration.labels import baseline_labels, key_names, short
+from reservoir_hw.experiment.configuration.labels import baseline_labels, called, key_names
 from reservoir_hw.experiment.configuration.search import SweepConfig
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
-from reservoir_hw.readout.configuration import ReadoutConfig, StateReadoutConfig
+from reservoir_hw.readout.configuration import GradientReadoutConfig, ReadoutConfig, StateReadoutConfig
 from reservoir_hw.readout.models.configuration import TokenModelConfig
 from reservoir_hw.tasks.task import Task, TaskConfig
 
@@ -134,6 +135,8 @@ class Point:
     task_number: int = 0
     begins_task: bool = True
     own_baselines: tuple[int, ...] = ()
+    called: Mapping[str, str] = field(default_factory=dict)
+    """What the values are called, for people."""
 
     @property
     def values_of_task(self) -> dict[str, Any]:
@@ -148,7 +151,7 @@ class Point:
     @property
     def place(self) -> str:
         """What varies, and how, for people."""
-        return ", ".join(f"{key.rpartition('.')[2]} {short(value)}" for key, value in self.values.items())
+        return ", ".join(f"{key.rpartition('.')[2]} {self.called[key]}" for key in self.values)
 
 
 def parse_experiment(document: Document) -> ExperimentConfig:
@@ -171,10 +174,13 @@ def parse_experiment(document: Document) -> ExperimentConfig:
     for key, place in varied_keys(document, at_all_points=True).items():
         # What every point sets need not stand outside of `vary`.
         if not document.has(key) and (values := document.at(place)) not in ([], None):
-            document.set(key, values[0] if isinstance(place[-2], str) else values, document.origin(place))
+            value = values[0] if isinstance(place[-2], str) else values
+            document.set(key, _unnamed(key, value), document.origin(place))
     _without_reservoir(document)
     sections = {name: _kind_of(document, (name,), group) for name, group in SECTIONS.items() if name in document.data}
-    return validate(_model_of(tuple(sections.items()), tuple(_kinds_of_baselines(document))), document)
+    config = validate(_model_of(tuple(sections.items()), tuple(_kinds_of_baselines(document))), document)
+    _check_own_trainings(config, document)
+    return config
 
 
 @cache
@@ -218,6 +224,7 @@ def trained_baselines(point: Point) -> list[Point]:
             config.model_copy(update={"readout": baseline, "training": training}),
             label,
             point.task_number * len(wanted) + number,
+            called=point.called,
         )
         for number, (baseline, label) in enumerate(wanted)
     ]
@@ -247,8 +254,11 @@ def reservoir_baselines(point: Point, task: Task) -> list[Point]:
         values = {key: value for key, value in point.values.items() if key.partition(".")[0] != "reservoir"}
         if isinstance(config.baselines[number], EncoderOnlyConfig):
             values = dict(point.values)
-        label = _label(here, values, key_names(point.values))
-        found.append(Point(values, here, label, point.number, point.task_number))
+        said = {key: point.called[key] for key in values}
+        if "reservoir" in said:
+            said["reservoir"] = said["reservoir"].replace(config.reservoir.name, reservoir.name)
+        label = _label(here, said, key_names(point.values))
+        found.append(Point(values, here, label, point.number, point.task_number, called=point.called))
     return found
 
 
@@ -281,17 +291,21 @@ def _points(document: Document, config: ExperimentConfig) -> list[Point]:
     baselines: set[str] = set()
     rows = list(_rows(config))
     names = key_names({key for row in rows for key in row})
+    values_of = [{key: value for key, (value, _) in row.items()} for row in rows]
+    configs: list[ExperimentConfig] = []
     for row in rows:
-        values = {key: value for key, (value, _) in row.items()}
         here = _one_reservoir(document)
         for key, (value, place) in row.items():
-            here.set(key, value, document.origin(place))
-        found = parse_experiment(here)
+            here.set(key, _unnamed(key, value), document.origin(place))
+        configs.append(parse_experiment(here))
+    own = [{"reservoir": found.reservoir.name, "readout": found.readout.label} for found in configs]
+    for values, found, said in zip(values_of, configs, called(values_of, own), strict=True):
         task = found.task.model_dump_json()
         begins = task not in tasks
         number = tasks.setdefault(task, len(tasks))
-        own = _new_baselines(found, baselines)
-        points.append(Point(values, found, _label(found, values, names), len(points), number, begins, own))
+        baselines_here = _new_baselines(found, baselines)
+        label = _label(found, said, names)
+        points.append(Point(values, found, label, len(points), number, begins, baselines_here, said))
     return points
 
 
@@ -313,17 +327,17 @@ def single_point(config: ExperimentConfig) -> Point:
     return Point({}, config, _label(config, {}, {}), own_baselines=_new_baselines(config, set()))
 
 
-def _label(config: ExperimentConfig, values: Mapping[str, Any], names: Mapping[str, str]) -> str:
+def _label(config: ExperimentConfig, said: Mapping[str, str], names: Mapping[str, str]) -> str:
     """Reservoir, model and what varies, each once: most names of reservoirs and models tell their size or kind."""
     told = {"reservoir.nodes"} if not config.reservoir.label and config.readout.layers_of_reservoirs else set()
     told |= {"readout.kind"} if config.readout.label else set()
     shown = [
-        short(value) if key in (*SECTIONS, "readout.kind") else f"{names[key]}={short(value)}"
-        for key, value in values.items()
-        if key.partition(".")[0] != "task" and key not in told and not key.endswith("seed")
+        text if key == "readout.kind" else f"{names[key]}={text}"
+        for key, text in said.items()
+        if key not in (*SECTIONS, *told) and not key.startswith("task.") and not key.endswith("seed")
     ]
-    model = [config.readout.label] if config.readout.label and "readout" not in values else []
-    return " ".join([*_reservoir(config), *model, *shown])
+    reservoir = [said.get("reservoir", name) for name in _reservoir(config)]
+    return " ".join(filter(None, [*reservoir, said.get("readout", config.readout.label), *shown]))
 
 
 def _reservoir(config: ExperimentConfig) -> list[str]:
@@ -336,6 +350,13 @@ def _rows(config: ExperimentConfig) -> Iterator[Values]:
         of_reservoir = {f"reservoir.{key}": value for key, value in own.items()}
         for others in combinations(config.vary, ("vary",)):
             yield of_reservoir | others
+
+
+def _unnamed(key: str, value: Any) -> Any:
+    """A section that varies without its `label`, which only a reservoir has as a key of its own."""
+    if key == "reservoir" or not isinstance(value, dict):
+        return value
+    return {name: one for name, one in value.items() if name != "label"}
 
 
 def _one_reservoir(document: Document) -> Document:
@@ -423,13 +444,20 @@ def schema() -> dict[str, Any]:
         section: (_one_of([p.load() for p in registry.available(group).values()]), ...)
         for section, group in SECTIONS.items()
     }
-    baselines = {kind: plugin.load() for kind, plugin in registry.available("baselines").items()}
+    baselines = {kind: _with_seeds(plugin.load()) for kind, plugin in registry.available("baselines").items()}
     item = _one_of(list(baselines.values())) | reduce(or_, [Annotated[str, Field(pattern=f"^{k}$")] for k in baselines])
     fields["baselines"] = (list[item], [])
     search = (dict[str, Dimension | Annotated[list[Any], Field(min_length=1)]], SweepConfig.model_fields["search"])
     fields["sweep"] = (create_model("SweepConfig", __base__=SweepConfig, search=search) | None, None)
     fields["extends"] = (str | None, Field(default=None, description="a file that this one builds on"))
     return create_model("ExperimentConfig", __base__=ExperimentConfig, **fields).model_json_schema()
+
+
+def _with_seeds(model: type[Config]) -> type[Config]:
+    """Of a baseline: its seed may be several."""
+    if "seed" not in model.model_fields:
+        return model
+    return create_model(model.__name__, __base__=model, seed=(NonNegativeInt | list[NonNegativeInt], 0))
 
 
 def _kind_of(document: Document, place: tuple[str | int, ...], group: str) -> type[Config]:
@@ -456,6 +484,18 @@ def _one_of(models: list[type[Config]]) -> Any:
     return distinct if isinstance(distinct, type) else Annotated[distinct, Field(discriminator="kind")]
 
 
+def _check_own_trainings(config: ExperimentConfig, document: Document) -> None:
+    """Raise `ConfigurationError` for a training of a readout or a baseline that is none."""
+    places: list[Location] = [("readout",), *(("baselines", number) for number in range(len(config.baselines)))]
+    for place, model in zip(places, [config.readout, *config.baselines], strict=True):
+        if isinstance(model, GradientReadoutConfig) and model.training:
+            try:
+                GradientConfig.for_model(config.training.gradient, model.training)
+            except ConfigurationError as error:
+                origin, name = document.origin((*place, "training")), ".".join(map(str, place))
+                raise ConfigurationError(f"{origin}: {name}.training: {error}") from None
+
+
 def _without_reservoir(document: Document) -> None:
     """A readout that brings its own recurrence needs no section `reservoir`."""
     if "reservoir" not in document.data and "readout" in document.data:
@@ -465,7 +505,30 @@ def _without_reservoir(document: Document) -> None:
 
 
 def _expand_baselines(document: Document) -> None:
-    """`- bigram` is short for `- kind: bigram`."""
+    """`- bigram` is short for `- kind: bigram`, and a list of seeds, or in a training, for a baseline with each."""
     baselines = document.data.get("baselines")
-    if isinstance(baselines, list):
-        document.data["baselines"] = [{"kind": b} if isinstance(b, str) else b for b in baselines]
+    if not isinstance(baselines, list):
+        return
+    found: list[tuple[int, Any]] = []
+    for number, given in enumerate(baselines):
+        one = {"kind": given} if isinstance(given, str) else given
+        if isinstance(one, dict):
+            training = one.get("training")
+            if isinstance(training, dict):
+                # Betas are a pair.
+                one = {**one, "training": _each_of(training, [key for key in training if key != "betas"])}
+            found += [(number, each) for each in _each_of(one, ["training", "seed"])]
+        else:
+            found.append((number, one))
+    document.data["baselines"] = [one for _, one in found]
+    before = document.origins
+    document.origins = {at: origin for at, origin in before.items() if at[:1] != ("baselines",) or len(at) == 1}
+    for new, (old, _) in enumerate(found):
+        here = {at: origin for at, origin in before.items() if at[:2] == ("baselines", old)}
+        document.origins |= {("baselines", new, *at[2:]): origin for at, origin in here.items()}
+
+
+def _each_of(section: dict[str, Any], keys: Sequence[str]) -> list[dict[str, Any]]:
+    """The section with each combination of the values that stand in lists under these keys."""
+    lists = {key: section[key] for key in keys if isinstance(section.get(key), list) and section[key]}
+    return [{**section, **dict(zip(lists, values, strict=True))} for values in itertools.product(*lists.values())]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -33,6 +34,18 @@ class GradientConfig(TrainingOptions):
         if given.get("steps") is not None:
             paper = {key: value for key, value in paper.items() if key != "epochs"}
         return {**paper, **given}
+
+    @classmethod
+    def for_model(cls, shared: Self | None, own: Mapping[str, Any]) -> Self:
+        """The settings of the experiment, and over them those that a model has of its own, with its own paper.
+
+        Raises `ConfigurationError` where they do not make a training.
+        """
+        own = {**PRESETS.get(str(own.get("paper")), {}), **own}
+        given = {} if shared is None else shared.model_dump(exclude_unset=True)
+        if own.keys() & {"steps", "epochs"}:
+            given = {key: value for key, value in given.items() if key not in ("steps", "epochs")}
+        return cls(**{**given, **own})
 
     @property
     def options(self) -> TrainingOptions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from reservoir_hw.core.reservoir_config import ReservoirConfig
@@ -39,16 +39,58 @@ def short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def baseline_labels(baselines: Sequence[BaselineConfig | ReservoirConfig | TokenModelConfig]) -> list[str]:
-    """Their labels; where different ones have the same, with what differs between them."""
-    settings = [
-        {key: value for key, value in one.model_dump(mode="json").items() if not key.endswith("seed")}
-        for one in baselines
-    ]
-    names = [one.name if isinstance(one, ReservoirConfig) else one.label for one in baselines]
-    found = []
-    for name, mine in zip(names, settings, strict=True):
-        namesakes = [theirs for other, theirs in zip(names, settings, strict=True) if other == name]
-        differing = [key for key in mine if any(theirs.get(key) != mine[key] for theirs in namesakes)]
-        found.append(" ".join([name, *(f"{key}={short(mine[key])}" for key in differing)]))
+def called(points: Sequence[Mapping[str, Any]], names: Sequence[Mapping[str, str]] = ()) -> list[dict[str, str]]:
+    """What the values of each point are called, by their keys.
+
+    A section is called by its `label`, or else by its name, which is its kind if `names` has none, and by what it has
+    other than those of the same key and name.
+    """
+    found: list[dict[str, str]] = [{} for _ in points]
+    for key in dict.fromkeys(key for point in points for key in point):
+        having = [number for number, point in enumerate(points) if key in point]
+        values = [points[number][key] for number in having]
+        own = [
+            _name(value, names[number].get(key) if names else "") for number, value in zip(having, values, strict=True)
+        ]
+        sections = [value if isinstance(value, Mapping) else {} for value in values]
+        for number, text in zip(having, _told_apart(own, sections), strict=True):
+            found[number][key] = text
     return found
+
+
+def baseline_labels(baselines: Sequence[BaselineConfig | ReservoirConfig | TokenModelConfig]) -> list[str]:
+    """Their labels; where different ones have the same, with what differs between them, but how they are trained."""
+    names = [one.name if isinstance(one, ReservoirConfig) else one.label for one in baselines]
+    return _told_apart(names, [one.model_dump(mode="json", exclude={"training"}) for one in baselines])
+
+
+def differences(sections: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What of each section is not the same in all of them, seeds apart."""
+    settings = [dict(_settings(section)) for section in sections]
+    keys = dict.fromkeys(key for mine in settings for key in mine)
+    differing = [key for key in keys if any(one.get(key, ...) != settings[0].get(key, ...) for one in settings)]
+    names = key_names(differing)
+    return [" ".join(f"{names[key]}={short(mine[key])}" for key in differing if key in mine) for mine in settings]
+
+
+def _name(value: Any, name: str | None) -> str:
+    return value.get("label") or name or str(value.get("kind", "")) if isinstance(value, Mapping) else short(value)
+
+
+def _told_apart(names: Sequence[str], sections: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names; where different sections have the same, with what differs between them."""
+    found = list(names)
+    for name in dict.fromkeys(names):
+        namesakes = [number for number, other in enumerate(names) if other == name]
+        for number, what in zip(namesakes, differences([sections[number] for number in namesakes]), strict=True):
+            found[number] = " ".join(filter(None, [name, what]))
+    return found
+
+
+def _settings(section: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
+    """All keys, dotted, but seeds."""
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _settings(value, f"{at}{key}.")
+        elif not key.endswith("seed"):
+            yield f"{at}{key}", value

@@ -9,6 +9,12 @@ from pydantic import Field, NonNegativeInt, PositiveInt, field_serializer
 from reservoir_hw.core.axes import Dimension
 from reservoir_hw.core.configuration import Config
 from reservoir_hw.core.passwords import without_password
+from reservoir_hw.experiment.configuration.labels import called
+
+
+def choice_names(dimension: Dimension) -> list[str]:
+    """The choices as tables and figures call them."""
+    return [text for one in called([{"": choice} for choice in dimension.choices or ()]) for text in one.values()]
 
 
 class SweepConfig(Config):

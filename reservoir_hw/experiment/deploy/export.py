@@ -10,6 +10,7 @@ from reservoir_hw.experiment.deploy.export_series import export_readout
 from reservoir_hw.experiment.deploy.export_text import export_model
 from reservoir_hw.experiment.deploy.job import REPLAYED, ExportJob
 from reservoir_hw.experiment.deploy.trained import TrainedRow, trained_row
+from reservoir_hw.experiment.run.folder import write_yaml
 from reservoir_hw.experiment.states.progress import Progress
 
 # By how an experiment trains a readout: what it was trained on is what it is compared on.
@@ -105,15 +106,24 @@ def _next_command(row: TrainedRow, exported: ExportResult, reservoir: str | Path
         return f'#include "{exported.path.name}"'
     words = ["reservoir-hw", "infer", str(exported.path)]
     if exported.manifest.slots:
-        varied = any(key.partition(".")[0] == "reservoir" for key in row.point.values)
-        replayed = any(spec.identity.model.endswith(REPLAYED) for spec in row.reservoirs)
-        own = "reservoir.yaml" if varied or replayed else str(row.folder / "experiment.yaml")
-        words += ["--reservoir", own if reservoir is None else str(reservoir)]
+        words += ["--reservoir", str(reservoir or _reservoir_file(row, exported))]
     if exported.manifest.tokenizer is not None:
         words += ["--prompt", exported.prompt, "--tokens", "200"]
     else:
-        words += ["--input", "series.csv"]
+        exported.notes.append("infer reads a series from standard input, a step in a line, or from --input FILE.")
     return shlex.join(words)
+
+
+def _reservoir_file(row: TrainedRow, exported: ExportResult) -> Path:
+    """The file with the reservoir of the row, which is written where the file of the run has those of all rows."""
+    if any(spec.identity.model.endswith(REPLAYED) for spec in row.reservoirs):
+        exported.notes.append("FILE is to be the reservoir file of the device that was recorded.")
+        return Path("FILE")
+    if not any(key.partition(".")[0] == "reservoir" for key in row.point.values):
+        return row.folder / "experiment.yaml"
+    file = row.weights.with_suffix(".reservoir.yaml")
+    write_yaml(file, row.point.config.reservoir.model_dump(mode="json", serialize_as_any=True))
+    return file
 
 
 def _require_export() -> None:

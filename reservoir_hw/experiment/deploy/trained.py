@@ -94,20 +94,21 @@ def trained_row(run: str | Path, row: int | None = None, *, reservoir: str | Pat
 
 
 def trained_baseline(run: str | Path, number: int) -> TrainedRow:
-    """A baseline of a run folder that was trained by gradients, counted in the order of the file.
+    """A baseline of the tables of a run that was trained by gradients, counted in their order.
 
     Raises `ConfigurationError` as `trained_row`.
     """
     folder, provenance = _opened(run)
     points = [one for point in grid(Document.from_file(folder / "experiment.yaml")) for one in trained_baselines(point)]
-    records = {one["readout"]["file"]: one for one in provenance.get("baselines", [])}
-    known = "".join(f"\n  {one.number}  {one.label}" for one in points) or " no trained baselines"
-    if not 0 <= number < len(points):
+    of_file = {RowFiles(folder, f"baseline-{one.number:03d}").weights: one for one in points}
+    there = [
+        (of_file[file], one) for one in provenance.get("baselines", []) if (file := one["readout"]["file"]) in of_file
+    ]
+    known = "".join(f"\n  {count}  {point.label}" for count, (point, _) in enumerate(there)) or " none that is finished"
+    if not 0 <= number < len(there):
         raise ConfigurationError(f"{folder} has no trained baseline {number}; it has{known}")
-    record = records.get(RowFiles(folder, f"baseline-{number:03d}").weights)
-    if record is None:
-        raise ConfigurationError(f"{folder}: baseline {number} ({points[number].label}) was not finished")
-    return TrainedRow(folder, number, points[number].label, points[number], record, provenance)
+    point, record = there[number]
+    return TrainedRow(folder, number, point.label, point, record, provenance)
 
 
 def _opened(run: str | Path) -> tuple[Path, dict[str, Any]]:

@@ -63,7 +63,7 @@ class ByGradients(Trainer):
             model.check_gradient(config.reservoir, tokens.vocabulary)
             model.lessons(task)
         elif section == "training":
-            check_training(config.training, model, tokens, getattr(config.reservoir, "nodes", None))
+            check_training(config, model, tokens)
         elif section == "run" and config.run.generate is not None:
             prompt_of(config.run.generate, tokens)
 

@@ -23,8 +23,8 @@ from reservoir_hw.experiment.configuration.experiment import (
     reservoir_baselines,
     trained_baselines,
 )
-from reservoir_hw.experiment.configuration.labels import baseline_labels
-from reservoir_hw.experiment.run.by_gradients import ByGradients
+from reservoir_hw.experiment.configuration.labels import baseline_labels, differences
+from reservoir_hw.experiment.run.by_gradients import VALIDATION, ByGradients
 from reservoir_hw.experiment.run.estimate import Estimate, estimate
 from reservoir_hw.experiment.run.folder import begun_run_folder, new_run_folder, rows_in, write_yaml
 from reservoir_hw.experiment.run.in_one_pass import InOnePass, check_recording, harvest_point
@@ -41,7 +41,7 @@ from reservoir_hw.experiment.states.progress import Progress, StepCounter
 from reservoir_hw.experiment.states.progress_bar import shown_progress
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.readout.models.configuration import TokenModelConfig
-from reservoir_hw.tasks.report import REPETITIONS
+from reservoir_hw.tasks.report import REPETITIONS, by_label, metric_values
 from reservoir_hw.tasks.task import Row, Task
 
 # Processor seconds of Python with its libraries, and of a report: those of a run of one second are as many.
@@ -241,9 +241,11 @@ class Experiment:
                     ):
                         if isinstance(baseline, BaselineConfig):
                             result.rows.append(_run_baseline(baseline, label, task, point))
-                    for other, its_task in trained:
-                        if its_task is task:
-                            train(other, task, RowFiles(folder, f"baseline-{other.number:03d}"), records="baselines")
+                    with _best_kept(result):
+                        for other, its_task in trained:
+                            if its_task is task:
+                                files = RowFiles(folder, f"baseline-{other.number:03d}")
+                                train(other, task, files, records="baselines")
                 for number, other in enumerate(reservoirs[id(point)]):
                     files = RowFiles(folder, f"baseline-of-{point.number:03d}-{number}")
                     with _said_of(other):
@@ -344,10 +346,17 @@ class Experiment:
                 if isinstance(baseline, BaselineConfig):
                     with self._naming("baselines"):
                         baseline.check_task(task)
-        for point, task in _trained_baselines(points):
+        trained = _trained_baselines(points)
+        for point, task in trained:
             with self._naming("baselines"):
                 for section in ("readout", "training"):
                     _trainer(point).check(section, point.config, task)
+                ways = {_way(other.config.readout.model_dump()) for other, _ in trained if other.label == point.label}
+                if len(ways) > 1 and VALIDATION not in _trainer(point).metrics(point.config, task):
+                    raise ConfigurationError(
+                        f"{point.label} is trained in {len(ways)} ways, and the task holds nothing out to choose by: "
+                        "set task.validation, or give one"
+                    )
         for point, task in points:
             with self._naming("baselines"):
                 for baseline in reservoir_baselines(point, task):
@@ -503,6 +512,40 @@ def _run_baseline(config: BaselineConfig, label: str, task: Task, point: Point) 
     except ReservoirError as error:
         raise type(error)(f"baseline {config.kind}: {error}") from error
     return Row(label, point.values_of_task, evaluation, {"baseline": True})
+
+
+def _way(model: Mapping[str, Any]) -> str:
+    """How a model is trained that its section says, seeds apart."""
+    return json.dumps({key: value for key, value in model["training"].items() if key != "seed"}, sort_keys=True)
+
+
+@contextlib.contextmanager
+def _best_kept(result: Result) -> Iterator[None]:
+    """Of a baseline that is trained in several ways, the one with the best mean validation loss stays in the result."""
+    before, earlier = len(result.rows), len(result.provenance.get("baselines", []))
+    try:
+        yield
+    finally:
+        rows, records = result.rows[before:], result.provenance.get("baselines", [])
+        kept: dict[int, Row] = {}
+        for label, runs in by_label(rows).items():
+            ways: dict[str, list[Row]] = {}
+            for row in runs:
+                ways.setdefault(_way(row.details["readout"]), []).append(row)
+            if len(ways) == 1:
+                kept |= {id(row): row for row in runs}
+                continue
+            losses = {way: float(metric_values(of, VALIDATION).mean()) for way, of in ways.items()}
+            best = min(losses, key=losses.__getitem__)
+            tried = [{"training": json.loads(way), VALIDATION: loss} for way, loss in losses.items()]
+            kept |= {id(row): replace(row, details={**row.details, "tried": tried}) for row in ways[best]}
+            said = dict(zip(ways, differences([json.loads(way) for way in ways]), strict=True))[best]
+            result.notes.append(
+                f"{label}: {said}, the best of {len(ways)} by the validation loss ({len(runs)} trainings)"
+            )
+        stay = [(kept[id(row)], record) for row, record in zip(rows, records[earlier:], strict=True) if id(row) in kept]
+        result.rows[before:] = [row for row, _ in stay]
+        records[earlier:] = [record for _, record in stay]
 
 
 @contextlib.contextmanager

@@ -49,7 +49,7 @@ class OnLabels(Trainer):
             model.check_task(task)
             model.check_gradient(config.reservoir, task.channels)
         elif section == "training":
-            check_gradient_alone(config.training, model.kind, "gradient: {epochs: 10, batch: 32}")
+            check_gradient_alone(config, "gradient: {epochs: 10, batch: 32}")
             foreign = [name for name in _OF_TEXTS if name in gradient_of(config).model_fields_set]
             if foreign:
                 raise ConfigurationError(

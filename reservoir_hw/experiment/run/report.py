@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from reservoir_hw.core.files import replace_file
+from reservoir_hw.experiment.configuration.labels import called
 from reservoir_hw.experiment.run.result import InFolder
 
 
@@ -60,10 +61,10 @@ def write_report(result: InFolder) -> None:
 
 def _durations(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Of each row that says it: label, what varies, duration."""
+    rows = [row for row in rows if "seconds" in row]
     return [
-        [row["label"], ", ".join(f"{key} {value}" for key, value in row["point"].items()), _duration(row["seconds"])]
-        for row in rows
-        if "seconds" in row
+        [row["label"], ", ".join(f"{key} {text}" for key, text in said.items()), _duration(row["seconds"])]
+        for row, said in zip(rows, called([row["point"] for row in rows]), strict=True)
     ]
 
 

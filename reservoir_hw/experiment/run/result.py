@@ -14,6 +14,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 from reservoir_hw.core.store import StateStore
+from reservoir_hw.experiment.configuration.labels import called
 from reservoir_hw.experiment.run.folder import write_json
 from reservoir_hw.tasks.task import Row, Table, Task
 
@@ -226,9 +227,9 @@ def _plain_table(rows: list[Row]) -> Table:
         [
             [
                 row.label,
-                *(str(row.point.get(key, "")) for key in points),
+                *(said.get(key, "") for key in points),
                 *(f"{row.evaluation.metrics[n]:.4g}" if n in row.evaluation.metrics else "" for n in names),
             ]
-            for row in rows
+            for row, said in zip(rows, called([row.point for row in rows]), strict=True)
         ],
     )

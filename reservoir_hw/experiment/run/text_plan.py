@@ -15,6 +15,7 @@ from reservoir_hw.core.tokenizer import BpeTokenizer
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, SampleConfig, TrainingConfig
 from reservoir_hw.experiment.configuration.gradient import GradientConfig
 from reservoir_hw.experiment.run.trainer import Cost
+from reservoir_hw.readout.configuration import GradientReadoutConfig
 from reservoir_hw.readout.models.configuration import TokenModelConfig
 from reservoir_hw.readout.training.options import TrainingOptions
 from reservoir_hw.tasks.task import Tokens
@@ -106,14 +107,16 @@ def _check_shards(gradient: GradientConfig, model: TokenModelConfig, task: Token
         )
 
 
-def check_gradient_alone(training: TrainingConfig, kind: str, example: str) -> GradientConfig:
-    """The section `gradient` of a readout that is trained by it.
+def check_gradient_alone(config: ExperimentConfig, example: str) -> GradientConfig:
+    """How a readout that is trained by gradients is trained.
 
-    Raises `ConfigurationError` where there is none, or other settings that would do nothing.
+    Raises `ConfigurationError` where nothing says it, or other settings that would do nothing.
     """
-    if training.gradient is None:
+    training, model = config.training, cast(GradientReadoutConfig, config.readout)
+    if training.gradient is None and not model.training:
         raise ConfigurationError(
-            f"gradient is missing: readout {kind} is trained by gradients, so say how long, for instance {example}"
+            f"gradient is missing: readout {model.kind} is trained by gradients, so say how long, for instance "
+            f"{example}"
         )
     ignored = [
         name
@@ -121,13 +124,13 @@ def check_gradient_alone(training: TrainingConfig, kind: str, example: str) -> G
         if name != "gradient" and getattr(training, name) != field.default
     ]
     if ignored:
-        raise ConfigurationError(f"{', '.join(ignored)}: not for readout {kind}, which needs `gradient` alone")
-    return training.gradient
+        raise ConfigurationError(f"{', '.join(ignored)}: not for readout {model.kind}, which needs `gradient` alone")
+    return gradient_of(config)
 
 
-def check_training(training: TrainingConfig, model: TokenModelConfig, task: Tokens, nodes: int | None) -> None:
+def check_training(config: ExperimentConfig, model: TokenModelConfig, task: Tokens) -> None:
     """Raise `ConfigurationError` where section `training` does not fit the model or the text."""
-    gradient = check_gradient_alone(training, model.kind, "gradient: {epochs: 5, context: 32}")
+    gradient = check_gradient_alone(config, "gradient: {epochs: 5, context: 32}")
     options = gradient.options
     if not harvests(model, task):
         for name in ("shards", "keep_states"):
@@ -137,7 +140,7 @@ def check_training(training: TrainingConfig, model: TokenModelConfig, task: Toke
                     f"gradient.{name} is for states that are computed beforehand, and readout {model.kind} drives its "
                     f"reservoirs in every step, {why}: leave it out"
                 )
-    _check_shards(gradient, model, task, nodes)
+    _check_shards(gradient, model, task, getattr(config.reservoir, "nodes", None))
     for part, tokens in (
         ("training", task.tokens_train),
         ("validation", held_out_of(task, options)),
@@ -158,8 +161,8 @@ def harvests(model: TokenModelConfig, task: Tokens) -> bool:
 
 
 def gradient_of(config: ExperimentConfig) -> GradientConfig:
-    """The section `training.gradient`, which `check_training` asks for."""
-    return cast(GradientConfig, config.training.gradient)
+    """How the readout is trained: `training.gradient`, and over it what the readout has of its own."""
+    return GradientConfig.for_model(config.training.gradient, cast(GradientReadoutConfig, config.readout).training)
 
 
 def windows_in(tokens: Corpus, options: TrainingOptions) -> int:

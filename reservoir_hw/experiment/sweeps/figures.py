@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reservoir_hw.core.figure_style import one_panel, panels, whole_numbers
+from reservoir_hw.experiment.configuration.search import choice_names
 from reservoir_hw.experiment.sweeps.trials import Trial, Trials, short_names
 
 if TYPE_CHECKING:
@@ -83,8 +84,9 @@ def _values(result: Trials) -> Figure:
         else:
             index = np.array([dimension.choices.index(value) for value in values], dtype=np.float64)
             at = index + np.random.default_rng(0).uniform(-0.15, 0.15, len(index))
-            axes.set_xticks(range(len(dimension.labels)), dimension.labels)
-            axes.set_xlim(-0.5, len(dimension.labels) - 0.5)
+            choices = choice_names(dimension)
+            axes.set_xticks(range(len(choices)), choices)
+            axes.set_xlim(-0.5, len(choices) - 0.5)
         _dots(axes, at, found, c=shades, cmap="gray", vmin=0, vmax=1, s=16, linewidths=0)
         if result.best is not None:
             best = trials.index(result.best)

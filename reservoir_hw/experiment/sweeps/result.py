@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reservoir_hw.experiment.configuration.search import choice_names
 from reservoir_hw.experiment.run.result import InFolder
 from reservoir_hw.experiment.sweeps.figures import figures
 from reservoir_hw.experiment.sweeps.trials import Trial, Trials, short_names
@@ -87,7 +88,7 @@ class SweepResult(Trials, InFolder):
 
     def _text(self, trial: Trial, key: str) -> str:
         value, dimension = trial.values[key], self.space[key]
-        return _number(value) if dimension.choices is None else dimension.labels[dimension.choices.index(value)]
+        return _number(value) if dimension.choices is None else choice_names(dimension)[dimension.choices.index(value)]
 
 
 def _number(value: float | None) -> str:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
+_NOT_OF_THE_MODEL = {"kind", "seed", "training"}
+
 
 class TrainedBaselineConfig(TokenModelConfig):
     """Trained as the readouts are: on the same tokens and windows, by the same section `training.gradient`."""
@@ -65,7 +67,7 @@ class TransformerConfig(TrainedBaselineConfig):
     def _made(self, vocabulary: int, context: int) -> TokenModel:
         from reservoir_hw.readout.baselines.transformer import CharTransformer
 
-        return CharTransformer(vocabulary, context=context, **self.model_dump(exclude={"kind", "seed"}))
+        return CharTransformer(vocabulary, context=context, **self.model_dump(exclude=_NOT_OF_THE_MODEL))
 
 
 class GptConfig(TrainedBaselineConfig):
@@ -91,7 +93,7 @@ class GptConfig(TrainedBaselineConfig):
     def _made(self, vocabulary: int, context: int) -> TokenModel:
         from reservoir_hw.readout.baselines.gpt import Gpt
 
-        return Gpt(vocabulary, context=context, **self.model_dump(exclude={"kind", "seed"}))
+        return Gpt(vocabulary, context=context, **self.model_dump(exclude=_NOT_OF_THE_MODEL))
 
 
 class RecurrentConfig(TrainedBaselineConfig):
@@ -111,7 +113,7 @@ class RecurrentConfig(TrainedBaselineConfig):
         from reservoir_hw.readout.baselines.recurrent import RecurrentLM
 
         del context
-        return RecurrentLM(vocabulary, cell=self.kind, **self.model_dump(exclude={"kind", "seed"}))
+        return RecurrentLM(vocabulary, cell=self.kind, **self.model_dump(exclude=_NOT_OF_THE_MODEL))
 
 
 class LstmConfig(RecurrentConfig):
@@ -162,4 +164,4 @@ class SrnConfig(TrainedBaselineConfig):
         from reservoir_hw.readout.baselines.srn import SRN
 
         del context
-        return SRN(vocabulary, **self.model_dump(exclude={"kind", "seed", "stages"}))
+        return SRN(vocabulary, **self.model_dump(exclude={*_NOT_OF_THE_MODEL, "stages"}))

@@ -6,13 +6,13 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, PositiveInt
 
 from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
-from reservoir_hw.readout.configuration import ReadoutConfig
+from reservoir_hw.readout.configuration import GradientReadoutConfig
 from reservoir_hw.readout.models.around_reservoir import AroundReservoir
 from reservoir_hw.tasks.task import Task
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from reservoir_hw.readout.models.gated import GatedRecurrence, SequenceClassifier
 
 
-class ClassifierConfig(ReadoutConfig):
+class ClassifierConfig(GradientReadoutConfig):
     """A `SequenceClassifier`, trained by gradients on sequences with one label each (`training.gradient`).
 
     A kind adds `kind: Literal["..."]` and its own fields. Equations: Di Sarli, Gallicchio & Micheli 2022, section 4.
@@ -28,7 +28,6 @@ class ClassifierConfig(ReadoutConfig):
 
     trained = "on labels"
 
-    seed: NonNegativeInt = Field(default=0, description="of the weights before the training")
     bias: bool = Field(default=True, description="one for each gate; the equations as printed have none")
 
     def reservoirs(self, reservoir: ReservoirConfig, channels: Channels) -> list[ReservoirConfig]:

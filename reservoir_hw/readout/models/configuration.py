@@ -15,7 +15,7 @@ from reservoir_hw.core.documents import Corpus
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
-from reservoir_hw.readout.configuration import ReadoutConfig
+from reservoir_hw.readout.configuration import GradientReadoutConfig
 from reservoir_hw.readout.models.around_reservoir import AroundReservoir
 from reservoir_hw.tasks.task import Task, Tokens
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _MOST_CHANNELS = 1 << 14
 
 
-class TokenModelConfig(ReadoutConfig):
+class TokenModelConfig(GradientReadoutConfig):
     """A language model, trained by gradients on the tokens of a text (`training.gradient`). Here without reservoirs.
 
     A kind adds `kind: Literal["..."]` and its own fields.
@@ -39,8 +39,6 @@ class TokenModelConfig(ReadoutConfig):
     trained = "by gradients"
     reads_states_alone: ClassVar[bool] = False
     """Whether `readout` of the model reads the states of one reservoir, and nothing else."""
-
-    seed: NonNegativeInt = Field(default=0, description="of the weights before the training")
 
     @property
     def label(self) -> str:

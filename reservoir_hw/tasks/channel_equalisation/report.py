@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -183,6 +183,6 @@ def _values(rows: Sequence[Row], varied: Sequence[str], reservoirs: Models) -> l
     names: dict[str, str] = {}
     for row in rows:
         for key, value in row.point.items():
-            if not key.startswith("task.") and key.endswith(varied[0]):
+            if not key.startswith("task.") and key.endswith(varied[0]) and not isinstance(value, Mapping):
                 names[row.label] = "none" if value is None else str(value)
     return [names.get(label, label) for label in reservoirs]

@@ -22,6 +22,8 @@ _COLUMNS = {
 }
 _SAMPLE_WIDTH = 90
 _SAMPLE_SHOWN = 600
+# Characters in a line: the legend stands beside the axes, and leaves them room.
+_LEGEND_WIDTH = 30
 _VALIDATION: dict[str, Any] = {
     "marker": "o", "linestyle": "--", "markersize": 4, "linewidth": 1, "markerfacecolor": "white",
 }  # fmt: skip
@@ -109,7 +111,7 @@ def _training_figure(labels: dict[str, list[Row]]) -> Figure:
                 arrays["training/loss"],
                 color=colour,
                 linewidth=1.2,
-                label=label if number == 0 else None,
+                label=textwrap.fill(label, _LEGEND_WIDTH) if number == 0 else None,
             )
             if len(arrays["validation/step"]):
                 axes.plot(arrays["validation/step"], arrays["validation/loss"], color=colour, **_VALIDATION)
@@ -129,7 +131,7 @@ def _weights_figure(trained: dict[str, list[Row]], others: dict[str, list[Row]])
             "o",
             color=colour,
             markersize=7,
-            label=label,
+            label=textwrap.fill(label, _LEGEND_WIDTH),
         )
     for (label, rows), style in zip(others.items(), [":", "--", "-.", "-"] * len(others), strict=False):
         axes.axhline(

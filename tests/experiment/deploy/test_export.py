@@ -397,7 +397,8 @@ def test_a_recording_cannot_be_driven_as_an_export_does(tmp_path: Path) -> None:
         export_run(run, tmp_path / "model.rhw")
     assert not (tmp_path / "model.rhw").exists()
     offline = export_run(run, tmp_path / "offline.rhw", offline=True)
-    assert "--reservoir reservoir.yaml" in offline.command
+    assert "--reservoir FILE" in offline.command
+    assert "FILE is to be the reservoir file of the device that was recorded." in offline.notes
     recorded = export_run(run, tmp_path / "model.rhw", reservoir=own_file(there))
     assert offline.manifest is not None
     assert recorded.manifest is not None
@@ -414,6 +415,11 @@ def test_a_grid_is_asked_which(tmp_path: Path) -> None:
     exported = export_run(run, tmp_path / "model.rhw", row=1)
     assert exported.label == "ESN(20)"
     assert exported.parameters == [21]
+    # What to type next names the reservoir of this row.
+    own = f"{run}/readout/001.reservoir.yaml"
+    assert exported.command == f"reservoir-hw infer {tmp_path}/model.rhw --reservoir {own}"
+    with EdgeRunner(tmp_path / "model.rhw", own) as runner:
+        assert runner.reservoirs[0].spec.nodes == 20
 
 
 def test_refusals(narma: Path, tmp_path: Path) -> None:

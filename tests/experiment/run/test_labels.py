@@ -8,7 +8,10 @@ import pytest
 
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.experiment.configuration.experiment import grid
-from reservoir_hw.experiment.configuration.labels import baseline_labels, key_names
+from reservoir_hw.experiment.configuration.labels import baseline_labels, called, key_names
+from reservoir_hw.experiment.configuration.search import Dimension
+from reservoir_hw.experiment.run.result import _plain_table
+from reservoir_hw.tasks.task import Evaluation, Row
 
 ESN = {"kind": "esn", "nodes": 60}
 NOISE = "reservoir.nonidealities.{}.noise"
@@ -32,10 +35,32 @@ def labels(vary: Any, reservoir: Any) -> list[str]:
             ["ESN(60) loop.noise=0.1", "ESN(60) readout.noise=0.1"],
         ),
         ({"task.seed": [0, 1]}, {"vary": {"nonidealities.loop.noise": [0.1]}}, ["ESN(60) noise=0.1"] * 2),
-        ({"readout": [{"kind": "ridge", "alpha": 0.1}]}, {}, ["ESN(60) ridge(alpha=0.1)"]),
-        ({"reservoir": [ESN | {"seed": seed} for seed in (0, 1)]}, {}, ["ESN(60) esn(nodes=60)"] * 2),
+        ({"readout": [{"kind": "ridge", "alpha": 0.1}]}, {}, ["ESN(60) ridge"]),
+        (
+            {"readout": [{"kind": "ridge"}, {"kind": "ridge", "alpha": 0.1, "washout": 3}, {"kind": "lms", "rate": 1}]},
+            {},
+            ["ESN(60) ridge", "ESN(60) ridge alpha=0.1 washout=3", "ESN(60) lms"],
+        ),
+        ({"readout": [{"kind": "ridge", "label": "mine"}, {"kind": "ridge"}]}, {}, ["ESN(60) mine", "ESN(60) ridge"]),
+        ({"reservoir": [ESN | {"seed": seed} for seed in (0, 1)]}, {}, ["ESN(60)"] * 2),
+        (
+            {"reservoir": [ESN, ESN | {"nonidealities": {"loop": {"noise": 0.1}}}, ESN | {"label": "film"}]},
+            {},
+            ["ESN(60)", "ESN(60) noise=0.1", "film"],
+        ),
     ],
-    ids=["size", "named", "readouts", "two noises", "repetitions", "section", "seeds in a section"],
+    ids=[
+        "size",
+        "named",
+        "readouts",
+        "two noises",
+        "repetitions",
+        "section",
+        "sections",
+        "label",
+        "seeds in a section",
+        "reservoirs",
+    ],
 )
 def test_rows_of_one_name_differ_in_data_and_seeds_alone(vary: Any, reservoir: Any, found: list[str]) -> None:
     assert labels(vary, reservoir) == found
@@ -59,3 +84,17 @@ def test_baselines_of_one_name_say_what_differs() -> None:
     (point,) = grid(Document({**sections, "baselines": baselines}))
     found = ["lstm(16) layers=1", "lstm(16) layers=2", "lstm(32)", "gru(8)", "gru(8)", "bigram"]
     assert baseline_labels(point.config.baselines) == found
+
+
+def test_what_varies_is_called_alike_everywhere() -> None:
+    """In the progress, in lists of rows, in tables and in the report."""
+    sections = [{"kind": "ridge", "alpha": 0.1}, {"kind": "ridge", "alpha": 0.2}, {"kind": "lms", "label": "online"}]
+    document = Document({"task": {"kind": "narma"}, "reservoir": ESN, "readout": {"kind": "ridge"}})
+    document.data["vary"] = {"readout": sections, "reservoir.seed": [0]}
+    points = grid(document)
+    wanted = ["ridge alpha=0.1", "ridge alpha=0.2", "online"]
+    assert [point.place for point in points] == [f"readout {name}, seed 0" for name in wanted]
+    assert called([point.values for point in points]) == [{"readout": name, "reservoir.seed": "0"} for name in wanted]
+    assert Dimension(choices=[*sections, None, 0.5]).names == [*wanted, "none", "0.5"]
+    table = _plain_table([Row(point.label, point.values, Evaluation({"nrmse": 0.1})) for point in points])
+    assert [row[table.header.index("readout")] for row in table.rows] == wanted

@@ -28,8 +28,9 @@ from reservoir_hw.core.reservoir_config import open_reservoir, parse_reservoir
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.experiment.compare.sides import point_of
 from reservoir_hw.experiment.deploy.export import export_run
+from reservoir_hw.experiment.deploy.trained import trained_baseline
 from reservoir_hw.experiment.devices.reservoir_file import reservoir_from_file
-from reservoir_hw.experiment.run.by_gradients import opened_model
+from reservoir_hw.experiment.run.by_gradients import ByGradients, opened_model
 from reservoir_hw.experiment.sweeps.sweep import sweep
 from reservoir_hw.readout.baselines.models import GptConfig
 from reservoir_hw.readout.baselines.srn import SRN
@@ -192,6 +193,77 @@ def test_baselines_are_trained_on_the_same_windows(file: Path) -> None:
         ).run()
 
 
+def test_a_model_has_a_training_of_its_own(file: Path) -> None:
+    own = {"steps": 3, "learning_rate": 1e-4}
+    lstm = {"kind": "lstm", "hidden": 6}
+    result = run(file, readout__training=own, baselines=[lstm, {**lstm, "hidden": 5, "training": {"epochs": 1}}])
+    record = json.loads((result.folder / "provenance.json").read_text())
+    shared = 2 * math.ceil((2400 - 9) // 8 + 1) // 16 + 1
+    trained = [one["training"]["steps"] for one in [*record["baselines"], *record["rows"]]]
+    assert trained == [shared, math.ceil(shared / 2), 3]
+    linear = {"kind": "linear", "embedding": {"kind": "random", "width": 4}}
+    varied = run(file, vary={"readout": [linear, {**linear, "training": own}]})
+    assert [row.label for row in varied.rows] == ["ESN(12) linear", "ESN(12) linear steps=3 learning_rate=0.0001"]
+    assert varied.rows[1].evaluation.metrics == result.rows[2].evaluation.metrics
+    # Nothing but the model says how it is trained.
+    alone = run(file, training={}, readout__training={"epochs": 1, "context": 8, "batch": 16})
+    assert alone.rows[0].details["training"]["steps"] == math.ceil(shared / 2)
+
+
+def test_the_best_of_a_grid_on_the_validation_counts(file: Path) -> None:
+    grid = {"learning_rate": [1e-5, 1e-2], "seed": 5}
+    baselines = ["bigram", {"kind": "lstm", "hidden": 6, "seed": [0, 1], "training": grid}]
+    experiment = Experiment.from_file(file, set={"baselines": baselines}, environment={})
+    assert experiment.estimate().runs == 1 + 4
+    result = experiment.run()
+    assert [row.label for row in result.rows] == ["bigram", "lstm(6)", "lstm(6)", "ESN(12) linear"]
+    first, second = result.rows[1:3]
+    assert [row.details["readout"]["seed"] for row in (first, second)] == [0, 1]
+    assert {row.details["readout"]["training"]["learning_rate"] for row in (first, second)} == {1e-2}
+    slow, fast = first.details["tried"]
+    assert (slow["training"], fast["training"]) == ({"learning_rate": 1e-5}, {"learning_rate": 1e-2})
+    losses = [row.evaluation.metrics["validation_cross_entropy"] for row in (first, second)]
+    assert fast["validation_cross_entropy"] == pytest.approx(np.mean(losses))
+    assert fast["validation_cross_entropy"] < slow["validation_cross_entropy"]
+    said = "lstm(6): learning_rate=0.01, the best of 2 by the validation loss (4 trainings)"
+    assert said in result.notes
+    assert said in (result.folder / "report.html").read_text()
+    table = result.tables()[0]
+    assert table.rows[1][:2] == ["lstm(6)", "2"]
+    assert "±" in table.rows[1][table.header.index("nats per token")]
+    kept = trained_baseline(result.folder, 1)
+    assert (kept.label, kept.weights.name) == ("lstm(6)", "baseline-003.safetensors")
+    with pytest.raises(ConfigurationError, match=r"no trained baseline 2; it has\n  0  lstm\(6\)\n  1  lstm\(6\)$"):
+        trained_baseline(result.folder, 2)
+    # What the run folder holds is the same experiment.
+    again = Experiment.from_file(result.folder / "experiment.yaml", environment={}).run(report=False)
+    assert [row.evaluation.metrics for row in again.rows] == [row.evaluation.metrics for row in result.rows]
+
+
+def test_an_interrupted_grid_leaves_its_best(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = {"learning_rate": [1e-5, 1e-2, 1e-3]}
+    settings = {"baselines": [{"kind": "lstm", "hidden": 6, "training": training}]}
+    experiment = Experiment.from_file(file, set=settings, environment={})
+    real = ByGradients.run
+
+    def stopped(self: Any, run: Any) -> None:
+        if run.point.number == 2:
+            raise KeyboardInterrupt
+        real(self, run)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ByGradients, "run", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            experiment.run()
+    assert experiment.result is not None
+    (row,) = experiment.result.rows
+    assert row.details["readout"]["training"] == {"learning_rate": 1e-2}
+    folder = str(experiment.result.folder)
+    on = Experiment.from_file(file, set={**settings, "run.resume": folder}, environment={}).run(report=False)
+    assert [row.label for row in on.rows] == ["lstm(6)", "ESN(12) linear"]
+    assert len(on.rows[0].details["tried"]) == 3
+
+
 def test_sentences_are_learned_and_judged_each_from_rest(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     lines = ["The cat saw it.", "The dog saw the old cat.", "It saw the dog."]
@@ -347,7 +419,7 @@ def test_models_beside_each_other(file: Path) -> None:
         set={"vary": {"readout": models}, "reservoir.vary": {"nodes": [5, 8]}, "training.gradient.epochs": 1},
     ).run(lambda *now: seen.append(now))
     assert [row.label for row in result.rows] == [
-        "ESN(5) linear", "ESN(5) attention(hidden=2)", "ESN(8) linear", "ESN(8) attention(hidden=2)",
+        "ESN(5) linear", "ESN(5) attention(2)", "ESN(8) linear", "ESN(8) attention(2)",
     ]  # fmt: skip
     assert [row.evaluation.metrics["parameters"] for row in result.rows[::2]] == [30, 45]
     assert set(result.figures()) == {"training", "loss_by_weights"}
@@ -372,6 +444,11 @@ def test_a_ridge_readout_reads_the_same_text(file: Path) -> None:
         ({"readout": {"kind": "ridge"}}, r"experiment\.yaml:8: training: gradient: readout ridge is not trained"),
         ({"task": {"kind": "narma"}}, r"experiment\.yaml:5: readout: kind linear learns from the tokens .* narma"),
         ({"training": {}}, r"training: gradient is missing"),
+        ({"readout__training": {"learnin_rate": 1}}, r"readout\.training: .*'learnin_rate'; did you mean 'learn"),
+        ({"baselines": ["bigram", {"kind": "gru", "hidden": 4, "training": {"batch": [8, 0]}}]},
+         r"baselines\.2\.training: GradientConfig: batch = 0"),
+        ({"task__validation": 0, "baselines": [{"kind": "gru", "hidden": 4, "training": {"batch": [8, 9]}}]},
+         r"baselines: gru\(4\) is trained in 2 ways, and the task holds nothing out to choose by"),
         ({"training__repetitions": 3}, r"training: repetitions: not for readout linear"),
         ({"training__gradient__context": 300}, r"gradient\.context: a window takes 301 tokens, and the validation"),
         ({"training__gradient__steps": 5}, r"give either steps or epochs"),

@@ -222,4 +222,10 @@ def test_tables_and_figures(tmp_path: Path) -> None:
     assert set(task.figures(rows)) == {"training", "loss_by_weights"}
     assert set(task.figures(rows[:3])) == {"training"}
     assert task.figures(rows[:1]) == {}
+    long = row("a film of a hundred nodes attention(25) learning_rate=0.001 weight_decay=0.1 width=16", 1, parameters=9)
+    for figure in task.figures([*rows, long]).values():
+        figure.draw_without_rendering()
+        panel, legend = figure.axes[0].get_window_extent(), figure.legends[0].get_window_extent()
+        assert panel.x1 < legend.x0
+        assert panel.width > figure.bbox.width / 2
     assert len(task.tables(rows[:1])) == 1

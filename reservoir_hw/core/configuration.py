@@ -177,18 +177,6 @@ class Document:
                 origin = f"environment variable {name}"
                 self.set(".".join(keys[len(prefix) :]), parse_scalar(text, origin), origin)
 
-    def has(self, dotted: str) -> bool:
-        """Whether there is a value at a dotted path."""
-        here: Any = self.data
-        for key in dotted.split("."):
-            if isinstance(here, list) and key.isdecimal() and int(key) < len(here):
-                here = here[int(key)]
-            elif isinstance(here, dict) and key in here:
-                here = here[key]
-            else:
-                return False
-        return True
-
     def at(self, location: Location) -> Any:
         """The value at `location`, which is there."""
         here: Any = self.data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -171,11 +172,24 @@ def parse_experiment(document: Document) -> ExperimentConfig:
         if isinstance(section, dict):
             expand(section)
     _check_places(document)
-    for key, place in varied_keys(document, at_all_points=True).items():
+    try:
+        return _validated(document)
+    except ConfigurationError:
         # What every point sets need not stand outside of `vary`.
-        if not document.has(key) and (values := document.at(place)) not in ([], None):
+        first = Document.copy_of(document)
+        for key, place in varied_keys(document, at_all_points=True).items():
+            if (values := document.at(place)) in ([], None):
+                raise
             value = values[0] if isinstance(place[-2], str) else values
-            document.set(key, _unnamed(key, value), document.origin(place))
+            first.set(key, _unnamed(key, value), document.origin(place))
+        if first.data == document.data:
+            raise
+        with contextlib.suppress(ConfigurationError):
+            return _validated(first)
+        raise
+
+
+def _validated(document: Document) -> ExperimentConfig:
     _without_reservoir(document)
     sections = {name: _kind_of(document, (name,), group) for name, group in SECTIONS.items() if name in document.data}
     config = validate(_model_of(tuple(sections.items()), tuple(_kinds_of_baselines(document))), document)

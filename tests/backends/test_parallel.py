@@ -614,8 +614,12 @@ def test_what_the_task_does_not_have_is_refused() -> None:
     two = parallel(ESN, {"reservoir": OTHER, "channels": [0, 2]})
     with pytest.raises(ConfigurationError, match=r"devices\.1\.channels: \[0, 2\], but there are 2 input"):
         open_reservoir(two, inputs=2)
-    with pytest.raises(ConfigurationError, match=r"devices\.1\.reservoir \(ESN\(20\)\): the task has 2 .*inputs is 3"):
-        open_reservoir(parallel(ESN, {**OTHER, "inputs": 3}), inputs=2)
+    three = {**OTHER, "inputs": 3}
+    with pytest.raises(ConfigurationError, match=r"devices\.1\.reservoir \(ESN\(20\)\): 2 channels for 3 inputs of"):
+        open_reservoir(parallel(ESN, {**three, "input_mask": "none"}), inputs=2)
+    with open_reservoir(parallel(ESN, three), inputs=2) as spread, open_reservoir(three, inputs=2) as alone:
+        u = np.random.default_rng(0).uniform(-1, 1, (1, 9, 2)).astype(np.float32)
+        np.testing.assert_array_equal(spread.run(u)[..., -20:], alone.run(u))
     with pytest.raises(ConfigurationError, match="'parallel' needs `inputs` when no task gives it"):
         open_reservoir(parallel(ESN))
     with open_reservoir(parallel(ESN, inputs=3)) as one:

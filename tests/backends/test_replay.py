@@ -214,7 +214,9 @@ def test_the_width_must_be_that_of_the_trace(tmp_path: Path) -> None:
     assert config.name == "REPLAY(t)"  # pyright: ignore[reportAttributeAccessIssue]
     assert config.nodes == NODES  # pyright: ignore[reportAttributeAccessIssue]
     build_reservoir(config.for_inputs(2)).open().close()  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
-    with pytest.raises(ConfigurationError, match=r"3 input channels, but .* was recorded with 2"):
+    with pytest.raises(
+        ConfigurationError, match=r"3 input channels, .* no other inputs than its own: .* was recorded with 2"
+    ):
         config.for_inputs(3)  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(ConfigurationError, match="is not a store of states"):
         replay(tmp_path / "nothing")

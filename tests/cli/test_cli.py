@@ -85,7 +85,10 @@ def test_runs_repeat_exactly(file: Path) -> None:
         (["--set", "reservoir.device=cuda"], r"no CUDA device here"),
         (["--reservoir", "nowhere.yaml"], r"^error: nowhere\.yaml: there is no such file"),
         (["--set", "task.corpus=nowhere.txt"], r"nowhere\.txt"),
-        (["--set", "reservoir.inputs=3"], r"24 input channels, but reservoir\.inputs is 3"),
+        (
+            ["--set", "reservoir.inputs=3", "--set", "reservoir.input_mask=none"],
+            r"24 channels for 3 inputs of .*`input_mask: none`",
+        ),
         (["--set", "reservoir.connectivity=1e-9"], r"spectral radius"),
         (["--set", "reservoir.weights=x.safetensors"], r"decides about"),
     ],

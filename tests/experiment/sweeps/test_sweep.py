@@ -18,12 +18,12 @@ import pytest
 
 from reservoir_hw import Experiment
 from reservoir_hw.backends.simulated.esn.esn import Esn
+from reservoir_hw.core.axes import Dimension
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, DeviceFault, MissingExtra
 from reservoir_hw.core.hostlock import HostLock
 from reservoir_hw.core.interrupts import HeldInterrupts, StopRequests
 from reservoir_hw.core.passwords import without_password
-from reservoir_hw.core.axes import Dimension
 from reservoir_hw.experiment.sweeps.sweep import Sweep, sweep
 
 RADIUS = {"reservoir.spectral_radius": {"low": 0.1, "high": 1.5}}

@@ -142,8 +142,10 @@ def test_weights_go_through_a_file(tmp_path: Path) -> None:
     with open_reservoir(loaded) as esn:
         np.testing.assert_array_equal(np.asarray(esn.run(u)), states)
         assert esn.spec.identity.fingerprint == fingerprint
-    with pytest.raises(ConfigurationError, match=r"5 input channels, but the weights in .* take 3"):
-        open_reservoir(loaded, inputs=5)
+    with open_reservoir(loaded, inputs=5) as esn:
+        assert (esn.spec.inputs, esn.device_spec.inputs) == (5, 3)
+    with pytest.raises(ConfigurationError, match=r"5 channels for 3 inputs of .*input_mask: none"):
+        open_reservoir({**loaded, "input_mask": "none"}, inputs=5)
 
 
 def test_given_arrays() -> None:

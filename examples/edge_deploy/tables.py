@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from reservoir_hw.core.kept_rows import KeptRows, keep, scores
-from reservoir_hw.core.markdown import replace_tables, table
+from reservoir_hw.core.markdown import replace_tables, spread, table
 
 HERE = Path(__file__).resolve().parent
 
@@ -29,9 +29,10 @@ def text() -> list[str]:
     """Bits per letter and trained weights of each model."""
     rows = [row for name in ("text", "text_encoder", "text_register") for row in rows_of(name).rows]
     body = []
-    for row in rows:
-        weights = f"{row.metrics['parameters']:,.0f}" if "parameters" in row.metrics else "–"
-        body.append([row.label, weights, *(f"{row.metrics[name]:.3f}" for name in ("bits_per_character", "accuracy"))])
+    for label, of in KeptRows(rows).by("label").items():
+        weights = of.rows[0].metrics.get("parameters")
+        counted = "–" if weights is None else f"{weights:,.0f}"
+        body.append([label, counted, *(spread(of.values(name)) for name in ("bits_per_character", "accuracy"))])
     return table(["", "trained weights", "bits per letter", "accuracy"], body)
 
 

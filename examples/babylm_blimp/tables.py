@@ -1,14 +1,17 @@
 """Make the tables of the README and the figures from the rows of finished runs.
 
     python examples/babylm_blimp/tables.py
+    python examples/babylm_blimp/tables.py quick=RUN    # keeps the rows of this run first
 
-`rows/NAME.json` is the `metrics.json` of a run of `NAME.yaml`, `rows/blimp/MODEL.json` what
-`reservoir-hw blimp RUN --row N --json` (or `--baseline N`) printed of a model of `models.yaml`.
+`rows/NAME.json` is the `metrics.json` of a run of `NAME.yaml`; of `quick.yaml` the test losses alone.
+`rows/blimp/MODEL.json` is what `reservoir-hw blimp RUN --row N --json` (or `--baseline N`) printed of a model of
+`models.yaml`.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, one_panel, panels
-from reservoir_hw.core.markdown import interval, replace_tables, table
+from reservoir_hw.core.kept_rows import KeptRows, keep, scores
+from reservoir_hw.core.markdown import interval, replace_tables, spread, table
 from reservoir_hw.core.seeds import generator
 
 HERE = Path(__file__).resolve().parent
@@ -75,21 +79,25 @@ def judged() -> dict[str, dict[str, np.ndarray]]:
 def results(rows: Sequence[Row], blimp: dict[str, dict[str, np.ndarray]]) -> list[str]:
     """Weights, losses, BLiMP and time of each model."""
     body = []
+    models: dict[str, list[Row]] = {}
     for row in rows:
-        metrics = row["metrics"]
-        if "training" not in row:
-            body.append([row["label"], "–", "–", f"{metrics['cross_entropy']:.3f}", "–", "–", "–"])
+        models.setdefault(name_of(row) if "training" in row else row["label"], []).append(row)
+    for name, runs in models.items():
+        metrics = [row["metrics"] for row in runs]
+        test = spread([one["cross_entropy"] for one in metrics])
+        if "training" not in runs[0]:
+            body.append([name, "–", "–", test, "–", "–", "–"])
             continue
-        name, last = name_of(row), row["training"]["evaluations"][-1]
+        took = np.mean([row["training"]["evaluations"][-1]["processor_seconds"] for row in runs])
         body.append(
             [
                 name,
-                f"{metrics['parameters']:,.0f}",
-                f"{metrics['validation_cross_entropy']:.3f}",
-                f"{metrics['cross_entropy']:.3f}",
+                f"{metrics[0]['parameters']:,.0f}",
+                spread([one["validation_cross_entropy"] for one in metrics]),
+                test,
                 percent(blimp[name]["trained"]),
                 percent(blimp[name]["untrained"]),
-                f"{last['processor_seconds'] / 60:.1f} min",
+                f"{took / 60:.1f} min",
             ]
         )
     header = ["model", "trained weights", "validation, nats per token", "test", "BLiMP, %", "before the training"]
@@ -187,17 +195,20 @@ def draw_losses(rows: Sequence[Row]) -> Any:
     """Validation loss over what was read, and over processor time."""
     trained = [row for row in rows if "training" in row]
     figure, (left, right) = panels(9.5, 4.2, 1, 2, sharey=True)
-    for row, colour in zip(trained, colours(len(trained)), strict=True):
-        at = row["training"]["evaluations"]
-        loss = [one["validation_loss"] for one in at]
-        left.plot([one["tokens"] / 1e6 for one in at], loss, color=colour, lw=1.4, label=name_of(row))
+    names = dict.fromkeys(name_of(row) for row in trained)
+    colour_of = dict(zip(names, colours(len(names)), strict=True))
+    for number, row in enumerate(trained):
+        at, name = row["training"]["evaluations"], name_of(row)
+        loss, colour = [one["validation_loss"] for one in at], colour_of[name]
+        label = None if name in map(name_of, trained[:number]) else name
+        left.plot([one["tokens"] / 1e6 for one in at], loss, color=colour, lw=1.4, label=label)
         right.plot([one["processor_seconds"] / 60 for one in at], loss, color=colour, lw=1.4)
     left.set(xlabel="tokens read (millions)", ylabel="validation loss (nats per token)")
     right.set(xlabel="processor time (min)")
     for axes in (left, right):
         axes.grid(color="0.92")
     left.legend(frameon=False)
-    figure.suptitle("English sentences, 8192 byte pairs, one seed of each model")
+    figure.suptitle("English sentences, 8192 byte pairs")
     return figure
 
 
@@ -245,6 +256,7 @@ def draw_blimp(blimp: dict[str, dict[str, np.ndarray]]) -> Any:
 
 def main() -> None:
     """Write README.md and the figures."""
+    keep(HERE, sys.argv[1:], ["cross_entropy"])
     rows, blimp = rows_of("models"), judged()
     parts = {
         "results": results(rows, blimp),
@@ -254,6 +266,9 @@ def main() -> None:
         "settings": settings(),
         "counts": counts(),
     }
+    parts["quick"] = scores(
+        KeptRows.read(HERE / "rows/quick.json").by("label"), {"cross_entropy": "test, nats per token"}
+    )
     replace_tables(HERE / "README.md", parts)
     for name, figure in (("losses", draw_losses(rows)), ("settings", draw_settings()), ("blimp", draw_blimp(blimp))):
         figure.savefig(HERE / f"{name}.png", dpi=110)

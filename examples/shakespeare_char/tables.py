@@ -1,13 +1,15 @@
 """Make the tables of the README and the figures from the rows of finished runs.
 
     python examples/shakespeare_char/tables.py
+    python examples/shakespeare_char/tables.py quick=RUN    # keeps the rows of this run first
 
-`rows/NAME.json` is the `metrics.json` of a run of `NAME.yaml`.
+`rows/NAME.json` is the `metrics.json` of a run of `NAME.yaml`; of `quick.yaml` the test losses alone.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import numpy as np
 from matplotlib.ticker import LogLocator, NullLocator
 
 from reservoir_hw.core.figure_style import colours, new_figure
+from reservoir_hw.core.kept_rows import KeptRows, keep, scores
 from reservoir_hw.core.markdown import interval, replace_tables, spread, table
 from reservoir_hw.readout.baselines.transformer import CharTransformer
 from reservoir_hw.readout.models.attention import AttentionReadout
@@ -232,6 +235,7 @@ def draw_times(sizes: dict[str, Rows]) -> Any:
 
 def main() -> None:
     """Write README.md and the figures."""
+    keep(HERE, sys.argv[1:], ["cross_entropy"])
     sizes = {name: rows_of(name) for name in ("15k", "45k")}
     parts = {
         "counts": counts(),
@@ -240,6 +244,9 @@ def main() -> None:
         "without": without_reservoir(sizes["45k"]),
         "paper": published(),
     }
+    parts["quick"] = scores(
+        KeptRows.read(HERE / "rows/quick.json").by("label"), {"cross_entropy": "test, nats per letter"}
+    )
     replace_tables(HERE / "README.md", parts)
     for name, figure in (("losses", draw_losses(sizes)), ("times", draw_times(sizes))):
         figure.savefig(HERE / f"{name}.png", dpi=110)

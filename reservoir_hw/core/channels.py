@@ -112,6 +112,19 @@ def about_mask(mask: MaskConfig, channels: int, inputs: int, device: str) -> str
     )
 
 
+def box_within(mask: Mask, limits: tuple[float, float]) -> tuple[float, float] | None:
+    """The widest range such that inputs within it, on whatever channels, stay within `limits` behind a mask."""
+    total, reach = mask.matrix.sum(axis=1), np.abs(mask.matrix).sum(axis=1)
+    furthest = np.abs([limits[0] - mask.bias, limits[1] - mask.bias]).max() / max(np.abs(total).max(), 1e-9)
+    middles = np.linspace(-furthest, furthest, 4001)[:, None]
+    room = np.minimum(limits[1] - mask.bias - middles * total, mask.bias + middles * total - limits[0]) / reach
+    half = room.min(axis=1)
+    best = int(half.argmax())
+    if half[best] <= 0:
+        return None
+    return float(middles[best, 0] - half[best]), float(middles[best, 0] + half[best])
+
+
 def check_within(mask: Mask, channels: Channels, limits: tuple[float, float]) -> None:
     """Raise `ConfigurationError` where inputs are sure to leave the range of a device behind a mask."""
     sure = channels.one_hot or (np.count_nonzero(mask.matrix, axis=1) <= 1).all()

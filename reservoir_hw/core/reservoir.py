@@ -14,7 +14,7 @@ import numpy as np
 
 from reservoir_hw.core import arrays
 from reservoir_hw.core.arrays import Array
-from reservoir_hw.core.channels import Channels, about_mask, chosen_mask
+from reservoir_hw.core.channels import Channels, about_mask, box_within, chosen_mask
 from reservoir_hw.core.driving import Ask, Driving, Observer, reset_residual
 from reservoir_hw.core.errors import (
     ConfigurationError,
@@ -202,6 +202,14 @@ class Reservoir(ABC):
     def tolerances(self) -> Mapping[str, float]:
         """How far a setting that is read back may differ from one time to another, by name."""
         return {}
+
+    @property
+    def safe_range(self) -> tuple[float, float]:
+        """Between these, inputs on all channels are sure to be taken; (-1, 1) where the device knows no limits."""
+        declared, mask = self.device_spec.input_range, self.input_mask
+        if declared is None or mask is None:
+            return self.spec.input_range or (-1.0, 1.0)
+        return box_within(mask, declared) or (-1.0, 1.0)
 
     @property
     def about_mask(self) -> str | None:

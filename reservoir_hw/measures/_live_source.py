@@ -97,7 +97,7 @@ class Live(Source):
         self.reservoir = reservoir
         self.nodes, self.channels = spec.nodes, spec.inputs
         self.washout, self.max_delay = washout, max_delay
-        self._low, self._high = self.input_range = input_range or spec.input_range or (-1.0, 1.0)
+        self._low, self._high = self.input_range = input_range or reservoir.safe_range
         if not (self._low < self._high and math.isfinite(self._high - self._low)):
             raise ConfigurationError(f"input_range is {self.input_range}; it must be (lowest, highest), both finite")
         least, most = spec.input_range or (-math.inf, math.inf)

@@ -139,7 +139,7 @@ class Bench:
         nowhere else. -1 and 1 where nothing is declared.
         """
         if self.spec.input_range is None:
-            return -1.0, 1.0
+            return self.reservoir.safe_range
         low, high = self.spec.input_range
         return low + MARGIN * (high - low), high - MARGIN * (high - low)
 

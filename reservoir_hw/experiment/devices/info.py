@@ -126,7 +126,7 @@ def look_at(
     is what people call it. Raises `ConfigurationError` for an `input_range` that is not (lowest, highest).
     """
     spec = reservoir.spec
-    low, high = input_range or spec.input_range or (-1.0, 1.0)
+    low, high = input_range or reservoir.safe_range
     if not low < high:
         raise ConfigurationError(f"input_range {low:g} {high:g}: lowest first")
     known = reservoir.provenance()

@@ -58,7 +58,7 @@ def memory_of(
     `input_range` that is not (lowest, highest).
     """
     spec = reservoir.spec
-    low, high = input_range or spec.input_range or (-1.0, 1.0)
+    low, high = input_range or reservoir.safe_range
     if not low < high:
         raise ConfigurationError(f"input_range {low:g} {high:g}: lowest first")
     zero = min(max(0.0, low), high)

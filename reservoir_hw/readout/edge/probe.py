@@ -47,7 +47,7 @@ def record_probe(reservoir: Reservoir, *, steps: int = STEPS, repeats: int = REP
     spread (nodes,) are those of the responses, the spread being the standard deviation between repeats.
     """
     spec = reservoir.spec
-    low, high = (-1.0, 1.0) if spec.input_range is None else spec.input_range
+    low, high = reservoir.safe_range
     middle, reach = (low + high) / 2, (high - low) / 4
     drawn = generator(0, "probe").uniform(-1.0, 1.0, (steps, spec.inputs))
     inputs = (middle + reach * drawn).astype(spec.dtype)

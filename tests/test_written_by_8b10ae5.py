@@ -185,6 +185,10 @@ def test_an_old_readout_predicts_and_learns_on_as_it_did(name: str, kind: Any) -
 
 
 def test_an_old_sweep_shows_its_trials_and_goes_on() -> None:
+    # What is searched of the reservoir stands in its section now. The study is the same one.
+    text, radius = Path("sweep.yaml").read_text(), "spectral_radius: {low: 0.1, high: 1.2}"
+    moved = text.replace(f"    reservoir.{radius}\n", "").replace("nodes: 8}", f"nodes: 8, search: {{{radius}}}}}")
+    Path("sweep.yaml").write_text(moved)
     result = sweep("sweep.yaml", trials=4)
     assert len(result.trials) == 4
     old = EXPECTED["metrics"]["sweep.yaml"]

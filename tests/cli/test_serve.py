@@ -515,7 +515,7 @@ def test_a_server_of_ones_own_ends_safely_by_a_signal(tmp_path: Path, address: s
         (["--lease", "0"], "lease_s must be"),
         (["--secret-key", "x"], "belong together"),
         (["--secret-key", "x", "--clients", "nowhere"], "nowhere is not a folder"),
-        (["--inputs", "2"], "reservoir.inputs is 1"),
+        (["--inputs", "2", "--set", "input_mask=none"], "2 channels for 1 inputs .*`input_mask: none`"),
         (["--set", "nodes=-1"], "nodes = -1"),
         (["--chaos", "nowhere.yaml"], "nowhere.yaml: there is no such file"),
     ],
@@ -546,7 +546,10 @@ def test_mistakes_between_two_processes(tmp_path: Path, address: str) -> None:
     assert "Is the server running" in done.stderr
     with serving("three.yaml", "--inputs", 3, "--bind", address, "--insecure", cwd=tmp_path):
         assert "cannot listen at" in call("serve", "narma.yaml", "--bind", address, cwd=tmp_path, code=2).stderr
-        assert re.search(r"has 3 inputs, but 1 are wanted", call(*run, cwd=tmp_path, code=2).stderr)
+        wanted = call(*run, "--set", "reservoir.inputs=1", cwd=tmp_path, code=2)
+        assert "has 3 inputs, but 1 are wanted" in wanted.stderr
+        done = call(*run, "--set", "reservoir.input_mask=none", cwd=tmp_path, code=2)
+        assert "`input_mask: none` refuses to spread" in done.stderr
         with open_reservoir({"kind": "zmq", "address": address}):
             done = call(*run, cwd=tmp_path, code=3)
             assert "is in use by" in done.stderr

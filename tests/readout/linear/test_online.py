@@ -428,7 +428,7 @@ def rows_of(folder: Path, **changes: Any) -> list[dict[str, float]]:
 
 
 def test_the_example_of_a_drifting_device(tmp_path: Path) -> None:
-    drifting = {"reservoir.nonidealities.loop.drift": 0.003, "task.test_steps": 12_000}
+    drifting = {"reservoir.vary": {"nonidealities.loop.drift": [0.003]}, "task.test_steps": 12_000}
     vary = {"readout.keep_learning": [False, True]}
     stopped, learning = rows_of(tmp_path, **drifting, vary=vary)
     (ridge,) = rows_of(tmp_path, **drifting, vary={"task.dataset": [0]}, readout={"kind": "ridge", "washout": 100})

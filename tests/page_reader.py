@@ -135,6 +135,8 @@ class Reader:
             **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
+            # Threads of so little work cost more than they bring.
+            "OMP_NUM_THREADS": "1",
             "RESERVOIR_HW_LOCKS": str(self._folder / ".locks"),
         }
 
@@ -153,9 +155,11 @@ class Reader:
         keys = [entry.partition("=") for entry in marks.smaller]
         names = {f"RESERVOIR_HW__{key.upper().replace('.', '__')}": value for key, _, value in keys}
         self._environment = self._environment | names
-        yield
-        for name in names:
-            self._environment.pop(name, None)
+        try:
+            yield
+        finally:
+            for name in names:
+                self._environment.pop(name, None)
 
     def _run(self, example: Example, marks: Marks) -> None:
         if marks.kind in ("python", "set up in Python"):
@@ -203,7 +207,7 @@ class Reader:
             environment = {**self._environment, "kept": str(kept.fileno())}
             done = subprocess.run(
                 ["bash", "-c", script], cwd=self._here, env=environment, pass_fds=[kept.fileno()],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, check=False,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600, check=False,
             )  # fmt: skip
             kept.seek(0)
             after = dict(entry.split("=", 1) for entry in kept.read().decode().split("\0") if "=" in entry)

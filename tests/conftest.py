@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
@@ -16,3 +17,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         torch = pytest.importorskip("torch")
         if not torch.cuda.is_available():
             pytest.skip("no CUDA device")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """How much of the documentation was run (test_pages.py). Here, as the workers of xdist do not print."""
+    reports = [report for outcome in ("passed", "failed") for report in terminalreporter.getreports(outcome)]
+    said = [entry for report in reports for entry in getattr(report, "user_properties", ()) if "of pages" in entry[0]]
+    taken = [value for name, value in said if name == "seconds of a processor of pages"]
+    if taken:
+        run = sum(value for name, value in said if name == "blocks of pages")
+        terminalreporter.write_line(f"documentation: {run} blocks run in {sum(taken):.0f} s of a processor")
+    for name, value in said:
+        if name == "all blocks of pages":
+            terminalreporter.write_line(f"documentation: {value}")

@@ -1,7 +1,7 @@
 """Every experiment of the examples on every reservoir file: what is accepted, and why not; a sample of it is run.
 
-    python tools/swap_matrix.py             # the matrix, and the table of docs/swap.md; opens no device
-    python tools/swap_matrix.py --run       # 60 random pairs, cut to a few hundred steps, on emulated and served devices
+    python tools/swap_matrix.py          # the matrix, and the table of docs/swap.md; opens no device
+    python tools/swap_matrix.py --run    # 60 random pairs, cut to a few hundred steps, on emulated and served devices
 
 Needs RESERVOIR_HW_DATA. Fails where a pair is refused for another reason than one of `swap.REFUSED`, where a file of
 tools/swap_matrix.txt is missing, and where a pair that is run does not end with finite metrics and states that move.
@@ -88,7 +88,10 @@ def main() -> int:
         return 1
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        printed = {name: stack.enter_context(emulated(folder / f"{n}.yaml", words)) for n, (name, words) in enumerate(EMULATED.items())}
+        printed = {
+            name: stack.enter_context(emulated(folder / f"{n}.yaml", words))
+            for n, (name, words) in enumerate(EMULATED.items())
+        }
         files = {**{file: Path(file) for file in reservoir_files()}, **printed}
         print(f"{len(experiments)} experiments, {len(files)} reservoir files")
         accepted, unexplained = matrix(experiments, files)
@@ -124,13 +127,14 @@ def matrix(experiments: list[str], files: dict[str, Path]) -> tuple[list[tuple[s
                 reasons[name][reason or "no reason"] += 1
             else:
                 accepted.append((experiment, name))
-        print(f"\r{number} of {len(experiments)} experiments", end="", flush=True)
+        print(f"{number} of {len(experiments)} experiments", file=sys.stderr, flush=True)
     rows = []
     for name, found in reasons.items():
         count = sum(1 for _, one in accepted if one == name)
         rows.append([f"`{name}`", str(count), "; ".join(f"{n}: {why}" for why, n in found.most_common())])
     total = len(experiments) * len(files)
-    print(f"\n{len(accepted)} of {total} pairs are accepted, {total - len(accepted)} refused, {unexplained} without a reason")
+    refused = total - len(accepted)
+    print(f"{len(accepted)} of {total} pairs are accepted, {refused} refused, {unexplained} without a reason")
     head = f"accepted of {len(experiments)}"
     replace_tables(ROOT / "docs" / "swap.md", {"matrix": table(["reservoir file", head, "refused"], rows)})
     return accepted, unexplained
@@ -169,7 +173,9 @@ def cut_run(experiment: str, reservoir: Path, folder: Path) -> tuple[float, dict
     cuts = {f"{at}.{key}": value for key, value in CUTS[task["kind"]].items()}
     if task.get("closed_loop"):
         cuts.pop(f"{at}.test_steps", None)
-        cuts |= {f"{at}.closed_loop.{key}": n for key, n in {"starts": 2, "warmup_steps": 30, "forecast_steps": 20}.items()}
+        cuts |= {
+            f"{at}.closed_loop.{key}": n for key, n in {"starts": 2, "warmup_steps": 30, "forecast_steps": 20}.items()
+        }
     if task.get("level") == "bpe" and task.get("vocabulary"):
         cuts[f"{at}.vocabulary"] = 300
     if "gradient" in document.data.get("training", {}):

@@ -120,7 +120,8 @@ def test_a_server_with_another_bias_is_not_taken_for_its_harvest(tmp_path: Path)
 def test_a_readout_keeps_its_mask(tmp_path: Path) -> None:
     run = Experiment({**GRAMMAR, "run": {"folder": str(tmp_path)}}).run(report=False)
     mask = run.provenance["rows"][0]["reservoir"]["spec"]["input_mask"]
-    assert mask["seed"] == 0 and any("24 channels are spread over 1 input" in text for text in run.warnings)
+    assert mask["seed"] == 0
+    assert any("24 channels are spread over 1 input" in text for text in run.warnings)
     again = evaluate(run.folder)
     assert again.scores["there"] == again.scores["here"]
     bundle = tmp_path / "model.rhw"

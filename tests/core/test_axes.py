@@ -124,6 +124,11 @@ LOOP = "{kind: delay_loop, nodes: 3, vary: {seed: [0]}}"
         ("sweep:\n  metric: nrmse\n  search:\n    reservoir.seed: [0, 1]\n", 10, "as search: {seed: ...}"),
         ("  vary: {seed: [0]}\nvary:\n  - {reservoir.seed: 1}\n", 9, "stands here and in reservoir.vary"),
         ("  vary:\n    seed: [0]\nvary: {reservoir: [{kind: esn, nodes: 3}]}\n", 9, "reservoir stands here and in"),
+        (
+            "  vary: {nonidealities.loop.noise: [0]}\nvary:\n  - {reservoir.nonidealities: {readout: {noise: 0.1}}}\n",
+            9,
+            "reservoir.nonidealities stands here and in reservoir.vary",
+        ),
         ("  vary: {seed: []}\n", 7, "reservoir.vary.seed: .*at least 1"),
         ("  vary: {nodez: [1]}\n", 7, "unknown key 'reservoir.nodez'; did you mean 'nodes'"),
         ("  vary: {nodes: [5, -5]}\n", 7, "reservoir.nodes = -5"),

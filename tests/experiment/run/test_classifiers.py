@@ -109,7 +109,12 @@ def test_around_a_served_device(tmp_path: Path) -> None:
         assert row.evaluation.metrics["accuracy"] > 0
         driven["task"]["width"] = 7
         driven["readout"] = {"kind": "gates"}
-        with pytest.raises(ConfigurationError, match="the device leaves 6 for them"):
+        result = Experiment(driven).run(report=False)
+        (row,) = result.rows
+        assert row.evaluation.metrics["accuracy"] > 0
+        assert any("11 channels are spread over 10 inputs" in said for said in [*result.warnings, *result.notes])
+        driven["reservoir"]["input_mask"] = "none"
+        with pytest.raises(ConfigurationError, match=r"11 channels for 10 inputs .* refuses to spread"):
             Experiment(driven).run(report=False)
 
 
@@ -141,7 +146,7 @@ def test_is_swept(tmp_path: Path) -> None:
         ({"training": {}}, "training: gradient is missing: readout gates"),
         ({"training": {"gradient": {"epochs": 1, "context": 8}}}, "gradient.context: for texts and states"),
         ({"training": {"gradient": {"epochs": 1}, "priming_passes": 1}}, "priming_passes: not for readout gates"),
-        ({"reservoir": {"kind": "esn", "nodes": 5}}, "no gradient passes the simulation of kind esn"),
+        ({"reservoir": {"kind": "zmq", "address": "tcp://x:1"}}, "no gradient passes the simulation of kind zmq"),
         ({"readout": {"kind": "gates", "reservoir_gradient": "twin"}}, "`twin:` and reservoir_gradient: twin belong"),
     ],
 )

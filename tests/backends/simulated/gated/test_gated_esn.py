@@ -350,8 +350,10 @@ def test_weights_go_through_a_file(tmp_path: Path) -> None:
         with open_reservoir({"kind": "gated_esn", "weights": str(path)}) as gated:
             np.testing.assert_array_equal(np.asarray(gated.run(u)), states)
             assert gated.spec.identity.fingerprint == fingerprint
-    with pytest.raises(ConfigurationError, match=r"5 input channels, but the weights in .* take 3"):
-        open_reservoir({"kind": "gated_esn", "weights": str(path)}, inputs=5)
+    with open_reservoir({"kind": "gated_esn", "weights": str(path)}, inputs=5) as gated:
+        assert (gated.spec.inputs, gated.device_spec.inputs) == (5, 3)
+    with pytest.raises(ConfigurationError, match=r"5 channels for 3 inputs of .*input_mask: none"):
+        open_reservoir({"kind": "gated_esn", "weights": str(path), "input_mask": "none"}, inputs=5)
 
 
 def test_files_that_are_no_weights_are_refused(tmp_path: Path) -> None:
@@ -433,7 +435,7 @@ def test_wrong_configurations(over: dict[str, Any], message: str) -> None:
 def test_scalings_of_another_number_of_inputs_are_named() -> None:
     config = {**CONFIG, "update_input_scaling": [1.0, 2.0]}
     del config["inputs"]
-    with pytest.raises(ConfigurationError, match="update_input_scaling has 2 numbers, the task has 3"):
+    with pytest.raises(ConfigurationError, match="update_input_scaling has 2 numbers, the network has 3 inputs"):
         open_reservoir(config, inputs=3)
 
 

@@ -18,6 +18,7 @@ from reservoir_hw.core.hil import HilConfig
 from reservoir_hw.core.provenance import configuration_hash
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
+from reservoir_hw.core.signal import MaskConfig
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.devices.reservoir_file import config_from_file
@@ -28,7 +29,7 @@ from reservoir_hw.testing.session import SuiteRun
 
 def with_inputs(config: ReservoirConfig) -> ReservoirConfig:
     """With one input channel where it names no number and needs one."""
-    if config.inputs is None or config.input_mask is not None:
+    if config.inputs is None or isinstance(config.input_mask, MaskConfig):
         try:
             build_reservoir(config)
         except ConfigurationError:

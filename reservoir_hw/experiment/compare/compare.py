@@ -10,6 +10,7 @@ from pathlib import Path
 from reservoir_hw.core import provenance
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import make_folder
+from reservoir_hw.core.signal import MaskConfig
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.compare.nodes import compare_nodes
 from reservoir_hw.experiment.compare.result import Comparison
@@ -97,7 +98,7 @@ def compare(
     sides: list[Side] = []
     for letter, path, config, point in zip("AB", (a, b), configs, points, strict=True):
         counter.say(f"{letter}: opening")
-        says_itself = the_task is None and config.inputs is not None and config.input_mask is None
+        says_itself = the_task is None and config.inputs is not None and not isinstance(config.input_mask, MaskConfig)
         fitting = config if says_itself else config.for_inputs(channels)
         sides.append(look_at(letter, str(path), fitting, point, settings))
     if twin_from is not None:

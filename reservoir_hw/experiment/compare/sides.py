@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.backends.replay import ReplayConfig, Tape, recorded_spec
+from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, InputRangeError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir, parse_reservoir, reservoir_section
 from reservoir_hw.core.seeds import generator
+from reservoir_hw.core.signal import MaskConfig
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.document import load_document
@@ -56,6 +58,7 @@ class Side:
     config: ReservoirConfig
     point: Point | None
     spec: ReservoirSpec
+    safe_range: tuple[float, float] | None
     repeats: int
     task_repeats: int
     planned: int
@@ -211,15 +214,15 @@ def task_of(points: Sequence[Point], task_file: str | Path) -> Task:
     return task
 
 
-def channels_of(configs: Sequence[ReservoirConfig], inputs: int | None, task: Task | None) -> int:
+def channels_of(configs: Sequence[ReservoirConfig], inputs: int | None, task: Task | None) -> Channels:
     """Channels that both are driven with: those of the task, else what is given or one of the files says, else 1."""
     if task is not None:
-        return task.inputs
+        return task.channels
     known = [inputs]
     for config in configs:
         known.append(recorded_spec(StateStore.open(config.trace)).inputs if isinstance(config, ReplayConfig) else None)
-        known.append(config.inputs if config.input_mask is None else None)
-    return next((number for number in known if number is not None), 1)
+        known.append(None if isinstance(config.input_mask, MaskConfig) else config.inputs)
+    return Channels(next((number for number in known if number is not None), 1))
 
 
 def look_at(letter: str, name: str, config: ReservoirConfig, point: Point | None, settings: Settings) -> Side:
@@ -232,6 +235,7 @@ def look_at(letter: str, name: str, config: ReservoirConfig, point: Point | None
             config=config,
             point=point,
             spec=reservoir.spec,
+            safe_range=reservoir.safe_range if reservoir.input_mask else reservoir.spec.input_range,
             # How often a recording can be repeated is known once the drive is.
             repeats=settings.repeats,
             # A replay gives a recorded run again, which is no repeat.
@@ -284,7 +288,7 @@ def common_drive(sides: Sequence[Side], settings: Settings) -> np.ndarray:
 
 
 def _common_range(a: Side, b: Side) -> tuple[float, float]:
-    ranges = [side.spec.input_range for side in (a, b) if side.spec.input_range is not None] or [(-1.0, 1.0)]
+    ranges = [side.safe_range for side in (a, b) if side.safe_range is not None] or [(-1.0, 1.0)]
     low, high = max(limits[0] for limits in ranges), min(limits[1] for limits in ranges)
     if low >= high:
         raise ConfigurationError(

@@ -312,6 +312,10 @@ def _points(document: Document, config: ExperimentConfig) -> list[Point]:
         for key, (value, place) in row.items():
             here.set(key, _unnamed(key, value), document.origin(place))
         configs.append(parse_experiment(here))
+        if configs[-1].reservoir.vary:
+            raise ConfigurationError(
+                f"{here.origin(('reservoir', 'vary'))}: one of several reservoirs does not vary itself"
+            )
     own = [{"reservoir": found.reservoir.name, "readout": found.readout.label} for found in configs]
     for values, found, said in zip(values_of, configs, called(values_of, own), strict=True):
         task = found.task.model_dump_json()

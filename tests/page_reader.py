@@ -236,8 +236,9 @@ class Reader:
             self._end(name)
         with tempfile.NamedTemporaryFile(dir=self._folder, prefix=".server", delete=False) as file:
             process = subprocess.Popen(
-                ["bash", "-c", f"exec {line}"], cwd=self._here, env=self._environment, stdin=subprocess.DEVNULL,
-                stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
+                # In the background of a shell Ctrl-C is ignored, and so would it be by what is started there.
+                ["env", "--default-signal=INT", "bash", "-c", f"exec {line}"], cwd=self._here, env=self._environment,
+                stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
         self._servers[name] = process, line
         end = time.monotonic() + 60

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from typing import Annotated
 
@@ -9,7 +10,10 @@ import typer
 
 from reservoir_hw.cli.options import JsonOption, ReservoirOption, SetOption, StrictOption
 from reservoir_hw.cli.show import own_stdout, print_json, print_tables
+from reservoir_hw.core.configuration import ENVIRONMENT_PREFIX
 from reservoir_hw.core.errors import ConfigurationError
+
+_OF_RESERVOIR = ENVIRONMENT_PREFIX + "RESERVOIR__"
 
 
 def check(
@@ -54,8 +58,10 @@ def check(
             cost = experiment.measured_estimate()
         change = None
         if reservoir is not None and not estimate:
+            # What is set in the new section means nothing to the file's own.
             own = [one for one in set_ or [] if not one.startswith("reservoir.")]
-            change = swapped(Experiment(load_document(file, set=own)), experiment)
+            variables = {name: text for name, text in os.environ.items() if not name.startswith(_OF_RESERVOIR)}
+            change = swapped(Experiment(load_document(file, set=own, environment=variables)), experiment)
     if json:
         found = {"valid": True, "points": len(experiment.points), "estimate": cost.as_dict()}
         print_json({**found, **({} if change is None else asdict(change))})

@@ -50,6 +50,8 @@ class Channels:
             low, high = self.range
             if self.one_hot:
                 ends = low * mask.matrix.sum(axis=1) + (high - low) * np.stack([mask.matrix.min(1), mask.matrix.max(1)])
+                # At rest all channels are 0.
+                ends = np.stack([np.minimum(ends[0], 0.0), np.maximum(ends[1], 0.0)])
             else:
                 corners = np.stack([low * mask.matrix, high * mask.matrix])
                 ends = np.stack([corners.min(axis=0).sum(axis=1), corners.max(axis=0).sum(axis=1)])
@@ -64,9 +66,10 @@ class Channels:
 
 
 def into_range(extremes: tuple[float, float], limits: tuple[float, float]) -> tuple[float, float]:
-    """Factor and offset that bring `extremes` to the ends of the middle nine tenths of `limits`, in three digits."""
-    gain = float(f"{FILLED * (limits[1] - limits[0]) / (extremes[1] - extremes[0]):.3g}")
-    return gain, float(f"{sum(limits) / 2 - gain * sum(extremes) / 2:.3g}")
+    """Factor and offset that bring `extremes` to the ends of the middle nine tenths of `limits`, rounded."""
+    width = limits[1] - limits[0]
+    gain = float(f"{FILLED * width / (extremes[1] - extremes[0]):.3g}")
+    return gain, round(sum(limits) / 2 - gain * sum(extremes) / 2, 3 - math.ceil(math.log10(width)))
 
 
 def chosen_mask(
@@ -85,10 +88,8 @@ def chosen_mask(
     """
     if asked == "none":
         if channels.count != spec.inputs:
-            raise ConfigurationError(
-                f"{channels.count} channels for {spec.inputs} inputs of {spec.identity.name}, and `input_mask: none` "
-                "refuses to spread them"
-            )
+            what = f"{counted(channels.count, 'channel')} for {counted(spec.inputs, 'input')} of {spec.identity.name}"
+            raise ConfigurationError(f"{what}, and `input_mask: none` refuses to spread them")
         return None
     if asked is None:
         scaled = kept is not None and kept.kind == "one_to_one"
@@ -107,9 +108,14 @@ def about_mask(mask: MaskConfig, channels: int, inputs: int, device: str) -> str
     if mask.kind == "one_to_one":
         return f"inputs are scaled into the range of {device} ({numbers})"
     return (
-        f"{channels} channels are spread over {inputs} {'input' if inputs == 1 else 'inputs'} of {device} by a mask "
-        f"({mask.kind}, seed {mask.seed}, {numbers})"
+        f"{counted(channels, 'channel')} {'is' if channels == 1 else 'are'} spread over {counted(inputs, 'input')} of "
+        f"{device} by a mask ({mask.kind}, seed {mask.seed}, {numbers})"
     )
+
+
+def counted(number: int, what: str) -> str:
+    """ "1 input", "2 inputs"."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def box_within(mask: Mask, limits: tuple[float, float]) -> tuple[float, float] | None:
@@ -155,7 +161,7 @@ def meeting(channels: Channels, spec: ReservoirSpec, *, clips: bool, seed: int) 
             return None
         gain, offset = into_range(channels.range, limits)
         return MaskConfig(kind="one_to_one", scaling=gain, offset=offset)
-    what = f"{channels.count} channels are to be spread over {spec.inputs} inputs of {spec.identity.name}"
+    what = f"{counted(channels.count, 'channel')} for {counted(spec.inputs, 'input')} of {spec.identity.name}"
     if limits is None and not spec.identity.simulated:
         raise ConfigurationError(
             f"{what}, which declares no input_range: nothing says how strong they may be; give it input_range, or "

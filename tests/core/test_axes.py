@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from itertools import product
 from pathlib import Path
@@ -20,8 +19,6 @@ from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import grid, parse_experiment
 from reservoir_hw.experiment.run.swapped import points_text
 from reservoir_hw.experiment.states.harvest import store_path
-from reservoir_hw.experiment.sweeps.identity import check_identity, identity_of
-from reservoir_hw.experiment.sweeps.space import search_space
 
 SECTIONS: dict[str, Any] = {
     "task": {"kind": "narma", "train_steps": 60, "test_steps": 40},
@@ -237,26 +234,6 @@ def test_the_name_of_a_harvest_does_not_know_where_axes_stand(tmp_path: Path) ->
         *_, last = grid(document)
         names.add(store_path(last, last.config.task.build()))
     assert len(names) == 1
-
-
-def test_a_study_that_was_begun_with_the_axes_at_the_top_goes_on() -> None:
-    """As the version before wrote it: `vary: {reservoir.seed: ...}`, and nothing in the section."""
-    document = experiment({"task.dataset": [0, 1]}, vary={"seed": [0, 1]}, search={"leak_rate": [0.5, 1.0]})
-    document.set("sweep", {"metric": "nrmse", "direction": "minimize", "search": {"readout.alpha": [1.0, 2.0]}}, "here")
-    config = parse_experiment(document).sweep
-    assert config is not None
-    space = search_space(document, config)
-    assert set(space) == {"reservoir.leak_rate", "readout.alpha"}
-    found = identity_of(Experiment(document).resolved(), config, space)
-    before = copy.deepcopy(found)
-    before["reservoir"].pop("vary", None)
-    before["vary"] = {"reservoir.seed": [0, 1], "task.dataset": [0, 1]}
-    assert "search" not in before["reservoir"]
-    assert "leak_rate" not in before["reservoir"]
-    check_identity(before, found, document, "the study")
-    before["vary"]["reservoir.seed"] = [0, 2]
-    with pytest.raises(ConfigurationError, match=r"seed"):
-        check_identity(before, found, document, "the study")
 
 
 def test_a_configuration_without_axes_is_written_without_them() -> None:

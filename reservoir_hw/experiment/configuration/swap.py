@@ -41,6 +41,10 @@ def replace_reservoir(document: Document, file: Document, *, strict: bool = Fals
         _without_axis(document, at)
     if isinstance(document.data.get("vary"), list):
         _without_keys(document)
+    sweep = document.data.get("sweep")
+    if isinstance(sweep, dict) and not sweep.get("search") and not file.data.get("search"):
+        _say(document, ("sweep",), "all that it searched belonged to the replaced reservoir")
+        document.remove(("sweep",))
     baselines = document.data.get("baselines")
     for number, baseline in enumerate(baselines if isinstance(baselines, list) else []):
         if isinstance(baseline, dict) and baseline.get("kind") == "encoder_only" and "of" in baseline:

@@ -219,9 +219,15 @@ class Reader:
     def _with_names(self, line: str) -> str:
         """The line with what a reader puts in the place of RUN and of other words."""
         line = line.replace("/path/to/data", os.environ.get("RESERVOIR_HW_DATA", ""))
-        for word, pattern in (("runs/sweeps/NAME", "runs/sweeps/*"), ("SWEEP", "runs/sweeps/*"), ("RUN", "runs/*")):
+        for word, pattern, has in (
+            ("runs/sweeps/NAME", "runs/sweeps/*", "study.db"),
+            ("SWEEP", "runs/sweeps/*", "study.db"),
+            ("RUN", "runs/*", "experiment.yaml"),
+        ):
             if re.search(rf"(?<![\w$-]){word}\b", line):
-                folders = [file.parent for file in self._folder.glob(f"{pattern}/metrics.json")]
+                # Other commands write folders with numbers, too.
+                numbers = self._folder.glob(f"{pattern}/metrics.json")
+                folders = [file.parent for file in numbers if file.with_name(has).exists()]
                 last = max(folders, key=lambda folder: folder.stat().st_mtime_ns, default=None)
                 assert last is not None, f"{line}: there is no {pattern} yet"
                 line = re.sub(rf"(?<![\w$-]){word}\b", str(last.relative_to(self._folder)), line)

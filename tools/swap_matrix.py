@@ -187,8 +187,9 @@ def cut_run(experiment: str, reservoir: Path, folder: Path) -> tuple[float, dict
     result = Experiment(document).run(report=False)
     recorded = [store for store in folder.glob("states/**/zarr.json") if StateStore.exists(str(store.parent))]
     store = StateStore.open(str(recorded[0].parent))
-    moving = [np.std(dataset.read_states(), axis=(0, 1)) > 0 for dataset in store.datasets.values()]
-    return float(np.mean(moving[0])), result.rows[0].evaluation.metrics
+    # Steps that were not driven are NaN.
+    states = next(np.asarray(dataset.states[:]) for dataset in store.datasets.values())
+    return float(np.mean(np.nanstd(states, axis=(0, 1)) > 0)), result.rows[0].evaluation.metrics
 
 
 @contextmanager

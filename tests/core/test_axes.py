@@ -90,7 +90,7 @@ def test_rows_turn_with_the_grid_of_the_other_place() -> None:
 
 def test_rows_of_the_top_may_name_keys_of_the_reservoir() -> None:
     rows = [{"reservoir.nodes": 7, "readout": {"kind": "rls"}}, {"reservoir.nodes": 9}]
-    found = grid(experiment(rows, vary={"seed": [0, 1]}))
+    found: list[Any] = grid(experiment(rows, vary={"seed": [0, 1]}))
     assert [(point.config.reservoir.nodes, point.config.reservoir.seed) for point in found] == [
         (7, 0), (9, 0), (7, 1), (9, 1),
     ]  # fmt: skip
@@ -106,7 +106,7 @@ def test_extends_merges_both_places_and_null_removes_an_axis(tmp_path: Path) -> 
     assert found == expected
     # A child that removes a key may set it again.
     again = "extends: base.yaml\nreservoir:\n  seed: 4\n  vary: {seed: null}\nvary: {}\n"
-    (first, *_) = grid(load_document(written(tmp_path, again), environment={}))
+    first: Any = grid(load_document(written(tmp_path, again), environment={}))[0]
     assert first.config.reservoir.seed == 4
 
 
@@ -189,9 +189,8 @@ def test_the_axis_itself_can_be_set(tmp_path: Path) -> None:
     )
     # A row that does not name the key takes the value.
     some = written(tmp_path, FILE + "vary: [{readout.alpha: 1}, {task.dataset: 1}]\n")
-    alphas = [
-        point.config.readout.alpha for point in grid(load_document(some, set=["readout.alpha=3"], environment={}))
-    ]
+    changed: list[Any] = grid(load_document(some, set=["readout.alpha=3"], environment={}))
+    alphas = [point.config.readout.alpha for point in changed]
     assert alphas == [1, 3]
 
 

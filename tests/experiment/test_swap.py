@@ -42,8 +42,8 @@ def lab(folder: Path, name: str = "lab.yaml", **changes: Any) -> Path:
     return folder / name
 
 
-def load(file: Path | str, reservoir: Path | None = None, *, strict: bool = False, **over: Any) -> Document:
-    return load_document(file, reservoir=reservoir, set=over, environment={}, strict=strict)
+def load(file: Path | str, reservoir: Path | None = None, *, strict: bool = False, over: Any = None) -> Document:
+    return load_document(file, reservoir=reservoir, set=over or {}, environment={}, strict=strict)
 
 
 @pytest.fixture(autouse=True)
@@ -169,12 +169,12 @@ def test_mistakes_in_the_other_file_have_its_lines(tmp_path: Path) -> None:
         grid(load(example, tmp_path / "lab.yaml"))
     (tmp_path / "lab.yaml").write_text("kind: esn\nvary: {seed: [0, 1]}\nnodes: 5\n")
     with pytest.raises(ConfigurationError, match=r"reservoir\.seed varies \(\S*lab\.yaml:2\)"):
-        load(example, tmp_path / "lab.yaml", **{"reservoir.seed": 3})
+        load(example, tmp_path / "lab.yaml", over={"reservoir.seed": 3})
 
 
 def test_the_encoder_that_is_a_baseline_follows(tmp_path_of_runs: Path) -> None:
     short = {"task.train_steps": 200, "task.test_steps": 100, "vary": {}, "run.states": None, "readout.washout": 20}
-    given = load(EXAMPLES / "delay_loop/narma.yaml", **short).data
+    given = load(EXAMPLES / "delay_loop/narma.yaml", over=short).data
     given["baselines"] = [{"kind": "encoder_only", "of": {"kind": "delay_loop", "nodes": 4}}]
     given["vary"] = [{"reservoir.nodes": 20}, {"reservoir.nodes": 30}]
     given["reservoir"].pop("vary")
@@ -225,7 +225,7 @@ def test_check_says_how_channels_meet_the_other_device(tmp_path: Path) -> None:
     assert inputs.startswith("24 channels are spread over 1 input of my film by a mask (uniform, seed 0, times ")
     three = lab(tmp_path, inputs=3)
     loop = {"task.closed_loop": None}
-    lorenz = Experiment(load(EXAMPLES / "forecasting/lorenz_short.yaml", three, **loop))
+    lorenz = Experiment(load(EXAMPLES / "forecasting/lorenz_short.yaml", three, over=loop))
     (inputs,) = (row[2] for row in swapped(lorenz, lorenz).rows if row[0] == "inputs")
     assert inputs == "inputs are scaled into the range of my film (times 0.113, plus 0)"
 

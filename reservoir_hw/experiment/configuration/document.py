@@ -8,8 +8,8 @@ from typing import Any
 
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.experiment.configuration.experiment import varied_keys
 from reservoir_hw.experiment.configuration.swap import replace_reservoir
+from reservoir_hw.experiment.configuration.varying import varied_keys
 
 _OVER_FILES = ("--set ", "set[", "environment variable ")
 """How origins of values begin that were laid over a file."""

@@ -23,6 +23,7 @@ from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.experiment.configuration.gradient import GradientConfig
 from reservoir_hw.experiment.configuration.labels import baseline_labels, called, key_names
 from reservoir_hw.experiment.configuration.search import SweepConfig
+from reservoir_hw.experiment.configuration.varying import check_places, one_reservoir, unnamed, varied_keys
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.readout.configuration import GradientReadoutConfig, ReadoutConfig, StateReadoutConfig
 from reservoir_hw.readout.models.configuration import TokenModelConfig
@@ -171,7 +172,7 @@ def parse_experiment(document: Document) -> ExperimentConfig:
             section = section.get(key)
         if isinstance(section, dict):
             expand(section)
-    _check_places(document)
+    check_places(document)
     try:
         return _validated(document)
     except ConfigurationError:
@@ -181,7 +182,7 @@ def parse_experiment(document: Document) -> ExperimentConfig:
             if (values := document.at(place)) in ([], None):
                 raise
             value = values[0] if isinstance(place[-2], str) else values
-            first.set(key, _unnamed(key, value), document.origin(place))
+            first.set(key, unnamed(key, value), document.origin(place))
         if first.data == document.data:
             raise
         with contextlib.suppress(ConfigurationError):
@@ -308,9 +309,9 @@ def _points(document: Document, config: ExperimentConfig) -> list[Point]:
     values_of = [{key: value for key, (value, _) in row.items()} for row in rows]
     configs: list[ExperimentConfig] = []
     for row in rows:
-        here = _one_reservoir(document)
+        here = one_reservoir(document)
         for key, (value, place) in row.items():
-            here.set(key, _unnamed(key, value), document.origin(place))
+            here.set(key, unnamed(key, value), document.origin(place))
         configs.append(parse_experiment(here))
         if configs[-1].reservoir.vary:
             raise ConfigurationError(
@@ -368,94 +369,6 @@ def _rows(config: ExperimentConfig) -> Iterator[Values]:
         of_reservoir = {f"reservoir.{key}": value for key, value in own.items()}
         for others in combinations(config.vary, ("vary",)):
             yield of_reservoir | others
-
-
-def _unnamed(key: str, value: Any) -> Any:
-    """A section that varies without its `label`, which only a reservoir has as a key of its own."""
-    if key == "reservoir" or not isinstance(value, dict):
-        return value
-    return {name: one for name, one in value.items() if name != "label"}
-
-
-def _one_reservoir(document: Document) -> Document:
-    """A copy in which the reservoir does not vary."""
-    here = Document.copy_of(document)
-    section = here.data.get("reservoir")
-    for axes in ("vary", "search"):
-        if isinstance(section, dict) and axes in section:
-            here.remove(("reservoir", axes))
-    return here
-
-
-def _check_places(document: Document) -> None:
-    """Raise `ConfigurationError` for a key of `vary` or `sweep.search` that belongs elsewhere or stands there, too."""
-    section = document.data.get("reservoir")
-    own: dict[str, Location] = {}
-    for axes in ("vary", "search"):
-        for key, place in _places(section, ("reservoir", axes)) if isinstance(section, dict) else ():
-            own[f"reservoir.{key}"] = place
-    found: dict[str, Location] = {}
-    for at in (("vary",), ("sweep", "search")):
-        holder = document.data if at == ("vary",) else document.data.get("sweep")
-        for key, place in _places(holder, at) if isinstance(holder, dict) else ():
-            check_key(document, place)
-            if key.startswith("reservoir.") and not isinstance(place[-2], int):
-                own_key = key.removeprefix("reservoir.")
-                raise ConfigurationError(
-                    f"{document.origin(place)}: {key} belongs into the section `reservoir`, as {at[-1]}: "
-                    f"{{{own_key}: ...}}: so it goes with the reservoir when that is replaced"
-                )
-            found[key] = place
-    for key, place in found.items():
-        clash = next(
-            (one for one in own if one == key or f"{one}.".startswith(f"{key}.") or key.startswith(f"{one}.")), None
-        )
-        if clash is not None:
-            raise ConfigurationError(
-                f"{document.origin(place)}: {key} stands here and in {'.'.join(map(str, own[clash][:2]))} "
-                f"({document.origin(own[clash])}); remove one"
-            )
-    baselines = document.data.get("baselines") or []
-    for number, baseline in enumerate(baselines if isinstance(baselines, list) else []):
-        for axes in ("vary", "search"):
-            if isinstance(baseline, dict) and axes in baseline:
-                where = document.origin(("baselines", number, axes))
-                raise ConfigurationError(f"{where}: a baseline does not vary: list it once for each value")
-
-
-def varied_keys(document: Document, *, at_all_points: bool = False) -> dict[str, Location]:
-    """The full keys of everything that varies, or that every point of the experiment sets, and where each stands."""
-    section = document.data.get("reservoir")
-    found: dict[str, Location] = {}
-    for holder, at in ((section, ("reservoir", "vary")), (document.data, ("vary",))):
-        if not isinstance(holder, dict):
-            continue
-        axes, prefix = holder.get("vary"), "reservoir." if len(at) > 1 else ""
-        for key, place in _places(holder, at):
-            if not at_all_points or isinstance(axes, dict) or all(key in row for row in axes or ()):
-                found[prefix + key] = place
-    return found
-
-
-def _places(holder: Mapping[str, Any], at: Location) -> Iterator[tuple[str, Location]]:
-    """The keys of the axes that stand at a place, and where each stands."""
-    axes = holder.get(str(at[-1]))
-    if isinstance(axes, dict):
-        yield from ((key, (*at, key)) for key in axes)
-    elif isinstance(axes, list):
-        yield from (
-            (key, (*at, number, key)) for number, row in enumerate(axes) if isinstance(row, dict) for key in row
-        )
-
-
-def check_key(document: Document, place: Location) -> None:
-    """Raise `ConfigurationError` unless the last part of `place` is a key of which values may be tried."""
-    *sections, key = map(str, place)
-    if key not in SECTIONS and (key.partition(".")[0] not in {*SECTIONS, "training"} or "." not in key):
-        raise ConfigurationError(
-            f"{document.origin(place)}: {'.'.join(sections)}: {key!r} must lie in task, readout or training, for "
-            "instance readout.alpha, or be the whole of task, reservoir or readout"
-        )
 
 
 def schema() -> dict[str, Any]:

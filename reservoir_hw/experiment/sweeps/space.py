@@ -10,8 +10,9 @@ import numpy as np
 from reservoir_hw.core.axes import Dimension
 from reservoir_hw.core.configuration import Document, Location
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.experiment.configuration.experiment import parse_experiment, varied_keys
+from reservoir_hw.experiment.configuration.experiment import parse_experiment
 from reservoir_hw.experiment.configuration.search import SweepConfig
+from reservoir_hw.experiment.configuration.varying import varied_keys
 
 _OTHER_VALUES = 20
 

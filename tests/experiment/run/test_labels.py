@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from reservoir_hw.core.axes import Dimension
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.experiment.configuration.experiment import grid
 from reservoir_hw.experiment.configuration.labels import baseline_labels, called, key_names
-from reservoir_hw.experiment.configuration.search import Dimension
+from reservoir_hw.experiment.configuration.search import choice_names
 from reservoir_hw.experiment.run.result import _plain_table
 from reservoir_hw.tasks.task import Evaluation, Row
 
@@ -89,12 +90,13 @@ def test_baselines_of_one_name_say_what_differs() -> None:
 def test_what_varies_is_called_alike_everywhere() -> None:
     """In the progress, in lists of rows, in tables and in the report."""
     sections = [{"kind": "ridge", "alpha": 0.1}, {"kind": "ridge", "alpha": 0.2}, {"kind": "lms", "label": "online"}]
-    document = Document({"task": {"kind": "narma"}, "reservoir": ESN, "readout": {"kind": "ridge"}})
-    document.data["vary"] = {"readout": sections, "reservoir.seed": [0]}
+    reservoir = {**ESN, "vary": {"seed": [0]}}
+    document = Document({"task": {"kind": "narma"}, "reservoir": reservoir, "readout": {"kind": "ridge"}})
+    document.data["vary"] = {"readout": sections}
     points = grid(document)
     wanted = ["ridge alpha=0.1", "ridge alpha=0.2", "online"]
-    assert [point.place for point in points] == [f"readout {name}, seed 0" for name in wanted]
+    assert [point.place for point in points] == [f"seed 0, readout {name}" for name in wanted]
     assert called([point.values for point in points]) == [{"readout": name, "reservoir.seed": "0"} for name in wanted]
-    assert Dimension(choices=[*sections, None, 0.5]).names == [*wanted, "none", "0.5"]
+    assert choice_names(Dimension(choices=[*sections, None, 0.5])) == [*wanted, "none", "0.5"]
     table = _plain_table([Row(point.label, point.values, Evaluation({"nrmse": 0.1})) for point in points])
     assert [row[table.header.index("readout")] for row in table.rows] == wanted

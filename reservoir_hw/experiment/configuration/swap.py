@@ -25,8 +25,6 @@ REFUSED = {
     "input_mask: none": "a file that refuses to spread channels",
     "closed loop waits for each answer": "a closed loop on a device that does not wait",
     "has no reservoir of its own to replace": "a model that drives no reservoir",
-    "memory of the generator": "a burst that is longer than the memory of the generator",
-    "one class for each sequence": "a readout for another sort of task",
 }
 """A part of the message -> the physical reason, for tables."""
 

@@ -135,8 +135,7 @@ class SerialReservoir(Reservoir):
         wanted = self._config.inputs
         if wanted is not None and wanted != spec.inputs:
             raise ConfigurationError(
-                f"{port} has {spec.inputs} inputs, but {wanted} are wanted; set reservoir.inputs: {spec.inputs} and "
-                "let `input_mask:` spread the task's channels over them"
+                f"{port} has {spec.inputs} inputs, but {wanted} are wanted: leave reservoir.inputs out"
             )
         return spec
 

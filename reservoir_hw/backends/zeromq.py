@@ -209,8 +209,7 @@ class ZmqReservoir(Reservoir):
         wanted = self._config.inputs
         if wanted is not None and wanted != spec.inputs:
             raise ConfigurationError(
-                f"{self._config.address} has {spec.inputs} inputs, but {wanted} are wanted; set reservoir.inputs: "
-                f"{spec.inputs} and let `input_mask:` spread the task's channels over them"
+                f"{self._config.address} has {spec.inputs} inputs, but {wanted} are wanted: leave reservoir.inputs out"
             )
         return spec
 

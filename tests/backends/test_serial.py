@@ -370,7 +370,7 @@ def test_close_twice(board: ScriptedBoard) -> None:
 
 
 def test_what_the_file_may_say(board: ScriptedBoard) -> None:
-    with pytest.raises(ConfigurationError, match=r"has 1 inputs, but 3 are wanted; set reservoir.inputs: 1 and let"):
+    with pytest.raises(ConfigurationError, match=r"has 1 inputs, but 3 are wanted: leave reservoir.inputs out"):
         opened(board.port, inputs=3)
     for wrong in (
         {"port": ""},

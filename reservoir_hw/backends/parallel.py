@@ -276,6 +276,12 @@ class Parallel(Reservoir):
         """Of the device that is driven for most."""
         return max(part.reservoir.played_steps(steps) for part in self.parts)
 
+    @property
+    def about_mask(self) -> str | None:
+        """A sentence for each mask that nobody asked for, of the whole and of its devices."""
+        found = [super().about_mask, *(part.reservoir.about_mask for part in self.parts)]
+        return "; ".join(sentence for sentence in found if sentence) or None
+
     def seconds_for(self, steps: int, period_s: float) -> float:
         """Of the slowest device."""
         return max(part.reservoir.seconds_for(steps, period_s) for part in self.parts)

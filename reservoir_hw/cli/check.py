@@ -31,7 +31,7 @@ def check(
     from reservoir_hw.experiment.configuration.document import load_document
     from reservoir_hw.experiment.run.device_memory import about_device_memory
     from reservoir_hw.experiment.run.experiment import Experiment
-    from reservoir_hw.experiment.run.swapped import points_text, swapped
+    from reservoir_hw.experiment.run.swapped import mask_text, points_text, swapped
     from reservoir_hw.experiment.sweeps.sweep import Sweep, describe
     from reservoir_hw.tasks.task import Table
 
@@ -50,7 +50,8 @@ def check(
         return
     with own_stdout(json):
         experiment = Experiment(document)
-        sweep = None if experiment.config.sweep is None else Sweep(document)
+        searches = experiment.config.sweep is not None or experiment.config.reservoir.search
+        sweep = Sweep(document) if searches else None
         (sweep or experiment).check_machine()
         cost = (sweep or experiment).estimate()
         if estimate:
@@ -73,6 +74,8 @@ def check(
             print_tables([Table("", ["", "the file's own", f"with {reservoir}"], change.rows)])
             for sentence in change.left_out:
                 typer.echo(f"left out: {sentence}")
+        elif about := mask_text(experiment.points[0], experiment):
+            typer.echo(about)
         if sweep is not None:
             typer.echo(f"with {describe(sweep)}; each trial is")
     typer.echo(str(cost))

@@ -138,5 +138,5 @@ def refuse_vary(document: Document, at: Location = ()) -> None:
         keys = ", ".join(sorted(keys_of(section["vary"])))
         raise ConfigurationError(
             f"{document.origin((*at, 'vary'))}: `vary` gives {keys} several values, and one reservoir is meant here: "
-            "choose what stands outside of it (--set 'reservoir.vary={}'), or another file"
+            "take `vary` out (where there is --set: --set 'reservoir.vary={}'), or name another file"
         )

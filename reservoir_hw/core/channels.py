@@ -69,7 +69,7 @@ def into_range(extremes: tuple[float, float], limits: tuple[float, float]) -> tu
     """Factor and offset that bring `extremes` to the ends of the middle nine tenths of `limits`, rounded."""
     width = limits[1] - limits[0]
     gain = float(f"{FILLED * width / (extremes[1] - extremes[0]):.3g}")
-    return gain, round(sum(limits) / 2 - gain * sum(extremes) / 2, 3 - math.ceil(math.log10(width)))
+    return gain, round(sum(limits) / 2 - gain * sum(extremes) / 2, 3 - math.ceil(math.log10(width))) + 0.0
 
 
 def chosen_mask(
@@ -95,7 +95,9 @@ def chosen_mask(
         scaled = kept is not None and kept.kind == "one_to_one"
         if kept is None or (channels.count == spec.inputs and not scaled):
             return meeting(channels, spec, clips=clips, seed=seed)
-        asked = kept
+        if not clips and spec.input_range is not None:
+            _check_kept(kept.build(spec.inputs, channels.count), channels, spec)
+        return kept
     mask = asked if asked.seed is not None or asked.file is not None else asked.model_copy(update={"seed": seed})
     if not clips and spec.input_range is not None:
         check_within(mask.build(spec.inputs, channels.count), channels, spec.input_range)
@@ -129,6 +131,17 @@ def box_within(mask: Mask, limits: tuple[float, float]) -> tuple[float, float] |
     if half[best] <= 0:
         return None
     return float(middles[best, 0] - half[best]), float(middles[best, 0] + half[best])
+
+
+def _check_kept(mask: Mask, channels: Channels, spec: ReservoirSpec) -> None:
+    """Raise `ConfigurationError` where the mask of a training does not suit another device."""
+    try:
+        check_within(mask, channels, spec.input_range or (-math.inf, math.inf))
+    except ConfigurationError:
+        raise ConfigurationError(
+            f"behind the mask that the readout was trained with, inputs leave the range of {spec.identity.name}, "
+            f"{spec.input_range}: train a readout there (reservoir-hw run ... --reservoir)"
+        ) from None
 
 
 def check_within(mask: Mask, channels: Channels, limits: tuple[float, float]) -> None:

@@ -515,7 +515,7 @@ def test_a_server_of_ones_own_ends_safely_by_a_signal(tmp_path: Path, address: s
         (["--lease", "0"], "lease_s must be"),
         (["--secret-key", "x"], "belong together"),
         (["--secret-key", "x", "--clients", "nowhere"], "nowhere is not a folder"),
-        (["--inputs", "2", "--set", "input_mask=none"], "2 channels for 1 inputs .*`input_mask: none`"),
+        (["--inputs", "2", "--set", "input_mask=none"], "2 channels for 1 input .*`input_mask: none`"),
         (["--set", "nodes=-1"], "nodes = -1"),
         (["--chaos", "nowhere.yaml"], "nowhere.yaml: there is no such file"),
     ],

@@ -179,7 +179,8 @@ def parse_experiment(document: Document) -> ExperimentConfig:
         # What every point sets need not stand outside of `vary`.
         first = Document.copy_of(document)
         for key, place in varied_keys(document, at_all_points=True).items():
-            if (values := document.at(place)) in ([], None):
+            values = document.at(place)
+            if isinstance(place[-2], str) and not (isinstance(values, list) and values):
                 raise
             value = values[0] if isinstance(place[-2], str) else values
             first.set(key, unnamed(key, value), document.origin(place))

@@ -156,6 +156,11 @@ def evaluate(
             result.status, result.problem = "failed", str(error)
             result.save()
             raise
+        now = device.spec.identity
+        if reservoir is None and not now.matches(spec.identity.fingerprint, spec.identity.content):
+            result.warn(
+                f"{device.name} is not as it was: the fingerprint of the training was {spec.identity.fingerprint}"
+            )
         if device.about_mask is not None:
             result.warn(device.about_mask)
         for warning in about_counters(device.counters, device.spec):

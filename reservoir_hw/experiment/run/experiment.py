@@ -402,7 +402,8 @@ class Experiment:
         try:
             yield
         except ConfigurationError as error:
-            raise ConfigurationError(f"{self._document.origin((section,))}: {section}: {error}") from None
+            place = (section, str(error).partition(":")[0])
+            raise ConfigurationError(f"{self._document.origin(place)}: {section}: {error}") from None
 
     def _recording(self, point: Point) -> str | None:
         """Where the drives of a point are recorded: points of a grid each in a folder of their own."""

@@ -31,19 +31,16 @@ def points_text(config: ExperimentConfig) -> str:
 
 
 def mask_text(point: Point, experiment: Experiment) -> str:
-    """How the channels meet the device, as far as it is known before it is opened."""
-    task = experiment.task_of(point)
-    channels = point.config.readout.channels(task)
-    config = point.config.reservoir
-    if not point.config.readout.layers_of_reservoirs:
-        return "not driven"
+    """How the channels meet the device, as far as it is known before it is opened; nothing where they fit."""
+    config, readout = point.config.reservoir, point.config.readout
+    if not readout.layers_of_reservoirs:
+        return ""
+    channels = readout.channels(experiment.task_of(point))
     if config.declares_inputs:
         return f"{channels.count} channels; the device says when it is opened how many inputs it has"
     told = config.for_inputs(channels)
     mask = None if config.input_mask is not None else told.planned_mask()
-    if mask is not None and told.inputs is not None:
-        return about_mask(mask, channels.count, told.inputs, config.name)
-    return f"{told.inputs or channels.count}"
+    return "" if mask is None or told.inputs is None else about_mask(mask, channels.count, told.inputs, config.name)
 
 
 def _facts(experiment: Experiment) -> dict[str, str]:
@@ -51,7 +48,7 @@ def _facts(experiment: Experiment) -> dict[str, str]:
     nodes = getattr(point.config.reservoir, "nodes", None)
     return {
         "kind": point.config.reservoir.name,
-        "inputs": mask_text(point, experiment),
+        "inputs": mask_text(point, experiment) or str(point.config.readout.channels(experiment.task_of(point)).count),
         "nodes": "as it says when it is opened" if nodes is None else str(nodes),
         "points": points_text(experiment.config),
         "device steps": f"{cost.device_steps:,}",

@@ -80,6 +80,10 @@ class Sweep:
     def __init__(self, document: Document | Mapping[str, Any], name: str = "experiment") -> None:
         if not isinstance(document, Document):
             document = Document.from_mapping(document, "the given mapping")
+        if "sweep" not in document.data and document.data.get("reservoir", {}).get("search"):
+            # The reservoir says what is searched; all else has a default.
+            document = Document.copy_of(document)
+            document.set("sweep", {}, document.origin(("reservoir", "search")))
         self._document = document
         self._tasks: dict[str, Task] = {}
         self.experiment = Experiment(document, name, self._tasks)

@@ -189,7 +189,10 @@ class Reader:
                 PythonEvaluator()(example)
         finally:
             for name in set(sys.modules) - known:
-                if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(self._folder)):
+                module = sys.modules[name]
+                # A folder without __init__.py has no file.
+                places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
+                if any(place.startswith(str(self._folder)) for place in places):
                     del sys.modules[name]
 
     def _shell(self, line: str, offset: int, wanted: int) -> None:

@@ -30,6 +30,7 @@ from reservoir_hw.core.markdown import replace_tables, table
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment import Experiment
 from reservoir_hw.experiment.configuration.document import load_document
+from reservoir_hw.experiment.configuration.experiment import drop_baselines
 from reservoir_hw.experiment.configuration.swap import REFUSED
 from reservoir_hw.tasks.task import Task
 
@@ -65,7 +66,7 @@ CUTS: dict[str, dict[str, Any]] = {
     "mackey_glass": {"train_steps": 400, "test_steps": 200},
     "lorenz": {"train_steps": 400, "test_steps": 200},
     "santa_fe": {"train_steps": 400, "test_steps": 200},
-    "elman_grammar": {"sentences": 60},
+    "elman_grammar": {"sentences": 300},
     "japanese_vowels": {},
     "trec": {"limit": 40},
     "text": {"limit": 20_000, "validation": 0.02, "test": 0.02},
@@ -178,11 +179,12 @@ def cut_run(experiment: str, reservoir: Path, folder: Path) -> tuple[float, dict
         }
     if task.get("level") == "bpe" and task.get("vocabulary"):
         cuts[f"{at}.vocabulary"] = 300
+    drop_baselines(document)
     if "gradient" in document.data.get("training", {}):
         labels = task["kind"] == "trec"
         document.set("training.gradient", {"epochs": 1} if labels else SHORT_TRAINING, "the cut")
     run = {"folder": str(folder), "states": None, "record": str(folder / "states"), "point": 0}
-    for key, value in {**cuts, "baselines": [], "sweep": None, "run": run}.items():
+    for key, value in {**cuts, "sweep": None, "run": run}.items():
         document.set(key, value, "the cut")
     result = Experiment(document).run(report=False)
     recorded = [store for store in folder.glob("states/**/zarr.json") if StateStore.exists(str(store.parent))]

@@ -210,6 +210,7 @@ def _reservoir_file(dialect: Dialect, lab: Lab, log: Path | None) -> str:
         "kind: visa",
         f"device_name: emulated {device.kind}",
         "simulated: true",
+        "inputs: 1                      # a task with more channels gets a mask",
         f"nodes: {NODES}",
         f"theta_s: {THETA_S!r}",
         f"points_per_node: {dialect.points_per_node:<11}# samples of the generator",

@@ -293,13 +293,15 @@ def test_mistakes_exit_2(lab: Path, arguments: list[str], message: str) -> None:
 
 def test_the_schema_knows_the_section(lab: Path) -> None:
     done = call_here("schema")
-    models = json.loads(done.stdout)["$defs"]
+    schema = json.loads(done.stdout)
+    models = schema["$defs"]
     section = models["SweepConfig"]["properties"]
     assert section["direction"]["anyOf"][0]["enum"] == ["minimize", "maximize"]
     value = section["search"]["additionalProperties"]["anyOf"]
     assert {"$ref": "#/$defs/Dimension"} in value
     assert any(kind.get("type") == "array" for kind in value)
-    of_reservoirs = [model["properties"]["search"] for model in models.values() if "hil" in model.get("properties", {})]
+    kinds = schema["properties"]["reservoir"]["discriminator"]["mapping"].values()
+    of_reservoirs = [models[kind.rpartition("/")[2]]["properties"]["search"] for kind in kinds]
     assert of_reservoirs
     # Short lists of choices are for the section of the reservoir, too.
     assert all("array" in json.dumps(search) for search in of_reservoirs)

@@ -68,7 +68,7 @@ CUTS: dict[str, dict[str, Any]] = {
     "santa_fe": {"train_steps": 400, "test_steps": 200},
     "elman_grammar": {"sentences": 300},
     "japanese_vowels": {},
-    "trec": {"limit": 40},
+    "trec": {"limit": 40, "judge": "validation", "validation": 0.01},
     "text": {"limit": 20_000, "validation": 0.02, "test": 0.02},
 }
 """Settings of the tasks that leave a few hundred steps."""

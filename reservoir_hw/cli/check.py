@@ -10,10 +10,7 @@ import typer
 
 from reservoir_hw.cli.options import JsonOption, ReservoirOption, SetOption, StrictOption
 from reservoir_hw.cli.show import own_stdout, print_json, print_tables
-from reservoir_hw.core.configuration import ENVIRONMENT_PREFIX
 from reservoir_hw.core.errors import ConfigurationError
-
-_OF_RESERVOIR = ENVIRONMENT_PREFIX + "RESERVOIR__"
 
 
 def check(
@@ -27,6 +24,7 @@ def check(
     json: JsonOption = False,
 ) -> None:
     """Validate a file and estimate what a run would cost. Imports functions that it names; opens no device."""
+    from reservoir_hw.core.configuration import ENVIRONMENT_PREFIX
     from reservoir_hw.core.reservoir_config import parse_reservoir
     from reservoir_hw.experiment.configuration.document import load_document
     from reservoir_hw.experiment.run.device_memory import about_device_memory
@@ -61,7 +59,8 @@ def check(
         if reservoir is not None and not estimate:
             # What is set in the new section means nothing to the file's own.
             own = [one for one in set_ or [] if not one.startswith("reservoir.")]
-            variables = {name: text for name, text in os.environ.items() if not name.startswith(_OF_RESERVOIR)}
+            theirs = ENVIRONMENT_PREFIX + "RESERVOIR__"
+            variables = {name: text for name, text in os.environ.items() if not name.startswith(theirs)}
             change = swapped(Experiment(load_document(file, set=own, environment=variables)), experiment)
     if json:
         found = {"valid": True, "points": len(experiment.points), "estimate": cost.as_dict()}

@@ -101,7 +101,7 @@ class KuramotoSivashinsky(Prediction):
     """
 
     title = "Kuramoto–Sivashinsky"
-    input_range = (-4.0, 4.0)
+    input_range = (-5.0, 5.0)
     portrait = ((0, 0), (1, 0))
 
     def __init__(self, config: KuramotoSivashinskyConfig | None = None, /, **settings: Any) -> None:

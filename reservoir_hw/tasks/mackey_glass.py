@@ -136,7 +136,7 @@ class MackeyGlass(Prediction):
                 f"with tau {tau:g}, beta {beta:g}, gamma {gamma:g} and power {power:g} the system comes to rest; the "
                 "usual parameters are 17, 0.2, 0.1 and 10."
             )
-        self.input_range = {"standardise": (-4.0, 4.0), "squash": (-1.0, 1.0), "none": (0.0, 2.0)}[config.scaling]
+        self.input_range = {"standardise": (-3.0, 3.0), "squash": (-0.8, 0.6), "none": (0.0, 1.6)}[config.scaling]
         if config.scaling == "standardise":
             x = (x - x[:train_steps].mean()) / x[:train_steps].std()
         elif config.scaling == "squash":

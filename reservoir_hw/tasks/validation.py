@@ -49,6 +49,7 @@ class Validation(Task):
         self.train, self.test, self.closed_loop = judged.train, judged.test, judged.closed_loop
         self.score, self.larger_is_better, self.piece_steps = judged.score, judged.larger_is_better, judged.piece_steps
         self.larger, self.smaller = judged.larger, judged.smaller
+        self.input_range, self.one_hot, self.input_length = judged.input_range, judged.one_hot, judged.input_length
 
     def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
         """As the task, of the part that is judged."""

@@ -360,7 +360,12 @@ def test_mistakes_stop_it_before_the_first_trial(make: Make, change: dict[str, A
 
 def test_more_mistakes(make: Make) -> None:
     with pytest.raises(ConfigurationError, match="there is no section `sweep:`"):
-        sweep({key: value for key, value in make().items() if key != "sweep"}, trials=3)
+        sweep(
+            {
+                **{key: value for key, value in make().items() if key != "sweep"},
+                "reservoir": {"kind": "esn", "nodes": 5},
+            }
+        )
     with pytest.raises(ConfigurationError, match="vary a seed, or set pruning: none"):
         sweep(make(pruning="median"))
     with pytest.raises(ConfigurationError, match=r"run\.record: a sweep records nothing"):

@@ -92,10 +92,9 @@ def experiment_case(nodes: int, rounds: int) -> Row:
         experiment = Experiment(
             {
                 "task": {"kind": "narma"},
-                "reservoir": {"kind": "esn", "nodes": nodes},
+                "reservoir": {"kind": "esn", "nodes": nodes, "vary": {"seed": list(range(MEMBERS))}},
                 "readout": {"kind": "ridge"},
                 "run": {"folder": folder},
-                "vary": {"reservoir.seed": list(range(MEMBERS))},
             }
         )
         scores: dict[bool, Any] = {}

@@ -21,14 +21,13 @@ import reservoir_hw
 
 FILE = """\
 task: {kind: narma, washout_steps: 20, train_steps: 2000, test_steps: 500}
-reservoir: {kind: esn, nodes: 50}
+reservoir: {kind: esn, nodes: 50, search: {spectral_radius: {low: 0.1, high: 1.2}}}
 readout: {kind: ridge, washout: 20}
 sweep:
   metric: nrmse
   direction: minimize
   trials: 24
   storage: STORAGE
-  search: {reservoir.spectral_radius: {low: 0.1, high: 1.2}}
 run: {folder: RUNS}
 """
 

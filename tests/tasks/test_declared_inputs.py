@@ -46,7 +46,7 @@ def test_inputs_lie_where_the_task_says(kind: str, settings: dict[str, Any]) -> 
         assert channels.range[0] - 1e-6 <= u.min()
         assert u.max() <= channels.range[1] + 1e-6
         if channels.one_hot:
-            np.testing.assert_array_equal(np.unique(u), np.float32(channels.range))
+            np.testing.assert_array_equal(np.unique(u), np.asarray(channels.range, np.float32))
             np.testing.assert_array_equal((u == np.float32(channels.range[1])).sum(-1), 1)
     # It is no wish: the inputs use more than half of it.
     assert np.ptp(task.train.inputs) > 0.5 * (channels.range[1] - channels.range[0])

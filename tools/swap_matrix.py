@@ -157,9 +157,10 @@ def run_some(accepted: list[tuple[str, str]], files: dict[str, Path], count: int
                 what, failed = f"FAILED: {type(error).__name__}: {error}", failed + 1
             else:
                 finite = all(math.isfinite(value) for value in metrics.values())
-                good = finite and share > 0
+                good = finite and (math.isnan(share) or share > 0)
                 ended, failed = ended + good, failed + (not good)
-                what = f"{len(metrics)} metrics, {'finite' if finite else 'NOT FINITE'}; {share:.0%} of the nodes move"
+                moves = "no states are recorded" if math.isnan(share) else f"{share:.0%} of the nodes move"
+                what = f"{len(metrics)} metrics, {'finite' if finite else 'NOT FINITE'}; {moves}"
         print(f"{number:2}. {experiment} on {name}: {what} ({time.monotonic() - began:.1f} s)", flush=True)
     print(f"{ended} ended with finite metrics and states that move, {short} too short when cut, {failed} failed")
     return failed
@@ -188,10 +189,11 @@ def cut_run(experiment: str, reservoir: Path, folder: Path) -> tuple[float, dict
         document.set(key, value, "the cut")
     result = Experiment(document).run(report=False)
     recorded = [store for store in folder.glob("states/**/zarr.json") if StateStore.exists(str(store.parent))]
-    store = StateStore.open(str(recorded[0].parent))
-    # Steps that were not driven are NaN.
-    states = next(np.asarray(dataset.states[:]) for dataset in store.datasets.values())
-    return float(np.mean(np.nanstd(states, axis=(0, 1)) > 0)), result.rows[0].evaluation.metrics
+    stores = [StateStore.open(str(path.parent)) for path in recorded]
+    found = [np.asarray(dataset.states[:]) for store in stores for dataset in store.datasets.values()]
+    # Steps that were not driven are NaN. Steps from given states are in no recording.
+    moving = [np.mean(np.nanstd(states, axis=(0, 1)) > 0) for states in found]
+    return float(min(moving, default=math.nan)), result.rows[0].evaluation.metrics
 
 
 @contextmanager
@@ -227,8 +229,9 @@ def emulated(out: Path, words: list[str]) -> Iterator[Path]:
 
 def wait_for_line(process: subprocess.Popen[str]) -> None:
     """Until it has said that it listens."""
-    if process.stdout is None or not process.stdout.readline():
-        raise SystemExit("the server ended")
+    said = process.stdout.readline() if process.stdout is not None else ""
+    if "serving" not in said:
+        raise SystemExit(f"the server ended: {said}")
 
 
 @contextmanager

@@ -189,9 +189,9 @@ class Reader:
                 PythonEvaluator()(example)
         finally:
             for name in set(sys.modules) - known:
-                module = sys.modules[name]
                 # A folder without __init__.py has no file.
-                places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
+                spec = sys.modules[name].__spec__
+                places = [] if spec is None else [spec.origin or "", *(spec.submodule_search_locations or ())]
                 if any(place.startswith(str(self._folder)) for place in places):
                     del sys.modules[name]
 

@@ -19,6 +19,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from unittest import mock
 
@@ -190,8 +191,12 @@ class Reader:
         finally:
             for name in set(sys.modules) - known:
                 # A folder without __init__.py has no file.
-                spec = sys.modules[name].__spec__
-                places = [] if spec is None else [spec.origin or "", *(spec.submodule_search_locations or ())]
+                spec = getattr(sys.modules[name], "__spec__", None)
+                places = (
+                    []
+                    if not isinstance(spec, ModuleSpec)
+                    else [spec.origin or "", *(spec.submodule_search_locations or ())]
+                )
                 if any(place.startswith(str(self._folder)) for place in places):
                     del sys.modules[name]
 

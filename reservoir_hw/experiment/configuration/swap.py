@@ -1,4 +1,9 @@
-"""Another reservoir in an experiment: what of the experiment belonged to the one that is replaced."""
+"""Another reservoir in an experiment: what of the experiment belonged to the one that is replaced.
+
+Left out by name are keys of the replaced reservoir in rows of `vary`, axes of whole reservoirs, a sweep of which
+nothing is left, and `of:` of a baseline encoder_only. All else that does not fit is refused, by whoever knows the
+physical reason.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +11,6 @@ from typing import Any
 
 from reservoir_hw.core.configuration import Document, Location
 from reservoir_hw.core.errors import ConfigurationError
-
-LEFT_OUT = {
-    "rows": "keys of the replaced reservoir in rows of `vary`; rows that become equal are one",
-    "axis": "an axis of whole reservoirs, in `vary` or `sweep.search`",
-    "encoder": "`of:` of a baseline encoder_only, which takes the encoder of the reservoir that is there",
-}
-"""What is left out by name when the section `reservoir` is replaced. All else that does not fit is refused, by whoever
-knows the physical reason: `REFUSED` lists them."""
 
 REFUSED = {
     "no gradient passes": "a gradient through what is no differentiable simulation",

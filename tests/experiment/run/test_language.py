@@ -441,7 +441,7 @@ def test_a_ridge_readout_reads_the_same_text(file: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"readout": {"kind": "ridge"}}, r"experiment\.yaml:8: training: gradient: readout ridge is not trained"),
+        ({"readout": {"kind": "ridge"}}, r"experiment\.yaml:9: training: gradient: readout ridge is not trained"),
         ({"task": {"kind": "narma"}}, r"experiment\.yaml:5: readout: kind linear learns from the tokens .* narma"),
         ({"training": {}}, r"training: gradient is missing"),
         ({"readout__training": {"learnin_rate": 1}}, r"readout\.training: .*'learnin_rate'; did you mean 'learn"),

@@ -24,7 +24,7 @@ _ROLES: list[tuple[str, type[GeneratorConfig] | type[DigitizerConfig], str, str]
 # /dev/ttyACM0, COM5, socket://host:port, and whatever other URLs pyserial knows.
 _PORT = re.compile(r"[./]|COM\d+$|socket://.+:\d+$|(?!(?:tcp|ipc|unix|socket)://)\w+://")
 _AUXILIARY = """\
-aux:
+knobs:
   NAME:
     address: {address}
     set: "VOLT {{value}}"          # whatever its manual says

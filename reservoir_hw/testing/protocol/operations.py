@@ -88,7 +88,7 @@ def _(device: Device) -> None:
 
 def _refusals(device: Device, client: Client, step: int) -> Iterator[dict[str, Any]]:
     """Errors that lose nothing, of each code and operation that can be provoked."""
-    yield client.refused(0x09, codec.E_NOT_SUPPORTED)
+    yield client.refused(0x7F, codec.E_NOT_SUPPORTED)
     yield client.refused(codec.RESET, codec.E_SHAPE, batch=0)
     yield client.failed(client.send_run(device.u()[:, :0], step=step), codec.E_SHAPE)
     yield client.failed(client.send_run(device.u(), step=step, flags=2), codec.E_CONFIGURATION)
@@ -129,7 +129,7 @@ def _(device: Device) -> None:
 )
 def _(device: Device) -> None:
     with device.session() as client:
-        for operation in (0x00, 0x09, 0x7F):
+        for operation in (0x00, 0x7F):
             client.refused(operation, codec.E_NOT_SUPPORTED)
         client.from_rest(device.u())
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeGuard
 
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
@@ -322,8 +322,8 @@ class ZmqReservoir(Reservoir):
         nodes, dtype = self.device_spec.nodes, self.spec.numpy_dtype
         return self._in_flight(((u, np.empty((*u.shape[:2], nodes), dtype), 0) for u in chunks), outputs=False)
 
-    def begin_monitors(self) -> None:
-        """What the server's monitors have read before is not counted."""
+    def _begin_monitors(self) -> None:
+        # What the server's monitors have read before is not counted.
         self._monitored_until = (
             {name: one["times"][-1] if one["times"] else 0.0 for name, one in self._series().items()}
             if self.is_open
@@ -529,7 +529,7 @@ class ZmqReservoir(Reservoir):
             self._connection.cancel()
 
 
-def _are_numbers(values: Any) -> bool:
+def _are_numbers(values: Any) -> TypeGuard[list[float]]:
     return isinstance(values, list) and all(isinstance(value, int | float) for value in values)
 
 

@@ -267,7 +267,7 @@ class Reservoir(ABC):
             self.emergency_stopped = False
             self._connected, self._left_to = True, None
             _OPEN.add(self)
-            self.begin_monitors()
+            self._begin_monitors()
             spec = self._open() or self._given_spec
             if spec is None:
                 raise ConfigurationError(
@@ -510,13 +510,14 @@ class Reservoir(ABC):
         }
 
     def monitored(self) -> dict[str, dict[str, Any]]:
-        """What monitors have read since the device was opened, or since `begin_monitors`: see `Monitor.series`."""
+        """What monitors have read since the device was opened, or since `begin_record`: see `Monitor.series`."""
         return {name: monitor.series for name, monitor in self._monitors.items()}
 
-    def begin_monitors(self) -> None:
-        """Forget what monitors have read: another point of an experiment begins."""
-        for monitor in self._monitors.values():
-            monitor.begin()
+    def begin_record(self) -> None:
+        """Counters, latency and monitors begin anew: another point of an experiment is driven on the open device."""
+        vars(self.counters).update(vars(Counters()))
+        self.latency = Latency()
+        self._begin_monitors()
 
     # ---- for the backend: what it can call --------------------------------------------------------
 
@@ -606,6 +607,11 @@ class Reservoir(ABC):
     def _upload(self, weights: Mapping[str, np.ndarray]) -> ReservoirSpec | None:
         """Program the device; return its new spec."""
         raise NotImplementedError
+
+    def _begin_monitors(self) -> None:
+        """Forget what monitors have read."""
+        for monitor in self._monitors.values():
+            monitor.begin()
 
     def _set(self, values: Mapping[str, float]) -> ReservoirSpec:
         """Turn knobs to values within their limits; return the new spec."""

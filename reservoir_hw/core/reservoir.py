@@ -317,7 +317,7 @@ class Reservoir(ABC):
             if isinstance(error, Exception) and not isinstance(closing, Exception):
                 raise
 
-    def set(self, **values: float) -> None:
+    def set(self, /, **values: float) -> None:
         """Turn knobs of the open device: `reservoir.set(bias_mT=5)`. A `reset` must follow before it is driven.
 
         It then has another identity, so that states of two settings are never taken for the same.

@@ -268,7 +268,7 @@ def reservoir_baselines(point: Point, task: Task) -> list[Point]:
         inputs = config.readout.channels(task)
         baselines = [one.for_inputs(inputs) if isinstance(one, ReservoirConfig) else one for one in baselines]
     labels = baseline_labels(baselines)
-    run = config.run.model_copy(update={"record": None, "states": None})
+    run = config.run.model_copy(update={"record": None, "states": None, "draws": 1})
     found = []
     for number in point.own_baselines:
         reservoir, name = baselines[number], labels[number]

@@ -115,7 +115,7 @@ def test_folders_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     (second / "metrics.json").write_text(json.dumps({**metrics, "status": "interrupted"}))
     with pytest.raises(ConfigurationError, match="is interrupted: point 1 has to be run again"):
         merge([first, second])
-    with pytest.raises(ConfigurationError, match=r"run.point is 2, but `vary` has 2 points, 0 to 1"):
+    with pytest.raises(ConfigurationError, match=r"run.point is 2, but there are 2 points, 0 to 1"):
         experiment(file, {"run.point": 2})
     assert "belong together" in call_here("run", file, "--merge").stderr
 

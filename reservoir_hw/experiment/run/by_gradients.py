@@ -200,15 +200,14 @@ def _trained(
     if any(record["saturations"]):
         layers = ", ".join(f"{count:,}" for count in record["saturations"])
         notes.append(
-            f"{run.point.label}: the input map clipped {layers} values into the range of the device "
-            "(readout.input_map.scale)"
+            f"{run.label}: the input map clipped {layers} values into the range of the device (readout.input_map.scale)"
         )
     if config.run.generate is not None and run.processes.is_first:
         run.say("writing a sample")
         try:
             sample = sample_of(model, config.run.generate, task)
         except (StateLost, NotSupported) as error:
-            notes.append(f"{run.point.label} writes no sample: {error}")
+            notes.append(f"{run.label} writes no sample: {error}")
         else:
             replace_file(files.path_of(files.sample), sample.text + "\n")
             evaluation.arrays["sample"] = np.array(sample.text)

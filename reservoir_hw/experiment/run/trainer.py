@@ -112,6 +112,11 @@ class PointRun:
         return self.found.pop(id(self.point), None)
 
     @property
+    def label(self) -> str:
+        """The name of the row, with that of the device as soon as it said it."""
+        return self.point.config.reservoir.with_own_name(self.point.label)
+
+    @property
     def drives(self) -> list[Sequence[Point]]:
         """The points of its own drive, and of each that may go on at once with it."""
         return [[self.point, *self.others], *self.beside]
@@ -138,7 +143,7 @@ class PointRun:
         """What casts doubt on the row of this point, and of those that share its drive."""
         more = f" and {len(self.others)} more on its drive" if self.others else ""
         for warning in warnings:
-            self.result.warn(f"{self.point.label}{more}: {warning}")
+            self.result.warn(f"{self.label}{more}: {warning}")
 
     def keep(
         self,
@@ -161,7 +166,7 @@ class PointRun:
         settings = self.point.config.readout.model_dump(mode="json", serialize_as_any=True)
         facts = {"readout": settings, **vars(took), **details}
         facts |= {"baseline": True} if self.records == "baselines" else {}
-        self.result.rows.append(Row(self.point.label, self.point.values, evaluation, facts))
+        self.result.rows.append(Row(self.label, self.point.values, evaluation, facts))
         self.result.provenance.setdefault(self.records, []).append({**self._name, **vars(took), **record})
         self.result.notes += notes
         self.result.save()
@@ -172,7 +177,7 @@ class PointRun:
         for device in devices:
             about = device.about_mask
             if about is not None and device.spec.identity.simulated:
-                self.result.notes.append(f"{self.point.label}: {about}")
+                self.result.notes.append(f"{self.label}: {about}")
             elif about is not None:
                 self.warn([about])
         try:
@@ -187,7 +192,7 @@ class PointRun:
 
     @property
     def _name(self) -> dict[str, Any]:
-        return {"label": self.point.label, "point": dict(self.point.values)}
+        return {"label": self.label, "point": dict(self.point.values)}
 
 
 def device_records(devices: Sequence[Reservoir]) -> dict[str, Any]:

@@ -403,8 +403,8 @@ class ZmqReservoir(Reservoir):
     ) -> Iterator[np.ndarray]:
         """Drive chunks, `credits` of them under way at once; each answer comes out in the order of the chunks.
 
-        A device that must have the whole run answers when all of it is there: then all are under way. A chunk is its inputs, the array for its answer, and the number of its first step. A fault keeps what came
-        of its own chunk.
+        All are under way where the device must have the whole run: it answers when all of it is there. A chunk is its
+        inputs, the array for its answer, and the number of its first step. A fault keeps what came of its own chunk.
         """
         waiting: deque[tuple[Any, np.ndarray, int]] = deque()
         most = self._credits if self._declaration.chunked else math.inf

@@ -266,7 +266,8 @@ class Operations:
             pieces = Pieces(
                 self._data, header, u, len(payload), inputs_of=self._inputs_of, answer=self._answer_run, stop=self._stop
             )
-            return pieces.stream() if streams else pieces.collect()
+            (pieces.stream if streams else pieces.collect)()
+            return
         started = time.time_ns()
         states = reservoir.run(u, out=self._memory_for(header))
         self._seat.step += header.steps

@@ -37,6 +37,7 @@ from reservoir_hw.experiment.states.plan import Burst, DriveChunk, plan_of
 from reservoir_hw.experiment.states.resuming import (
     between_calibrations,
     changes_since,
+    closed_in_between,
     erase_rest,
     steps_before,
     take_up,
@@ -206,8 +207,9 @@ def harvest(
     Only whole chunks count, each with a snapshot where the device has one. A device that can be frozen goes on from
     the snapshot as if nothing had happened; one that declares its memory is driven with the last `memory_steps`
     inputs again; any other starts again with the burst that was cut, whose chunks are written anew. The last two leave
-    a seam, which `store.segments` tells, and so do another calibration, and a device that reports other settings. Those
-    are refused without `accept_change`, a reason. What counts is not read: see `check`.
+    a seam, which `store.segments` tells, and so do hardware that was closed in between, another calibration, and a
+    device that reports other settings. Those are refused without `accept_change`, a reason. What counts is not read:
+    see `check`.
     """
     changes = changes_since(store, reservoir, accept_change)
     store.remove_leftovers()
@@ -228,7 +230,11 @@ def harvest(
         "read_back": plain(reservoir.read_back()),
         "status": "running",
     }
-    segment["seam"] = seam or (between_calibrations(store.segments[-1], segment) if done else None)
+    if seam is None and 0 < done < len(kept):
+        opened_again = closed_in_between(reservoir.spec, bursts, kept, done, i)
+        segment["seam"] = between_calibrations(store.segments[-1], segment) or opened_again
+    else:
+        segment["seam"] = seam
     if changes:
         named = segment["seam"] or {"kind": "changed settings"}
         segment["seam"] = {**named, "changes": changes, "reason": accept_change}

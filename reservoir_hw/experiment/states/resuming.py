@@ -138,6 +138,21 @@ def between_calibrations(before: dict[str, Any], now: dict[str, Any]) -> dict[st
     return None if ids[0] == ids[1] else {"kind": "calibrated again", "before": ids[0], "now": ids[1]}
 
 
+def closed_in_between(
+    spec: ReservoirSpec, bursts: Sequence[Burst], kept: Sequence[tuple[int, int]], done: int, i: int
+) -> dict[str, Any] | None:
+    """The seam where a device was closed after `done` places and opened again, to go on with chunk `i` of a burst.
+
+    None for a simulation: its snapshot, or its reset, brings it to where it was.
+    """
+    b, last = kept[done - 1]
+    at = {"dataset": bursts[b].chunks[last].dataset, "place": done}
+    if i and spec.continuity == "replayed":
+        past = sum(chunk.inputs.shape[1] for chunk in bursts[b].chunks[:i])
+        return {"kind": "driven again", "steps": min(past, spec.memory_steps), **at}
+    return None if spec.identity.simulated else {"kind": "closed in between", "steps": 0, **at}
+
+
 def _begin_of_sequence(kept: Sequence[tuple[int, int]], done: int) -> int:
     """How many chunks count if the sequence that was interrupted begins again."""
     if done in (0, len(kept)) or kept[done][0] != kept[done - 1][0]:

@@ -36,7 +36,6 @@ from reservoir_hw.experiment.run.result import Result, Source, how_it_ended
 from reservoir_hw.experiment.run.speed import peak_bytes
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, RowFiles, Trainer
 from reservoir_hw.experiment.states.harvest import find_states, store_path
-from reservoir_hw.experiment.states.plan import plan_of, steps_of
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
 from reservoir_hw.experiment.states.progress_bar import shown_progress
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
@@ -163,15 +162,13 @@ class Experiment:
         on_row: Callable[[Row], None] | None = None,
         accept_change: str | None = None,
         together: bool = True,
-        paced: bool = True,
     ) -> Result:
         """Run every point and baseline; write the run folder as it goes.
 
         `on_row` is called with every finished row of a point; what it raises ends the run. Without `report` no figures
         are drawn. Simulations of one shape that `vary` asks for are driven together, a group at a time; with
-        `together` false in turn, so that nothing is driven in vain where `on_row` may end the run. With `paced` false
-        the pace of a device is not measured for its chunks: it is driven as `estimate` says. Without `progress` it is
-        shown in a terminal or a notebook. After a fault or Ctrl-C the finished rows are in the folder and in
+        `together` false in turn, so that nothing is driven in vain where `on_row` may end the run. Without `progress`
+        it is shown in a terminal or a notebook. After a fault or Ctrl-C the finished rows are in the folder and in
         `self.result`, and the error goes on to the caller. Trainings by gradients go on where they were if
         `run.resume` names that folder. `accept_change` is why a device may report other settings than when its states
         were harvested; without it that is an error. Under `torchrun` every process calls this: the first owns the
@@ -179,11 +176,11 @@ class Experiment:
         """
         processes = joined()
         if not processes.is_first:
-            return self._run(processes, None, False, None, accept_change, together, paced)
+            return self._run(processes, None, False, None, accept_change, together)
         if progress is None:
             with shown_progress() as progress:
-                return self._run(processes, progress, report, on_row, accept_change, together, paced)
-        return self._run(processes, progress, report, on_row, accept_change, together, paced)
+                return self._run(processes, progress, report, on_row, accept_change, together)
+        return self._run(processes, progress, report, on_row, accept_change, together)
 
     def _run(
         self,
@@ -193,7 +190,6 @@ class Experiment:
         on_row: Callable[[Row], None] | None,
         accept_change: str | None,
         together: bool,
-        paced: bool,
     ) -> Result:
         resolved = self.resolved()
         with processes.in_turn():
@@ -228,9 +224,7 @@ class Experiment:
 
         def train(point: Point, task: Task, files: RowFiles, **more: Any) -> None:
             with processes.lost():
-                _trainer(point).run(
-                    PointRun(point, task, files, result, counter, processes=processes, paced=paced, **more)
-                )
+                _trainer(point).run(PointRun(point, task, files, result, counter, processes=processes, **more))
 
         labels = baseline_labels(self.config.baselines)
         try:
@@ -421,7 +415,7 @@ class Experiment:
             with shown_progress() as progress:
                 return self.harvest(progress, accept_change=accept_change)
         points = self._points_to_harvest()
-        sizes = [steps_of(plan_of(point, task)) for point, task in points]
+        sizes = [cost.progress_steps for _, cost in _costs(points, harvest=True)]
         counter = StepCounter(progress, sum(sizes))
         return [
             harvest_point(point, task, steps, counter, accept_change)

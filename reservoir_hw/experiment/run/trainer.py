@@ -98,8 +98,6 @@ class PointRun:
     """Drives of other reservoirs that may go on at once with this one: the points further on that share each."""
     found: dict[int, Any] = field(default_factory=dict)
     """What earlier points have found for those that share their drive, by the id of the point."""
-    paced: bool = True
-    """Whether chunks follow the pace of the device, which may be measured for it."""
     records: str = "rows"
     """Where the provenance keeps the record."""
     processes: Processes = field(default_factory=Processes)

@@ -126,12 +126,6 @@ def erase_rest(bursts: Sequence[Burst], ahead: Sequence[tuple[int, int]], datase
             datasets[chunk.dataset].erase(chunk.place)
 
 
-def steps_before(bursts: Sequence[Burst], b: int, i: int) -> int:
-    """How many steps come before this chunk of this burst."""
-    begun = bursts[b].chunks[:i] if i else ()
-    return sum(chunk.steps for burst in bursts[:b] for chunk in burst.chunks) + sum(chunk.steps for chunk in begun)
-
-
 def between_calibrations(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any] | None:
     """The seam where one segment of a store follows another with another calibration, or None."""
     ids = [", ".join(filter(None, segment.get("calibrations", ()))) or "none" for segment in (before, now)]

@@ -431,6 +431,7 @@ class Parallel(Reservoir):
             input_range=self._input_range(specs),
             state_range=_hull([spec.state_range for spec in specs]),
             max_batch=min((spec.max_batch for spec in specs if spec.max_batch is not None), default=None),
+            held_for_s=self._held_for(specs),
             continuity="free_running" if any(spec.continuity == "free_running" for spec in specs) else "held",
             memory_steps=max(memory) if all(memory) else 0,
             latency_steps=max(spec.latency_steps for spec in specs),
@@ -469,6 +470,20 @@ class Parallel(Reservoir):
         before = content([next(iter(spec.identity.former), spec.identity.fingerprint) for spec in specs])
         former = () if before == now else (Identity(**described, content=before).fingerprint,)
         return Identity(**described, content=now, former=former)
+
+    def _held_for(self, specs: Sequence[ReservoirSpec]) -> float | None:
+        """How long all of them hold their states; none does between two drives if one runs freely."""
+        known = [(spec.held_for_s, index) for index, spec in enumerate(specs) if spec.held_for_s is not None]
+        if not known or any(spec.continuity == "free_running" for spec in specs):
+            return None
+        held_for_s, index = min(known)
+        period_s = _greatest(spec.step_period_s for spec in specs)
+        if period_s is not None and held_for_s < period_s:
+            raise ConfigurationError(
+                f"{self._called(index)} holds its state for {held_for_s:g} s, and a step of all devices takes "
+                f"{period_s:g} s: take devices of one pace"
+            )
+        return held_for_s
 
     def _input_range(self, specs: Sequence[ReservoirSpec]) -> tuple[float, float] | None:
         """The range of every channel, if they have the same; else each device refuses what is outside its own."""

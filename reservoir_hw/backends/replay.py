@@ -340,6 +340,7 @@ def _replayed_spec(spec: ReservoirSpec) -> ReservoirSpec:
         update={
             "identity": Identity(**identity),
             "continuity": "held",
+            "held_for_s": None,
             "snapshot": True,
             "deterministic": True,
             "max_batch": None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeGuard
 
 import numpy as np
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, PrivateAttr, ValidationError, model_validator
 
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config
 from reservoir_hw.core.errors import (
@@ -87,11 +88,26 @@ class ZmqConfig(ReservoirConfig):
     knobs: dict[str, float] = Field(
         default={}, description="name -> value of settings of the device, by default as its server opens it"
     )
+    # Copies of a configuration share it: whichever is opened learns it for all.
+    _said: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @property
     def kind_name(self) -> str:
-        """A short name for tables and figures."""
+        """What the device calls itself, as soon as one was opened from here; before that its address."""
+        return self._said.get("label", self._by_address)
+
+    @property
+    def _by_address(self) -> str:
         return f"ZMQ({self.address})"
+
+    def with_own_name(self, label: str) -> str:
+        """The label without the address."""
+        return label.replace(self._by_address, self.kind_name)
+
+    def learn_name(self, label: str) -> None:
+        """What the open device calls itself."""
+        if label:
+            self._said["label"] = label
 
     @model_validator(mode="after")
     def _addresses(self) -> Self:
@@ -218,6 +234,8 @@ class ZmqReservoir(Reservoir):
             problems = "; ".join(f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in error.errors())
             raise ProtocolError(f"{self._config.address} declares a spec that cannot be used: {problems}") from error
         self._refuse_impossible(spec)
+        self._config.learn_name(declaration.label or _shown(spec.identity.name))
+        self.label = self._config.name
         self.states_are_checked = self._declaration.finite or self._config.check_states is not False
         wanted = self._config.inputs
         if wanted is not None and wanted != spec.inputs:
@@ -316,9 +334,13 @@ class ZmqReservoir(Reservoir):
         self._drive_chunks(u, out, outputs=False)
         return out
 
+    @property
+    def streams(self) -> bool:
+        """Whether the device behind the server takes chunks without a pause between them."""
+        self.spec  # noqa: B018 - raises NotOpen
+        return self._declaration.chunked
+
     def _stream(self, chunks: Iterator[Any]) -> Iterator[Any]:
-        if not self._declaration.chunked:
-            raise NotSupported(f"{self.name} must have a whole run at once: drive it with one run()")
         nodes, dtype = self.device_spec.nodes, self.spec.numpy_dtype
         return self._in_flight(((u, np.empty((*u.shape[:2], nodes), dtype), 0) for u in chunks), outputs=False)
 
@@ -371,8 +393,11 @@ class ZmqReservoir(Reservoir):
         return self._declaration.tolerances
 
     def _settings(self) -> dict[str, Any]:
-        timing = self._last_timing
+        timing, told = self._last_timing, self._declaration.provenance
         return {
+            # As if the device were here; its own reset is done over there.
+            **{name: value for name, value in told.items() if name != "reset"},
+            **({"served": {"reset": told["reset"]}} if "reset" in told else {}),
             "address": self._config.address,
             "server": self._connection.welcome.get("server"),
             "incidents": vars(self._connection.incidents).copy(),
@@ -385,6 +410,19 @@ class ZmqReservoir(Reservoir):
     def _credits(self) -> int:
         offered = self._connection.credits
         return offered if self._config.credits is None else min(offered, self._config.credits)
+
+    def _message_steps(self, u: np.ndarray) -> int:
+        """Steps of one message of a run. `ConfigurationError` where the device must have more at once than it takes."""
+        steps, declared = u.shape[1], self._declaration
+        if steps == 1 or (not declared.chunked and not declared.whole_run_bytes):
+            return steps
+        size, width = self._chunk_steps(u.shape[0]), declared.inputs.number.itemsize
+        if not declared.chunked and steps > size and u.size * width > declared.whole_run_bytes:
+            raise ConfigurationError(
+                f"{self.name} must have a whole run at once, and takes {declared.whole_run_bytes} bytes of inputs; "
+                f"these are {u.size * width}: drive shorter runs, each from a reset"
+            )
+        return size
 
     def _chunk_steps(self, batch: int) -> int:
         spec = self.device_spec
@@ -400,7 +438,7 @@ class ZmqReservoir(Reservoir):
     def _drive_chunks(self, u: np.ndarray, out: np.ndarray, *, outputs: bool) -> None:
         """Fill `out` with the answers to `u`, several chunks under way at once."""
         steps = u.shape[1]
-        size = self._chunk_steps(u.shape[0]) if self._declaration.chunked and steps > 1 else steps
+        size = self._message_steps(u)
         done = 0
         try:
             if steps <= size:
@@ -428,13 +466,14 @@ class ZmqReservoir(Reservoir):
     ) -> Iterator[np.ndarray]:
         """Drive chunks, `credits` of them under way at once; each answer comes out in the order of the chunks.
 
-        A chunk is its inputs, the array for its answer, and the number of its first step. A fault keeps what came
-        of its own chunk.
+        All are under way where the device must have the whole run: it answers when all of it is there. A chunk is its
+        inputs, the array for its answer, and the number of its first step. A fault keeps what came of its own chunk.
         """
         waiting: deque[tuple[Any, np.ndarray, int]] = deque()
+        most = self._credits if self._declaration.chunked else math.inf
         ahead = next(chunks, None)
         while ahead is not None or waiting:
-            while ahead is not None and len(waiting) < self._credits:
+            while ahead is not None and len(waiting) < most:
                 (u, out, first), ahead = ahead, next(chunks, None)
                 # A chunk without steps has nothing to send.
                 sent = self._send_run(u, more=ahead is not None, outputs=outputs) if u.shape[1] else None

@@ -98,13 +98,15 @@ class Driving:
         self.steps = 0
         """Time steps since the last reset."""
         self.lost: str | None = None
-        """Why the device no longer holds the state, or None."""
+        """Why a drive lost the state, or None; `lost_by_now` knows of pauses, too."""
         self.observers: list[Observer] = []
         self._device = device
         self._inputs: Inputs
         # Counts resets, restores and closings: a stream that began before one of them has ended.
         self._epoch = 0
         self._at_rest = False
+        # When the last drive ended, or a snapshot was put back.
+        self._held_since = 0.0
         self._frozen: list[dict[str, np.ndarray] | None] = []
         self._history: Any = None
 
@@ -171,8 +173,8 @@ class Driving:
     def check_continuation(self) -> None:
         """Raise `StateLost` where a drive could not go on from where the sequences are."""
         device, spec = self._device, self._device.spec
-        if self.lost:
-            raise StateLost(f"{device.name}: {self.lost}; call reset() to start again, or restore() a snapshot")
+        if lost := self.lost_by_now():
+            raise StateLost(f"{device.name}: {lost}; call reset() to start again, or restore() a snapshot")
         if self.steps == 0:
             return
         if spec.continuity == "free_running":
@@ -185,6 +187,15 @@ class Driving:
                 f"{device.name} drove {self.batch} sequences {spec.max_batch} at a time and cannot snapshot them, "
                 "so it cannot go on with all of them: put each whole sequence into one run()"
             )
+
+    def lost_by_now(self) -> str | None:
+        """Why the device does not hold the state, or None."""
+        if self.lost or self.steps == 0 or (held_for_s := self._device.spec.held_for_s) is None:
+            return self.lost
+        paused = time.monotonic() - self._held_since
+        if paused <= held_for_s:
+            return None
+        return f"nothing was driven for {paused:.3g} s, and it holds its state for {held_for_s:g} s (held_for_s)"
 
     def run(self, given: Any, u: Any, out: Any = None, ask: Ask | None = None) -> Any:
         """Drive the device with `u`, of which `given` is what the caller sees; returns states, or what `ask` returns.
@@ -224,6 +235,7 @@ class Driving:
             raise
         else:
             self.steps += u.shape[1]
+            self._held_since = time.monotonic()
             reason = None
         finally:
             self.lost = reason
@@ -411,6 +423,7 @@ class Driving:
                 seconds = time.perf_counter() - started
                 device.latency.record(seconds)
                 device.counters.steps += self.batch * steps
+                self._held_since = time.monotonic()
                 states = self.checked(states, (self.batch, steps))
                 if inputs is not None:
                     self._tell(inputs, arrays.as_numpy(states), seconds)
@@ -431,8 +444,8 @@ class Driving:
     def snapshot(self) -> dict[str, np.ndarray]:
         """Where the sequences are, as named arrays; the first axis of each is the sequence."""
         device, spec = self._device, self._device.spec
-        if self.lost:
-            raise StateLost(f"{device.name}: {self.lost}; call reset() before taking a snapshot")
+        if lost := self.lost_by_now():
+            raise StateLost(f"{device.name}: {lost}; call reset() before taking a snapshot")
         state: dict[str, np.ndarray] = {
             "contract.steps": np.full(self.batch, self.steps, dtype=np.int64),
             "contract.device": _as_rows(spec.identity.fingerprint, self.batch),
@@ -478,7 +491,7 @@ class Driving:
         self._frozen = [{name: array[rows] for name, array in device.items()} for rows in groups]
         self._history = replayed
         self.steps = int(np.max(state["contract.steps"]))
-        self._at_rest = False
+        self._at_rest, self._held_since = False, time.monotonic()
         self.lost = None
         for observer in self.observers:
             observer.was_reset(from_rest=False)

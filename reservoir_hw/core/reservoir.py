@@ -83,6 +83,8 @@ class Reservoir(ABC):
         self.reset_duration_s: float | None = None
         self.reset_residual: float | None = None
         self.out_of_range: OutOfRange = out_of_range
+        self.label = ""
+        """What tables and figures call it; a configuration gives it."""
         self.closing = False
         """Whether the device is being brought to its safe state, which nothing should interrupt."""
         self.emergency_stopped = False
@@ -172,7 +174,7 @@ class Reservoir(ABC):
     @property
     def state_lost(self) -> str | None:
         """Why the next `run` would raise `StateLost` until `reset` or `restore`, or None."""
-        return self._driving.lost
+        return self._driving.lost_by_now()
 
     @property
     def at_rest(self) -> bool:
@@ -496,6 +498,7 @@ class Reservoir(ABC):
         spec = self.spec
         return {
             **self._settings(),
+            "label": self.label,
             "identity": spec.identity.model_dump(),
             "spec": spec.model_dump(mode="json", exclude={"identity"}),
             "reset": {

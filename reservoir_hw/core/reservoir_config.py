@@ -95,6 +95,13 @@ class ReservoirConfig(Config):
         nodes = getattr(self, "nodes", None)
         return self.kind.upper() + (f"({nodes})" if nodes else "")
 
+    def learn_name(self, label: str) -> None:
+        """What the device calls itself, for kinds that cannot know it before they are opened."""
+
+    def with_own_name(self, label: str) -> str:
+        """A label that was made before the device was opened, with the name that the device gave itself."""
+        return label
+
     @property
     def knob_values(self) -> dict[str, float]:
         """What the knobs are to be set to, by name."""
@@ -263,6 +270,7 @@ def build_reservoir(config: ReservoirConfig) -> Reservoir:
     except ValidationError as error:
         problems = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
         raise ConfigurationError(f"reservoir ({config.kind}): {problems}") from error
+    reservoir.label = reservoir.label or config.name
     if config._channels is None and isinstance(config.input_mask, MaskConfig):
         raise ConfigurationError(
             "`input_mask:` needs the number of channels to spread: a task gives it, or open_reservoir(..., inputs=)"

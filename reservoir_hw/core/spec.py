@@ -148,6 +148,9 @@ class ReservoirSpec(_Frozen):
     latency_steps: NonNegativeInt = 0
     step_period_s: NonNegativeFloat | None = None
     clock: Clock = "host"
+    held_for_s: PositiveFloat | None = Field(
+        default=None, description="held: how long the state waits for the next drive; None: for ever"
+    )
     reset_time_s: NonNegativeFloat = 0.0
     snapshot: bool = False
     settable: bool = False
@@ -183,6 +186,7 @@ class ReservoirSpec(_Frozen):
             raise ValueError("a replayed device must declare memory_steps: how many inputs each call replays")
         if self.continuity == "free_running" and self.snapshot:
             raise ValueError("a free_running device cannot be frozen, so it cannot offer snapshot")
+        check_held_for(self.held_for_s, self.continuity, self.step_period_s)
         for name, width in (("input_names", self.inputs), ("node_names", self.nodes)):
             names = getattr(self, name)
             if names and len(names) != width:
@@ -197,6 +201,19 @@ class ReservoirSpec(_Frozen):
     def numpy_dtype(self) -> np.dtype[Any]:
         """The dtype in which inputs and states cross the contract."""
         return _NUMPY_DTYPES[self.dtype]
+
+
+def check_held_for(held_for_s: float | None, continuity: Continuity, step_period_s: float | None) -> None:
+    """Raise `ValueError` where a device cannot hold its state for so long: between drives, and for a step at least."""
+    if held_for_s is None:
+        return
+    if continuity != "held":
+        raise ValueError(f"held_for_s is for continuity held: a {continuity} device holds nothing between two drives")
+    if step_period_s is not None and held_for_s < step_period_s:
+        raise ValueError(
+            f"held_for_s is {held_for_s:g} s, shorter than a step of {step_period_s:g} s: such a device holds nothing; "
+            "declare continuity replayed or free_running"
+        )
 
 
 @dataclass

@@ -85,6 +85,7 @@ class DataSocket:
         self.router, self._release = router, release
         self._empty = time.monotonic()
         self._behind: list[tuple[Header, Refusal]] | None = None
+        self._slots = True
 
     def next(self) -> tuple[Header, memoryview] | None:
         """The next request that counts. What cannot be one is answered with an error, or dropped, and counted."""
@@ -149,15 +150,19 @@ class DataSocket:
         return header, payload
 
     @contextlib.contextmanager
-    def in_order(self) -> Iterator[None]:
-        """While requests are unanswered: what `next` turns down meanwhile is answered after them."""
-        self._behind = []
+    def in_order(self, *, slots: bool = True) -> Iterator[None]:
+        """While requests are unanswered: what `next` turns down meanwhile is answered after them.
+
+        Without `slots` no answer uses one of the ring: of more requests than credits several have the same.
+        """
+        self._behind, self._slots = [], slots
         try:
             yield
         finally:
             behind, self._behind = self._behind, None
             for header, refusal in behind:
                 self.fail(header, refusal)
+            self._slots = True
 
     def _turn_down(self, header: Header, refusal: Refusal) -> None:
         if self._behind is None:
@@ -291,7 +296,7 @@ class DataSocket:
         packed = pack_header(header, payload, checksums=not held or self.router.terms.checksums)
         try:
             if held:
-                self.router.send(peer, packed, payload, header.request if counted else 0)
+                self.router.send(peer, packed, payload, header.request if counted and self._slots else 0)
             else:
                 self.router.send_at_once(peer, packed, payload)
         except (TimeoutError, Gone) as error:

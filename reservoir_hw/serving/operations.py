@@ -6,12 +6,12 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from reservoir_hw.core.errors import ConfigurationError, DeviceFault, Discontinuity, ProtocolError, text_of
+from reservoir_hw.core.errors import ConfigurationError, DeviceFault, ProtocolError, text_of
 from reservoir_hw.core.provenance import plain
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
@@ -30,6 +30,7 @@ from reservoir_hw.drivers.zeromq.frames import (
     unpack_map,
 )
 from reservoir_hw.serving.data_socket import LONGEST_TEXT, DataSocket
+from reservoir_hw.serving.pieces import WHOLE_RUN_BYTES, Pieces
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ def problem_of(reservoir: Reservoir) -> str | None:
 
 
 def is_chunked(reservoir: Reservoir) -> bool:
-    """Whether a run may come in several messages."""
+    """Whether the device can begin with a part of a run; if not, all of it is collected first."""
     continuity = reservoir.spec.continuity
     return continuity == "held" or (continuity == "free_running" and reservoir.streams)
 
@@ -78,12 +79,24 @@ def declaration_of(reservoir: Reservoir, inputs: Encoding, states: Encoding) -> 
         "inputs": list(inputs),
         "states": list(states),
         "chunked": is_chunked(reservoir),
+        "whole_run_bytes": 0 if is_chunked(reservoir) else WHOLE_RUN_BYTES,
         "readout": True,
         "settings": plain(reservoir.read_back()),
         "tolerances": dict(reservoir.tolerances),
+        "label": reservoir.label or spec.identity.name,
+        "provenance": _told(reservoir),
         # `Reservoir.run` has looked at them; only a narrower number could still overflow.
         "finite": reservoir.states_are_checked and (states.number.kind == "i" or states.number == spec.numpy_dtype),
     }
+
+
+def _told(reservoir: Reservoir) -> dict[str, Any]:
+    """What of the provenance neither the spec nor the counters of the client say."""
+    record = reservoir.provenance()
+    return plain({name: value for name, value in record.items() if name not in _OF_THE_CLIENT})
+
+
+_OF_THE_CLIENT = {"identity", "spec", "counters", "latency", "input_mask"}
 
 
 # Fields of a request that an operation names; all others are 0, and the scale is 1.
@@ -262,12 +275,14 @@ class Operations:
 
     def _run(self, header: Header, payload: memoryview) -> None:
         u = self._inputs_of(header, payload)
-        reservoir = self._reservoir
-        if reservoir.spec.continuity == "free_running" and is_chunked(self._reservoir):
-            self._run_stream(header, u)
+        reservoir, chunked = self._reservoir, is_chunked(self._reservoir)
+        streams = chunked and reservoir.spec.continuity == "free_running"
+        if streams or (header.flags & Flag.MORE and not chunked):
+            pieces = Pieces(
+                self._data, header, u, len(payload), inputs_of=self._inputs_of, answer=self._answer_run, stop=self._stop
+            )
+            (pieces.stream if streams else pieces.collect)()
             return
-        if header.flags & Flag.MORE and not is_chunked(self._reservoir):
-            raise Refusal(Code.NOT_SUPPORTED, "this device must have a whole run in one message (chunked: false)")
         started = time.time_ns()
         states = reservoir.run(u, out=self._memory_for(header))
         self._seat.step += header.steps
@@ -300,74 +315,6 @@ class Operations:
             raise Refusal(Code.CONFIGURATION, "outputs were asked for, but no READOUT was loaded")
         self._check_size(header.batch, header.steps, outputs=bool(header.flags & Flag.OUTPUTS))
         return self._values(header, payload, self._inputs)
-
-    def _run_stream(self, first: Header, u: np.ndarray) -> None:
-        """A device with its own clock is given each chunk as soon as all of it is here, and no later than it is due."""
-        reservoir = self._reservoir
-        period_s = reservoir.spec.step_period_s
-        taken, given, latest = [first], first.steps, first.request
-        started, started_ns = time.monotonic(), time.time_ns()
-
-        def chunks() -> Iterator[np.ndarray]:
-            nonlocal given, latest
-            yield u
-            more = first.flags & Flag.MORE
-            while more:
-                if self._stop.is_set():
-                    raise Refusal(Code.SHUTTING_DOWN, "the server is shutting down")
-                if self._lease.number != self._seat.attached or self._lease.expired():
-                    raise Refusal(Code.CANCELLED, "the client has left in the middle of a run")
-                if self._lease.is_cancelled(latest):
-                    raise Refusal(Code.CANCELLED, "cancelled by the client")
-                if self._seat.lost is not None:
-                    raise Refusal(Code.STATE_LOST, self._seat.lost)
-                self._lease.wait()
-                message = self._data.next()
-                if message is None:
-                    underrun = period_s and time.monotonic() > started + given * period_s
-                    if underrun and self._seat.lost is None:
-                        reservoir.counters.underruns += 1
-                        raise Discontinuity(
-                            f"discontinuity at step {first.step + given}: its inputs were not there when they were due",
-                            step=first.step + given,
-                        )
-                    continue
-                header, payload = message
-                latest = header.request
-                taken.append(header)
-                if header.operation != Operation.RUN:
-                    raise Refusal(Code.SEQUENCE, f"{name_of(header.operation)} in the middle of a run")
-                values = self._inputs_of(header._replace(step=header.step - ahead()), payload)
-                more = header.flags & Flag.MORE
-                given += header.steps
-                yield values
-
-        def ahead() -> int:
-            """Steps that were taken up and not answered."""
-            return sum(header.steps for header in taken[:-1])
-
-        with self._data.in_order():
-            try:
-                for states in reservoir.stream(chunks()):
-                    header = taken.pop(0)
-                    # A copy, as in `_memory_for`.
-                    states = np.array(states)
-                    since_first = header.step - first.step
-                    if not self._answer_run(header, states, started_ns + round(1e9 * since_first * (period_s or 0))):
-                        reservoir.counters.overruns += 1
-                        raise Discontinuity(
-                            f"discontinuity at step {header.step}: nobody took its states in time", step=header.step
-                        )
-                    self._seat.step += header.steps
-                    if taken:
-                        # The device is at work with what it took beforehand.
-                        self._lease.resume(taken[0])
-            except Exception as error:
-                # The device went on without what it was refused.
-                self._seat.lost = self._seat.lost or sendable(text_of(error))
-                for number, header in enumerate(taken):
-                    behind = Refusal(Code.STATE_LOST, f"the run has failed before this chunk: {text_of(error)}")
-                    self._data.fail(header, behind if number else error)
 
     def _values(self, header: Header, payload: memoryview, encoding: Encoding) -> np.ndarray:
         try:

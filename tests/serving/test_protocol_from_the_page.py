@@ -810,8 +810,14 @@ def test_a_free_running_device_takes_one_run(address: str) -> None:
 
 def test_chunks_for_a_device_that_wants_the_whole_run(address: str) -> None:
     with serving(Bench(continuity="free_running"), address), session(address) as client:
-        header = client.send_run(inputs(width=2), flags=wire.MORE)
-        refusal(lambda: client.states(header))
+        u = inputs(width=2)
+        whole = client.run(u)
+        client.reset()
+        parts = np.split(u, u.shape[1], axis=1)
+        headers = [client.send_run(part, flags=wire.MORE) for part in parts[:-1]]
+        headers.append(client.send_run(parts[-1]))
+        assert client.welcome["credits"] < len(headers)
+        assert np.array_equal(np.concatenate([client.states(header) for header in headers], axis=1), whole)
 
 
 def test_a_server_that_is_stopped_says_so(address: str) -> None:

@@ -19,7 +19,7 @@ from reservoir_hw.core.knobs import Knob, KnobConfig, Monitor, MonitorConfig
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.core.reset import ResetByCommand, ResetPolicy
-from reservoir_hw.core.spec import Continuity, DType, Identity, ReservoirSpec
+from reservoir_hw.core.spec import Continuity, DType, Identity, ReservoirSpec, check_held_for
 
 Parameter = bool | int | float | str | list[bool | int | float | str]
 
@@ -98,6 +98,11 @@ class PythonConfig(ReservoirConfig):
         description="after so many steps an input no longer matters; replayed: each call begins with so many earlier "
         "ones; else a harvest that was interrupted does",
     )
+    held_for_s: PositiveFloat | None = Field(
+        default=None,
+        description="held: how long the device keeps its state between two calls; after a longer pause StateLost is "
+        "raised before anything is called; by default for ever",
+    )
     reset: ResetPolicy | None = Field(default=None, description="how the device is brought to rest without reset_call")
     input_range: tuple[float, float] | None = None
     deterministic: bool = False
@@ -129,6 +134,7 @@ class PythonConfig(ReservoirConfig):
             raise ValueError(f"mode {self.mode} needs {' and '.join(missing)}")
         if self.continuity == "replayed" and self.memory_steps == 0:
             raise ValueError("continuity replayed needs memory_steps: how many earlier inputs each call replays")
+        check_held_for(self.held_for_s, self.continuity, self.step_period_s)
         if self.input_range is not None and not self.input_range[0] < self.input_range[1]:
             raise ValueError(f"input_range {list(self.input_range)} must be [lowest, highest]")
         if self.reset_call is None and (self.reset is None or isinstance(self.reset, ResetByCommand)):
@@ -180,6 +186,7 @@ class PythonReservoir(Reservoir):
             max_batch=1,
             continuity=config.continuity,
             memory_steps=config.memory_steps,
+            held_for_s=config.held_for_s,
             snapshot=config.continuity == "replayed",
             deterministic=config.deterministic,
             step_period_s=config.step_period_s,

@@ -62,6 +62,9 @@ class Declaration:
     finite: bool
     settings: Mapping[str, Any]
     tolerances: Mapping[str, float]
+    whole_run_bytes: int
+    label: str
+    provenance: Mapping[str, Any]
 
 
 def declaration_of(content: Mapping[str, Any]) -> Declaration:
@@ -78,8 +81,17 @@ def declaration_of(content: Mapping[str, Any]) -> Declaration:
     told = [content.get(name, {}) for name in ("settings", "tolerances")]
     if not all(isinstance(one, dict) for one in told) or not all(isinstance(x, int | float) for x in told[1].values()):
         raise ProtocolError("settings and tolerances in the declaration of the device are maps, the second of numbers")
+    collected, label, provenance = (
+        content.get(name, otherwise) for name, otherwise in (("whole_run_bytes", 0), ("label", ""), ("provenance", {}))
+    )
+    if type(collected) is not int or not isinstance(label, str) or not isinstance(provenance, dict):
+        raise ProtocolError(
+            "in the declaration of the device whole_run_bytes is a whole number, label a text and provenance a map"
+        )
     finite = content.get("finite") is True
-    return Declaration(spec, encodings[0], encodings[1], chunked, bool(readout), finite, told[0], told[1])
+    return Declaration(
+        spec, encodings[0], encodings[1], chunked, bool(readout), finite, *told, collected, shown(label), provenance
+    )
 
 
 def status_of(address: str, *, timeout_s: float = 5.0) -> dict[str, Any]:

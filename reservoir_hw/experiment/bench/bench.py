@@ -32,7 +32,7 @@ from reservoir_hw.experiment.run.experiment import Experiment
 from reservoir_hw.experiment.run.folder import write_json
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import how_it_ended
-from reservoir_hw.experiment.states.device_steps import steps_beside, steps_of_opening
+from reservoir_hw.experiment.states.device_steps import steps_driven, steps_of_opening
 from reservoir_hw.experiment.states.progress import Progress
 from reservoir_hw.tasks.task import Task
 
@@ -237,7 +237,7 @@ class Bench:
         if spec.continuity == "replayed" and not hasattr(self.reservoir, "continuity"):
             # It said so only when it was opened.
             driven = [(point, experiment.task_of(point)) for point, cost in costs if cost.device_steps]
-            steps += sum(steps_beside(*one, spec) - steps_beside(*one) for one in driven)
+            steps += sum(steps_driven(*one, spec) - steps_driven(*one) for one in driven)
         return self._cost_of(steps)
 
     def _cost_of(self, steps: int) -> Cost:
@@ -404,7 +404,7 @@ class Bench:
                 progress(f"{plan.name}: {what}", at, total)
 
         self._ledger.begin(f"{experiment.config.run.folder}/{experiment.name}", cost)
-        return rows_in(experiment.run(say, report=False, paced=False).folder)
+        return rows_in(experiment.run(say, report=False).folder)
 
     def _score(self, plan: _Planned, result: BenchResult, progress: Progress | None) -> None:
         """Choose and judge, as far as that was not done, and put what was found into the result."""

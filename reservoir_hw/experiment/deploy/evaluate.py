@@ -21,10 +21,11 @@ from reservoir_hw.experiment.run.learning import judged, state_readout, trained
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import InFolder
 from reservoir_hw.experiment.states.closed_loop import forecast
+from reservoir_hw.experiment.states.device_steps import driven_on
 from reservoir_hw.experiment.states.drive import driven
-from reservoir_hw.experiment.states.pace import chunk_steps
-from reservoir_hw.experiment.states.plan import SplitName, plan, steps_of
-from reservoir_hw.experiment.states.progress import Progress, StepCounter
+from reservoir_hw.experiment.states.pace import begin
+from reservoir_hw.experiment.states.plan import SplitName, plan
+from reservoir_hw.experiment.states.progress import Progress, StepCounter, following
 from reservoir_hw.experiment.states.watch import about_counters
 from reservoir_hw.readout.configuration import Readout, StateReadoutConfig
 from reservoir_hw.tasks.task import Table, Task
@@ -189,22 +190,24 @@ def _answers(
     splits: Sequence[SplitName] = ("train", "test") if refit or training.continuous else ("test",)
     if task.closed_loop:
         splits = ("train",) if refit else ()
+    begun, on_steps = None, following([device], counter.add)
     most, batch = config.run.chunk_steps, device.spec.max_batch
     bursts = plan(task, training, chunk_steps=most, max_batch=batch, splits=splits) if splits else []
     if bursts:
-        paced = chunk_steps(device, bursts, most)
+        paced, begun = begin(device, bursts, most)
         bursts = plan(task, training, chunk_steps=paced, max_batch=batch, splits=splits)
-    counter.total = steps_of(bursts)
+    of = driven_on(device)
+    counter.total = of.opening + of.bursts(bursts) + (of.forecasts(task) * (1 + refit) if task.closed_loop else 0)
     counter.say(f"{config.reservoir.name}: judging")
     # In the precision of the training, as at the edge.
     dtype = row.reservoirs[0].numpy_dtype
-    given = driven(device, bursts, counter.add, repetitions=training.repetitions)
+    given = driven(device, bursts, on_steps, repetitions=training.repetitions, begun=begun)
     states = ((chunk, answer.astype(dtype, copy=False)) for chunk, answer in given)
     if not task.closed_loop:
         return [outputs for _, outputs in judged(row.point, task, readout, states, refit=refit)]
     readouts = [readout, *([trained([row.point], task, states)[0][0]] if refit else [])]
     horizon = task.test.targets.shape[1]
-    return [forecast(device, one, task.test.inputs, horizon, counter.add) for one in readouts]
+    return [forecast(device, one, task.test.inputs, horizon, on_steps) for one in readouts]
 
 
 def _scores_of(row: TrainedRow) -> dict[str, float]:

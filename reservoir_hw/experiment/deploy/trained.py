@@ -90,7 +90,9 @@ def trained_row(run: str | Path, row: int | None = None, *, reservoir: str | Pat
         point = replace(point, config=point.config.model_copy(update={"reservoir": kept}))
     if point.config.readout.layers_of_reservoirs and "identity" not in rows[row].get("reservoir", {}):
         raise ConfigurationError(f"{folder}: row {row} ({points[row].label}) was not finished")
-    return TrainedRow(folder, row, points[row].label, point, rows[row], provenance)
+    here = points[row].config.reservoir
+    here.learn_name(rows[row].get("reservoir", {}).get("label", ""))
+    return TrainedRow(folder, row, here.with_own_name(points[row].label), point, rows[row], provenance)
 
 
 def trained_baseline(run: str | Path, number: int) -> TrainedRow:

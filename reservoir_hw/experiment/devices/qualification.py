@@ -21,9 +21,9 @@ from reservoir_hw.core.spec import Counters
 from reservoir_hw.experiment.configuration.experiment import Point, parse_experiment, single_point
 from reservoir_hw.experiment.run.learning import trained
 from reservoir_hw.experiment.states.closed_loop import forecast
-from reservoir_hw.experiment.states.device_steps import steps_beside
+from reservoir_hw.experiment.states.device_steps import steps_driven
 from reservoir_hw.experiment.states.drive import driven
-from reservoir_hw.experiment.states.plan import plan_of, steps_needed, steps_of
+from reservoir_hw.experiment.states.plan import plan_of
 from reservoir_hw.measures import (
     FEWEST_SERIES,
     AtPoint,
@@ -391,8 +391,7 @@ class Qualification(Live):
         point, task = loop.point, loop.task
         starts, warmup = task.test.inputs.shape[:2]
         forecasts = "climate" in names
-        steps = steps_needed(point, task) if forecasts else steps_of(plan_of(point, task))
-        steps += steps_beside(point, task, self.reservoir.spec, forecasts=forecasts)
+        steps = steps_driven(point, task, self.reservoir.spec, forecasts=forecasts)
         if "lyapunov_spectrum" in names:
             trials = min(_LOOP_TRIALS, starts)
             steps += self._steps_of_drive(trials, warmup)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,6 +15,7 @@ from reservoir_hw.core.files import replace_file
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
+from reservoir_hw.experiment.run.counted_pieces import CountedPieces
 from reservoir_hw.experiment.run.speed import Demand
 from reservoir_hw.experiment.run.text_plan import check_training, cost, gradient_of, harvests, held_out_of, prompt_of
 from reservoir_hw.experiment.run.text_speed import text_demand
@@ -27,9 +28,8 @@ from reservoir_hw.experiment.run.text_training import (
     train_on_harvested_states,
     train_on_tokens,
 )
-from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer, device_records
+from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer
 from reservoir_hw.experiment.states.record import Recorder
-from reservoir_hw.experiment.states.watch import about_counters
 from reservoir_hw.readout.models.configuration import TokenModelConfig
 from reservoir_hw.tasks.task import Evaluation, Task, Tokens
 
@@ -105,10 +105,10 @@ class ByGradients(Trainer):
         run.say("opening")
         tokens = model_of(run.point.config).tokens_of(run.task)
         with opened_model(run.point, tokens, run.files.record) as (model, devices):
-            with run.on(devices):
-                evaluation, record, notes, details = _trained(model, devices, tokens, run)
-                for device in devices:
-                    run.warn(about_counters(device.counters, device.spec))
+            counted = CountedPieces(run.files.training, devices, writes=run.processes.is_first)
+            with run.on(devices), counted:
+                evaluation, record, notes, details = _trained(model, counted, tokens, run)
+                run.warn(counted.warnings())
             run.keep(evaluation, record, notes, details)
 
 
@@ -142,7 +142,7 @@ def opened_model(point: Point, task: Tokens, record: str | None = None) -> Itera
 
 
 def _trained(
-    model: TokenModel, devices: Sequence[Reservoir], task: Tokens, run: PointRun
+    model: TokenModel, counted: CountedPieces, task: Tokens, run: PointRun
 ) -> tuple[Evaluation, dict[str, Any], list[str], dict[str, Any]]:
     """Train, judge and save a model.
 
@@ -154,7 +154,7 @@ def _trained(
     settings, gradient = model_of(config), gradient_of(config)
     files.training.mkdir(parents=True, exist_ok=True)
     train = train_on_harvested_states if harvests(settings, task) else train_on_tokens
-    result, drive, driving_seconds = train(model, gradient, task, run)
+    result, drive, driving_seconds = train(model, gradient, task, run, counted.note)
     # Where only the readout was trained, it alone is on the accelerator.
     model.to(next(model.readout.parameters()).device)
     run.say("testing")
@@ -180,7 +180,7 @@ def _trained(
             readout=settings.model_dump(mode="json", serialize_as_any=True),
             vocabulary=task.vocabulary,
             tokenizer=Path(files.tokenizer).name,
-            reservoirs=[device.spec.identity.fingerprint for device in devices],
+            reservoirs=[device.spec.identity.fingerprint for device in counted.devices],
         )
         task.tokenizer.save(files.path_of(files.tokenizer))
     record: dict[str, Any] = {
@@ -200,18 +200,17 @@ def _trained(
     if any(record["saturations"]):
         layers = ", ".join(f"{count:,}" for count in record["saturations"])
         notes.append(
-            f"{run.point.label}: the input map clipped {layers} values into the range of the device "
-            "(readout.input_map.scale)"
+            f"{run.label}: the input map clipped {layers} values into the range of the device (readout.input_map.scale)"
         )
     if config.run.generate is not None and run.processes.is_first:
         run.say("writing a sample")
         try:
             sample = sample_of(model, config.run.generate, task)
         except (StateLost, NotSupported) as error:
-            notes.append(f"{run.point.label} writes no sample: {error}")
+            notes.append(f"{run.label} writes no sample: {error}")
         else:
             replace_file(files.path_of(files.sample), sample.text + "\n")
             evaluation.arrays["sample"] = np.array(sample.text)
             evaluation.metrics.update(sample.overlap)
             details["sample"] = sample.took
-    return evaluation, {**device_records(devices), **record}, notes, details
+    return evaluation, {**counted.records(), **record}, notes, details

@@ -30,14 +30,13 @@ from reservoir_hw.experiment.run.folder import begun_run_folder, new_run_folder,
 from reservoir_hw.experiment.run.in_one_pass import InOnePass, check_recording, harvest_point
 from reservoir_hw.experiment.run.merge import copy_files, keep_arrays, parts_of, records_of
 from reservoir_hw.experiment.run.on_labels import OnLabels
-from reservoir_hw.experiment.run.open_device import OpenDevice
+from reservoir_hw.experiment.run.open_device import OpenDevice, steps_without_opening
 from reservoir_hw.experiment.run.processes import Processes, joined
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import Result, Source, how_it_ended
 from reservoir_hw.experiment.run.speed import peak_bytes
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, RowFiles, Trainer
 from reservoir_hw.experiment.states.harvest import find_states, store_path
-from reservoir_hw.experiment.states.plan import plan_of, steps_of
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
 from reservoir_hw.experiment.states.progress_bar import shown_progress
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
@@ -170,15 +169,13 @@ class Experiment:
         on_row: Callable[[Row], None] | None = None,
         accept_change: str | None = None,
         together: bool = True,
-        paced: bool = True,
     ) -> Result:
         """Run every point and baseline; write the run folder as it goes.
 
         `on_row` is called with every finished row of a point; what it raises ends the run. Without `report` no figures
         are drawn. Simulations of one shape that `vary` asks for are driven together, a group at a time; with
-        `together` false in turn, so that nothing is driven in vain where `on_row` may end the run. With `paced` false
-        the pace of a device is not measured for its chunks: it is driven as `estimate` says. Without `progress` it is
-        shown in a terminal or a notebook. After a fault or Ctrl-C the finished rows are in the folder and in
+        `together` false in turn, so that nothing is driven in vain where `on_row` may end the run. Without `progress`
+        it is shown in a terminal or a notebook. After a fault or Ctrl-C the finished rows are in the folder and in
         `self.result`, and the error goes on to the caller. Trainings by gradients go on where they were if
         `run.resume` names that folder. `accept_change` is why a device may report other settings than when its states
         were harvested; without it that is an error. Under `torchrun` every process calls this: the first owns the
@@ -186,11 +183,11 @@ class Experiment:
         """
         processes = joined()
         if not processes.is_first:
-            return self._run(processes, None, False, None, accept_change, together, paced)
+            return self._run(processes, None, False, None, accept_change, together)
         if progress is None:
             with shown_progress() as progress:
-                return self._run(processes, progress, report, on_row, accept_change, together, paced)
-        return self._run(processes, progress, report, on_row, accept_change, together, paced)
+                return self._run(processes, progress, report, on_row, accept_change, together)
+        return self._run(processes, progress, report, on_row, accept_change, together)
 
     def _run(
         self,
@@ -200,7 +197,6 @@ class Experiment:
         on_row: Callable[[Row], None] | None,
         accept_change: str | None,
         together: bool,
-        paced: bool,
     ) -> Result:
         resolved = self.resolved()
         with processes.in_turn():
@@ -236,7 +232,7 @@ class Experiment:
         device = self._device or OpenDevice()
 
         def train(point: Point, task: Task, files: RowFiles, **more: Any) -> None:
-            settings = {"processes": processes, "paced": paced, "device": device, **more}
+            settings = {"processes": processes, "device": device, **more}
             with processes.lost():
                 _trainer(point).run(PointRun(point, task, files, result, counter, **settings))
 
@@ -438,7 +434,7 @@ class Experiment:
             with shown_progress() as progress:
                 return self.harvest(progress, accept_change=accept_change)
         points = self._points_to_harvest()
-        sizes = [steps_of(plan_of(point, task)) for point, task in points]
+        sizes = [cost.progress_steps for _, cost in _costs(points, harvest=True)]
         counter = StepCounter(progress, sum(sizes))
         with OpenDevice() as device:
             return [
@@ -508,7 +504,13 @@ def _costs(points: Sequence[tuple[Point, Task]], *, harvest: bool = False) -> li
     shared = {id(other) for others in _together(points).values() for other in others}
     nothing = {"device_steps": 0, "progress_steps": 0, "state_bytes": 0, "chunks": 0, "bursts": 0}
     costs = [(point, _trainer(point).cost(point, task, harvest=harvest)) for point, task in points]
-    return [(point, replace(cost, **nothing) if id(point) in shared else cost) for point, cost in costs]
+    costs = [(point, replace(cost, **nothing) if id(point) in shared else cost) for point, cost in costs]
+    driven = [at for at, (_, cost) in enumerate(costs) if cost.progress_steps and not cost.stored]
+    for at, saved in zip(driven, steps_without_opening([points[at] for at in driven]), strict=True):
+        point, cost = costs[at]
+        less = {"device_steps": cost.device_steps - saved, "progress_steps": cost.progress_steps - saved}
+        costs[at] = point, replace(cost, **less) if saved else cost
+    return costs
 
 
 def _size(point: Point, cost: Cost) -> str:

@@ -31,7 +31,7 @@ from reservoir_hw.experiment.run.states_speed import states_demand
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, Took, Trainer, device_records
 from reservoir_hw.experiment.states.changes import in_words
 from reservoir_hw.experiment.states.closed_loop import forecast
-from reservoir_hw.experiment.states.device_steps import steps_beside, steps_of_opening
+from reservoir_hw.experiment.states.device_steps import driven_by, driven_on, planned, steps_driven, steps_of_opening
 from reservoir_hw.experiment.states.drive import OnSteps, driven
 from reservoir_hw.experiment.states.harvest import (
     about_calibration,
@@ -46,9 +46,9 @@ from reservoir_hw.experiment.states.harvest import (
     store_path,
     stored,
 )
-from reservoir_hw.experiment.states.pace import about_progress, chunk_steps
+from reservoir_hw.experiment.states.pace import about_progress, begin
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk, plan_for, plan_of, steps_needed
-from reservoir_hw.experiment.states.progress import StepCounter
+from reservoir_hw.experiment.states.progress import StepCounter, following
 from reservoir_hw.experiment.states.record import Recorder
 from reservoir_hw.experiment.states.resuming import about_interruptions, changes_since
 from reservoir_hw.experiment.states.watch import StateWatch, about_counters, counted
@@ -123,9 +123,11 @@ class InOnePass(Trainer):
     def cost(self, point: Point, task: Task, *, harvest: bool = False) -> Cost:
         """From the plan. Of a harvest only states that are kept count as bytes, and no forecast is made."""
         reservoir = point.config.reservoir
-        if not harvest and not task.closed_loop and (store := _harvest_of(point, task)) and store.complete:
-            return Cost(0, steps_needed(point, task), 0, stored=True)
-        plan = plan_of(point, task)
+        if not harvest and (store := _harvest_of(point, task)) and store.complete:
+            read = [chunk for burst in harvest_plan(point, task, store) for chunk in burst.chunks if chunk.place]
+            forecast = driven_by(reservoir).forecasts(task) + steps_of_opening(reservoir) if task.closed_loop else 0
+            return Cost(forecast, sum(chunk.steps for chunk in read) + forecast, 0, stored=True)
+        plan = planned(point, task)
         chunks = [chunk for burst in plan for chunk in burst.chunks]
         bursts = sum(
             reservoir.bursts(chunk.steps, continued=number > 0)
@@ -133,8 +135,7 @@ class InOnePass(Trainer):
             for number, chunk in enumerate(burst.chunks)
         )
         needed = steps_needed(point, task)
-        driven = sum(chunk.steps for chunk in chunks) if harvest else needed
-        steps = driven + steps_of_opening(reservoir) + steps_beside(point, task, forecasts=not harvest)
+        steps = steps_of_opening(reservoir) + steps_driven(point, task, forecasts=not harvest)
         nodes = getattr(reservoir.for_inputs(task.channels), "nodes", None)
         written = sum(chunk.steps for chunk in chunks if chunk.place is not None) if harvest else needed
         width = 8 if getattr(reservoir, "dtype", "float32") == "float64" else 4
@@ -142,7 +143,7 @@ class InOnePass(Trainer):
         if isinstance(reservoir, SimulatedConfig) and getattr(reservoir, "device", "cpu") != "cpu":
             on_device = device_memory(reservoir.for_inputs(task.channels), plan, task.outputs)
         state_bytes = None if nodes is None else written * nodes * width
-        return Cost(steps, needed, state_bytes, len(chunks), bursts=bursts, on_device=on_device)
+        return Cost(steps, steps, state_bytes, len(chunks), bursts=bursts, on_device=on_device)
 
     def demand(self, point: Point, task: Task, cost: Cost, for_s: float) -> Demand | None:
         """From some chunks."""
@@ -175,8 +176,10 @@ class InOnePass(Trainer):
         run.say("opening")
         with run.device.of(point, task) as reservoir:
             with run.on([reservoir]), contextlib.ExitStack() as recording:
-                bursts = [] if store is not None else _paced(run, reservoir)
                 recording.enter_context(_recorded(run, reservoir))
+                on_steps = following([reservoir], run.add)
+                whole = 0
+                bursts, begun = ([], None) if store is not None else _paced(run, reservoir)
                 run.say("training and testing")
                 if store is not None:
                     if changes := changes_since(store, reservoir, run.accept_change):
@@ -187,14 +190,23 @@ class InOnePass(Trainer):
                     states = _stored(run, store)
                 else:
                     repetitions = point.config.training.repetitions
-                    states = driven(reservoir, bursts, run.add, repetitions=repetitions, native=True)
+                    # Of a device that says how it is driven only now the estimate was another one.
+                    whole = run.device.opening_steps + _steps(reservoir, bursts, task)
+                    estimated = self.cost(point, task).progress_steps
+                    if run.device.was_open:
+                        estimated -= steps_of_opening(point.config.reservoir)
+                    run.counter.total += whole - estimated
+                    states = driven(reservoir, bursts, on_steps, repetitions=repetitions, native=True, begun=begun)
                 watch = StateWatch(reservoir.spec)
                 found = trained(drive, task, watch.passing(states))
                 if task.closed_loop:
                     run.say("forecasting")
                     horizon = task.test.targets.shape[1]
                     readout = found[0][0]
-                    found = [(readout, forecast(reservoir, readout, task.test.inputs, horizon, run.add))]
+                    found = [(readout, forecast(reservoir, readout, task.test.inputs, horizon, on_steps))]
+                if store is None:
+                    # Instruments play more than is counted where a run takes several bursts.
+                    run.add(whole - reservoir.counters.steps)
                 warnings = about_counters(reservoir.counters, reservoir.spec) + watch.warnings()
                 record = device_records([reservoir])["reservoir"]
                 warnings += about_monitors(record.get("monitors", {}))
@@ -223,8 +235,8 @@ def _trained_together(run: PointRun) -> PointRun:
 
     def add(more: int) -> None:
         nonlocal steps
-        steps += len(run.drives) * more
-        run.add(len(run.drives) * more)
+        steps += more
+        run.add(more)
 
     try:
         _find_together(run, add)
@@ -248,8 +260,9 @@ def _find_together(run: PointRun, add: OnSteps) -> None:
         watches = [StateWatch(reservoir.spec) for reservoir in reservoirs]
         with run.on(reservoirs):
             run.say(f"training and testing{beside}")
-            bursts, repetitions = _paced(run, reservoirs[0]), run.point.config.training.repetitions
-            states = driven(Population(reservoirs), bursts, add, repetitions=repetitions, native=True)
+            (bursts, _), repetitions = _paced(run, reservoirs[0]), run.point.config.training.repetitions
+            on_steps = following(reservoirs, add)
+            states = driven(Population(reservoirs), bursts, on_steps, repetitions=repetitions, native=True)
             found = trained_together(drives, run.task, states, watches)
         share = run.took().share_of(len(drives))
         for drive, one, reservoir, watch in zip(drives, found, reservoirs, watches, strict=True):
@@ -257,12 +270,16 @@ def _find_together(run: PointRun, add: OnSteps) -> None:
             _hand_over(run, drive, one, device_records([reservoir])["reservoir"], warnings, share)
 
 
-def _paced(run: PointRun, reservoir: Reservoir) -> list[Burst]:
-    """The plan, with chunks that follow the pace of the device where they are to."""
+def _steps(reservoir: Reservoir, bursts: Sequence[Burst], task: Task) -> int:
+    """Steps of an open device for a plan, and the forecast that follows where there is one."""
+    of = driven_on(reservoir)
+    return of.bursts(bursts) + (of.forecasts(task) if task.closed_loop else 0)
+
+
+def _paced(run: PointRun, reservoir: Reservoir) -> tuple[list[Burst], np.ndarray | None]:
+    """The plan, with chunks that follow the pace of the device, and the states that it began with (`pace.begin`)."""
     whole = plan_of(run.point, run.task, max_batch=reservoir.spec.max_batch)
-    steps = run.point.config.run.chunk_steps
-    if run.paced:
-        steps = chunk_steps(reservoir, whole, steps)
+    steps, begun = begin(reservoir, whole, run.point.config.run.chunk_steps)
     config, device = run.point.config.reservoir, reservoir.device
     if isinstance(config, SimulatedConfig) and reservoir.native == "torch":
         need = config.for_inputs(run.task.channels).drive_memory()
@@ -273,7 +290,7 @@ def _paced(run: PointRun, reservoir: Reservoir) -> list[Burst]:
         if fitting < steps:
             log.info("chunks of %d steps instead of %d: more do not fit into the memory of %s", fitting, steps, device)
         steps = fitting
-    return plan_of(run.point, run.task, chunk_steps=steps, max_batch=reservoir.spec.max_batch)
+    return plan_of(run.point, run.task, chunk_steps=steps, max_batch=reservoir.spec.max_batch), begun
 
 
 @contextlib.contextmanager
@@ -291,7 +308,7 @@ def harvest_point(
     device: OpenDevice,
     accept_change: str | None = None,
 ) -> StateStore:
-    """The point's store, filled: what an earlier harvest has is kept. `steps` are those of the whole plan."""
+    """The point's store, filled: what an earlier harvest has is kept. `steps` are what it takes as a whole."""
     name, path = point.config.reservoir.name, store_path(point, task)
     with harvest_lock(point, task):
         store = find_states(point, task)
@@ -305,14 +322,28 @@ def harvest_point(
             counter.say(f"{name}: checking what is there")
             check(store, harvest_plan(point, task, store), counter.say)
         counter.say(f"{name}: opening")
+        before = counter.done
         with device.of(point, task) as reservoir:
-            store = open_store(point, task, reservoir)
+            on_steps = following([reservoir], counter.add)
+            store, begun = open_store(point, task, reservoir)
+            on_steps(0)
             there = f" ({store.committed} chunks are there already)" if store.committed else ""
             counter.say(f"{name}: harvesting into {path}{there}")
             bursts = harvest_plan(point, task, store)
             for about in filter(None, (about_interruptions(reservoir.spec, bursts), about_progress(reservoir, bursts))):
                 log.warning("%s", about)
-            harvest(reservoir, bursts, store, counter.add, accept_change=accept_change)
+            whole = device.opening_steps + driven_on(reservoir).bursts(bursts)
+            counter.total += whole - steps
+            driven_yet = counter.done - before
+            first = 0 if begun is None else begun.shape[1]
+
+            def ahead(missing: int) -> None:
+                # What earlier processes have driven counts as if it had been driven at once.
+                counter.add(whole - missing - driven_yet + first)
+
+            harvest(reservoir, bursts, store, on_steps, accept_change=accept_change, begun=begun, ahead=ahead)
+            # Instruments play more than is counted where a run takes several bursts.
+            counter.add(whole - (counter.done - before))
             return store
 
 
@@ -335,6 +366,7 @@ def _harvested(run: PointRun) -> StateStore | None:
         run.result.warn(about)
     for about in about_changes(store):
         run.result.warn(about)
+    run.point.config.reservoir.learn_name(device_of(store).get("label", ""))
     if run.point.config.reservoir.declares_inputs:
         # Its settings are the server's: the file says nothing of them.
         try:

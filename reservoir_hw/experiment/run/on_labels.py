@@ -15,14 +15,14 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import build_reservoir
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
 from reservoir_hw.experiment.run.by_gradients import VALIDATION
+from reservoir_hw.experiment.run.counted_pieces import CountedPieces
 from reservoir_hw.experiment.run.folder import write_array
 from reservoir_hw.experiment.run.speed import Demand, seconds_for_one, seconds_of_a_step
 from reservoir_hw.experiment.run.text_plan import check_gradient_alone, gradient_of
 from reservoir_hw.experiment.run.text_speed import endless
 from reservoir_hw.experiment.run.text_training import course, told
-from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer, device_records
+from reservoir_hw.experiment.run.trainer import Cost, PointRun, Trainer
 from reservoir_hw.experiment.states.record import Recorder
-from reservoir_hw.experiment.states.watch import about_counters
 from reservoir_hw.readout.models.classifier_configuration import ClassifierConfig
 from reservoir_hw.tasks.task import Split, Task
 
@@ -102,8 +102,9 @@ class OnLabels(Trainer):
     def run(self, run: PointRun) -> None:
         """Open the reservoir, train, judge, and keep weights and outputs."""
         run.say("opening")
-        with _opened(run.point, run.task, run.files.record) as (model, devices), run.on(devices):
-            _train_and_keep(model, devices, run)
+        opened = _opened(run.point, run.task, run.files.record)
+        with opened as (model, devices), run.on(devices), CountedPieces(run.files.training, devices) as counted:
+            _train_and_keep(model, counted, run)
 
 
 def _model_of(config: ExperimentConfig) -> ClassifierConfig:
@@ -125,7 +126,7 @@ def _opened(
         yield model.build(task.inputs, task.outputs, opened), opened[:1]
 
 
-def _train_and_keep(model: SequenceClassifier, devices: list[Reservoir], run: PointRun) -> None:
+def _train_and_keep(model: SequenceClassifier, counted: CountedPieces, run: PointRun) -> None:
     from reservoir_hw.readout.training.on_corpus import train
     from reservoir_hw.readout.training.weights_file import save_weights
 
@@ -139,7 +140,7 @@ def _train_and_keep(model: SequenceClassifier, devices: list[Reservoir], run: Po
         None if task.held_out is None else _Sequences(task.held_out),
         options=gradient.options,
         folder=files.training,
-        progress=told(run),
+        progress=told(run, counted.note),
     )
     run.say("testing")
     outputs = _outputs(model, task.test, gradient.batch)
@@ -152,8 +153,7 @@ def _train_and_keep(model: SequenceClassifier, devices: list[Reservoir], run: Po
     write_array(files.path_of(files.outputs), outputs)
     settings = config.readout.model_dump(mode="json", serialize_as_any=True)
     save_weights(model, files.path_of(files.weights), readout=settings)
-    for device in devices:
-        run.warn(about_counters(device.counters, device.spec))
+    run.warn(counted.warnings())
     record: dict[str, Any] = {
         "readout": {"file": files.weights, "outputs": files.outputs, "kind": config.readout.kind, "trained": trained},
         "training": {
@@ -164,7 +164,7 @@ def _train_and_keep(model: SequenceClassifier, devices: list[Reservoir], run: Po
             "tokens_per_s": result.tokens_per_s,
         },
     }
-    run.keep(evaluation, {**device_records(devices), **record}, details={"training": course(result, None)})
+    run.keep(evaluation, {**counted.records(), **record}, details={"training": course(result, None)})
 
 
 class _Sequences:

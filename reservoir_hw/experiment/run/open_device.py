@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
 from reservoir_hw.experiment.configuration.experiment import Point
+from reservoir_hw.experiment.states.device_steps import driven_on, steps_of_opening
 from reservoir_hw.experiment.states.plan import plan_of
 from reservoir_hw.tasks.task import Task
 
@@ -20,6 +21,10 @@ class OpenDevice:
     def __init__(self) -> None:
         self._reservoir: Reservoir | None = None
         self._settings = ""
+        self.opening_steps = 0
+        """Steps of the device that opening it for the present point has taken."""
+        self.was_open = False
+        """Whether it was open already for the present point."""
 
     def __enter__(self) -> Self:
         return self
@@ -41,29 +46,45 @@ class OpenDevice:
         where no other point could take it.
         """
         config = point.config.reservoir.for_inputs(task.channels)
-        stays = bool(config.knob_values) or point.config.run.draws > 1
         settings = config.apart_from_knobs()
         reservoir = self._reservoir
-        if reservoir is None or settings != self._settings:
+        self.was_open = reservoir is not None and settings == self._settings
+        if reservoir is None or not self.was_open:
             self.close()
             reservoir = self._reservoir = build_reservoir(config).open()
-            self._settings = settings
-            begins = True
-        else:
-            begins = False
+            self._settings, self.opening_steps = settings, driven_on(reservoir).opening
         try:
-            if begins:
+            if not self.was_open:
                 _check(reservoir, point, task)
                 _pass_over_earlier_draws(reservoir, point, task)
             else:
+                self.opening_steps = 0
                 reservoir.begin_record()
                 reservoir.set(**config.knob_values)
             yield reservoir
         except BaseException as error:
             self.close(error)
             raise
-        if not stays:
+        if not _stays_open(point):
             self.close()
+
+
+def _stays_open(point: Point) -> bool:
+    return bool(point.config.reservoir.knob_values) or point.config.run.draws > 1
+
+
+def steps_without_opening(points: Sequence[tuple[Point, Task]]) -> list[int]:
+    """For each of some points, which are driven in this order, the steps of an opening that its estimate counts in vain.
+
+    The device is open already where the point before has left it so.
+    """
+    saved, open_for = [], ""
+    for point, task in points:
+        config = point.config.reservoir.for_inputs(task.channels)
+        settings = config.apart_from_knobs() if _stays_open(point) else ""
+        saved.append(steps_of_opening(config) if settings and settings == open_for else 0)
+        open_for = settings
+    return saved
 
 
 def refuse_draws(config: ReservoirConfig) -> None:
@@ -92,5 +113,8 @@ def _pass_over_earlier_draws(reservoir: Reservoir, point: Point, task: Task) -> 
     """The noise of a simulation is counted by its resets: a later draw has those of the earlier ones behind it."""
     if not reservoir.spec.identity.simulated:
         return
+    counted = reservoir.counters.steps
     for burst in plan_of(point, task, max_batch=reservoir.spec.max_batch) * point.draw:
         reservoir.reset(burst.batch)
+    # No draw of its own has these resets.
+    reservoir.counters.steps = counted

@@ -38,11 +38,12 @@ log = logging.getLogger(__name__)
 
 
 def train_on_harvested_states(
-    model: TokenModel, gradient: GradientConfig, task: Tokens, run: PointRun
+    model: TokenModel, gradient: GradientConfig, task: Tokens, run: PointRun, note: Callable[[], None]
 ) -> tuple[TrainingResult, str, float | None]:
     """Train the readout on states that are computed beforehand, those of windows of a text.
 
     What happened, what was driven, in words, and how long that took: seconds; None if an earlier process began it.
+    `note` is called at every row of the log.
     """
     from reservoir_hw.readout.training.on_states import train_on_states
     from reservoir_hw.readout.training.shards import HarvestedShards
@@ -92,7 +93,7 @@ def train_on_harvested_states(
             validation,
             options=options,
             folder=run.files.training,
-            progress=told(run),
+            progress=told(run, note),
         )
         # The test sees the noise that follows, also if all states were there already.
         shards.take_up_noise()
@@ -100,7 +101,7 @@ def train_on_harvested_states(
 
 
 def train_on_tokens(
-    model: TokenModel, gradient: GradientConfig, task: Tokens, run: PointRun
+    model: TokenModel, gradient: GradientConfig, task: Tokens, run: PointRun, note: Callable[[], None]
 ) -> tuple[TrainingResult, str, float | None]:
     """Train the model, whose reservoirs are driven in every step; returns what `train_on_harvested_states` does."""
     from reservoir_hw.readout.training.estimate import estimate_training
@@ -115,7 +116,7 @@ def train_on_tokens(
             drives.append(str(estimate_training(model, tokens, held_out, options=options)))
             run.say(drives[-1])
             folder = run.files.training / name
-            results.append(train(model, tokens, held_out, options=options, folder=folder, progress=told(run)))
+            results.append(train(model, tokens, held_out, options=options, folder=folder, progress=told(run, note)))
     result = replace(results[-1], steps=sum(one.steps for one in results))
     return result, "; then ".join(drives), None if begun else driving.seconds
 
@@ -149,8 +150,8 @@ def _observed(model: TokenModel, driving: _Driving) -> Iterator[None]:
         yield
 
 
-def told(run: PointRun) -> Callable[[Progress], None]:
-    """Tells the run how far a training is, and how many tokens it has seen."""
+def told(run: PointRun, note: Callable[[], None]) -> Callable[[Progress], None]:
+    """Tells the run how far a training is, and how many tokens it has seen; `note` keeps what devices counted."""
     seen = 0
 
     def say(now: Progress) -> None:
@@ -158,6 +159,7 @@ def told(run: PointRun) -> Callable[[Progress], None]:
         run.say(now.standing)
         run.add(now.row.tokens - seen)
         seen = now.row.tokens
+        note()
 
     return say
 

@@ -101,8 +101,6 @@ class PointRun:
     """Opens the reservoir, or has it open already."""
     found: dict[int, Any] = field(default_factory=dict)
     """What earlier points have found for those that share their drive, by the id of the point."""
-    paced: bool = True
-    """Whether chunks follow the pace of the device, which may be measured for it."""
     records: str = "rows"
     """Where the provenance keeps the record."""
     processes: Processes = field(default_factory=Processes)
@@ -113,6 +111,11 @@ class PointRun:
     def finished(self) -> Any:
         """What an earlier point has found for this one, which is given once, or None."""
         return self.found.pop(id(self.point), None)
+
+    @property
+    def label(self) -> str:
+        """The name of the row, with that of the device as soon as it said it."""
+        return self.point.config.reservoir.with_own_name(self.point.label)
 
     @property
     def drives(self) -> list[Sequence[Point]]:
@@ -141,7 +144,7 @@ class PointRun:
         """What casts doubt on the row of this point, and of those that share its drive."""
         more = f" and {len(self.others)} more on its drive" if self.others else ""
         for warning in warnings:
-            self.result.warn(f"{self.point.label}{more}: {warning}")
+            self.result.warn(f"{self.label}{more}: {warning}")
 
     def keep(
         self,
@@ -166,7 +169,7 @@ class PointRun:
         facts |= {"baseline": True} if self.records == "baselines" else {}
         if units := _units(self.point):
             facts["units"] = units
-        self.result.rows.append(Row(self.point.label, self.point.values, evaluation, facts))
+        self.result.rows.append(Row(self.label, self.point.values, evaluation, facts))
         self.result.provenance.setdefault(self.records, []).append({**self._name, **vars(took), **record})
         self.result.notes += notes
         self.result.save()
@@ -177,7 +180,7 @@ class PointRun:
         for device in devices:
             about = device.about_mask
             if about is not None and device.spec.identity.simulated:
-                self.result.notes.append(f"{self.point.label}: {about}")
+                self.result.notes.append(f"{self.label}: {about}")
             elif about is not None:
                 self.warn([about])
         try:
@@ -192,7 +195,7 @@ class PointRun:
 
     @property
     def _name(self) -> dict[str, Any]:
-        return {"label": self.point.label, "point": dict(self.point.values)}
+        return {"label": self.label, "point": dict(self.point.values)}
 
 
 def _units(point: Point) -> dict[str, str]:

@@ -29,19 +29,22 @@ def driven(
     *,
     repetitions: int = 1,
     native: bool = False,
+    begun: np.ndarray | None = None,
 ) -> Iterator[tuple[DriveChunk, Any]]:
     """Every chunk with its states, (batch, time, nodes) of one reservoir, as they come.
 
     Of several repetitions the mean is given, once all are there: a burst is then held in memory. `native` leaves the
-    states of a reservoir that computes with torch where they are: tensors on its device.
+    states of a reservoir that computes with torch where they are: tensors on its device. `begun` are states that the
+    plan began with already (`pace.begin`).
     """
     for first in range(0, len(bursts), repetitions):
         sums: list[Any] = []
         for burst in bursts[first : first + repetitions]:
-            reservoir.reset(burst.batch)
-            for number, (chunk, states) in enumerate(
-                zip(burst.chunks, states_of(reservoir, burst.chunks, native=native), strict=True)
-            ):
+            if begun is None:
+                reservoir.reset(burst.batch)
+            answers = states_of(reservoir, burst.chunks, native=native, begun=begun)
+            begun = None
+            for number, (chunk, states) in enumerate(zip(burst.chunks, answers, strict=True)):
                 on_steps(chunk.steps)
                 if repetitions == 1:
                     yield chunk, states
@@ -59,10 +62,23 @@ def mean_of(total: Any, repetitions: int, dtype: str) -> Any:
 
 
 def states_of(
-    reservoir: Reservoir | Population, chunks: Sequence[DriveChunk], *, native: bool = False
+    reservoir: Reservoir | Population,
+    chunks: Sequence[DriveChunk],
+    *,
+    native: bool = False,
+    begun: np.ndarray | None = None,
 ) -> Iterator[Any]:
-    """The states of consecutive chunks, the reservoir being where the first one starts; `native` as for `driven`."""
+    """The states of consecutive chunks, the reservoir being where the first one starts, or behind what is `begun`.
+
+    `native` as for `driven`.
+    """
     inputs = [chunk.inputs for chunk in chunks]
+    if begun is not None:
+        inputs[0] = inputs[0][:, begun.shape[1] :]
+        stream = reservoir.stream(iter(inputs))
+        yield np.concatenate([begun, np.asarray(next(stream))], axis=1)
+        yield from stream
+        return
     if native and reservoir.native == "torch":
         # States come back to where their inputs were.
         dtype, device = reservoir.spec.numpy_dtype, reservoir.device

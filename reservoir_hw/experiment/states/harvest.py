@@ -31,17 +31,19 @@ from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.core.store import Region, StateStore, is_damage, plain_path
 from reservoir_hw.experiment.configuration.experiment import Point, TrainingConfig
 from reservoir_hw.experiment.states.changes import in_words
+from reservoir_hw.experiment.states.device_steps import Driven, driven_on
 from reservoir_hw.experiment.states.drive import OnSteps, mean_of, states_of
-from reservoir_hw.experiment.states.pace import chunk_steps
+from reservoir_hw.experiment.states.pace import begin
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk, plan_of
 from reservoir_hw.experiment.states.resuming import (
     between_calibrations,
     changes_since,
+    closed_in_between,
     erase_rest,
-    steps_before,
     take_up,
     what_is_safe,
 )
+from reservoir_hw.experiment.states.watch import counted
 from reservoir_hw.tasks.datasets import found_file
 from reservoir_hw.tasks.task import Task
 
@@ -102,11 +104,14 @@ def harvest_lock(point: Point, task: Task) -> Iterator[None]:
         lock.release()
 
 
-def open_store(point: Point, task: Task, reservoir: Reservoir) -> StateStore:
-    """The point's store, made if it is not there. The chunks of a new one follow the pace of the device."""
+def open_store(point: Point, task: Task, reservoir: Reservoir) -> tuple[StateStore, np.ndarray | None]:
+    """The point's store, made if it is not there. The chunks of a new one follow the pace of the device.
+
+    With the states of the steps that were driven to find out its pace (`pace.begin`).
+    """
     path, spec = store_path(point, task), reservoir.spec
     if StateStore.exists(path):
-        return _checked(StateStore.open(path, writable=True), point, task)
+        return _checked(StateStore.open(path, writable=True), point, task), None
     config = point.config
     configuration = {
         "task": config.task.model_dump(mode="json"),
@@ -114,7 +119,7 @@ def open_store(point: Point, task: Task, reservoir: Reservoir) -> StateStore:
         "training": config.training.model_dump(mode="json", exclude={"gradient"}),
     }
     configuration["files"] = dict(contents(configuration))
-    steps = chunk_steps(reservoir, plan_of(point, task, max_batch=spec.max_batch), config.run.chunk_steps)
+    steps, begun = begin(reservoir, plan_of(point, task, max_batch=spec.max_batch), config.run.chunk_steps)
     facts = {
         "made_by": "harvest",
         "spec": spec.model_dump(mode="json"),
@@ -122,9 +127,8 @@ def open_store(point: Point, task: Task, reservoir: Reservoir) -> StateStore:
         "configuration": configuration,
         "provenance": {**provenance.collect(configuration), "reservoir": reservoir.provenance()},
     }
-    return StateStore.create(
-        path, facts, layout(plan_of(point, task, chunk_steps=steps, max_batch=spec.max_batch), spec, task)
-    )
+    plan = plan_of(point, task, chunk_steps=steps, max_batch=spec.max_batch)
+    return StateStore.create(path, facts, layout(plan, spec, task)), begun
 
 
 def harvest_plan(point: Point, task: Task, store: StateStore) -> list[Burst]:
@@ -202,14 +206,20 @@ def harvest(
     on_steps: OnSteps,
     *,
     accept_change: str | None = None,
+    begun: np.ndarray | None = None,
+    ahead: OnSteps | None = None,
 ) -> None:
     """Fill the store, going on where it ends.
 
     Only whole chunks count, each with a snapshot where the device has one. A device that can be frozen goes on from
     the snapshot as if nothing had happened; one that declares its memory is driven with the last `memory_steps`
     inputs again; any other starts again with the burst that was cut, whose chunks are written anew. The last two leave
-    a seam, which `store.segments` tells, and so do another calibration, and a device that reports other settings. Those
-    are refused without `accept_change`, a reason. What counts is not read: see `check`.
+    a seam, which `store.segments` tells, and so do hardware that was closed in between, another calibration, and a
+    device that reports other settings. Those are refused without `accept_change`, a reason. What counts is not read:
+    see `check`.
+
+    `begun` are the states of first steps that were driven already. `ahead` is told how many steps the device will be
+    driven for what the store lacks, those included.
     """
     changes = changes_since(store, reservoir, accept_change)
     store.remove_leftovers()
@@ -219,7 +229,8 @@ def harvest(
         store.dataset(name)
     kept = [(b, i) for b, burst in enumerate(bursts) for i, chunk in enumerate(burst.chunks) if chunk.place is not None]
     done, (b, i), past, seam = take_up(reservoir, bursts, kept, store, same_device=not changes)
-    on_steps(steps_before(bursts, b, i))
+    if ahead is not None:
+        ahead(_steps_ahead(driven_on(reservoir), bursts, b, i, past))
     segment: dict[str, Any] = {
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "host": platform.node(),
@@ -230,7 +241,11 @@ def harvest(
         "read_back": plain(reservoir.read_back()),
         "status": "running",
     }
-    segment["seam"] = seam or (between_calibrations(store.segments[-1], segment) if done else None)
+    if seam is None and 0 < done < len(kept):
+        opened_again = closed_in_between(reservoir.spec, bursts, kept, done, i)
+        segment["seam"] = between_calibrations(store.segments[-1], segment) or opened_again
+    else:
+        segment["seam"] = seam
     if changes:
         named = segment["seam"] or {"kind": "changed settings"}
         segment["seam"] = {**named, "changes": changes, "reason": accept_change}
@@ -249,10 +264,11 @@ def harvest(
             erase_rest(bursts, kept[done:], datasets)
         for number in range(b, len(bursts)):
             chunks = [*past, *bursts[number].chunks[i:]]
-            if i == 0 or past:
+            if begun is None and (i == 0 or past):
                 reservoir.reset(bursts[number].batch)
             i, past = 0, []
-            for chunk, states, timing in _timed(reservoir, chunks):
+            timed, begun = _timed(reservoir, chunks, begun), None
+            for chunk, states, timing in timed:
                 if chunk.place is not None:
                     datasets[chunk.dataset].write(chunk.place, chunk.inputs, states, timing=timing)
                     snapshot = reservoir.snapshot() if reservoir.spec.snapshot else None
@@ -269,6 +285,17 @@ def harvest(
             log.warning("how this harvest ended could not be noted: %s", another)
         raise
     close("complete")
+
+
+def _steps_ahead(driven: Driven, bursts: Sequence[Burst], b: int, i: int, past: Sequence[DriveChunk]) -> int:
+    if b == len(bursts):
+        return 0
+    now = bursts[b]
+    if i == 0 or past:
+        begun = driven.bursts([Burst((*past, *now.chunks[i:]))])
+    else:
+        begun = now.batch * sum(driven.further(chunk.inputs.shape[1]) for chunk in now.chunks[i:])
+    return begun + driven.bursts(bursts[b + 1 :])
 
 
 def stored(
@@ -304,12 +331,14 @@ def stored(
 
 
 def device_of(store: StateStore) -> dict[str, Any]:
-    """The record of the device that the states came from, and where they lie."""
-    return {**store.facts["provenance"]["reservoir"], "states": store.path, "segments": store.segments}
+    """The record of the device that the states came from, with what all processes counted, and where they lie."""
+    counters = counted(segment.get("reservoir", {}) for segment in store.segments).as_dict()
+    record = {**store.facts["provenance"]["reservoir"], "counters": counters}
+    return {**record, "states": store.path, "segments": store.segments}
 
 
 def _timed(
-    reservoir: Reservoir, chunks: Sequence[DriveChunk]
+    reservoir: Reservoir, chunks: Sequence[DriveChunk], begun: np.ndarray | None
 ) -> Iterator[tuple[DriveChunk, np.ndarray, tuple[float, float]]]:
     """Chunks with their states and when they were driven.
 
@@ -318,7 +347,7 @@ def _timed(
     if reservoir.spec.snapshot:
         stream: Iterator[Any] = (reservoir.run(chunk.inputs) for chunk in chunks)
     else:
-        stream = states_of(reservoir, chunks)
+        stream = states_of(reservoir, chunks, begun=begun)
     for chunk in chunks:
         began, started = time.time(), time.perf_counter()
         states = np.asarray(next(stream))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.core.spec import ReservoirSpec
+from reservoir_hw.core.spec import Continuity, ReservoirSpec
 from reservoir_hw.experiment.states.plan import Burst
 
 CHUNK_S = 10.0
@@ -18,21 +17,47 @@ _ENOUGH_S = 0.5
 _MEMORIES = 4
 
 
-def chunk_steps(reservoir: Reservoir, bursts: Sequence[Burst], most: int) -> int:
-    """Steps of a chunk, `most` at most.
-
-    The pace is that of the declared step period, or else measured: the device is driven with the first inputs, from
-    rest, for about a second. A device that can be frozen (`held`, with snapshot) is a simulation, or fast, and its
-    noise may depend on every drive: it is not measured.
-    """
-    spec = reservoir.spec
-    if spec.continuity == "free_running" or may_be_frozen(spec):
+def paced_steps(continuity: Continuity, memory_steps: int, period_s: float | None, most: int) -> int:
+    """Steps of a chunk, `most` at most, as the declared step period wants them; `most` where none is declared."""
+    if continuity == "free_running" or not period_s:
         return most
-    pace = 1 / spec.step_period_s if spec.step_period_s else measured_pace(reservoir, bursts[0].chunks[0].inputs)
-    steps = CHUNK_S * pace
-    if spec.continuity == "replayed":
-        steps = max(steps, _MEMORIES * spec.memory_steps)
+    steps = CHUNK_S / period_s
+    if continuity == "replayed":
+        steps = max(steps, _MEMORIES * memory_steps)
     return max(1, min(most, int(steps)))
+
+
+def paced_by(spec: ReservoirSpec, most: int) -> int:
+    """The same of a declaration. A device that can be frozen (`held`, with snapshot) is a simulation, or fast."""
+    if may_be_frozen(spec):
+        return most
+    return paced_steps(spec.continuity, spec.memory_steps, spec.step_period_s, most)
+
+
+def begin(reservoir: Reservoir, bursts: Sequence[Burst], most: int) -> tuple[int, np.ndarray | None]:
+    """Steps of a chunk, `most` at most, and the states of the steps that were driven to find it out, if any were.
+
+    A held device that declares no period is driven with the first inputs of the plan, from rest, until a call takes
+    half a second. No step of this is lost: the states (1, time, nodes) are those with which the plan begins.
+    """
+    spec, first = reservoir.spec, bursts[0].chunks[0].inputs
+    declared = spec.continuity != "held" or spec.snapshot or spec.step_period_s
+    if declared or len(first) > 1:
+        return paced_by(spec, most), None
+    begun: list[np.ndarray] = []
+    steps, done = 1, 0
+    reservoir.reset(1)
+    while True:
+        started = time.perf_counter()
+        begun.append(np.asarray(reservoir.run(first[:, done : done + steps])))
+        taken = max(time.perf_counter() - started, 1e-9)
+        done += steps
+        left = first.shape[1] - done
+        if taken >= _ENOUGH_S or not left:
+            break
+        steps = min(left, 4 * steps, max(steps + 1, int(2 * steps * _ENOUGH_S / taken)))
+    pace = begun[-1].shape[1] / taken
+    return max(done, min(most, int(CHUNK_S * pace))), np.concatenate(begun, axis=1)
 
 
 def may_be_frozen(spec: ReservoirSpec) -> bool:
@@ -49,23 +74,3 @@ def about_progress(reservoir: Reservoir, bursts: Sequence[Burst]) -> str:
         "this device runs freely and takes a whole sequence in one call: progress moves, and states are safe, after up "
         f"to {longest:,} steps"
     )
-
-
-def measured_pace(reservoir: Reservoir, inputs: np.ndarray) -> float:
-    """Steps per second of an open reservoir, of runs of `inputs` (batch, time, inputs) from rest.
-
-    They grow until one takes half a second. The counters of the reservoir stay as they were.
-    """
-    counted = replace(reservoir.counters)
-    steps = 1
-    while True:
-        reservoir.reset(len(inputs))
-        started = time.perf_counter()
-        reservoir.run(inputs[:, :steps])
-        taken = max(time.perf_counter() - started, 1e-9)
-        if taken >= _ENOUGH_S or steps == inputs.shape[1]:
-            break
-        steps = min(inputs.shape[1], 4 * steps, max(steps + 1, int(2 * steps * _ENOUGH_S / taken)))
-    # These drives are no part of the harvest.
-    vars(reservoir.counters).update(vars(counted))
-    return steps / taken

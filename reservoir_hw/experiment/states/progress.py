@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from reservoir_hw.core.reservoir import Reservoir
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, steps done, steps in all)."""
+
+
+def following(reservoirs: Sequence[Reservoir], add: Callable[[int], None]) -> Callable[[int], None]:
+    """Adds what the devices have counted since the last call, from their opening on, whatever it is called with."""
+    seen = 0
+
+    def look(_steps: int = 0) -> None:
+        nonlocal seen
+        counted = sum(reservoir.counters.steps for reservoir in reservoirs)
+        add(counted - seen)
+        seen = counted
+
+    look()
+    return look
 
 
 class StepCounter:
@@ -19,6 +35,11 @@ class StepCounter:
         """What is being done from now on."""
         self._what = what
         self.add(0)
+
+    @property
+    def done(self) -> int:
+        """Steps so far."""
+        return self._done
 
     def add(self, steps: int) -> None:
         """So many steps were done."""

@@ -126,16 +126,25 @@ def erase_rest(bursts: Sequence[Burst], ahead: Sequence[tuple[int, int]], datase
             datasets[chunk.dataset].erase(chunk.place)
 
 
-def steps_before(bursts: Sequence[Burst], b: int, i: int) -> int:
-    """How many steps come before this chunk of this burst."""
-    begun = bursts[b].chunks[:i] if i else ()
-    return sum(chunk.steps for burst in bursts[:b] for chunk in burst.chunks) + sum(chunk.steps for chunk in begun)
-
-
 def between_calibrations(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any] | None:
     """The seam where one segment of a store follows another with another calibration, or None."""
     ids = [", ".join(filter(None, segment.get("calibrations", ()))) or "none" for segment in (before, now)]
     return None if ids[0] == ids[1] else {"kind": "calibrated again", "before": ids[0], "now": ids[1]}
+
+
+def closed_in_between(
+    spec: ReservoirSpec, bursts: Sequence[Burst], kept: Sequence[tuple[int, int]], done: int, i: int
+) -> dict[str, Any] | None:
+    """The seam where a device was closed after `done` places and opened again, to go on with chunk `i` of a burst.
+
+    None for a simulation: its snapshot, or its reset, brings it to where it was.
+    """
+    b, last = kept[done - 1]
+    at = {"dataset": bursts[b].chunks[last].dataset, "place": done}
+    if i and spec.continuity == "replayed":
+        past = sum(chunk.inputs.shape[1] for chunk in bursts[b].chunks[:i])
+        return {"kind": "driven again", "steps": min(past, spec.memory_steps), **at}
+    return None if spec.identity.simulated else {"kind": "closed in between", "steps": 0, **at}
 
 
 def _begin_of_sequence(kept: Sequence[tuple[int, int]], done: int) -> int:

@@ -22,8 +22,8 @@ IDENTITY_TEXTS = ("vendor", "model", "serial", "firmware", "content", "fingerpri
 
 @RULES.rule(
     "the required keys are there, and have the right types",
-    page="ATTACH answers with a map. Only `readout` and `finite` may be missing in it, which are then false, and "
-    "`settings` and `tolerances`, which are then empty.",
+    page="ATTACH answers with a map. Only these may be missing in it: `readout` and `finite`, which are then false, "
+    "`whole_run_bytes`, which is then 0, and `settings`, `tolerances`, `label` and `provenance`, which are then empty.",
 )
 def _(device: Device) -> None:
     with device.session() as client:
@@ -33,6 +33,10 @@ def _(device: Device) -> None:
         for name in ("readout", "finite"):
             if not isinstance(declaration.get(name, False), bool):
                 raise Broken(f"{name} is {declaration[name]!r}")
+        if type(declaration.get("whole_run_bytes", 0)) is not int or declaration.get("whole_run_bytes", 0) < 0:
+            raise Broken(f"whole_run_bytes is {declaration['whole_run_bytes']!r}")
+        if not isinstance(declaration.get("label", ""), str) or not isinstance(declaration.get("provenance", {}), dict):
+            raise Broken("label is no text, or provenance no map")
         settings, tolerances = declaration.get("settings", {}), declaration.get("tolerances", {})
         if not isinstance(settings, dict) or not isinstance(tolerances, dict):
             raise Broken("settings or tolerances are no maps")
@@ -196,7 +200,7 @@ def _(device: Device) -> None:
 
 @RULES.rule(
     "a reply that would be larger than max_frame_bytes gets error 9",
-    page="too large: more than a declared limit (`max_frame_bytes` of the reply, `max_batch`)",
+    page="too large: more than a declared limit (`max_frame_bytes` of the reply, `max_batch`, `whole_run_bytes`)",
 )
 def _(device: Device) -> None:
     inputs, states = (np.dtype(codec.NUMBERS[device.declaration[name][0]]).itemsize for name in ("inputs", "states"))
@@ -214,13 +218,15 @@ def _(device: Device) -> None:
 
 
 @RULES.rule(
-    "chunked: false refuses more chunks with error 10, and the state is lost",
+    "chunked: false without whole_run_bytes refuses more chunks with error 10, and the state is lost",
     page='A refused RUN with "more chunks follow" always loses the state, because the next chunks were meant to '
     "continue it.",
 )
 def _(device: Device) -> None:
     if device.is_chunked:
         raise NotOffered("the device declares chunked: true")
+    if device.collects:
+        raise NotOffered("the device declares whole_run_bytes")
     with device.session() as client:
         error = client.failed(client.send_run(device.u(), flags=codec.MORE), codec.E_NOT_SUPPORTED)
         if error["state_lost"] is not True:
@@ -228,7 +234,10 @@ def _(device: Device) -> None:
         client.failed(client.send_run(device.u()), codec.E_STATE_LOST)
 
 
-NOT_BY_THIS = "not supported: no such operation, or not by this device (also: more chunks where `chunked` is false)"
+NOT_BY_THIS = (
+    "not supported: no such operation, or not by this device (also: more chunks where `chunked` is false and "
+    "`whole_run_bytes` is 0)"
+)
 
 
 def _undeclared(device: Device, *, name: str, ask: Callable[[Device, Client], None]) -> None:

@@ -165,6 +165,17 @@ class Device(Line):
         """Whether a run may come in several messages."""
         return self.declaration.get("chunked") is True
 
+    @property
+    def collects(self) -> int:
+        """Bytes of inputs of a whole run that may come in several messages, 0 for none."""
+        found = self.declaration.get("whole_run_bytes", 0)
+        return 0 if self.is_chunked or type(found) is not int else found
+
+    def must_collect(self) -> None:
+        """Raise `NotOffered` unless a whole run may come in several messages."""
+        if not self.collects:
+            raise NotOffered("the device declares no whole_run_bytes")
+
     def must_be_deterministic(self) -> None:
         """Raise `NotOffered` unless runs can be compared with each other."""
         if not self.spec.get("deterministic"):

@@ -7,6 +7,7 @@ import time
 import numpy as np
 
 from reservoir_hw.testing.protocol import codec
+from reservoir_hw.testing.protocol.client import Client
 from reservoir_hw.testing.protocol.device import Device, close
 from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
 from reservoir_hw.testing.protocol.rules import HELD, Rules
@@ -17,6 +18,7 @@ LATE_S = 0.3
 PAUSE_S = 0.3
 WITHIN = 0.6
 """Part of a lease in which a silent client does not lose the device."""
+SILENT_S = 0.2
 MANY = 1 << 16
 MANY_S = 1.0
 
@@ -36,6 +38,59 @@ def _(device: Device) -> None:
         client.reset()
         states = [client.states(request) for request in device.pipeline(client, parts)]
         close(whole, np.concatenate(states, axis=1), "a run as a whole, and in chunks")
+
+
+WHOLE = "Then it drives them as one run, without a gap, and answers each, in their order, with the states of its steps."
+
+
+@RULES.rule("a whole run in more messages than credits is the run in one", page=WHOLE)
+def _(device: Device) -> None:
+    device.must_collect()
+    device.must_be_deterministic()
+    with device.session() as client:
+        u = device.u(steps=2 * device.welcome["credits"] + 1)
+        whole = client.from_rest(u)
+        client.reset()
+        states = np.concatenate([client.states(request) for request in _one_by_one(client, u)], axis=1)
+        close(whole, states, f"a run in one message, and in {u.shape[1]}")
+
+
+@RULES.rule(
+    "of a whole run no message is answered before the last has come",
+    page="It answers none of them before it has them all.",
+)
+def _(device: Device) -> None:
+    device.must_collect()
+    with device.session() as client:
+        u = device.u(steps=2)
+        client.reset()
+        first = client.send_run(u[:, :1], flags=codec.MORE)
+        if client.data.waits(SILENT_S):
+            raise Broken("the first message of a whole run was answered before the second was sent")
+        last = client.send_run(u[:, 1:], step=1)
+        client.states(first)
+        client.states(last)
+
+
+@RULES.rule(
+    "a whole run that is cancelled before its last message is not driven",
+    page="The lease, and `cancel`, hold meanwhile as between two requests",
+)
+def _(device: Device) -> None:
+    device.must_collect()
+    with device.session() as client:
+        u = device.u(steps=2)
+        client.reset()
+        first = client.send_run(u[:, :1], flags=codec.MORE)
+        client.told("cancel", session=client.session, request=first.request)
+        client.failed(first, codec.E_CANCELLED)
+        client.from_rest(u)
+
+
+def _one_by_one(client: Client, u: np.ndarray) -> list[codec.Header]:
+    """A message for each step of one run."""
+    steps = u.shape[1]
+    return [client.send_run(u[:, t : t + 1], step=t, flags=codec.MORE if t + 1 < steps else 0) for t in range(steps)]
 
 
 @RULES.rule("a run step by step is the run as a whole", page="A single step of a closed loop is a RUN of one step.")

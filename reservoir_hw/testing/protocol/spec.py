@@ -31,6 +31,7 @@ SPEC: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "held, replayed or free_running",
         lambda value: value in ("held", "replayed", "free_running"),
     ),
+    "held_for_s": ("seconds or nil", lambda value: value is None or (is_number(value) and value > 0)),
     "memory_steps": ("a number of steps", _is_count),
     "step_period_s": ("seconds or nil", lambda value: value is None or (is_number(value) and value >= 0)),
     "reset_time_s": ("seconds or nil", lambda value: value is None or (is_number(value) and value >= 0)),

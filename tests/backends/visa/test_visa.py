@@ -143,7 +143,7 @@ def test_the_estimate_counts_bursts_and_what_is_played(
     sets = {"task.train_steps": 2000, "vary": {}, "run.folder": str(tmp_path)}
     config = Experiment.from_file(experiment, reservoir=tmp_path / "bench.yaml", set=sets)
     expected = config.estimate()
-    config.run(paced=False)
+    config.run()
     assert len(lab.events("burst begins")) == expected.bursts
     assert sum(played) == expected.device_steps
 

@@ -42,7 +42,11 @@ def labels(vary: Any, reservoir: Any) -> list[str]:
             {},
             ["ESN(60) ridge", "ESN(60) ridge alpha=0.1 washout=3", "ESN(60) lms"],
         ),
-        ({"readout": [{"kind": "ridge", "label": "mine", "alpha": 1.0}, {"kind": "ridge"}]}, {}, ["ESN(60) mine", "ESN(60) ridge"]),
+        (
+            {"readout": [{"kind": "ridge", "label": "mine", "alpha": 1.0}, {"kind": "ridge"}]},
+            {},
+            ["ESN(60) mine", "ESN(60) ridge"],
+        ),
         ({"reservoir": [ESN | {"seed": seed} for seed in (0, 1)]}, {}, ["ESN(60)"] * 2),
         (
             {"reservoir": [ESN, ESN | {"nonidealities": {"loop": {"noise": 0.1}}}, ESN | {"label": "film", "seed": 1}]},

@@ -28,6 +28,7 @@ class Lab:
     bias: float = 0.0
     acting: float = 0.0
     drives: int = 0
+    steps: int = 0
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.seed)
@@ -57,6 +58,7 @@ class Lab:
 
     def measure(self, u: np.ndarray) -> np.ndarray:
         self.drives += 1
+        self.steps += len(u)
         taps = np.lib.stride_tricks.sliding_window_view(np.concatenate([self.past, u[:, 0]]), NODES)[1:, ::-1]
         self.past = np.concatenate([self.past, u[:, 0]])[-NODES:]
         states = (1 - self.drift * self.drives) * np.sin(taps * np.linspace(1, 2, NODES) + self.acting) ** 2

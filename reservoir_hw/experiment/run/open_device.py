@@ -74,7 +74,7 @@ def _stays_open(point: Point) -> bool:
 
 
 def steps_without_opening(points: Sequence[tuple[Point, Task]]) -> list[int]:
-    """For each of some points, which are driven in this order, the steps of an opening that its estimate counts in vain.
+    """For each of some points, which are driven in this order, the steps of an opening that does not take place.
 
     The device is open already where the point before has left it so.
     """

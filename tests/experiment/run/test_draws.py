@@ -220,6 +220,17 @@ def test_a_sweep_turns_a_knob_without_opening_again() -> None:
     assert (lab.log.count("open"), lab.log.count("close")) == (1, 1)
 
 
+@pytest.mark.parametrize("draws", [1, 2])
+def test_the_estimate_knows_what_stays_open(draws: int) -> None:
+    lab, ends = Lab(), []
+    file = lab.file(reset={"kind": "washout", "steps": 7, "probe_steps": 5}, vary={"knobs.bias_v": [0.3, 0.6, 0.9]})
+    del file["reset_call"]
+    device = Experiment(experiment(file, draws))
+    expected = device.estimate().device_steps
+    device.run(lambda what, done, total: ends.append((done, total)), report=False)
+    assert (expected, *ends[-1]) == (lab.steps,) * 3
+
+
 def test_units_and_monitors_are_drawn(tmp_path: Path) -> None:
     lab = Lab(noise=0.01)
     result = Experiment(experiment(lab.file(vary={"knobs.bias_v": [0.3, 1.4]}), 2)).run(lambda *_: None)

@@ -22,7 +22,7 @@ def steps_beside(point: Point, task: Task, declared: ReservoirSpec | None = None
     `declared` is what the device said when it was opened. Without that replays count as far as the configuration tells.
     """
     config = point.config.reservoir
-    continuity = getattr(config, "continuity", "held") if declared is None else declared.continuity
+    continuity = config.declared_continuity if declared is None else declared.continuity
     replayed = continuity == "replayed"
     memory = (getattr(config, "memory_steps", 0) if declared is None else declared.memory_steps) if replayed else 0
     reset = config.played_steps(_reset(config).length)

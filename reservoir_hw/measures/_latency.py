@@ -54,8 +54,8 @@ def latency_of(inputs: Any, states: Any) -> int | None:
 def about_latency(steps: int) -> str:
     """A sentence for a device that is late."""
     return (
-        f"the states are late by {steps} step{'s' * (steps > 1)}: an input is first seen so many rows below its own; in "
-        f"a file of kind python, latency_steps: {steps} puts them right"
+        f"the states are late by {steps} step{'s' * (steps > 1)}: an input is first seen so many rows below its own "
+        f"(latency_steps: {steps} of kind python puts them right)"
     )
 
 

@@ -272,7 +272,7 @@ class PythonReservoir(Reservoir):
                 rows = rows[:, steps:]
 
     def _beyond(self, u: np.ndarray) -> np.ndarray:
-        """What it is driven with until the answers to `u` are there: its last input, which the device takes for sure."""
+        """What it is driven with until the answers to `u` are there: its last input, which is taken for sure."""
         return np.repeat(u[:, -1:], self._config.latency_steps, axis=1)
 
     def _driven(self, u: np.ndarray, first: int) -> np.ndarray:

@@ -10,6 +10,7 @@ from reservoir_hw.measures import (
     Interval,
     LyapunovSpectrum,
     MemoryCapacity,
+    Nodes,
     NoiseBudget,
     OperatingMap,
     ProcessingCapacity,
@@ -18,6 +19,7 @@ from reservoir_hw.tasks.task import Table
 
 _SHOWN_DELAYS = 12
 _SHOWN_POINTS = 5
+_SHOWN_NODES = 16
 
 
 def _memory_table(result: MemoryCapacity) -> Table:
@@ -92,6 +94,19 @@ def _map_table(result: OperatingMap) -> Table:
         "within a thousandth of the largest, the more linear is better."
     )
     return Table("Operating map: the best points", header, rows, note)
+
+
+def nodes_table(nodes: Nodes) -> Table:
+    """What each node did in repeated drives, as far as there is room."""
+    rows = nodes.rows(_SHOWN_NODES)
+    others = len(nodes.still) - len(rows)
+    note = "Noise: the standard deviation of what differs between repeats. A limit is an end of the range."
+    return Table(
+        "Nodes",
+        ["node", "range", "noise", "at a limit"],
+        rows,
+        note + (f" {others} more nodes are in metrics.json." if others else ""),
+    )
 
 
 DETAILS: dict[str, Callable[[Any], Table]] = {

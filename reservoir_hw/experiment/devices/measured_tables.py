@@ -6,7 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from reservoir_hw.measures import (
+    Drift,
     Interval,
     LyapunovSpectrum,
     MemoryCapacity,
@@ -109,12 +112,34 @@ def nodes_table(nodes: Nodes) -> Table:
     )
 
 
+def _drift_table(result: Drift) -> Table:
+    parts = (
+        ("mean (standard deviations)", result.mean, result.mean_change, result.mean_significant),
+        ("gain (share)", result.gain, result.gain_change, result.gain_significant),
+        ("offset (standard deviations)", result.offset, result.offset_change, result.offset_significant),
+        ("noise (standard deviations)", result.noise, result.noise_change, result.noise_significant),
+    )
+    rows = []
+    for what, interval, changes, significant in parts:
+        if interval is None:
+            rows.append([what, "unknown", "", ""])
+            continue
+        middle = (interval.low + interval.high) / 2
+        change = f"{middle:+.3g}" if math.isfinite(middle) else f"{changes[np.abs(changes).argmax()]:+.3g}"
+        rows.append([what, change, interval_text(interval), f"{np.count_nonzero(significant)} of {len(changes)}"])
+    note = "From the first to the last segment or repeat, in the node that changes most. A gain takes a mean with it."
+    if result.noise is None:
+        note += " One drive does not tell offset from mean, or noise from response: repeat it."
+    return Table("Drift", ["what", "change", "interval", "nodes that change"], rows, note)
+
+
 DETAILS: dict[str, Callable[[Any], Table]] = {
     "memory_capacity": _memory_table,
     "processing_capacity": _processing_table,
     "noise_budget": _budget_table,
     "lyapunov_spectrum": _spectrum_table,
     "operating_map": _map_table,
+    "drift": _drift_table,
 }
 """Tables of measures that one number does not tell."""
 

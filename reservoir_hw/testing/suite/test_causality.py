@@ -8,7 +8,6 @@ from reservoir_hw.testing.comparison import Comparison
 from reservoir_hw.testing.outcomes import failed, inconclusive
 from reservoir_hw.testing.plan import Plan, drives
 
-
 # Of the difference in a later row: what would have been seen in the row of the input.
 _CLEARLY = 0.3
 

@@ -42,6 +42,7 @@ from reservoir_hw.experiment.states.resuming import (
     take_up,
     what_is_safe,
 )
+from reservoir_hw.experiment.states.watch import StateWatch
 from reservoir_hw.tasks.datasets import found_file
 from reservoir_hw.tasks.task import Task
 
@@ -207,7 +208,8 @@ def harvest(
     the snapshot as if nothing had happened; one that declares its memory is driven with the last `memory_steps`
     inputs again; any other starts again with the burst that was cut, whose chunks are written anew. The last two leave
     a seam, which `store.segments` tells, and so do another calibration, and a device that reports other settings. Those
-    are refused without `accept_change`, a reason. What counts is not read: see `check`.
+    are refused without `accept_change`, a reason. What counts is not read: see `check`. What casts doubt on the states
+    that this harvest added is logged.
     """
     changes = changes_since(store, reservoir, accept_change)
     store.remove_leftovers()
@@ -241,7 +243,7 @@ def harvest(
     # The snapshot of another device is no use to this one.
     kept_snapshot = None if done == 0 or seam or changes else store.snapshot()
     store.commit(done, snapshot=kept_snapshot, segments=segments)
-    datasets = store.datasets
+    datasets, watch = store.datasets, StateWatch(reservoir.spec)
     try:
         if store.segments[:-1]:
             erase_rest(bursts, kept[done:], datasets)
@@ -256,6 +258,7 @@ def harvest(
                     snapshot = reservoir.snapshot() if reservoir.spec.snapshot else None
                     store.commit(done + 1, snapshot=snapshot)
                     done += 1
+                    watch.look(chunk, states)
                 on_steps(chunk.steps)
     except BaseException as error:
         error.add_note(what_is_safe(reservoir.spec, kept, done, store.path))
@@ -267,6 +270,8 @@ def harvest(
             log.warning("how this harvest ended could not be noted: %s", another)
         raise
     close("complete")
+    for warning in watch.warnings():
+        log.warning("%s: %s", reservoir.name, warning)
 
 
 def stored(

@@ -25,7 +25,7 @@ def info(
     set_: SetOption = None,
     drive: Annotated[bool, typer.Option(help="Drive it, to see how fast it answers.")] = True,
     steps: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Drive it once with N steps; describe its states.")
+        int | None, typer.Option(metavar="N", min=1, help="Only drive it twice with N steps; describe its states.")
     ] = None,
     input_range: InputRangeOption = None,
     json: JsonOption = False,
@@ -33,7 +33,7 @@ def info(
     """Say what a device is, and how fast it answers: round trip of a step, steps and bytes per second.
 
     It is driven for a few seconds with random inputs within its range, from rest, and left at rest; --no-drive
-    only asks it.
+    only asks it. The same inputs are driven twice: of each node the range, the noise, and what casts doubt on it.
     """
     from reservoir_hw.experiment.devices.info import look_at
     from reservoir_hw.experiment.devices.reservoir_file import reservoir_from_file

@@ -122,10 +122,14 @@ def counted(number: int, what: str) -> str:
 
 def box_within(mask: Mask, limits: tuple[float, float]) -> tuple[float, float] | None:
     """The widest range such that inputs within it, on whatever channels, stay within `limits` behind a mask."""
-    total, reach = mask.matrix.sum(axis=1), np.abs(mask.matrix).sum(axis=1)
-    furthest = np.abs([limits[0] - mask.bias, limits[1] - mask.bias]).max() / max(np.abs(total).max(), 1e-9)
+    reached = mask.matrix.any(axis=1)
+    if not ((limits[0] <= mask.bias) & (mask.bias <= limits[1]))[~reached].all():
+        return None
+    matrix, bias = mask.matrix[reached], mask.bias[reached]
+    total, reach = matrix.sum(axis=1), np.abs(matrix).sum(axis=1)
+    furthest = np.abs([limits[0] - bias, limits[1] - bias]).max() / max(np.abs(total).max(), 1e-9)
     middles = np.linspace(-furthest, furthest, 4001)[:, None]
-    room = np.minimum(limits[1] - mask.bias - middles * total, mask.bias + middles * total - limits[0]) / reach
+    room = np.minimum(limits[1] - bias - middles * total, bias + middles * total - limits[0]) / reach
     half = room.min(axis=1)
     best = int(half.argmax())
     if half[best] <= 0:

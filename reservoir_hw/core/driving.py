@@ -179,8 +179,8 @@ class Driving:
             return
         if spec.continuity == "free_running":
             raise StateLost(
-                f"{device.name} is free running: it went on while nobody drove it. After reset() one run() or "
-                "stream() is valid; put everything into that one"
+                f"{device.name} is free running: {spec.why_one_run}. After reset() one run() or stream() is valid; put "
+                "everything into that one"
             )
         if spec.continuity == "held" and len(self._frozen) > 1 and not spec.snapshot:
             raise StateLost(

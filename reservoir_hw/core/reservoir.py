@@ -221,11 +221,26 @@ class Reservoir(ABC):
 
     @property
     def safe_range(self) -> tuple[float, float]:
-        """Between these, inputs on all channels are sure to be taken; (-1, 1) where the device knows no limits."""
+        """Between these, inputs on all channels are sure to be taken; (-1, 1) where the device knows no limits.
+
+        Raises `ConfigurationError` where a mask leaves no such inputs, and what lies beyond is not clipped.
+        """
         declared, mask = self.device_spec.input_range, self.input_mask
         if declared is None or mask is None:
             return self.spec.input_range or (-1.0, 1.0)
-        return box_within(mask, declared) or (-1.0, 1.0)
+        found = box_within(mask, declared)
+        if found is None and self.out_of_range == "error":
+            low, high = declared
+            raise ConfigurationError(
+                f"behind input_mask, no inputs are sure to stay within the range of {self.name}, [{low:g}, {high:g}]: "
+                f"bring them there (input_mask.offset: {(low + high) / 2:g}, and a small input_mask.scaling)"
+            )
+        return found or (-1.0, 1.0)
+
+    @property
+    def known_range(self) -> tuple[float, float] | None:
+        """`safe_range`, or None where the device declares no limits, before and behind the mask."""
+        return None if self.device_spec.input_range is None else self.safe_range
 
     @property
     def about_mask(self) -> str | None:

@@ -29,7 +29,7 @@ from reservoir_hw.core.hil import HilConfig, place_hil
 from reservoir_hw.core.renamed_keys import translate
 from reservoir_hw.core.reservoir import OutOfRange, Reservoir
 from reservoir_hw.core.signal import MaskConfig
-from reservoir_hw.core.spec import Identity, ReservoirSpec
+from reservoir_hw.core.spec import Continuity, Identity, ReservoirSpec
 from reservoir_hw.core.validation import whole_number
 
 Encoder: TypeAlias = Callable[[np.ndarray], np.ndarray]
@@ -120,6 +120,11 @@ class ReservoirConfig(Config):
             name: {**knob, "value": 0} if isinstance(knob, dict) else 0 for name, knob in knobs.items()
         }
         return json.dumps(described, sort_keys=True)
+
+    @property
+    def declared_continuity(self) -> Continuity:
+        """What the device will declare of the time between two calls, as far as its file says."""
+        return getattr(self, "continuity", "held")
 
     @property
     def past_steps(self) -> int:

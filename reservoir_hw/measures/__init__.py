@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from reservoir_hw.measures._echo_state_index import echo_state_index as echo_state_index
     from reservoir_hw.measures._effective_dimension import EffectiveDimension as EffectiveDimension
     from reservoir_hw.measures._effective_dimension import effective_dimension as effective_dimension
+    from reservoir_hw.measures._latency import about_latency as about_latency
+    from reservoir_hw.measures._latency import latency_of as latency_of
     from reservoir_hw.measures._live_source import Live as Live
     from reservoir_hw.measures._lyapunov_exponent import LyapunovExponent as LyapunovExponent
     from reservoir_hw.measures._lyapunov_exponent import lyapunov_from_replicas as lyapunov_from_replicas
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from reservoir_hw.measures._measured import Measured as Measured
     from reservoir_hw.measures._memory_capacity import MemoryCapacity as MemoryCapacity
     from reservoir_hw.measures._memory_capacity import memory_capacity as memory_capacity
+    from reservoir_hw.measures._nodes import Nodes as Nodes
+    from reservoir_hw.measures._nodes import nodes_of as nodes_of
     from reservoir_hw.measures._noise_budget import NoiseBudget as NoiseBudget
     from reservoir_hw.measures._noise_budget import noise_budget as noise_budget
     from reservoir_hw.measures._operating_map import AtPoint as AtPoint

@@ -25,32 +25,78 @@ _FEWEST = 5
 _ROUNDING = 1e-9
 
 
+@dataclass(frozen=True, eq=False)
+class Course:
+    """How one thing about each node changes, from start to end, (nodes,); `values` (segments, nodes) is its course.
+
+    `half` is half the interval of `change`, infinite for a node of which nothing is said. `weight` (nodes,) is what a
+    change of 1 does to the states of a node, in their standard deviations.
+    """
+
+    change: np.ndarray
+    half: np.ndarray
+    values: np.ndarray
+    weight: np.ndarray
+
+    @property
+    def significant(self) -> np.ndarray:
+        """Which nodes change by more than chance (nodes,)."""
+        return np.abs(self.change) > self.half + _ROUNDING
+
+    @property
+    def most(self) -> int:
+        """The node in which it changes most, of those that change significantly if there are any."""
+        counted = self.significant if self.significant.any() else np.ones(len(self.change), dtype=bool)
+        return int(np.where(counted, np.abs(self.change) * self.weight, -1.0).argmax())
+
+    def interval(self, confidence: float) -> Interval:
+        """Of the node in which it changes most."""
+        change, half = float(self.change[self.most]), float(self.half[self.most])
+        return Interval(change - half, change + half, confidence, "a line through segments, Student's t (Bonferroni)")
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Drift(Measured):
-    """`value` is the largest change of a node's mean, from start to end, in its standard deviations.
+    """`value` is the largest change of a node from start to end, of its mean or by its gain, in its deviations.
 
-    `mean_change` and `spread_change` (nodes,) are the changes of each node's mean and of its standard deviation, in
-    units of the latter over the whole; `mean_significant` and `spread_significant` (nodes,) say which are more than
-    chance. `means` and `spreads` (segments, nodes) are what the lines were fitted to, relative to the whole.
+    `mean_change`, `offset_change` and `noise_change` (nodes,) are in standard deviations of a node, `gain_change` is a
+    share of its gain; `..._significant` say which are more than chance. `means`, `gains`, `offsets` and `noises`
+    (segments, nodes) are what the lines were fitted to. `mean`, `gain`, `offset` and `noise` are the intervals of the
+    node in which each changes most. A gain that falls takes a mean with it that is not 0, and leaves the offset.
+
+    Of a single drive the gain is that of the whole response, and offset and noise are not known: `offset` and `noise`
+    are None, and NaN their numbers.
     """
 
     mean_change: np.ndarray
-    spread_change: np.ndarray
+    offset_change: np.ndarray
+    gain_change: np.ndarray
+    noise_change: np.ndarray
     mean_significant: np.ndarray
-    spread_significant: np.ndarray
+    offset_significant: np.ndarray
+    gain_significant: np.ndarray
+    noise_significant: np.ndarray
     means: np.ndarray
-    spreads: np.ndarray
+    offsets: np.ndarray
+    gains: np.ndarray
+    noises: np.ndarray
+    mean: Interval
+    gain: Interval
+    offset: Interval | None
+    noise: Interval | None
 
 
 def drift(states: Any, *, washout: int = 0, segments: int = _SEGMENTS, confidence: float = 0.95) -> Drift:
-    """Trend of each node's mean and standard deviation over time.
+    """Trend of each node's mean, gain, offset and noise over time.
 
     `states` (time, nodes), of one long drive with stationary inputs, is cut into `segments` equal pieces; `states`
     (repeats, time, nodes), the responses to the same drive in the order in which they were taken, are the segments
-    themselves. These find much smaller drifts, because the inputs are the same in each.
+    themselves. These find much smaller drifts, because the inputs are the same in each: gain and offset of a node are
+    those of the line from its mean response to the response of a repeat, noise is what is left. Of a single drive they
+    are its standard deviation and its mean.
 
     A straight line is fitted to the segments of each node. A change is significant where it exceeds Student's quantile
-    for `confidence` shared by means and spreads of all nodes (Bonferroni). Repeats are taken for independent. Of one
+    for `confidence` shared by all that is fitted of all nodes (Bonferroni). Repeats are taken for independent. Of one
     long drive, segments are joined until each is several times as long as the time over which the node is correlated,
     as it was measured about the line; a node with too few such segments may be drifting or just be slow, and nothing
     is said of it. The interval of the largest change is simultaneous for all nodes, too: it reaches from 0 if no node
@@ -68,39 +114,83 @@ def drift(states: Any, *, washout: int = 0, segments: int = _SEGMENTS, confidenc
     spread = np.sqrt((deviation**2 + (means - centre) ** 2).mean(axis=0))
     moving = moving_nodes(centre, spread)
     scale = np.where(moving, spread, np.inf)
-    means, spreads = (means - centre) / scale, deviation / scale
     nodes = len(scale)
+    gains, noises, weight = deviation / scale, np.full_like(means, np.nan), np.ones(nodes)
+    offsets = noises
+    if repeats:
+        gains, noises, response = _of_repeats(pieces, means)
+        noises, weight, offsets = noises / scale, response / scale, (means - gains * centre) / scale
+    probability = 1 - (1 - confidence) / ((8 if repeats else 4) * nodes)
     independent = np.full((2, nodes), len(pieces))
     if not repeats:
         courses = np.concatenate([course for _, course in found], axis=1)
         independent[:, moving] = [_independent(course[:, moving], len(pieces)) for course in courses]
-    probability = 1 - (1 - confidence) / (4 * nodes)
-    mean_change, half = _trend(means, independent[0], probability)
-    spread_change, spread_half = _trend(spreads, independent[1], probability)
-    size = np.abs(mean_change)
-    mean_significant = size > half + _ROUNDING
-    spread_significant = np.abs(spread_change) > spread_half + _ROUNDING
-    slow = np.count_nonzero(np.isinf(half))
-    notes = [
-        f"The mean drifts in {np.count_nonzero(mean_significant)} of {nodes} nodes, the size of the response in "
-        f"{np.count_nonzero(spread_significant)}.",
-        f"{slow} nodes are too slow for a verdict: record longer, or repeat the drive." if slow else "",
-    ]
+    means = (means - centre) / scale
+    mean, offset, noise = (
+        Course(*_trend(values, independent[0], probability), values, np.ones(nodes))
+        for values in (means, offsets, noises)
+    )
+    gain = Course(*_trend(gains, independent[1], probability), gains, weight)
+    sizes = np.concatenate([np.abs(course.change) * course.weight for course in (mean, gain)])
+    halves = np.concatenate([np.where(np.isinf(one.half), np.inf, one.half * one.weight) for one in (mean, gain)])
+    slow = np.count_nonzero(np.isinf(mean.half) | np.isinf(gain.half))
     return Drift(
-        value=float(size.max()),
+        value=float(sizes.max()),
         interval=Interval(
-            float(np.maximum(size - half, 0.0).max()),
-            float((size + half).max()),
+            float(np.maximum(sizes - halves, 0.0).max()),
+            float((sizes + halves).max()),
             confidence,
             f"lines through {_counted(independent[0])} segments, Student's t, simultaneous for all nodes (Bonferroni)",
         ),
-        note=" ".join(filter(None, notes)),
-        mean_change=mean_change,
-        spread_change=spread_change,
-        mean_significant=mean_significant,
-        spread_significant=spread_significant,
-        means=means,
-        spreads=spreads,
+        note=" ".join(
+            [
+                _said("mean", mean, " standard deviations", 1),
+                _said("gain" if repeats else "size of the response", gain, " %", 100),
+                *([_said("offset", offset, " standard deviations", 1)] if repeats else []),
+                *([_said("noise", noise, " standard deviations", 1)] if repeats else []),
+                *([f"{slow} nodes are too slow for a verdict: record longer, or repeat the drive."] if slow else []),
+            ]
+        ),
+        mean_change=mean.change,
+        offset_change=offset.change,
+        gain_change=gain.change,
+        noise_change=noise.change,
+        mean_significant=mean.significant,
+        offset_significant=offset.significant,
+        gain_significant=gain.significant,
+        noise_significant=noise.significant,
+        means=mean.values,
+        offsets=offset.values,
+        gains=gain.values,
+        noises=noise.values,
+        mean=mean.interval(confidence),
+        gain=gain.interval(confidence),
+        offset=offset.interval(confidence) if repeats else None,
+        noise=noise.interval(confidence) if repeats else None,
+    )
+
+
+def _of_repeats(pieces: list[Any], means: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Gains and noise (repeats, nodes), of the lines from the mean response to each, and its deviation (nodes,)."""
+    response = np.mean([np.asarray(piece, dtype=np.float64) for piece in pieces], axis=0)
+    response -= response.mean(axis=0)
+    power = (response**2).sum(axis=0)
+    gains, noises = np.ones_like(means), np.zeros_like(means)
+    for number, piece in enumerate(pieces):
+        moved = np.asarray(piece, dtype=np.float64) - means[number]
+        gains[number] = (moved * response).sum(axis=0) / np.where(power > 0, power, np.inf)
+        noises[number] = np.sqrt(((moved - gains[number] * response) ** 2).mean(axis=0))
+    return gains, noises, np.sqrt(power / len(response))
+
+
+def _said(what: str, course: Course, unit: str, factor: float) -> str:
+    """ "The gain changes in 8 of 8 nodes, by -9.9 % in node 3." """
+    count, nodes = np.count_nonzero(course.significant), len(course.change)
+    if not count:
+        return f"The {what} changes in 0 of {nodes} nodes."
+    most = course.most
+    return (
+        f"The {what} changes in {count} of {nodes} nodes, by {factor * course.change[most]:+.3g}{unit} in node {most}."
     )
 
 

@@ -14,8 +14,10 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.spec import Counters
 from reservoir_hw.core.validation import at_least
+from reservoir_hw.measures._latency import latency_of
 from reservoir_hw.measures._lyapunov_exponent import LyapunovExponent, lyapunov_from_replicas, lyapunov_from_transition
 from reservoir_hw.measures._lyapunov_spectrum import LyapunovSpectrum, lyapunov_spectrum
+from reservoir_hw.measures._nodes import Nodes, nodes_of
 from reservoir_hw.measures._rank import Streams
 from reservoir_hw.measures._source import Source
 from reservoir_hw.measures._statistics import BATCHES
@@ -100,11 +102,11 @@ class Live(Source):
         self._low, self._high = self.input_range = input_range or reservoir.safe_range
         if not (self._low < self._high and math.isfinite(self._high - self._low)):
             raise ConfigurationError(f"input_range is {self.input_range}; it must be (lowest, highest), both finite")
-        least, most = spec.input_range or (-math.inf, math.inf)
+        least, most = reservoir.known_range or (-math.inf, math.inf)
         if reservoir.out_of_range == "error" and not least <= self._low < self._high <= most:
             raise ConfigurationError(
                 f"inputs from {self._low:g} to {self._high:g} lie beyond the range of the device, {least:g} to "
-                f"{most:g}: give a smaller input_range"
+                f"{most:g}{' before its mask' * (reservoir.input_mask is not None)}: give a smaller input_range"
             )
         self._steps, self._repeats = steps, repeats
         self._repeat_steps = max(steps // repeats, 100)
@@ -171,7 +173,7 @@ class Live(Source):
 
     def repeats(self) -> np.ndarray:
         """Drives with the same inputs after different pasts, one after the other: their order is that of time."""
-        return self._repeated
+        return self._repeated[1]
 
     def repeated_drive(self) -> tuple[np.ndarray, np.ndarray]:
         """As `repeats`, with drives as long as the long one, as far as their states fit into memory."""
@@ -185,6 +187,21 @@ class Live(Source):
         # The last past was the first one again: what is left between these two is noise.
         last = slice(-self._short // 4, None)
         return states[:-1], float(np.sqrt(np.mean((states[-1, last] - states[0, last]) ** 2)))
+
+    def nodes_seen(self) -> Nodes | None:
+        """Of the repeats, once there are any."""
+        if "_repeated" not in vars(self):
+            return None
+        spec = self.reservoir.spec
+        states = self._repeated[1][:, self.washout :]
+        return nodes_of(states, state_range=spec.state_range, simulated=spec.identity.simulated)
+
+    def latency_seen(self) -> int | None:
+        """From the long drive, or else the repeats."""
+        if "_recording" in vars(self):
+            inputs, states = self._recording
+            return latency_of(inputs[0], states[0])
+        return latency_of(*self._repeated) if "_repeated" in vars(self) else None
 
     def streams(self, kind: Streams) -> tuple[np.ndarray, np.ndarray | None]:
         """The ends of random streams; similar ones agree in their last three steps."""
@@ -254,8 +271,8 @@ class Live(Source):
         return inputs, self._drive(inputs)
 
     @cached_property
-    def _repeated(self) -> np.ndarray:
-        return self._again_and_again("repeated drive", self._repeat_steps)[1]
+    def _repeated(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._again_and_again("repeated drive", self._repeat_steps)
 
     @cached_property
     def _budget_drive(self) -> tuple[np.ndarray, np.ndarray]:

@@ -17,6 +17,7 @@ from reservoir_hw.measures._effective_dimension import EffectiveDimension, effec
 from reservoir_hw.measures._lyapunov_exponent import LyapunovExponent
 from reservoir_hw.measures._lyapunov_spectrum import LyapunovSpectrum
 from reservoir_hw.measures._memory_capacity import MemoryCapacity, memory_capacity
+from reservoir_hw.measures._nodes import Nodes
 from reservoir_hw.measures._noise_budget import NoiseBudget, noise_budget
 from reservoir_hw.measures._polynomials import Distribution
 from reservoir_hw.measures._processing_capacity import ProcessingCapacity, information_processing_capacity
@@ -85,6 +86,14 @@ class Source(ABC):
     def planned_steps(self, names: Collection[str]) -> int:
         """Steps that the measures `names` will drive; 0 for what was driven already."""
         return 0
+
+    def nodes_seen(self) -> Nodes | None:
+        """What each node did in repeated drives, where there were any; nothing is driven for it."""
+        return None
+
+    def latency_seen(self) -> int | None:
+        """How many steps late the states are, as far as what was driven tells; nothing is driven for it."""
+        return None
 
     # ---- the measures ---------------------------------------------------------------------------
 

@@ -201,30 +201,22 @@ def dimension_figure(result: EffectiveDimension) -> Figure:
 
 
 def drift_figure(result: Drift) -> Figure:
-    """Change of each node, and the course of those that change most."""
-    figure, (course, change) = panels(9.0, 3.8, 1, 2)
-    most = np.argsort(-np.abs(result.mean_change))[:_SHOWN_NODES]
-    for node, colour in zip(most, colours(len(most)), strict=True):
-        course.plot(result.means[:, node], "o-", color=colour, markersize=3, linewidth=1, label=f"node {node}")
-    course.axhline(0, color=_QUIET, linewidth=1)
-    course.set_xlabel("segment or repeat, in the order of time")
-    course.set_ylabel("mean of the node\n(in its standard deviations)")
-    course.set_title("Nodes whose mean changes most", loc="left")
-    course.legend(frameon=False, fontsize=8)
-    nodes = np.arange(len(result.mean_change))
-    for significant, colour, label in (
-        (result.mean_significant, _SECOND, "significant"),
-        (~result.mean_significant, _QUIET, "not significant"),
+    """The course of mean and gain of the nodes in which each changes most."""
+    figure, places = panels(9.0, 3.8, 1, 2)
+    for axes, name, values, change, significant, unit in (
+        (places[0], "mean", result.means, result.mean_change, result.mean_significant, "standard deviations"),
+        (places[1], "gain", result.gains, result.gain_change, result.gain_significant, "mean gain"),
     ):
-        if significant.any():
-            change.plot(
-                nodes[significant], result.mean_change[significant], "o", color=colour, markersize=4, label=label
-            )
-    change.axhline(0, color=_QUIET, linewidth=1)
-    change.set(xlabel="node", ylabel="change of the mean from start to end\n(in standard deviations)")
-    change.set_title(f"Largest change {result.value:.3g}", loc="left")
-    change.legend(frameon=False, fontsize=8)
-    whole_numbers(course.xaxis, change.xaxis)
+        most = np.argsort(-np.abs(change))[:_SHOWN_NODES]
+        for node, colour in zip(most, colours(len(most)), strict=True):
+            label = f"node {node}" if significant[node] else f"node {node} (not significant)"
+            axes.plot(values[:, node], "o-", color=colour, markersize=3, linewidth=1, label=label)
+        axes.set_xlabel("segment or repeat, in the order of time")
+        axes.set_ylabel(f"{name} of the node ({unit})")
+        changed = np.count_nonzero(significant)
+        axes.set_title(f"The {name} changes in {changed} of {len(change)} nodes", loc="left")
+        axes.legend(frameon=False, fontsize=8)
+        whole_numbers(axes.xaxis)
     return figure
 
 

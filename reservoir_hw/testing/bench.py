@@ -136,11 +136,11 @@ class Bench:
         """Lowest and highest input of all drives but those that look at the range itself.
 
         They keep a tenth of the range away from its ends, so that a wrong range fails where ranges are looked at, and
-        nowhere else. -1 and 1 where nothing is declared.
+        nowhere else. -1 and 1 where nothing is declared. Behind a mask nothing leaves the range of the device.
         """
-        if self.spec.input_range is None:
+        if self.reservoir.known_range is None:
             return self.reservoir.safe_range
-        low, high = self.spec.input_range
+        low, high = self.reservoir.known_range
         return low + MARGIN * (high - low), high - MARGIN * (high - low)
 
     # ---- drives ---------------------------------------------------------------------------------
@@ -165,6 +165,26 @@ class Bench:
         if self.reservoir.known_inputs() is not None:
             not_offered("a recording answers the inputs alone that it was recorded with")
         return np.full((1, steps, self.spec.inputs), value, self.spec.numpy_dtype)
+
+    def beyond(self, part: float, steps: int) -> list[np.ndarray]:
+        """Constant inputs (1, steps, inputs) that leave the range of the device at either end, by so much of it."""
+        limits, mask = self.reservoir.device_spec.input_range, self.reservoir.input_mask
+        assert limits is not None, "was looked at"
+        low, high = limits
+        ends = low - part * (high - low), high + part * (high - low)
+        if mask is None:
+            return [self.level(end, steps) for end in ends]
+        # Behind the mask: the input of the device that reaches furthest, by what reaches it most directly.
+        row = int(np.linalg.norm(mask.matrix, axis=1).argmax())
+        weights = mask.matrix[row]
+        return [self.level((end - mask.bias[row]) * weights / (weights @ weights), steps) for end in ends]
+
+    def outside(self, u: np.ndarray) -> int:
+        """How many numbers of inputs (batch, time, inputs) lie outside the range of the device, behind its mask."""
+        limits, mask = self.reservoir.device_spec.input_range, self.reservoir.input_mask
+        assert limits is not None, "was looked at"
+        inner = u if mask is None else mask.apply(u)
+        return int(np.count_nonzero((inner < limits[0]) | (inner > limits[1])))
 
     def pasts(self) -> tuple[np.ndarray, np.ndarray]:
         """Two pasts that leave other states behind: a high input, and one beside the middle of the range.

@@ -41,7 +41,8 @@ class Plan:
 
     `spec` is what the device declares, but that it is not deterministic where the suite has seen so. `reset_steps` are
     those that a reset plays. `steps` is the length of a drive, `past` of what comes before it. Of `single_steps` each
-    is timed. `golden_steps` is the length of the golden trace.
+    is timed. `golden_steps` is the length of the golden trace. `limited`: the device declares a range of its inputs.
+    `played` says how many steps a run of so many takes.
     """
 
     spec: ReservoirSpec
@@ -49,6 +50,8 @@ class Plan:
     steps: int = STEPS
     single_steps: int = SINGLE_STEPS
     golden_steps: int = 0
+    limited: bool = False
+    played: Callable[[int], int] = int
 
     @property
     def past(self) -> int:
@@ -67,11 +70,11 @@ class Plan:
 
     def drive(self, *pieces: int, batch: int = 1) -> int:
         """One drive from rest in these pieces, with the reset and what is replayed before each of them."""
-        steps = sum(pieces) + self.reset_steps
-        if self.spec.continuity == "replayed":
-            replays = (min(sum(pieces[:n]), self.spec.memory_steps) for n in range(1, len(pieces)))
-            steps += sum(replays) + (len(pieces) - 1) * self.reset_steps
-        return batch * steps
+        if self.spec.continuity != "replayed":
+            return batch * (sum(map(self.played, pieces)) + self.reset_steps)
+        replays = [min(sum(pieces[:n]), self.spec.memory_steps) for n in range(len(pieces))]
+        steps = sum(self.played(again + piece) for again, piece in zip(replays, pieces, strict=True))
+        return batch * (steps + len(pieces) * self.reset_steps)
 
     def compared(self, *drives: int) -> int:
         """These drives, as often as a comparison needs them."""

@@ -85,8 +85,10 @@ class SuiteRun:
                 if self.step_s is None:
                     self.step_s = self._pace()
                 self.budget_steps = int(min(self.budget_s / self.step_s, sys.maxsize))
-            reset_steps = 0 if waveform is None else len(waveform)
-            plan = Plan(spec, reset_steps, longest, golden_steps=golden_steps)
+            played = bench.reservoir.played_steps
+            reset_steps = 0 if waveform is None else played(len(waveform))
+            limited = bench.reservoir.known_range is not None
+            plan = Plan(spec, reset_steps, longest, golden_steps=golden_steps, limited=limited, played=played)
             if self.share is not None:
                 least = least_steps(plan, [one.device_steps for one in self.offered])
                 self.budget_steps = self.share(least + bench.device_steps, BUDGET)

@@ -78,10 +78,10 @@ def test_drift_of_one_node_along_a_recording_and_between_repeats() -> None:
     x[:, 3] *= np.linspace(1.0, 1.5, 10_000)
     found = drift(x)
     assert found.mean_significant.tolist() == [False, False, True, False]
-    assert found.spread_significant.tolist() == [False, False, False, True]
+    assert found.gain_significant.tolist() == [False, False, False, True]
     # From the middle of the first of 20 segments to the middle of the last, in deviations of the whole.
     assert found.mean_change[2] == pytest.approx(0.95 / (1 + 1 / 12) ** 0.5, abs=0.1)
-    assert found.spread_change[3] == pytest.approx(0.475 / 1.26, abs=0.1)
+    assert found.gain_change[3] == pytest.approx(0.475 / 1.26, abs=0.1)
     assert found.interval.low > 0
     signal = correlated(rng, 500, 4, 0.5)
     repeats = signal + 0.1 * rng.standard_normal((8, 500, 4))

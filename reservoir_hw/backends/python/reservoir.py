@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -13,7 +14,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from reservoir_hw.backends.python.lab_functions import ARGUMENTS, LabFunctions
 from reservoir_hw.core import arrays
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES
-from reservoir_hw.core.errors import ConfigurationError, DeviceFault, NotSupported
+from reservoir_hw.core.errors import ConfigurationError, DeviceError, DeviceFault, NotSupported
 from reservoir_hw.core.functions import FunctionName, without_digest
 from reservoir_hw.core.knobs import Knob, KnobConfig, Monitor, MonitorConfig
 from reservoir_hw.core.reservoir import Reservoir
@@ -103,6 +104,11 @@ class PythonConfig(ReservoirConfig):
         description="held: how long the device keeps its state between two calls; after a longer pause StateLost is "
         "raised before anything is called; by default for ever",
     )
+    latency_steps: NonNegativeInt = Field(
+        default=0,
+        description="how many steps its answers are late: it is driven so much longer, with the last input, and the "
+        "first rows are dropped",
+    )
     reset: ResetPolicy | None = Field(default=None, description="how the device is brought to rest without reset_call")
     input_range: tuple[float, float] | None = None
     deterministic: bool = False
@@ -155,6 +161,15 @@ class PythonConfig(ReservoirConfig):
         """The function that stands for the device: what drives it."""
         return self.call or self.set_call or ""
 
+    @property
+    def declared_continuity(self) -> Continuity:
+        """A device that is held, and late, moves on while its late answers are fetched."""
+        return "free_running" if self.continuity == "held" and self.latency_steps else self.continuity
+
+    def played_steps(self, steps: int) -> int:
+        """Those of a run, and as many more as the answers are late."""
+        return steps + self.latency_steps if steps else 0
+
     def functions(self) -> LabFunctions:
         """The functions, imported. Raises `ConfigurationError`."""
         targets = {key: target for key in ARGUMENTS if (target := getattr(self, key)) is not None}
@@ -184,9 +199,10 @@ class PythonReservoir(Reservoir):
             dtype=config.dtype,
             input_range=config.input_range,
             max_batch=1,
-            continuity=config.continuity,
+            continuity=config.declared_continuity,
             memory_steps=config.memory_steps,
             held_for_s=config.held_for_s,
+            latency_steps=config.latency_steps,
             snapshot=config.continuity == "replayed",
             deterministic=config.deterministic,
             step_period_s=config.step_period_s,
@@ -260,9 +276,67 @@ class PythonReservoir(Reservoir):
         if self._lab.has("reset_call"):
             self._lab.call("reset_call")
 
+    def played_steps(self, steps: int) -> int:
+        """As its configuration says."""
+        return self._config.played_steps(steps)
+
+    @property
+    def streams(self) -> bool:
+        """Whether chunks are driven one after the other: a device that stands still waits for each, late or not."""
+        return self._config.continuity == "held" and self._config.latency_steps > 0
+
     def _run(self, u: np.ndarray, out: Any) -> np.ndarray:
         del out
-        config, steps, first = self._config, u.shape[1], self._first_step()
+        late, first = self._config.latency_steps, self._first_step()
+        if not late:
+            return self._driven(u, first)
+        self.counters.steps += late
+        try:
+            return self._driven(np.concatenate([u, self._beyond(u)], axis=1), first)[:, late:]
+        except DeviceError as fault:
+            if fault.states is not None:
+                fault.states = fault.states[:, late:]
+                fault.steps_done = fault.states.shape[1]
+            raise
+
+    def _stream(self, chunks: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+        """The states of each chunk, as soon as so much of the next ones was driven as they are late."""
+        late, at, lengths = self._config.latency_steps, 0, deque[int]()
+        rows = np.empty((1, 0, self._config.nodes), self.spec.numpy_dtype)
+
+        def pieces() -> Iterator[np.ndarray]:
+            last = None
+            for u in chunks:
+                lengths.append(u.shape[1])
+                last = u if u.shape[1] else last
+                yield u
+            if last is not None:
+                self.counters.steps += late
+                yield self._beyond(last)
+
+        for u in pieces():
+            too_early = max(0, late - at)
+            if u.shape[1]:
+                try:
+                    rows = np.concatenate([rows, self._driven(u, at)[:, too_early:]], axis=1)
+                except DeviceError as fault:
+                    more = [] if fault.states is None else [fault.states[:, too_early:]]
+                    fault.states = np.concatenate([rows, *more], axis=1)[:, : lengths[0]]
+                    fault.steps_done = fault.states.shape[1]
+                    raise
+            at += u.shape[1]
+            while lengths and rows.shape[1] >= lengths[0]:
+                steps = lengths.popleft()
+                yield rows[:, :steps]
+                rows = rows[:, steps:]
+
+    def _beyond(self, u: np.ndarray) -> np.ndarray:
+        """What it is driven with until the answers to `u` are there: its last input, which is taken for sure."""
+        return np.repeat(u[:, -1:], self._config.latency_steps, axis=1)
+
+    def _driven(self, u: np.ndarray, first: int) -> np.ndarray:
+        """What the functions return, step by step. `first` is the number of the first step in its sequence."""
+        config, steps = self._config, u.shape[1]
         period = config.step_period_s or 0.0
         if config.mode == "run":
             # A copy: the function may do with its argument what it likes.
@@ -332,4 +406,6 @@ def _identity(config: PythonConfig) -> Identity:
     content = f"{config.main_function}({params})" if params else config.main_function
     before = f"{content} {config.calibration_id}".strip()
     former = () if before == content or params else (Identity(**described, content=before).fingerprint,)
-    return Identity(**described, content=content, former=former)
+    identity = Identity(**described, content=content, former=former)
+    # A readout that was trained on rows of one latency cannot read those of another.
+    return identity.behind(f"a latency of {config.latency_steps} steps") if config.latency_steps else identity

@@ -235,7 +235,7 @@ def look_at(letter: str, name: str, config: ReservoirConfig, point: Point | None
             config=config,
             point=point,
             spec=reservoir.spec,
-            safe_range=reservoir.safe_range if reservoir.input_mask else reservoir.spec.input_range,
+            safe_range=settings.input_range or reservoir.known_range,
             # How often a recording can be repeated is known once the drive is.
             repeats=settings.repeats,
             # A replay gives a recorded run again, which is no repeat.

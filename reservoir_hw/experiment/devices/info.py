@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -13,11 +14,16 @@ from reservoir_hw.core.errors import ConfigurationError, DeviceError, ReservoirE
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.spec import ReservoirSpec
+from reservoir_hw.measures import Nodes, about_latency, latency_of, nodes_of
 
 _ROUND_TRIPS = 300
 # A run that took this part of the time says enough.
 _ENOUGH = 1 / 6
 _LARGEST_RUN_BYTES = 1 << 26
+# Of each of two drives that say what its nodes do, at most, and in this part of the time.
+_NODE_STEPS = 400
+_NODE_TIME = 1 / 4
+_SHOWN_NODES = 16
 
 # So many random inputs, (1, steps, inputs).
 _Draw: TypeAlias = Callable[[int], np.ndarray]
@@ -43,21 +49,21 @@ class Throughput:
 
 @dataclass(frozen=True)
 class Drive:
-    """What came back from one run of random inputs from rest. `still` nodes never moved."""
+    """What came back from the same random inputs, twice from rest."""
 
     shape: tuple[int, ...]
     dtype: str
     lowest: float
     highest: float
     steps_per_s: float
-    still: int
 
 
 @dataclass
 class DeviceInfo:
-    """Identity and spec, what its server says if there is one, and how fast it is.
+    """Identity and spec, what its server says if there is one, how fast it is, and what its nodes do.
 
-    `not_driven` says why there are no figures of speed.
+    `taken` is the range in which all inputs are taken, behind a mask too, None where no limits are declared.
+    `not_driven` says why there are no figures of speed. `remarks` are sentences about what casts doubt on its states.
     """
 
     kind: str
@@ -69,23 +75,51 @@ class DeviceInfo:
     round_trip: RoundTrip | None = None
     throughput: Throughput | None = None
     drive: Drive | None = None
+    nodes: Nodes | None = None
+    taken: tuple[float, float] | None = None
+    behind_mask: tuple[int, tuple[float, float]] | None = None
+    remarks: list[str] = field(default_factory=list)
     not_driven: str = ""
     counters: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         spec = self.spec.model_dump(mode="json", exclude={"identity"})
-        return {"kind": self.kind, "identity": self.spec.identity.model_dump(), **asdict(self), "spec": spec}
+        about = {"kind": self.kind, "identity": self.spec.identity.model_dump(), **asdict(self), "spec": spec}
+        return {**about, "nodes": None if self.nodes is None else self.nodes.as_dict()}
 
     def sections(self) -> list[tuple[str, list[tuple[str, str]]]]:
         """For people: titles, and below each of them names and what there is to say."""
         identity = self.spec.identity
         title = self.label or f"{identity.vendor} {identity.model} {identity.serial}".strip()
-        sections = [(title, [*_identity_facts(self.spec), *_spec_facts(self.spec)])]
+        sections = [(title, [*_identity_facts(self.spec), *self._spec_facts()])]
         if self.server is not None:
             sections.append(("Its status", _server_facts(self.server)))
         sections.append(("Speed, as seen from here", self._speed_facts()))
+        if self.nodes is not None:
+            sections.append(("Its nodes, under random inputs", self._node_facts(self.nodes)))
+        if self.remarks:
+            sections.append(("Worth a look", [("", remark) for remark in self.remarks]))
         return sections
+
+    def _node_facts(self, nodes: Nodes) -> list[tuple[str, str]]:
+        rows = [
+            (f"node {node}", f"{limits}, noise {noise}, {share} of the samples at a limit")
+            for node, limits, noise, share in nodes.rows(_SHOWN_NODES)
+        ]
+        others = len(nodes.still) - len(rows)
+        return [*rows, *([("others", f"{others}, which --json has")] if others else [])]
+
+    def _spec_facts(self) -> list[tuple[str, str]]:
+        facts = _spec_facts(self.spec)
+        if self.behind_mask is None:
+            return facts
+        inputs, limits = self.behind_mask
+        declared = f"{self.spec.inputs}, spread over {inputs} by a mask, behind which {limits[0]:g} to {limits[1]:g} "
+        if self.taken is None:
+            return [("inputs", f"{declared}are declared: it clips"), *facts[1:]]
+        low, high = self.taken
+        return [("inputs", f"{declared}are declared; {low:.4g} to {high:.4g} are sure to be taken"), *facts[1:]]
 
     def _speed_facts(self) -> list[tuple[str, str]]:
         facts = [] if self.reset_s is None else [("reset", _seconds(self.reset_s))]
@@ -99,10 +133,7 @@ class DeviceInfo:
             facts.append(("run", f"{_rate(run.steps_per_s)}, {run.bytes_per_s / 1e6:,.3g} MB/s ({run.steps:,} steps)"))
         if self.drive is not None:
             drive = self.drive
-            still = f"; {drive.still} nodes never moved" if drive.still else ""
-            facts.append(
-                ("states", f"{drive.shape} of {drive.dtype}, {drive.lowest:.4g} to {drive.highest:.4g}{still}")
-            )
+            facts.append(("states", f"{drive.shape} of {drive.dtype}, {drive.lowest:.4g} to {drive.highest:.4g}"))
             facts.append(("run", f"{_rate(drive.steps_per_s)} ({drive.shape[1]:,} steps)"))
         if self.not_driven:
             facts.append(("not measured", self.not_driven))
@@ -121,7 +152,8 @@ def look_at(
 ) -> DeviceInfo:
     """Ask an open reservoir, and drive it with inputs drawn over its range: so many seconds at most for each figure.
 
-    With `steps` it is driven once, with so many, and what comes back is described. It is at rest for one sequence
+    At the end it is driven twice with the same inputs, and what its nodes answered is described. With `steps` that is
+    all, with so many steps. It is at rest for one sequence
     before and after. What it refuses to be driven with is said in `not_driven`; a fault goes on to the caller. `label`
     is what people call it. Raises `ConfigurationError` for an `input_range` that is not (lowest, highest).
     """
@@ -136,6 +168,10 @@ def look_at(
     # What lies behind a server can say more of it.
     status = getattr(reservoir, "status", None)
     info.server = None if status is None else status()
+    declared = reservoir.device_spec.input_range
+    if reservoir.input_mask is not None and declared is not None:
+        info.behind_mask = reservoir.device_spec.inputs, declared
+    info.taken = reservoir.known_range
     if not drive:
         info.not_driven = "it was not driven (--no-drive)"
         return info
@@ -150,8 +186,10 @@ def look_at(
         if steps is None:
             info.round_trip = _round_trip(reservoir, draw, seconds)
             info.throughput = _throughput(reservoir, draw, seconds, info.round_trip.p50_s)
+            rate = min(info.throughput.steps_per_s, 1 / (spec.step_period_s or 1e-9))
+            _look_at_nodes(reservoir, draw(max(2, min(_NODE_STEPS, int(seconds * _NODE_TIME / 2 * rate)))), info)
         else:
-            info.drive = _drive(reservoir, draw(steps))
+            info.drive = _look_at_nodes(reservoir, draw(steps), info)
         reservoir.reset(1)
     except (DeviceError, StateLost):
         raise
@@ -180,13 +218,22 @@ def _round_trip(reservoir: Reservoir, draw: _Draw, seconds: float) -> RoundTrip:
     return RoundTrip(len(taken), float(p50), float(p99))
 
 
-def _drive(reservoir: Reservoir, u: np.ndarray) -> Drive:
-    started = time.perf_counter()
-    states = np.asarray(reservoir.run(u))
-    taken = max(time.perf_counter() - started, 1e-9)
-    still = int((states == states[:, :1]).all(axis=(0, 1)).sum()) if u.shape[1] > 1 else 0
+def _look_at_nodes(reservoir: Reservoir, u: np.ndarray, info: DeviceInfo) -> Drive:
+    """Drive it twice, and put down what its nodes did, and whether they are late."""
+    spec, answers, fastest = reservoir.spec, [], math.inf
+    for _ in range(2):
+        reservoir.reset(1)
+        started = time.perf_counter()
+        # A copy: the device may fill the same memory again.
+        answers.append(np.array(reservoir.run(u)))
+        fastest = min(fastest, max(time.perf_counter() - started, 1e-9))
+    states = np.concatenate(answers)
+    info.nodes = nodes_of(states, state_range=spec.state_range, simulated=spec.identity.simulated)
+    info.remarks += info.nodes.sentences()
+    if late := latency_of(u[0], states):
+        info.remarks.append(about_latency(late))
     low, high = float(states.min()), float(states.max())
-    return Drive(states.shape, str(states.dtype), low, high, u.shape[1] / taken, still)
+    return Drive(answers[0].shape, str(states.dtype), low, high, u.shape[1] / fastest)
 
 
 def _throughput(reservoir: Reservoir, draw: _Draw, seconds: float, step_s: float) -> Throughput:

@@ -27,7 +27,12 @@ from reservoir_hw.core.signal import MaskConfig
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import parse_experiment, single_point
-from reservoir_hw.experiment.devices.measured_tables import DETAILS, interval_text, number_text
+from reservoir_hw.experiment.devices.measured_tables import (
+    DETAILS,
+    interval_text,
+    nodes_table,
+    number_text,
+)
 from reservoir_hw.experiment.devices.qualification import QUALIFICATIONS, Loop, Qualification, Settings
 from reservoir_hw.experiment.run.folder import new_run_folder
 from reservoir_hw.experiment.run.report import write_report
@@ -39,9 +44,11 @@ from reservoir_hw.measures import (
     Interval,
     Live,
     Measured,
+    Nodes,
     Recorded,
     Source,
     StatesOnDisk,
+    about_latency,
 )
 from reservoir_hw.tasks.task import Table
 
@@ -100,11 +107,13 @@ class MeasureResult(InFolder):
     """What was measured, by the names of `MEASURES` or `QUALIFICATIONS`, and why the rest could not be.
 
     `conformance` of a qualification says what the conformance suite found, or that it was left out; None elsewhere.
+    `nodes` says what each node did, where a drive was repeated.
     """
 
     measured: dict[str, Measured] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     conformance: tuple[str, str] | None = None
+    nodes: Nodes | None = None
 
     @property
     def rows(self) -> list[Measured]:
@@ -118,6 +127,7 @@ class MeasureResult(InFolder):
             **super().metrics,
             "measures": {name: plain(vars(result)) for name, result in self.measured.items()},
             "not_measured": self.reasons,
+            **({} if self.nodes is None else {"nodes": self.nodes.as_dict()}),
             **({} if self.conformance is None else {"conformance": dict(zip(_VERDICT, self.conformance, strict=True))}),
         }
 
@@ -133,7 +143,8 @@ class MeasureResult(InFolder):
         confidence = next((f"{result.interval.confidence:.0%}" for result in self.rows), "")
         note = "metrics.json says for each interval how it was found; measures.safetensors holds what the figures show."
         tables = [Table(self.title, ["measure", "value", f"{confidence} interval".strip(), "remark"], rows, note)]
-        return [*tables, *(DETAILS[name](self.measured[name]) for name in self.measured if name in DETAILS)]
+        tables += [DETAILS[name](self.measured[name]) for name in self.measured if name in DETAILS]
+        return tables if self.nodes is None else [*tables, nodes_table(self.nodes)]
 
     def figures(self) -> dict[str, Figure]:
         """A figure for each measure. Needs the `report` extra."""
@@ -261,6 +272,12 @@ def measure(
                     result.reasons[measured] = outcome
                 result.save()
                 counter.add(0 if driven else 1)
+            result.nodes, late = opened.nodes_seen(), opened.latency_seen()
+            for remark in [
+                *([] if result.nodes is None else result.nodes.sentences()),
+                *([about_latency(late)] * bool(late)),
+            ]:
+                result.warn(remark)
             if isinstance(opened, Live):
                 total = counted({"counters": one.as_dict()} for one in opened.counters)
                 for warning in about_counters(total, opened.reservoir.spec):

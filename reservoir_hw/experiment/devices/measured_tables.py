@@ -6,10 +6,14 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from reservoir_hw.measures import (
+    Drift,
     Interval,
     LyapunovSpectrum,
     MemoryCapacity,
+    Nodes,
     NoiseBudget,
     OperatingMap,
     ProcessingCapacity,
@@ -18,6 +22,7 @@ from reservoir_hw.tasks.task import Table
 
 _SHOWN_DELAYS = 12
 _SHOWN_POINTS = 5
+_SHOWN_NODES = 16
 
 
 def _memory_table(result: MemoryCapacity) -> Table:
@@ -94,12 +99,47 @@ def _map_table(result: OperatingMap) -> Table:
     return Table("Operating map: the best points", header, rows, note)
 
 
+def nodes_table(nodes: Nodes) -> Table:
+    """What each node did in repeated drives, as far as there is room."""
+    rows = nodes.rows(_SHOWN_NODES)
+    others = len(nodes.still) - len(rows)
+    note = "Noise: the standard deviation of what differs between repeats. A limit is an end of the range."
+    return Table(
+        "Nodes",
+        ["node", "range", "noise", "at a limit"],
+        rows,
+        note + (f" {others} more nodes are in metrics.json." if others else ""),
+    )
+
+
+def _drift_table(result: Drift) -> Table:
+    parts = (
+        ("mean (standard deviations)", result.mean, result.mean_change, result.mean_significant),
+        ("gain (share)", result.gain, result.gain_change, result.gain_significant),
+        ("offset (standard deviations)", result.offset, result.offset_change, result.offset_significant),
+        ("noise (standard deviations)", result.noise, result.noise_change, result.noise_significant),
+    )
+    rows = []
+    for what, interval, changes, significant in parts:
+        if interval is None:
+            rows.append([what, "unknown", "", ""])
+            continue
+        middle = (interval.low + interval.high) / 2
+        change = f"{middle:+.3g}" if math.isfinite(middle) else f"{changes[np.abs(changes).argmax()]:+.3g}"
+        rows.append([what, change, interval_text(interval), f"{np.count_nonzero(significant)} of {len(changes)}"])
+    note = "From the first to the last segment or repeat, in the node that changes most. A gain takes a mean with it."
+    if result.noise is None:
+        note += " One drive does not tell offset from mean, or noise from response: repeat it."
+    return Table("Drift", ["what", "change", "interval", "nodes that change"], rows, note)
+
+
 DETAILS: dict[str, Callable[[Any], Table]] = {
     "memory_capacity": _memory_table,
     "processing_capacity": _processing_table,
     "noise_budget": _budget_table,
     "lyapunov_spectrum": _spectrum_table,
     "operating_map": _map_table,
+    "drift": _drift_table,
 }
 """Tables of measures that one number does not tell."""
 

@@ -109,7 +109,7 @@ class Qualification(Live):
         self._earlier: list[Counters] = []
         self._middle, self._half = (self._low + self._high) / 2, (self._high - self._low) / 2
         # What the device declares for axes that were asked for, else what it is driven with.
-        self._limits = reservoir.spec.input_range or (-math.inf, math.inf) if of.axes else (self._low, self._high)
+        self._limits = reservoir.known_range or (-math.inf, math.inf) if of.axes else (self._low, self._high)
         steps = driving["steps"]
         if steps < _FEWEST_STEPS:
             raise ConfigurationError(f"steps is {steps}; a qualification needs at least {_FEWEST_STEPS}")

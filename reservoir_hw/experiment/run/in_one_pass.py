@@ -72,8 +72,10 @@ class InOnePass(Trainer):
         """The number of inputs, what the readout says of the task, and no settings of gradients."""
         readout = state_readout(config)
         if section == "reservoir":
-            if task.closed_loop and getattr(config.reservoir, "continuity", "held") == "free_running":
-                raise ConfigurationError("a closed loop waits for each answer, and a device that runs freely does not")
+            if task.closed_loop and config.reservoir.declared_continuity == "free_running":
+                late = getattr(config.reservoir, "latency_steps", 0)
+                why = f"whose answers are {late} steps late" if late else "that runs freely"
+                raise ConfigurationError(f"a closed loop waits for each answer, and a device {why} does not")
             reservoir = config.reservoir.for_inputs(readout.channels(task))
             _check_register(reservoir, config, task)
         elif section == "readout":

@@ -50,10 +50,10 @@ def forecast(
     """
     spec = reservoir.spec
     if spec.continuity == "free_running":
+        goes_on = "its answers come late" if spec.latency_steps else "between two steps its state goes on"
         raise NotSupported(
-            f"{spec.identity.vendor} {spec.identity.model} is free running: between two steps its state goes on, "
-            "so the readout's answer cannot be its next input. Forecast on a device that is held or replayed, for "
-            "instance on its simulated twin."
+            f"{spec.identity.vendor} {spec.identity.model} is free running: {goes_on}, so the readout's answer cannot "
+            "be its next input. Forecast on a device that is held or replayed, for instance on its simulated twin."
         )
     warmup = np.asarray(warmup)
     if warmup.ndim != 3 or 0 in warmup.shape:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.core.reset import ResetByCommand, ResetPolicy
-from reservoir_hw.core.spec import ReservoirSpec
+from reservoir_hw.core.spec import Continuity, ReservoirSpec
 from reservoir_hw.experiment.configuration.experiment import Point
 from reservoir_hw.experiment.states.closed_loop import warmup_calls
 from reservoir_hw.experiment.states.pace import paced_by, paced_steps
@@ -26,13 +25,18 @@ class Driven:
 
     reset: ResetPolicy
     memory_steps: int
-    is_replayed: bool
+    continuity: Continuity
     played: Callable[[int], int]
 
     @property
     def opening(self) -> int:
         """The first reset, and what measures it."""
         return self.reset.opening_steps(self.played)
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether each call begins with a reset."""
+        return self.continuity == "replayed"
 
     @property
     def _reset(self) -> int:
@@ -51,6 +55,9 @@ class Driven:
         total = 0
         for burst in bursts:
             first, *others = [chunk.inputs.shape[1] for chunk in burst.chunks]
+            if self.continuity == "free_running":
+                # However many chunks there are, it is one run.
+                first, others = first + sum(others), []
             total += burst.batch * (self.from_rest(first) + sum(map(self.further, others)))
         return total
 
@@ -68,17 +75,17 @@ def driven_by(config: ReservoirConfig, declared: ReservoirSpec | None = None) ->
 
     Without that replays count as far as the configuration tells.
     """
-    told = config if declared is None else declared
-    replayed = getattr(told, "continuity", "held") == "replayed"
+    continuity = config.declared_continuity if declared is None else declared.continuity
+    memory = getattr(config if declared is None else declared, "memory_steps", 0)
     reset = getattr(config, "reset", None) or ResetByCommand()
-    return Driven(reset, getattr(told, "memory_steps", 0) if replayed else 0, replayed, config.played_steps)
+    return Driven(reset, memory if continuity == "replayed" else 0, continuity, config.played_steps)
 
 
 def driven_on(reservoir: Reservoir) -> Driven:
     """That of an open device."""
     spec = reservoir.spec
-    replayed = spec.continuity == "replayed"
-    return Driven(reservoir.reset_policy, spec.memory_steps if replayed else 0, replayed, reservoir.played_steps)
+    memory = spec.memory_steps if spec.continuity == "replayed" else 0
+    return Driven(reservoir.reset_policy, memory, spec.continuity, reservoir.played_steps)
 
 
 def steps_of_opening(config: ReservoirConfig) -> int:
@@ -103,10 +110,6 @@ def planned(point: Point, task: Task, declared: ReservoirSpec | None = None) -> 
     if declared is not None:
         return plan_of(point, task, chunk_steps=paced_by(declared, most))
     if not config.is_computed:
-        known = (getattr(config, name, otherwise) for name, otherwise in _TOLD.items())
-        most = paced_steps(*known, most)
+        memory, period_s = getattr(config, "memory_steps", 0), getattr(config, "step_period_s", None)
+        most = paced_steps(config.declared_continuity, memory, period_s, most)
     return plan_of(point, task, chunk_steps=most)
-
-
-_TOLD: dict[str, Any] = {"continuity": "held", "memory_steps": 0, "step_period_s": None}
-"""What a configuration may say of the pace of its device; kinds that cannot be told are held."""

@@ -43,7 +43,7 @@ from reservoir_hw.experiment.states.resuming import (
     take_up,
     what_is_safe,
 )
-from reservoir_hw.experiment.states.watch import counted
+from reservoir_hw.experiment.states.watch import StateWatch, counted
 from reservoir_hw.tasks.datasets import found_file
 from reservoir_hw.tasks.task import Task
 
@@ -219,7 +219,8 @@ def harvest(
     see `check`.
 
     `begun` are the states of first steps that were driven already. `ahead` is told how many steps the device will be
-    driven for what the store lacks, those included.
+    driven for what the store lacks, those included. What casts doubt on the states that this harvest added is
+    logged.
     """
     changes = changes_since(store, reservoir, accept_change)
     store.remove_leftovers()
@@ -258,7 +259,7 @@ def harvest(
     # The snapshot of another device is no use to this one.
     kept_snapshot = None if done == 0 or seam or changes else store.snapshot()
     store.commit(done, snapshot=kept_snapshot, segments=segments)
-    datasets = store.datasets
+    datasets, watch = store.datasets, StateWatch(reservoir.spec)
     try:
         if store.segments[:-1]:
             erase_rest(bursts, kept[done:], datasets)
@@ -274,6 +275,7 @@ def harvest(
                     snapshot = reservoir.snapshot() if reservoir.spec.snapshot else None
                     store.commit(done + 1, snapshot=snapshot)
                     done += 1
+                    watch.look(chunk, states)
                 on_steps(chunk.steps)
     except BaseException as error:
         error.add_note(what_is_safe(reservoir.spec, kept, done, store.path))
@@ -285,6 +287,8 @@ def harvest(
             log.warning("how this harvest ended could not be noted: %s", another)
         raise
     close("complete")
+    for warning in watch.warnings():
+        log.warning("%s: %s", reservoir.name, warning)
 
 
 def _steps_ahead(driven: Driven, bursts: Sequence[Burst], b: int, i: int, past: Sequence[DriveChunk]) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 from reservoir_hw.core import arrays
 from reservoir_hw.core.spec import Counters, ReservoirSpec
 from reservoir_hw.experiment.states.plan import DriveChunk
+from reservoir_hw.experiment.states.steadiness import Steadiness
 
 _SHOWN = 8
 # Of the samples of a node: so many exactly at its largest or smallest value are no chance.
@@ -28,6 +29,7 @@ class StateWatch:
 
     A node is railed if it lies at an end of the declared `state_range`, or, on a device without a declared range, if
     more than 1 % of its samples are exactly its largest or smallest value. Simulations may do so by their equations.
+    Of what is no simulation, the last tenth of the training is compared with the first (`Steadiness`).
     """
 
     def __init__(self, spec: ReservoirSpec) -> None:
@@ -35,6 +37,7 @@ class StateWatch:
         self._lowest, self._highest = np.full(spec.nodes, np.inf), np.full(spec.nodes, -np.inf)
         self._at_lowest, self._at_highest = np.zeros(spec.nodes), np.zeros(spec.nodes)
         self._samples = 0
+        self._steadiness = None if spec.identity.simulated else Steadiness(spec.nodes)
 
     def passing(self, states: Iterable[tuple[DriveChunk, Any]]) -> Iterator[tuple[DriveChunk, Any]]:
         """The same chunks and states, which are looked at; tensors where they are."""
@@ -46,9 +49,12 @@ class StateWatch:
         """Look at the states (batch, time, nodes) of a chunk."""
         if chunk.place is not None and 0 not in states.shape:
             self._look(states)
+            # A test may have other inputs.
+            if self._steadiness is not None and chunk.split == "train":
+                self._steadiness.look(chunk.inputs, states)
 
     def warnings(self) -> list[str]:
-        """One for nodes that never moved, and one for nodes that are railed."""
+        """One for nodes that never moved, one for nodes that are railed, and one for a device that drifts."""
         found = []
         still = self._lowest == self._highest
         if self._samples > 1 and still.any():
@@ -65,7 +71,7 @@ class StateWatch:
                 f"{_nodes(railed)} lay at the end of the converter's range in up to {share[railed].max():.2g} of the "
                 "samples: lower the gain, or widen the range"
             )
-        return found
+        return found if self._steadiness is None else found + self._steadiness.warnings()
 
     def _look(self, states: Any) -> None:
         lowest, highest = arrays.node_limits(states)

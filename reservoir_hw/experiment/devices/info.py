@@ -284,6 +284,12 @@ def _spec_facts(spec: ReservoirSpec) -> list[tuple[str, str]]:
     ]
     if spec.step_period_s:
         facts.append(("period", f"{_seconds(spec.step_period_s)} a step, by the clock of the {spec.clock}"))
+    for name, knob in spec.knobs.items():
+        at = f"{spec.identity.knobs[name]:g}" if name in spec.identity.knobs else "?"
+        facts.append((f"knob {name}", f"{at} {knob.unit}, {knob.limits[0]:g} to {knob.limits[1]:g}".replace(" ,", ",")))
+    for name, monitor in spec.monitors.items():
+        limits = "no limits" if monitor.limits is None else f"{monitor.limits[0]:g} to {monitor.limits[1]:g}"
+        facts.append((f"monitor {name}", f"{limits} {monitor.unit}".rstrip()))
     facts += [(f"not {name}", reason) for name, reason in spec.not_supported.items()]
     return facts
 

@@ -167,7 +167,7 @@ class PointRun:
         settings = self.point.config.readout.model_dump(mode="json", serialize_as_any=True)
         facts = {"readout": settings, **vars(took), **details}
         facts |= {"baseline": True} if self.records == "baselines" else {}
-        if units := _units(self.point):
+        if units := _units(self.point, record.get("reservoir", {})):
             facts["units"] = units
         self.result.rows.append(Row(self.label, self.point.values, evaluation, facts))
         self.result.provenance.setdefault(self.records, []).append({**self._name, **vars(took), **record})
@@ -198,9 +198,10 @@ class PointRun:
         return {"label": self.label, "point": dict(self.point.values)}
 
 
-def _units(point: Point) -> dict[str, str]:
-    """The units of the knobs that vary, by key."""
-    units = {f"reservoir.knobs.{name}": unit for name, unit in point.config.reservoir.knob_units.items()}
+def _units(point: Point, device: Mapping[str, Any]) -> dict[str, str]:
+    """The units of the knobs that vary, by key, as the device declares them."""
+    knobs = device.get("spec", {}).get("knobs", {})
+    units = {f"reservoir.knobs.{name}": knob["unit"] for name, knob in knobs.items()}
     return {key: units[key] for key in point.values if units.get(key)}
 
 

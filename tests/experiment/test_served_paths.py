@@ -99,7 +99,10 @@ def conforming(folder: Path, reservoir: str) -> Any:
     return {one.title: one.outcome for one in report.statements}
 
 
-@pytest.mark.parametrize("path", [ran, harvested, evaluated, benched, measured, inferred, conforming])
+@pytest.mark.parametrize(
+    "path",
+    [ran, harvested, evaluated, pytest.param(benched, marks=pytest.mark.slow), measured, inferred, conforming],
+)
 def test_a_served_device_gives_what_it_gives_here(
     path: Callable[[Path, str], Any], files: tuple[str, str], tmp_path: Path
 ) -> None:

@@ -26,7 +26,8 @@ def test_a_training_that_was_killed_counts_what_all_its_processes_drove(
         "task": {"kind": "text", "corpus": "text.txt", "validation": 0.1, "test": 0.1},
         "reservoir": {
             "kind": "python", "call": "chemical_cell:until_the_power_fails", "reset_call": "chemical_cell:to_rest",
-            "nodes": 3, "inputs": 1, "continuity": "held", "simulated": False, "dtype": "float32",
+            "nodes": 3, "inputs": 1, "continuity": "held", "simulated": False, "input_range": [-1, 1],
+            "dtype": "float32",
         },
         "readout": {"kind": "laerc", "width": 4, "layers": 1},
         "training": {

@@ -102,10 +102,10 @@ def planned(point: Point, task: Task, declared: ReservoirSpec | None = None) -> 
     config, most = point.config.reservoir, point.config.run.chunk_steps
     if declared is not None:
         return plan_of(point, task, chunk_steps=paced_by(declared, most))
-    if not config.is_computed:
-        known = (getattr(config, name, otherwise) for name, otherwise in _TOLD.items())
-        most = paced_steps(*known, most)
-    return plan_of(point, task, chunk_steps=most)
+    if config.is_computed:
+        return plan_of(point, task, chunk_steps=most)
+    told = {name: getattr(config, name, otherwise) for name, otherwise in _TOLD.items()}
+    return plan_of(point, task, chunk_steps=paced_steps(**told, most=most))
 
 
 _TOLD: dict[str, Any] = {"continuity": "held", "memory_steps": 0, "step_period_s": None}

@@ -342,7 +342,28 @@ class ZmqReservoir(Reservoir):
 
     def _stream(self, chunks: Iterator[Any]) -> Iterator[Any]:
         nodes, dtype = self.device_spec.nodes, self.spec.numpy_dtype
-        return self._in_flight(((u, np.empty((*u.shape[:2], nodes), dtype), 0) for u in chunks), outputs=False)
+        # Of each message: the states of its chunk, its first step there, and whether it is the last.
+        sent: deque[tuple[np.ndarray, int, bool]] = deque()
+
+        def messages() -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+            for u in chunks:
+                out = np.empty((*u.shape[:2], nodes), dtype)
+                size = self._steps_within(self._connection.max_frame_bytes, u.shape[0])
+                for first in range(0, max(1, u.shape[1]), size):
+                    sent.append((out, first, first + size >= u.shape[1]))
+                    yield u[:, first : first + size], out[:, first : first + size], first
+
+        try:
+            for _ in self._in_flight(messages(), outputs=False):
+                out, _, is_last = sent.popleft()
+                if is_last:
+                    yield out
+        except DeviceError as fault:
+            if sent:
+                out, first, _ = sent[0]
+                fault.steps_done += first
+                fault.states = out[:, : fault.steps_done]
+            raise
 
     def _begin_monitors(self) -> None:
         # What the server's monitors have read before is not counted.
@@ -425,15 +446,18 @@ class ZmqReservoir(Reservoir):
         return size
 
     def _chunk_steps(self, batch: int) -> int:
-        spec = self.device_spec
         if self._config.chunk_steps is not None:
             return self._config.chunk_steps
-        declared = self._declaration
+        return self._steps_within(min(CHUNK_BYTES, self._connection.max_frame_bytes), batch)
+
+    def _steps_within(self, size: int, batch: int) -> int:
+        """Steps of `batch` sequences whose inputs, and whose answer, have at most so many bytes; at least one."""
+        spec, declared = self.device_spec, self._declaration
         # Of states a server also counts what they take before they are encoded.
         number = max(declared.states.number.itemsize, spec.numpy_dtype.itemsize)
         answered = max(spec.nodes, self._wire_outputs) * number
         row = batch * max(spec.inputs * declared.inputs.number.itemsize, answered)
-        return max(1, min(CHUNK_BYTES, self._connection.max_frame_bytes) // row)
+        return max(1, size // row)
 
     def _drive_chunks(self, u: np.ndarray, out: np.ndarray, *, outputs: bool) -> None:
         """Fill `out` with the answers to `u`, several chunks under way at once."""

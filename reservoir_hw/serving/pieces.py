@@ -106,7 +106,7 @@ class Pieces:
         self._began_ns = time.time_ns()
         done = 0
         try:
-            states = self._reservoir.run(whole)
+            states = np.asarray(self._reservoir.run(whole))
         except DeviceError as fault:
             if fault.states is not None:
                 good = np.asarray(fault.states)[:, : fault.steps_done]

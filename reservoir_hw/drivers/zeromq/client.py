@@ -90,8 +90,9 @@ def declaration_of(content: Mapping[str, Any]) -> Declaration:
         )
     finite = content.get("finite") is True
     return Declaration(
-        spec, encodings[0], encodings[1], chunked, bool(readout), finite, *told, collected, shown(label), provenance
-    )
+        spec, encodings[0], encodings[1], chunked, bool(readout), finite, settings=told[0], tolerances=told[1],
+        whole_run_bytes=collected, label=shown(label), provenance=provenance,
+    )  # fmt: skip
 
 
 def status_of(address: str, *, timeout_s: float = 5.0) -> dict[str, Any]:

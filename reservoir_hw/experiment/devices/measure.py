@@ -264,7 +264,9 @@ def measure(
         result.save()
         try:
             driven = opened.planned_steps(names)
-            counter.total = driven or len(names)
+            opening = opened.opening_steps if isinstance(opened, Live) and found.config is not None else 0
+            counter.total = driven + opening if driven else len(names)
+            counter.add(opening)
             for measured, outcome in taken(opened, names, counter):
                 if isinstance(outcome, Measured):
                     result.measured[measured] = outcome

@@ -17,11 +17,11 @@ _ENOUGH_S = 0.5
 _MEMORIES = 4
 
 
-def paced_steps(continuity: Continuity, memory_steps: int, period_s: float | None, most: int) -> int:
+def paced_steps(continuity: Continuity, memory_steps: int, step_period_s: float | None, most: int) -> int:
     """Steps of a chunk, `most` at most, as the declared step period wants them; `most` where none is declared."""
-    if continuity == "free_running" or not period_s:
+    if continuity == "free_running" or not step_period_s:
         return most
-    steps = CHUNK_S / period_s
+    steps = CHUNK_S / step_period_s
     if continuity == "replayed":
         steps = max(steps, _MEMORIES * memory_steps)
     return max(1, min(most, int(steps)))

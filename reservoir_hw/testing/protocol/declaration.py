@@ -218,7 +218,7 @@ def _(device: Device) -> None:
 
 
 @RULES.rule(
-    "chunked: false without whole_run_bytes refuses more chunks with error 10, and the state is lost",
+    "chunked: false refuses more chunks with error 10, and the state is lost",
     page='A refused RUN with "more chunks follow" always loses the state, because the next chunks were meant to '
     "continue it.",
 )

@@ -56,7 +56,7 @@ def _(device: Device) -> None:
 
 
 @RULES.rule(
-    "of a whole run no message is answered before the last has come",
+    "no message of a whole run is answered before the last has come",
     page="It answers none of them before it has them all.",
 )
 def _(device: Device) -> None:
@@ -73,7 +73,7 @@ def _(device: Device) -> None:
 
 
 @RULES.rule(
-    "a whole run that is cancelled before its last message is not driven",
+    "a whole run that is cancelled is not driven",
     page="The lease, and `cancel`, hold meanwhile as between two requests",
 )
 def _(device: Device) -> None:

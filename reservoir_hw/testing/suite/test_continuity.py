@@ -13,6 +13,9 @@ from reservoir_hw.testing.outcomes import failed, not_offered
 from reservoir_hw.testing.plan import Plan, drives
 
 _PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 2.0
+# Of the time for which a device says that it holds its state.
+_PART = 0.8
 _STEPWISE = (1, 1, 1, 1)
 _SEVENS = (7,)
 _ODD = (3, 5)
@@ -45,9 +48,15 @@ def test_in_sevens(bench: Bench) -> None:
 
 @drives(in_pieces(*_ODD))
 def test_after_pauses(bench: Bench) -> None:
-    """One run, and runs of odd sizes with pauses between them."""
-    what = f"runs of {_ODD[0]}, {_ODD[1]} and more steps, with pauses of {_PAUSE_S:g} s"
-    _compare(bench, _ODD, what, lambda: time.sleep(_PAUSE_S))
+    """One run, and runs of odd sizes with pauses between them: as long as is declared, or short ones."""
+    held_for_s = bench.spec.held_for_s
+    pause_s = _PAUSE_S if held_for_s is None else min(_PART * held_for_s, _LONGEST_PAUSE_S)
+    what = f"runs of {_ODD[0]}, {_ODD[1]} and more steps, with pauses of {pause_s:g} s"
+    _compare(bench, _ODD, what, lambda: time.sleep(pause_s))
+    longest = f"the pauses were {pause_s:g} s long"
+    if bench.spec.continuity == "held":
+        longest += "; held_for_s is not declared" if held_for_s is None else f", held_for_s is {held_for_s:g} s"
+    bench.statement.text += f"; {longest}"
 
 
 @drives(in_pieces(*_ODD))

@@ -14,7 +14,7 @@ from reservoir_hw import Experiment
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.experiment.devices.measure import measure
 from reservoir_hw.experiment.devices.memory import memory_of
-from reservoir_hw.experiment.states.pace import chunk_steps
+from reservoir_hw.experiment.states.pace import begin
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk
 from tests.toys import SnapshotToy, Toy
 
@@ -129,17 +129,24 @@ class Slow(Toy):
 
 
 def test_chunks_follow_the_pace_of_the_device() -> None:
-    bursts = [Burst((DriveChunk(np.zeros((1, 500, 2))),))]
+    u = np.random.default_rng(0).uniform(-1, 1, (1, 500, 2))
+    bursts = [Burst((DriveChunk(u),))]
     with Slow() as slow:
-        assert 50 <= chunk_steps(slow, bursts, 4096) <= 100
-        assert slow.counters.steps == 0
+        steps, begun = begin(slow, bursts, 4096)
+        assert 50 <= steps <= 100
+        # Nothing is driven for the pace alone: these are the first states of the plan.
+        assert begun is not None
+        assert slow.counters.steps == begun.shape[1] < 20
+        slow.reset()
+        assert np.array_equal(begun, slow.run(u[:, : begun.shape[1]]))
     for declared, expected in (({"step_period_s": 0.02}, 500), ({"continuity": "replayed", "memory_steps": 300}, 1200)):
         everything: dict[str, Any] = {"step_period_s": 0.02, **declared}
         with Toy(**everything) as toy:
-            assert chunk_steps(toy, bursts, 4096) == expected
+            assert begin(toy, bursts, 4096) == (expected, None)
             assert not toy.driven
     with SnapshotToy() as frozen, Toy() as fast:
-        assert chunk_steps(frozen, bursts, 4096) == 4096 == chunk_steps(fast, bursts, 4096)
+        assert begin(frozen, bursts, 4096) == (4096, None)
+        assert begin(fast, bursts, 4096)[0] == 4096
         assert not frozen.driven
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import chemical_cell
 import numpy as np
 import pytest
 from harvests import committed
@@ -701,6 +702,7 @@ def test_several_groups_that_are_tested_with_their_training_are_all_learned_from
 
 
 DYING = """
+import contextlib
 import os, sys
 from pathlib import Path
 
@@ -1002,3 +1004,44 @@ def test_a_continuous_test_goes_on_where_the_training_ended(tmp_path: Path) -> N
     result = experiment(tmp_path, training={"continuous": True}).run()
     separate = experiment(tmp_path).run()
     assert result.metrics["rows"][0]["metrics"] == pytest.approx(separate.metrics["rows"][0]["metrics"], rel=0.2)
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+@pytest.mark.parametrize("continuity", ["held", "replayed"])
+def test_a_seam_lies_wherever_hardware_was_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, continuity: str, simulated: bool
+) -> None:
+    """Between two sequences and within one; the progress goes on to the same end."""
+    monkeypatch.setattr(chemical_cell, "driven", 0)
+    cell = {
+        "kind": "python", "call": "chemical_cell:drive", "reset_call": "chemical_cell:to_rest", "nodes": 3,
+        "inputs": 1, "continuity": continuity, "memory_steps": 20, "deterministic": True, "simulated": simulated,
+    }  # fmt: skip
+    made = experiment(tmp_path, reservoir={**cell, "nonidealities": None})
+    whole = made.estimate(harvest=True).device_steps
+    ends: list[tuple[int, int]] = []
+
+    def until(places: int) -> None:
+        def stop(what: str, done: int, total: int) -> None:
+            ends.append((done, total))
+            (store,) = made_stores(tmp_path) or [None]
+            if store is not None and store.committed >= places and not store.complete:
+                raise KeyboardInterrupt
+
+        with contextlib.suppress(KeyboardInterrupt):
+            made.harvest(stop)
+
+    # 500 training steps are five chunks, and 300 of the test three.
+    for places in (2, 5, 9):
+        until(places)
+    (store,) = made_stores(tmp_path)
+    assert store.complete
+    kinds = [segment["seam"] and segment["seam"]["kind"] for segment in store.segments]
+    assert kinds[:2] == [None, "driven again"]
+    assert kinds[2:] == ([None] if simulated else ["closed in between"])
+    assert ends[-1] == (whole, whole)
+
+
+def made_stores(folder: Path) -> list[StateStore]:
+    states = folder / "states"
+    return [StateStore.open(path) for path in states.iterdir() if path.name[0] != "."] if states.is_dir() else []

@@ -1,0 +1,115 @@
+"""`held_for_s`: a device that keeps its state for a while, and then loses it."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import chemical_cell
+import numpy as np
+import pytest
+from served import free_address, served
+from serving.page_client import PageClient, Refused
+
+from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, StateLost
+from reservoir_hw.core.reservoir_config import build_reservoir, open_reservoir, reservoir_config
+from reservoir_hw.testing.conformance import conform
+from reservoir_hw.testing.protocol import codec
+
+HELD_FOR_S = 0.15
+U = np.random.default_rng(0).uniform(-1, 1, (1, 40, 1))
+
+
+def cell(**more: Any) -> dict[str, Any]:
+    return {
+        "kind": "python", "call": "chemical_cell:forgets", "reset_call": "chemical_cell:to_rest", "nodes": 3,
+        "inputs": 1, "continuity": "held", "deterministic": True, "simulated": False, "held_for_s": HELD_FOR_S, **more,
+    }  # fmt: skip
+
+
+def wait_until_forgotten() -> None:
+    # The cell tells the time, not the test: it has forgotten when so much time has passed.
+    until = time.monotonic() + 2 * HELD_FOR_S
+    while time.monotonic() < until:
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("is_served", [False, True], ids=["here", "served"])
+def test_a_longer_pause_is_refused_before_anything_is_driven(is_served: bool) -> None:
+    address = free_address()
+    far = {"kind": "zmq", "address": address}
+    device = build_reservoir(reservoir_config(cell()))
+    with served(device, address), open_reservoir(far) if is_served else open_reservoir(cell()) as reservoir:
+        assert reservoir.spec.held_for_s == HELD_FOR_S
+        whole = reservoir.run(U)
+        reservoir.reset()
+        first = reservoir.run(U[:, :20])
+        assert np.array_equal(np.concatenate([first, reservoir.run(U[:, 20:])], axis=1), whole)
+        driven = chemical_cell.driven
+        wait_until_forgotten()
+        for again in (lambda: reservoir.run(U), lambda: list(reservoir.stream([U]))):
+            with pytest.raises(
+                StateLost, match=r"nothing was driven for .* holds its state for 0\.15 s \(held_for_s\)"
+            ):
+                again()
+        assert reservoir.state_lost
+        assert chemical_cell.driven == driven
+        # A rest state waits for ever.
+        reservoir.reset()
+        wait_until_forgotten()
+        assert np.array_equal(reservoir.run(U), whole)
+
+
+def test_the_server_looks_at_the_time_too() -> None:
+    """A client that knows nothing of it gets error 11."""
+    address = free_address()
+    with served(build_reservoir(reservoir_config(cell())), address), PageClient(address) as client:
+        client.hello()
+        client.attach()
+        client.run(U[:, :20])
+        driven = chemical_cell.driven
+        wait_until_forgotten()
+        with pytest.raises(Refused) as refused:
+            client.run(U[:, 20:])
+        assert refused.value.code == codec.E_STATE_LOST
+        assert refused.value.error["state_lost"]
+        assert chemical_cell.driven == driven
+
+
+def test_the_suite_says_how_long_its_pauses_were(tmp_path: Path) -> None:
+    for held_for_s, said in ((None, "pauses were 0.02 s long; held_for_s is not declared"), (HELD_FOR_S, "0.12 s")):
+        file = tmp_path / "cell.yaml"
+        file.write_text(json.dumps(cell(held_for_s=held_for_s)))
+        statements = {one.name: one for one in conform(file, groups=["continuity"]).statements}
+        (pauses,) = [one for name, one in statements.items() if "pauses" in name]
+        assert pauses.outcome == "passed"
+        assert said in pauses.text
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        ({"step_period_s": 0.5}, r"held_for_s is 0\.15 s, shorter than a step of 0\.5 s"),
+        ({"continuity": "free_running"}, "held_for_s is for continuity held"),
+        ({"continuity": "replayed", "memory_steps": 5}, "held_for_s is for continuity held"),
+        ({"held_for_s": 0}, "held_for_s"),
+    ],
+)
+def test_what_cannot_be_held(declared: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        reservoir_config(cell(**declared))
+
+
+def test_two_clients_of_a_cell_that_forgets() -> None:
+    """The second is told who has it; when its turn comes, the cell is at rest for it."""
+    address = free_address()
+    far = {"kind": "zmq", "address": address}
+    with served(build_reservoir(reservoir_config(cell())), address):
+        with open_reservoir(far) as one:
+            whole = one.run(U)
+            with pytest.raises(DeviceBusy, match=r"is in use by .* on .* \(process \d+\) since"):
+                open_reservoir(far)
+        with open_reservoir(far) as other:
+            assert np.array_equal(other.run(U), whole)

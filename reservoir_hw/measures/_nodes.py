@@ -141,7 +141,7 @@ def _equal(one: np.ndarray, other: np.ndarray, moving: np.ndarray) -> Iterator[t
         size = np.maximum(power[rows, None] + power - 2 * own, 0.0)
         error = size / np.sqrt(steps)
         both = np.minimum(shown[rows, None], shown)
-        alike = (answer <= _SURE * error + _ROUNDING * both) & (answer + 2 * error <= _EQUAL * both)
+        alike = (answer <= _SURE * error + _ROUNDING * both) & (np.maximum(answer, 0.0) + 2 * error <= _EQUAL * both)
         for place, row in enumerate(alike):
             node = begin + place
             if not left[node]:

@@ -129,7 +129,9 @@ def _forgetting(answers: np.ndarray, steps: int) -> Memory:
         differences[step] = most.difference
         return most
 
-    remembered = [begin for begin in range(0, steps, LOOKED_AT) if after(begin).differs]
+    # Of so many comparisons one may differ by chance, and then by little.
+    whole = {begin: after(begin) for begin in range(0, steps, LOOKED_AT)}
+    remembered = [at for at, one in whole.items() if one.differs and (one.p is None or one.difference > one.smallest)]
     surely, agreeing, last = 0, 0, None
     for step in range(remembered[-1] if remembered else 0, steps + 1):
         last = after(step)

@@ -41,6 +41,8 @@ def test_nothing_is_made_of_what_does_not_answer() -> None:
         random = np.random.default_rng(seed)
         u = random.uniform(-1, 1, (80, 2))
         assert latency_of(u, random.normal(size=(80, 30)).cumsum(axis=0)) is None
+    random = np.random.default_rng(0)
+    u = random.uniform(-1, 1, (80, 2))
     assert latency_of(u, np.ones((80, 3))) is None
     assert latency_of(u[:3], np.ones((3, 3))) is None
     assert latency_of(np.ones((80, 2)), random.normal(size=(80, 3))) is None

@@ -22,8 +22,6 @@ from reservoir_hw.experiment.states.traces.information import describe
 from reservoir_hw.testing.conformance import conform
 from tests import lab_devices
 
-QUICK = {"seconds": 0.2}
-
 
 @pytest.fixture(autouse=True)
 def new_film(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,13 +48,13 @@ def written(folder: Path, document: dict[str, Any], name: str = "film") -> Path:
 def test_a_late_device_is_called_late(late: int, tmp_path: Path) -> None:
     said = f"late by {late} steps"
     with open_reservoir(film({"late": late})) as device:
-        assert said in " ".join(look_at(device, "python", **QUICK).remarks)
+        assert said in " ".join(look_at(device, "python", seconds=0.2).remarks)
         assert said in " ".join(measure(device, steps=2000, only=["memory_capacity"], folder=tmp_path).warnings)
     report = conform(film({"late": late}), groups=("causality",))
     assert said in " ".join(statement.text for statement in report.alarms)
     told = film({"late": late}, latency_steps=late)
     with open_reservoir(told) as device:
-        assert not look_at(device, "python", **QUICK).remarks
+        assert not look_at(device, "python", seconds=0.2).remarks
     assert conform(told).passed
 
 
@@ -96,7 +94,7 @@ def test_a_range_holds_behind_a_mask(scaling: float, out_of_range: str, tmp_path
     with open_reservoir(document, inputs=3) as device:
         low, high = device.safe_range
         assert low < 0 < high
-        info = look_at(device, "python", **QUICK)
+        info = look_at(device, "python", seconds=0.2)
         assert f"behind which 0 to 5 are declared; {low:.4g} to {high:.4g} are sure" in str(info.sections())
         memory_of(device, 20)
         assert device.counters.clipped == device.counters.faults == 0
@@ -121,7 +119,7 @@ def test_a_mask_that_leaves_no_inputs_is_refused() -> None:
         open_reservoir(film(inputs=2, input_range=[0, 5], input_mask=crossed | {"scaling": 0.01}), inputs=2) as device,
         pytest.raises(ConfigurationError, match=r"no inputs are sure to stay .*input_mask.offset: 2.5"),
     ):
-        look_at(device, "python", **QUICK)
+        look_at(device, "python", seconds=0.2)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +181,7 @@ def test_dead_and_equal_nodes_are_named(tmp_path: Path) -> None:
     """Behind the noise of the card, 0.1 mV."""
     params = {"dead": [4], "twins": [2, 7], "noise_v": 1e-4}
     with open_reservoir(film(params)) as device:
-        info = look_at(device, "python", **QUICK)
+        info = look_at(device, "python", seconds=0.2)
         found = measure(device, steps=2000, only=["consistency"], folder=tmp_path)
     for said in (info.remarks, found.warnings):
         dead, equal = said
@@ -197,7 +195,7 @@ def test_dead_and_equal_nodes_are_named(tmp_path: Path) -> None:
     assert len(table.rows) == lab_devices.NODES
     assert dict(info.sections()[-2][1])["node 4"].endswith("of the samples at a limit")
     with open_reservoir(film({"noise_v": 1e-4})) as device:
-        assert not look_at(device, "python", **QUICK).remarks
+        assert not look_at(device, "python", seconds=0.2).remarks
 
 
 def test_a_comparison_remarks_what_a_measurement_does(tmp_path: Path) -> None:

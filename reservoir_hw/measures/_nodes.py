@@ -121,7 +121,7 @@ def nodes_of(states: Any, *, state_range: tuple[float, float] | None = None, sim
     if steps >= _FEWEST_STEPS:
         still |= together <= _SURE / np.sqrt(steps) * apart
     share = RAILED if state_range is None else 0.0
-    railed = (at_limit > share) & ~constant if state_range is not None or not simulated else np.zeros_like(constant)
+    railed = (at_limit > share) & ~still & (state_range is not None or not simulated)
     return Nodes(lowest, highest, noise, at_limit, still, tuple(_equal(one, other, ~still)), railed)
 
 
@@ -141,7 +141,7 @@ def _equal(one: np.ndarray, other: np.ndarray, moving: np.ndarray) -> Iterator[t
         size = np.maximum(power[rows, None] + power - 2 * own, 0.0)
         error = size / np.sqrt(steps)
         both = np.minimum(shown[rows, None], shown)
-        alike = (answer <= _SURE * error + _ROUNDING * both) & (answer + 2 * error <= _EQUAL * both)
+        alike = (answer <= _SURE * error + _ROUNDING * both) & (np.maximum(answer, 0.0) + 2 * error <= _EQUAL * both)
         for place, row in enumerate(alike):
             node = begin + place
             if not left[node]:

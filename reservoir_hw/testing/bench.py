@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Self
 
@@ -17,13 +17,13 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.testing.comparison import (
+from reservoir_hw.experiment.devices.memory import unlike_pasts
+from reservoir_hw.measures.comparison import (
     REPEATS,
     ROUNDING,
     WORTH_SEEING,
     Comparison,
-    compare_exactly,
-    compare_repeats,
+    compare,
     spread_of,
 )
 from reservoir_hw.testing.outcomes import Statement, failed, inconclusive, not_offered
@@ -187,13 +187,11 @@ class Bench:
         return int(np.count_nonzero((inner < limits[0]) | (inner > limits[1])))
 
     def pasts(self) -> tuple[np.ndarray, np.ndarray]:
-        """Two pasts that leave other states behind: a high input, and one beside the middle of the range.
-
-        A photodetector, which sees the square of its input, cannot tell the lowest from the highest.
-        """
-        low, high = self.limits
-        # One step longer: what counts steps, and is not reset, is then in another phase.
-        return self.level(high, self.plan.past), self.level(low + 0.45 * (high - low), self.plan.past + 1)
+        """Two pasts that leave other states behind."""
+        if self.reservoir.known_inputs() is not None:
+            not_offered("a recording answers the inputs alone that it was recorded with")
+        one, another = unlike_pasts(*self.limits, steps=self.plan.past, inputs=self.spec.inputs)
+        return one.astype(self.spec.numpy_dtype), another.astype(self.spec.numpy_dtype)
 
     def rest(self, batch: int = 1) -> None:
         """Bring the device to rest; a recording to its beginning."""
@@ -237,15 +235,7 @@ class Bench:
 
     def compare(self, pair: Pair, *, rounds: bool = False) -> Comparison:
         """What differs. `rounds`: the arithmetic may round otherwise, as with another number of sequences."""
-        if len(pair.reference) == 1:
-            found = compare_exactly(
-                pair.reference[0], pair.other[0], spread=pair.spread, tolerance=ROUNDING if rounds else 0.0
-            )
-        else:
-            found = compare_repeats(pair.reference, pair.other, spread=pair.spread)
-            if rounds and found.difference <= ROUNDING and found.largest <= 10 * ROUNDING:
-                found = replace(found, differs=False)
-        return found
+        return compare(pair.reference, pair.other, spread=pair.spread, tolerance=ROUNDING if rounds else 0.0)
 
     def expect_same(self, pair: Pair, what: str, *, rounds: bool = False, wanders: bool = False) -> None:
         """Fail where the two conditions give other states; inconclusive where that could not have been seen.

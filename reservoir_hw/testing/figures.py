@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, one_panel
-from reservoir_hw.testing.comparison import WORTH_SEEING
+from reservoir_hw.measures.comparison import WORTH_SEEING
 from reservoir_hw.testing.outcomes import Statement
 
 if TYPE_CHECKING:

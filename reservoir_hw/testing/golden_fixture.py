@@ -15,8 +15,15 @@ import pytest
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import ReservoirSpec
+from reservoir_hw.measures.comparison import (
+    REPEATS,
+    ROUNDING,
+    WORTH_SEEING,
+    compare_exactly,
+    compare_repeats,
+    spread_of,
+)
 from reservoir_hw.testing import golden
-from reservoir_hw.testing.comparison import REPEATS, ROUNDING, WORTH_SEEING, compare_exactly, compare_repeats, spread_of
 
 FOLDER = "golden_traces"
 

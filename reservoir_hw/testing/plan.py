@@ -10,7 +10,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.spec import ReservoirSpec
-from reservoir_hw.testing.comparison import REPEATS
+from reservoir_hw.measures.comparison import REPEATS
 
 STEPS = 80
 """Steps of a drive, if the budget allows."""

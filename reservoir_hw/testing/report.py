@@ -18,8 +18,8 @@ from pydantic import AliasPath, BaseModel, Field, ValidationError
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.files import replace_file
 from reservoir_hw.experiment.run.report import have_report_extra
+from reservoir_hw.measures.comparison import ALPHA, FALSE_ALARMS, WORTH_SEEING
 from reservoir_hw.tasks.task import Table
-from reservoir_hw.testing.comparison import ALPHA, FALSE_ALARMS, WORTH_SEEING
 from reservoir_hw.testing.outcomes import OUTCOMES, Statement
 from reservoir_hw.testing.session import SuiteRun
 

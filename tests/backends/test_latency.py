@@ -9,9 +9,10 @@ import pytest
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceError, NotSupported, StateLost
 from reservoir_hw.core.reservoir import Reservoir
-from reservoir_hw.core.reservoir_config import reservoir_config
+from reservoir_hw.core.reservoir_config import open_reservoir, reservoir_config
 from reservoir_hw.experiment.states.closed_loop import forecast
 from tests import lab_devices
+from tests.served import ipc_address, served
 
 STEPS = 90
 U = np.random.default_rng(3).uniform(-1, 1, (1, STEPS, 1))
@@ -129,3 +130,20 @@ def test_a_forecast_of_a_late_device_is_refused_before_it_is_opened() -> None:
     }  # fmt: skip
     with pytest.raises(ConfigurationError, match="waits for each answer, and a device whose answers are 6 steps late"):
         Experiment(document).run()
+
+
+@pytest.mark.parametrize(("continuity", "memory"), [("held", 0), ("free_running", 0), ("replayed", 60)])
+def test_a_served_device_that_is_late(continuity: str, memory: int) -> None:
+    """The client learns how late it is, and gets the rows that it would get beside the device."""
+    with (
+        ipc_address() as address,
+        served(film(continuity=continuity, memory_steps=memory), address),
+        open_reservoir({"kind": "zmq", "address": address}) as client,
+    ):
+        assert client.spec.latency_steps == 6
+        assert np.allclose(np.asarray(client.run(U)), at_once(), rtol=0, atol=1e-12)
+        client.reset()
+        if continuity == "held":
+            streamed = [np.asarray(states) for states in client.stream(np.split(U, [3, 40, 41], axis=1))]
+            assert [states.shape[1] for states in streamed] == [3, 37, 1, 49]
+            assert np.array_equal(np.concatenate(streamed, axis=1), at_once())

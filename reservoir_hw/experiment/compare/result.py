@@ -103,7 +103,7 @@ class Comparison(InFolder):
         """The verdict, nodes, measures, and the task."""
         nodes = self.nodes.tables() if self.nodes is not None else []
         task = self.task.tables() if self.task is not None else []
-        return [self._verdict(), *nodes, *([self._measures()] if self._names() else []), *task]
+        return [self._verdict(), *nodes, *([self._measures(), *self._remarks()] if self._names() else []), *task]
 
     def figures(self) -> dict[str, Figure]:
         """Responses, nodes, measures and the task. Needs the `report` extra."""
@@ -136,6 +136,16 @@ class Comparison(InFolder):
         )
         reasons = dict.fromkeys(f"{side.letter}: {reason}" for side in self.sides for reason in side.reasons.values())
         return Table("Measures", ["measure", "A", "B", "differ"], rows, " ".join([note, *(f"{r}." for r in reasons)]))
+
+    def _remarks(self) -> list[Table]:
+        """What the measures themselves remark, as `reservoir-hw measure` says it."""
+        rows = [
+            [MEASURES[name], side.letter, side.measured[name].note]
+            for name in self._names()
+            for side in self.sides
+            if name in side.measured and side.measured[name].note
+        ]
+        return [Table("Remarks on the measures", ["measure", "of", "remark"], rows)] if rows else []
 
     def _names(self) -> list[str]:
         tried = {name for side in self.sides for name in (*side.measured, *side.reasons)}

@@ -275,10 +275,8 @@ def measure(
                 result.save()
                 counter.add(0 if driven else 1)
             result.nodes, late = opened.nodes_seen(), opened.latency_seen()
-            for remark in [
-                *([] if result.nodes is None else result.nodes.sentences()),
-                *([about_latency(late)] * bool(late)),
-            ]:
+            remarks = [] if result.nodes is None else result.nodes.sentences()
+            for remark in [*remarks, about_latency(late)] if late else remarks:
                 result.warn(remark)
             if isinstance(opened, Live):
                 total = counted({"counters": one.as_dict()} for one in opened.counters)

@@ -84,14 +84,21 @@ def states_of(
         dtype, device = reservoir.spec.numpy_dtype, reservoir.device
         yield from reservoir.stream(to_tensor(one, dtype, device, "inputs") for one in inputs)
         return
+    if takes_chunks(reservoir):
+        yield from reservoir.stream(iter(inputs))
+        return
+    whole = np.asarray(reservoir.run(np.concatenate(inputs, axis=1)))
+    ends = np.cumsum([one.shape[1] for one in inputs])
+    yield from np.split(whole, ends[:-1], axis=1)
+
+
+def takes_chunks(reservoir: Reservoir | Population) -> bool:
+    """Whether a device, where it is now, can be fed in chunks; one that cannot takes all of them in one run."""
     try:
-        stream = reservoir.stream(iter(inputs))
+        reservoir.stream(iter(()))
     except NotSupported:
-        # A device that cannot be fed in chunks takes all of it in one run.
-        whole = np.asarray(reservoir.run(np.concatenate(inputs, axis=1)))
-        ends = np.cumsum([one.shape[1] for one in inputs])
-        stream = iter(np.split(whole, ends[:-1], axis=1))
-    yield from stream
+        return False
+    return True
 
 
 def learn(readout: Readout, task: Task, chunk: DriveChunk, states: Any) -> None:

@@ -32,7 +32,7 @@ from reservoir_hw.core.store import Region, StateStore, is_damage, plain_path
 from reservoir_hw.experiment.configuration.experiment import Point, TrainingConfig
 from reservoir_hw.experiment.states.changes import in_words
 from reservoir_hw.experiment.states.device_steps import Driven, driven_on
-from reservoir_hw.experiment.states.drive import OnSteps, mean_of, states_of
+from reservoir_hw.experiment.states.drive import OnSteps, mean_of, states_of, takes_chunks
 from reservoir_hw.experiment.states.pace import begin
 from reservoir_hw.experiment.states.plan import Burst, DriveChunk, plan_of
 from reservoir_hw.experiment.states.resuming import (
@@ -346,8 +346,17 @@ def _timed(
 ) -> Iterator[tuple[DriveChunk, np.ndarray, tuple[float, float]]]:
     """Chunks with their states and when they were driven.
 
-    A device that can be frozen is stopped after each: its snapshot must be of that step.
+    A device that can be frozen is stopped after each: its snapshot must be of that step. The steps of a device that
+    takes all chunks in one run share its time.
     """
+    if not takes_chunks(reservoir):
+        began, started = time.time(), time.perf_counter()
+        answers = list(states_of(reservoir, chunks))
+        share = (time.perf_counter() - started) / sum(chunk.steps for chunk in chunks)
+        for chunk, states in zip(chunks, answers, strict=True):
+            yield chunk, states, (began, share * chunk.steps)
+            began += share * chunk.steps
+        return
     if reservoir.spec.snapshot:
         stream: Iterator[Any] = (reservoir.run(chunk.inputs) for chunk in chunks)
     else:

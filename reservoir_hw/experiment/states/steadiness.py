@@ -19,17 +19,17 @@ _NODES = 64
 _FALSE_ALARMS, _OTHERS = 1e-3, 1e-3
 # A node of whose answer the fit explains less has no gain.
 _EXPLAINED = 0.1
-# Smaller changes are no matter, however sure they are. Offset and noise are in standard deviations of a node.
-_WORTH_SAYING = {"gain": 0.02, "offset": 0.05, "noise": 0.05}
+# Smaller changes are no matter, however sure they are. Mean and noise are in standard deviations of a node.
+_WORTH_SAYING = {"gain": 0.02, "mean": 0.05, "noise": 0.05}
 
 
 class Steadiness:
     """Sums over inputs and states of a drive, in blocks, from which the answer to the inputs is fitted.
 
-    `look` at chunks in the order of time; `warnings` compares the last tenth with the first, by the line from the fit
-    to the states: its slope is the gain, and what it leaves is noise. So other inputs are not taken for another device
-    where the device is linear; where the inputs of the two ends are not alike, nothing is said. The blocks between tell
-    what is chance. Of more nodes than 64, so many are looked at.
+    `look` at chunks in the order of time; `warnings` compares the last tenth with the first. The slope of the line from
+    the fit to the states is the gain, and what it leaves is noise. The mean is held against that of the fit. So other
+    inputs are not taken for another device where the device is linear; where the inputs of the two ends are not alike,
+    nothing is said. The blocks between tell what is chance. Of more nodes than 64, so many are looked at.
     """
 
     def __init__(self, nodes: int) -> None:
@@ -60,7 +60,7 @@ class Steadiness:
             self._add(sums)
 
     def warnings(self) -> list[str]:
-        """A sentence where gain, offset or noise of nodes changed from the first to the last tenth."""
+        """A sentence where gain, mean or noise of nodes changed from the first to the last tenth."""
         blocks = self._blocks[:-1] if self._blocks and self._blocks[-1][0, 0] < self._length else self._blocks
         if len(blocks) < _BLOCKS:
             return []
@@ -105,7 +105,7 @@ def _known(inputs: np.ndarray) -> np.ndarray:
 
 
 def _courses(sums: np.ndarray, known: int) -> dict[str, np.ndarray]:
-    """Gain, offset and noise of each node in each block, (blocks, nodes), in deviations of the node."""
+    """Gain of each node in each block, how far its mean is from the fit, and its noise, (blocks, nodes)."""
     whole = sums.sum(axis=0)
     fit = np.linalg.lstsq(whole[:known, :known], whole[:known, known:], rcond=1e-10)[0]
     count = sums[:, :1, 0]
@@ -119,7 +119,7 @@ def _courses(sums: np.ndarray, known: int) -> dict[str, np.ndarray]:
     explained = of_fit.mean(axis=0) > _EXPLAINED * scale**2
     gain = np.where(explained, together / np.maximum(of_fit, np.finfo(np.float64).tiny), 1.0)
     left = np.maximum(power - 2 * gain * together + gain**2 * of_fit, 0.0)
-    return {"gain": gain, "offset": (mean - gain * fitted) / scale, "noise": np.sqrt(left) / scale}
+    return {"gain": gain, "mean": (mean - fitted) / scale, "noise": np.sqrt(left) / scale}
 
 
 def _ends(values: np.ndarray, probability: float) -> tuple[np.ndarray, np.ndarray]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from reservoir_hw.measures import about_latency, latency_of
+from reservoir_hw.measures.comparison import Comparison
 from reservoir_hw.testing.bench import Bench, Pair
-from reservoir_hw.testing.comparison import Comparison
 from reservoir_hw.testing.outcomes import failed, inconclusive
 from reservoir_hw.testing.plan import Plan, drives
 

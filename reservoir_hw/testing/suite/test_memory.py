@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from reservoir_hw.core.errors import InputRangeError
+from reservoir_hw.experiment.devices.memory import LOOKED_AT
 from reservoir_hw.measures import echo_state_index
+from reservoir_hw.measures.comparison import ROUNDING
 from reservoir_hw.testing.bench import Bench
-from reservoir_hw.testing.comparison import ROUNDING
 from reservoir_hw.testing.outcomes import failed, inconclusive, unverified
 from reservoir_hw.testing.plan import Plan, drives
 
-_LOOKED_AT = 24
 _PASTS = 4
 
 
@@ -23,7 +23,7 @@ def pasts(plan: Plan) -> int:
 def forgotten(plan: Plan) -> int:
     """Nothing where no memory is declared."""
     memory = plan.spec.memory_steps
-    return plan.compared(*[plan.drive(plan.past + memory + _LOOKED_AT)] * 2, 1) if memory else 0
+    return plan.compared(*[plan.drive(plan.past + memory + LOOKED_AT)] * 2, 1) if memory else 0
 
 
 @drives(forgotten)
@@ -33,7 +33,7 @@ def test_forgotten(bench: Bench) -> None:
     if not memory:
         unverified("memory_steps is not declared")
     one, another = bench.pasts()
-    common = bench.inputs("memory", steps=memory + _LOOKED_AT)
+    common = bench.inputs("memory", steps=memory + LOOKED_AT)
 
     def after(past: np.ndarray) -> np.ndarray:
         return bench.drive(np.concatenate([past, common], axis=1))[0, past.shape[1] + memory :]
@@ -68,4 +68,4 @@ def test_echo_state(bench: Bench) -> None:
 
 
 def _common(plan: Plan) -> int:
-    return max(2 * plan.steps, plan.spec.memory_steps + _LOOKED_AT)
+    return max(2 * plan.steps, plan.spec.memory_steps + LOOKED_AT)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from reservoir_hw.core.errors import DeviceError, InputRangeError
+from reservoir_hw.measures.comparison import spread_of
 from reservoir_hw.testing.bench import Bench, Pair
-from reservoir_hw.testing.comparison import spread_of
 from reservoir_hw.testing.outcomes import failed, inconclusive, unverified
 from reservoir_hw.testing.plan import Plan, drives
 

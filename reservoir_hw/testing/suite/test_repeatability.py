@@ -6,8 +6,8 @@ from statistics import NormalDist
 
 import numpy as np
 
+from reservoir_hw.measures.comparison import REPEATS
 from reservoir_hw.testing.bench import Bench
-from reservoir_hw.testing.comparison import REPEATS
 from reservoir_hw.testing.outcomes import failed
 from reservoir_hw.testing.plan import Plan, drives
 

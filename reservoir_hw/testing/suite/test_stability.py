@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from reservoir_hw.measures.comparison import WORTH_SEEING
 from reservoir_hw.testing.bench import Bench, Pair
-from reservoir_hw.testing.comparison import WORTH_SEEING
 from reservoir_hw.testing.outcomes import failed, inconclusive, unverified
 from reservoir_hw.testing.plan import Plan, drives
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from reservoir_hw.testing.comparison import ALPHA, REPEATS, compare_exactly, compare_repeats, spread_of
+from reservoir_hw.measures.comparison import ALPHA, REPEATS, compare_exactly, compare_repeats, spread_of
 
 STEPS, NODES = 30, 8
 

@@ -1,0 +1,101 @@
+"""Dead, equal and railed nodes, and none of them where there are none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reservoir_hw.core.errors import ShapeError
+from reservoir_hw.measures import nodes_of
+
+
+def repeats(seed: int, *, nodes: int = 12, steps: int = 400, noise: float = 0.01, count: int = 2) -> np.ndarray:
+    """Responses (count, steps, nodes) of variance 1 to one drive, each with its own noise."""
+    random = np.random.default_rng(seed)
+    drive = random.normal(size=(steps, nodes)) @ random.normal(size=(nodes, nodes)) / nodes**0.5
+    return drive + noise * random.normal(size=(count, steps, nodes))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01, 0.3])
+@pytest.mark.parametrize("count", [2, 10])
+def test_a_healthy_device_has_no_remarks(noise: float, count: int) -> None:
+    for seed in range(50):
+        found = nodes_of(repeats(seed, noise=noise, count=count))
+        assert not found.sentences()
+        assert found.noise == pytest.approx(noise, rel=0.2)
+
+
+def test_dead_nodes_behind_noise_and_without() -> None:
+    for seed in range(50):
+        x = repeats(seed, noise=1e-4)
+        x[:, :, 4] = 1e-4 * np.random.default_rng(seed + 100).normal(size=x.shape[:2])
+        x[:, :, 6] = 0.25
+        found = nodes_of(x)
+        assert np.flatnonzero(found.still).tolist() == [4, 6]
+        still, noisy = found.sentences()
+        assert still.startswith("node 6 does not move")
+        assert noisy.startswith("node 4 does not move: nothing but noise is seen of it")
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-3, 0.03])
+def test_equal_nodes(noise: float) -> None:
+    """With noise of their own or without, and an offset of a converter; a node that differs by a fifth is another."""
+    random = np.random.default_rng(7)
+    x = repeats(3, noise=noise, count=4)
+    signal = x.mean(axis=0)[:, 2]
+    for node, factor, offset in ((7, 1.0, 0.0), (9, 1.0, 0.5), (5, 0.8, 0.0)):
+        x[:, :, node] = factor * signal + offset + noise * random.normal(size=x.shape[:2])
+    found = nodes_of(x)
+    assert found.equal == ((2, 7, 9),)
+    assert found.sentences() == [
+        "nodes 2, 7 and 9 are equal, within their noise: a readout gains nothing by the second"
+    ]
+
+
+def test_too_much_noise_says_nothing_of_equal_nodes() -> None:
+    x = repeats(3, noise=2.0)
+    x[:, :, 7] = x[:, :, 2].mean(axis=0) + 2.0 * np.random.default_rng(1).normal(size=x.shape[:2])
+    assert not nodes_of(x).equal
+
+
+def test_many_nodes_are_compared_in_blocks() -> None:
+    x = repeats(5, nodes=700, noise=1e-3)
+    x[:, :, 650] = x[:, :, 3]
+    x[:, :, 300] = x[:, :, 3]
+    assert nodes_of(x).equal == ((3, 300, 650),)
+
+
+@pytest.mark.parametrize(
+    ("over", "railed"),
+    [
+        ({}, [3]),
+        ({"simulated": True}, []),
+        ({"state_range": (-9, 9)}, []),
+        ({"state_range": (-0.5, 9), "simulated": True}, [3]),
+    ],
+)
+def test_nodes_at_a_limit(over: dict[str, Any], railed: list[int]) -> None:
+    x = np.abs(repeats(2)) + 0.1
+    x[:, :, 3] = np.maximum(x[:, :, 3] - 0.8, -0.5)
+    found = nodes_of(x, **over)
+    assert np.flatnonzero(found.railed).tolist() == railed
+    assert found.at_limit[3] > 0.1 or over.get("state_range") == (-9, 9)
+    assert bool(found.sentences()) == bool(railed)
+
+
+def test_rows_show_what_is_worth_a_look() -> None:
+    x = repeats(5, nodes=40)
+    x[:, :, 33] = 0.0
+    found = nodes_of(x)
+    assert [row[0] for row in found.rows(100)] == [str(node) for node in range(40)]
+    assert len(found.rows(8)) == 8
+    assert "33" in [row[0] for row in found.rows(8)]
+    assert found.as_dict()["still"][33] is True
+
+
+def test_other_shapes_are_refused() -> None:
+    for shape in ((400, 5), (1, 400, 5), (2, 0, 5)):
+        with pytest.raises(ShapeError, match="of two repeats or more"):
+            nodes_of(np.zeros(shape))

@@ -27,6 +27,11 @@ _DIGITS = ".12g"
 
 class _InstrumentKeys(ConnectionConfig):
     setup: Lines = Field(default=[], description="lines that are sent when the device is opened, and after a fault")
+    done: Annotated[str | None, NO_INFLUENCE_ON_STATES] = Field(
+        default=None,
+        description="a line that is answered when all before it is done, asked before another instrument is told "
+        'something; by default *OPC? where there are several instruments; "": none',
+    )
 
 
 class InstrumentConfig(_InstrumentKeys):
@@ -150,6 +155,11 @@ class CommandsConfig(_InstrumentKeys, ReservoirConfig):
     def address_of(self, name: str) -> str:
         """Of an instrument."""
         return self.instruments[name].address if self.instruments else self.address or ""
+
+    def done_line(self, name: str) -> str:
+        """What an instrument is asked before another one goes on; empty: nothing."""
+        told = self.all_instruments[name].done
+        return ("*OPC?" if len(self.instruments) > 1 else "") if told is None else told
 
     def driven_lines(self) -> list[Line]:
         """Those of a step, or of a burst."""

@@ -6,7 +6,7 @@ import itertools
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -176,6 +176,8 @@ class Line:
     names: tuple[str, ...] = ()
     saturated: Condition | None = None
     at_s: float | None = None
+    is_left: bool = False
+    """Whether nothing answers it, and the next line goes to another instrument, which must find it done."""
 
 
 def unrolled(
@@ -184,21 +186,34 @@ def unrolled(
     widths: Mapping[str, int | None],
     *,
     step: bool = False,
-    bound: Mapping[str, Any] | None = None,
 ) -> list[Line]:
     """All lines, round after round. `widths` are the names in them, as `Template` takes them.
 
     Raises `ValueError` for a template or a pattern that is none, and for an instrument that is not there.
     """
+    found = _rounds(lines, instruments, widths, step, {})
+    return [
+        line if line.asks or (then is not None and then.to == line.to) else replace(line, is_left=True)
+        for line, then in zip(found, [*found[1:], None], strict=False)
+    ]
+
+
+def _rounds(
+    lines: Sequence[LineConfig],
+    instruments: Sequence[str],
+    widths: Mapping[str, int | None],
+    step: bool,
+    bound: Mapping[str, Any],
+) -> list[Line]:
     found: list[Line] = []
-    known = {**widths, **dict.fromkeys(bound or {})}
+    known = {**widths, **dict.fromkeys(bound)}
     for line in lines:
         to = _addressee(line, instruments)
         names = {**known, **line.loops}
         template = Template(line.write if line.ask is None else line.ask, names)
         pattern = _pattern(line, names)
         for values in line.rounds:
-            values = {**(bound or {}), **values}
+            values = {**bound, **values}
             sent = template.bound(values)
             left = next((place for place in sent.places if isinstance(place.index, str)), None)
             if left is not None:
@@ -215,7 +230,7 @@ def unrolled(
                     at_s=line.at_s,
                 )
             )
-            found += unrolled(line.then, instruments, widths, step=step, bound=values)
+            found += _rounds(line.then, instruments, widths, step, values)
     return found
 
 

@@ -11,7 +11,14 @@ import numpy as np
 
 from reservoir_hw.backends.commands.configuration import CommandsConfig, Limits
 from reservoir_hw.backends.commands.lines import Line
-from reservoir_hw.core.errors import DeviceError, DeviceFault, NotSupported, ProtocolError, ReservoirError
+from reservoir_hw.core.errors import (
+    DeviceError,
+    DeviceFault,
+    DeviceTimeout,
+    NotSupported,
+    ProtocolError,
+    ReservoirError,
+)
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import Counters, ReservoirSpec
 from reservoir_hw.drivers.commands.answers import Reading, named, numbers_of
@@ -157,6 +164,9 @@ class CommandsReservoir(Reservoir):
         instrument = self._instruments[line.to]
         if not line.asks:
             instrument.write(text)
+            done = self._config.done_line(line.to)
+            if line.is_left and done:
+                self._finish(instrument, done)
             return None
         asked = f"{instrument.address}: {text!r}"
         if line.block is not None:
@@ -170,6 +180,13 @@ class CommandsReservoir(Reservoir):
         except DeviceError:
             # It may have been the answer to another line.
             instrument.close()
+            raise
+
+    def _finish(self, instrument: TextInstrument, done: str) -> None:
+        try:
+            instrument.ask(done)
+        except DeviceTimeout as error:
+            error.add_note(f'if it knows no {done}, say `done: ""` and give the next line an `at_s`')
             raise
 
     def _send(self, lines: Sequence[Line]) -> None:
@@ -269,7 +286,7 @@ def _safe_state(config: CommandsConfig, line: Line, instrument: TextInstrument) 
         one.terminations.read,
         answered=line.asks,
         identify=one.identify,
-        confirm=one.errors,
+        confirm=one.errors or config.done_line(line.to),
         one_client=instrument.takes_one_client,
         baud=one.baud,
         boot_wait_s=one.boot_wait_s,

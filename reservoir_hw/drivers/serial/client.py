@@ -213,7 +213,8 @@ class Connection:
                 "this protocol"
             )
         raise DeviceDisconnected(
-            f"{at}: nobody answers within {until - began:.2g} s: is the board on, is it this port, this baud rate?"
+            f"{at}: nobody answers within {until - began:.2g} s: is the board on, is it this port, this baud rate? "
+            "A board that is told lines of text is of kind: commands (docs/commands.md)"
         )
 
     def _run_steps(self) -> int:

@@ -32,6 +32,11 @@ _RATES = {int(name[1:]): getattr(termios, name) for name in dir(termios) if name
 class AtLine(Protocol):
     """What lies at the end of a line."""
 
+    @property
+    def said(self) -> str:
+        """What became of it, in a word."""
+        ...
+
     def take(self, data: bytes) -> bytes:
         """Bytes from its host -> what it answers at once."""
         ...

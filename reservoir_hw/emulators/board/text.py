@@ -40,6 +40,11 @@ class TextBoard:
         # A log may say that an earlier board was left on.
         self._log.write("off", 1, 0.0, volts=0.0)
 
+    @property
+    def said(self) -> str:
+        """What became of it, in a word."""
+        return f"Lines: {self.lines}"
+
     def take(self, data: bytes) -> bytes:
         """Bytes from its host -> the lines that it answers."""
         *lines, self._begun = (self._begun + data).split(b"\n")

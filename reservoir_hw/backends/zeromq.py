@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeGuard
 
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
@@ -84,6 +84,9 @@ class ZmqConfig(ReservoirConfig):
         default=None, description="after so many steps the device has forgotten an input; by default what it declares"
     )
     reset: ResetPolicy | None = Field(default=None, description="in addition to the reset of the device itself")
+    knobs: dict[str, float] = Field(
+        default={}, description="name -> value of settings of the device, by default as its server opens it"
+    )
 
     @property
     def kind_name(self) -> str:
@@ -125,6 +128,7 @@ class ZmqReservoir(Reservoir):
         # Sequences that the device holds.
         self._rows = 1
         self._last_timing: tuple[int, int, float] | None = None
+        self._monitored_until: dict[str, float] = {}
 
     # ---- more than the contract -----------------------------------------------------------------
 
@@ -186,7 +190,16 @@ class ZmqReservoir(Reservoir):
             keys=None if security is None else read_pair(security.key),
             checksums=config.checksums,
         )
-        return self._accept(self._connection.attach())
+        spec = self._accept(self._connection.attach())
+        if not config.knobs:
+            return spec
+        for name, value in config.knobs.items():
+            if name not in spec.knobs:
+                known = ", ".join(spec.knobs) or "none"
+                raise ConfigurationError(f"knobs: {config.address} has no knob {name!r}; it has: {known}")
+            if problem := spec.knobs[name].problem_of(value):
+                raise ConfigurationError(f"knobs.{name}: {problem}")
+        return self._set(config.knobs)
 
     def _accept(self, declaration: Any) -> ReservoirSpec:
         self._declaration = declaration
@@ -286,6 +299,17 @@ class ZmqReservoir(Reservoir):
         self._abandon()
         return self._accept(self._connection.upload(weights))
 
+    def _set(self, values: Mapping[str, float]) -> ReservoirSpec:
+        self._abandon()
+        # The server wants a RESET, also where ATTACH had left the device at rest.
+        declaration = self._connection.turn(values)
+        spec = self._accept(declaration)
+        self._untouched = False
+        return spec
+
+    def _get(self, names: Sequence[str]) -> dict[str, float | None]:
+        return self._connection.read(names)
+
     def _run(self, u: Any, out: Any) -> Any:
         if out is None:
             out = np.empty((*u.shape[:2], self.device_spec.nodes), self.spec.numpy_dtype)
@@ -297,6 +321,45 @@ class ZmqReservoir(Reservoir):
             raise NotSupported(f"{self.name} must have a whole run at once: drive it with one run()")
         nodes, dtype = self.device_spec.nodes, self.spec.numpy_dtype
         return self._in_flight(((u, np.empty((*u.shape[:2], nodes), dtype), 0) for u in chunks), outputs=False)
+
+    def _begin_monitors(self) -> None:
+        # What the server's monitors have read before is not counted.
+        self._monitored_until = (
+            {name: one["times"][-1] if one["times"] else 0.0 for name, one in self._series().items()}
+            if self.is_open
+            else {}
+        )
+
+    def monitored(self) -> dict[str, dict[str, Any]]:
+        """What the monitors behind the server have read in this session."""
+        found = self._series()
+        for name, one in found.items():
+            kept = [n for n, at in enumerate(one["times"]) if at > self._monitored_until.get(name, 0.0)]
+            if len(kept) < len(one["times"]):
+                values = [one["values"][n] for n in kept]
+                ends = {"lowest": min(values, default=None), "highest": max(values, default=None)}
+                found[name] = {**one, "times": [one["times"][n] for n in kept], "values": values, **ends}
+        return found
+
+    def _series(self) -> dict[str, dict[str, Any]]:
+        declared = self.device_spec.monitors
+        if not declared:
+            return {}
+        told = self._connection.status().get("monitors", {})
+        series: dict[str, dict[str, Any]] = {}
+        for name, one in told.items() if isinstance(told, dict) else ():
+            times, values = (one.get(key) for key in ("times", "values")) if isinstance(one, dict) else (None, None)
+            if name in declared and _are_numbers(times) and _are_numbers(values) and len(times) == len(values):
+                ends = {"lowest": min(values, default=None), "highest": max(values, default=None)}
+                known = {key: one[key] for key in ends if isinstance(one.get(key), int | float)}
+                series[name] = {
+                    **declared[name].model_dump(mode="json"),
+                    "times": times,
+                    "values": values,
+                    **ends,
+                    **known,
+                }
+        return series
 
     def read_back(self) -> dict[str, Any]:
         """What the device behind the server says of its settings."""
@@ -464,6 +527,10 @@ class ZmqReservoir(Reservoir):
         """Forget what is under way; the answers are dropped when they come."""
         if self._connection.unanswered:
             self._connection.cancel()
+
+
+def _are_numbers(values: Any) -> TypeGuard[list[float]]:
+    return isinstance(values, list) and all(isinstance(value, int | float) for value in values)
 
 
 def _shown(value: Any) -> Any:

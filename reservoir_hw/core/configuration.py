@@ -138,6 +138,9 @@ class Document:
     def set(self, dotted: str, value: Any, origin: str) -> None:
         """Set one value by its dotted path, for instance `reservoir.nodes`. A function becomes its name."""
         keys, value = _split(dotted), _with_names(value)
+        if keys[-2:-1] == ["knobs"] and isinstance(value, int | float):
+            dotted = self._value_of_knob(dotted, keys, origin)
+            keys = dotted.split(".")
         if not all(keys):
             raise ConfigurationError(f"{origin}: {dotted!r} is not a dotted path such as reservoir.nodes")
         here: Any = self.data
@@ -156,6 +159,25 @@ class Document:
                 _put(here, step, {})
                 self.origins[at] = origin
             here = _child(here, step)
+
+    def _value_of_knob(self, dotted: str, keys: Sequence[str], origin: str) -> str:
+        """Where a number laid over a knob goes: where the file describes the knob, its value, not all of it.
+
+        Each value is approached from the one that stood there.
+        """
+        knob: Any = self.data
+        for key in keys:
+            knob = knob.get(key) if isinstance(knob, dict) else None
+        if not isinstance(knob, dict):
+            return dotted
+        if "value" not in knob:
+            raise ConfigurationError(
+                f"{origin}: {dotted} needs a `value` in the file: that of those who set none, from which each other "
+                "value is approached"
+            )
+        if "approach_from" not in knob:
+            self.set(f"{dotted}.approach_from", knob["value"], self.origin((*keys, "value")))
+        return f"{dotted}.value"
 
     def set_option(self, assignment: str) -> None:
         """Apply one `--set key=value`; the value is read as YAML."""

@@ -79,6 +79,10 @@ class Device(Protocol):
         """Raise `DeviceFault` after an emergency stop."""
         ...
 
+    def look_at_monitors(self) -> None:
+        """Read the monitors that are due."""
+        ...
+
     def _run(self, u: Any, out: Any) -> Any: ...
     def _reset(self, batch: int) -> None: ...
     def _stream(self, chunks: Iterator[Any]) -> Iterator[Any]: ...
@@ -107,6 +111,12 @@ class Driving:
     def open(self, inputs: Inputs) -> None:
         """Begin with a device that is connected, or has another declaration since an upload."""
         self._inputs = inputs
+
+    def turn(self, knobs: str) -> None:
+        """Knobs are turned: what was driven before does not go on, and streams that are being read end."""
+        self._epoch += 1
+        self._history = None
+        self.lost = f"{knobs} was turned since the last reset"
 
     def close(self) -> None:
         """Forget the sequences; streams that are being read end."""
@@ -273,6 +283,7 @@ class Driving:
         started = time.perf_counter()
         try:
             device.refuse_stopped()
+            device.look_at_monitors()
             answer = self.checked(device._run(u, out), u.shape[:2])[:, replay:] if ask is None else ask(u)
             # What a call returns because it was stopped is no state.
             device.refuse_stopped()
@@ -364,7 +375,7 @@ class Driving:
     def _check_epoch(self, epoch: int) -> None:
         if self._epoch != epoch:
             raise StateLost(
-                "this stream has ended: the reservoir was reset, restored or closed while it was being read"
+                "this stream has ended: the reservoir was reset, restored, turned or closed while it was being read"
             )
 
     def _run_each(self, chunks: Iterable[Any], run: Callable[[Any], Any], epoch: int) -> Iterator[Any]:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Self
 from weakref import WeakSet
 
@@ -18,6 +18,7 @@ from reservoir_hw.core.channels import Channels, about_mask, box_within, chosen_
 from reservoir_hw.core.driving import Ask, Driving, Observer, reset_residual
 from reservoir_hw.core.errors import (
     ConfigurationError,
+    DeviceError,
     DeviceFault,
     InputRangeError,
     NotOpen,
@@ -29,6 +30,7 @@ from reservoir_hw.core.errors import (
 from reservoir_hw.core.hostlock import HostLocks
 from reservoir_hw.core.inputs import Inputs, OutOfRange
 from reservoir_hw.core.interrupts import HeldInterrupts
+from reservoir_hw.core.knobs import Knob, Monitor, closed
 from reservoir_hw.core.reset import ResetByCommand, ResetPolicy
 from reservoir_hw.core.signal import Mask, MaskConfig
 from reservoir_hw.core.spec import Counters, Latency, ReservoirSpec
@@ -52,6 +54,8 @@ class Reservoir(ABC):
     resource
         What only one process may use at a time: an address, a port, or several of them (a bench is several
         instruments). All are locked, or none. None: nothing to protect.
+    knobs, monitors
+        Settings that are turned while the device is open, and what is read beside its states.
     """
 
     native: Literal["numpy", "torch"] = "numpy"
@@ -70,6 +74,8 @@ class Reservoir(ABC):
         reset: ResetPolicy | None = None,
         out_of_range: OutOfRange = "error",
         resource: str | Iterable[str] | None = None,
+        knobs: Sequence[Knob] = (),
+        monitors: Sequence[Monitor] = (),
     ) -> None:
         self.counters = Counters()
         self.latency = Latency()
@@ -85,7 +91,9 @@ class Reservoir(ABC):
         """Why the device is not in its safe state: what the last `close` failed with, until one succeeds."""
         self.honours_reservations = True
         """Whether `open` is refused while another user has the device reserved. A server looks after that itself."""
-        self._given_spec = spec
+        self._knobs = {knob.name: knob for knob in knobs}
+        self._monitors = {monitor.name: monitor for monitor in monitors}
+        self._given_spec = spec and self._with_knobs(spec)
         self._locks = HostLocks([resource] if isinstance(resource, str) else resource or ())
         self._connected = False
         self._spec: ReservoirSpec | None = None
@@ -95,7 +103,8 @@ class Reservoir(ABC):
         self._asked_mask: tuple[MaskConfig | Literal["none"] | None, Channels, int, MaskConfig | None] | None = None
         self._input_path: Inputs
         self._driving = Driving(self)
-        self._half_programmed = False
+        self._unknown: str | None = None
+        """Why nobody knows which device this is: an upload or a knob that failed half-way, until one succeeds."""
         # In a forked process: the one that has the device.
         self._left_to: int | None = None
 
@@ -199,6 +208,11 @@ class Reservoir(ABC):
         return {}
 
     @property
+    def knobs(self) -> dict[str, float]:
+        """What the knobs of the open device were asked for, by name."""
+        return dict(self.spec.identity.knobs)
+
+    @property
     def tolerances(self) -> Mapping[str, float]:
         """How far a setting that is read back may differ from one time to another, by name."""
         return {}
@@ -249,16 +263,19 @@ class Reservoir(ABC):
         with self._closed_on_error():
             self.counters = Counters()
             self.latency = Latency()
-            self._half_programmed = False
+            self._unknown = None
             self.emergency_stopped = False
             self._connected, self._left_to = True, None
             _OPEN.add(self)
+            self._begin_monitors()
             spec = self._open() or self._given_spec
             if spec is None:
                 raise ConfigurationError(
                     f"{type(self).__name__} has no spec: pass one to Reservoir.__init__ or return one from _open"
                 )
-            self._accept_spec(spec)
+            for knob in self._knobs.values():
+                knob.turn(knob.config.value)
+            self._accept_spec(self._with_knobs(spec))
             self.reset(1)
             if self.reset_policy.probe_steps:
                 steps = self.reset_policy.probe_steps
@@ -271,7 +288,10 @@ class Reservoir(ABC):
             self.closing = True
             try:
                 if self._connected:
-                    self._close()
+                    try:
+                        self._close_knobs()
+                    finally:
+                        self._close()
                     self.unsafe = None
             except BaseException as error:
                 self.unsafe = f"{type(error).__name__}: {text_of(error)}"
@@ -297,12 +317,56 @@ class Reservoir(ABC):
             if isinstance(error, Exception) and not isinstance(closing, Exception):
                 raise
 
+    def set(self, /, **values: float) -> None:
+        """Turn knobs of the open device: `reservoir.set(bias_mT=5)`. A `reset` must follow before it is driven.
+
+        It then has another identity, so that states of two settings are never taken for the same.
+
+        Raises
+        ------
+        NotSupported
+            The device has no such knob.
+        InputRangeError
+            A value is not finite, beyond the limits or between two steps of the knob. Nothing was turned.
+        DeviceFault
+            A value is not read back.
+        """
+        spec = self.device_spec
+        for name, value in values.items():
+            if name not in spec.knobs:
+                known = ", ".join(spec.knobs) or "none"
+                raise NotSupported(f"{self.name} has no knob {name!r}; it has: {known}")
+            if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+                raise InputRangeError(f"knob {name}: {value!r} is no number")
+            if problem := spec.knobs[name].problem_of(float(value)):
+                raise InputRangeError(f"knob {name}: {problem}; nothing was turned")
+        if not values:
+            return
+        self._driving.turn(", ".join(values))
+        self._unknown = f"{', '.join(values)} could not be turned, so nobody knows its setting; set() it again"
+        self._accept_spec(self._set({name: float(value) for name, value in values.items()}))
+        self._unknown = None
+
+    def get(self, *names: str) -> dict[str, float | None]:
+        """Where knobs are, and what monitors read now, by name; by default all. None: nothing can be read.
+
+        Raises `NotSupported` for a name that the device does not have.
+        """
+        spec = self.device_spec
+        known = [*spec.knobs, *spec.monitors]
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise NotSupported(
+                f"{self.name} has no knob or monitor {unknown[0]!r}; it has: {', '.join(known) or 'none'}"
+            )
+        return self._get(names or known) if known else {}
+
     def reset(self, batch: int = 1) -> None:
         """Bring the device to its rest state, for `batch` sequences side by side."""
         self._check_open()
         if isinstance(batch, bool) or not isinstance(batch, int | np.integer) or batch < 1:
             raise ShapeError(f"reset needs a whole number of sequences, at least 1, not {batch!r}")
-        self._refuse_half_programmed()
+        self._refuse_unknown()
         started = time.perf_counter()
         self._driving.reset(int(batch))
         self.reset_duration_s = time.perf_counter() - started
@@ -361,7 +425,7 @@ class Reservoir(ABC):
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Continue from a `snapshot()`; the number of sequences becomes that of the snapshot."""
         self._require(self.spec.snapshot, "snapshot")
-        self._refuse_half_programmed()
+        self._refuse_unknown()
         self._driving.restore(state)
 
     def transition(self, u: Array, states: Array) -> Array:
@@ -393,14 +457,15 @@ class Reservoir(ABC):
             # Refused for what they are: these weights never reached the device.
             raise
         except BaseException:
-            self._driving.lost, self._half_programmed = "the last upload failed", True
+            self._driving.lost = "the last upload failed"
+            self._unknown = "the last upload failed half-way, so nobody knows its weights; upload() again"
             raise
-        self._half_programmed = True
+        self._unknown = "its new weights were refused; upload() others"
         self._accept_spec(spec)
         if self._given_spec is not None:
             # It keeps its weights when it is closed; whoever opens it next must learn which.
             self._given_spec = spec
-        self._half_programmed = False
+        self._unknown = None
         self.reset(self._driving.batch)
 
     @contextlib.contextmanager
@@ -439,11 +504,36 @@ class Reservoir(ABC):
                 "residual": self.reset_residual,
             },
             "input_mask": spec.input_mask,
+            **({"monitors": self.monitored()} if spec.monitors else {}),
             "counters": self.counters.as_dict(),
             "latency": self.latency.summary(),
         }
 
+    def monitored(self) -> dict[str, dict[str, Any]]:
+        """What monitors have read since the device was opened, or since `begin_record`: see `Monitor.series`."""
+        return {name: monitor.series for name, monitor in self._monitors.items()}
+
+    def begin_record(self) -> None:
+        """Counters, latency and monitors begin anew: another point of an experiment is driven on the open device."""
+        vars(self.counters).update(vars(Counters()))
+        self.latency = Latency()
+        self._begin_monitors()
+
     # ---- for the backend: what it can call --------------------------------------------------------
+
+    def look_at_monitors(self, states: np.ndarray | None = None) -> None:
+        """Read the monitors that are due; a backend that drives in pieces calls it between them, too.
+
+        Raises `DeviceFault` where one is beyond its limits and the file says `outside: stop`. It carries the `states`
+        (batch, time, nodes) that came before.
+        """
+        for monitor in self._monitors.values():
+            if monitor.is_due():
+                try:
+                    monitor.refuse_outside(monitor.read())
+                except DeviceError as fault:
+                    fault.steps_done, fault.states = (0, None) if states is None else (states.shape[1], states)
+                    raise
 
     def refuse_stopped(self, states: np.ndarray | None = None) -> None:
         """Raise `DeviceFault` after an emergency stop, with the `states` (batch, time, nodes) that came before.
@@ -517,6 +607,25 @@ class Reservoir(ABC):
     def _upload(self, weights: Mapping[str, np.ndarray]) -> ReservoirSpec | None:
         """Program the device; return its new spec."""
         raise NotImplementedError
+
+    def _begin_monitors(self) -> None:
+        """Forget what monitors have read."""
+        for monitor in self._monitors.values():
+            monitor.begin()
+
+    def _set(self, values: Mapping[str, float]) -> ReservoirSpec:
+        """Turn knobs to values within their limits; return the new spec."""
+        for name, value in values.items():
+            self._knobs[name].turn(value)
+        return self.device_spec.turned(values)
+
+    def _get(self, names: Sequence[str]) -> dict[str, float | None]:
+        """Where knobs are and what monitors read."""
+        return {name: (self._knobs.get(name) or self._monitors[name]).read() for name in names}
+
+    def _close_knobs(self) -> None:
+        """Set the closing values of the knobs, before `_close`."""
+        closed(list(self._knobs.values()))
 
     def _emergency_stop(self) -> None:
         """Bring the device to its safe state beside a call that hangs, in another thread."""
@@ -598,12 +707,18 @@ class Reservoir(ABC):
         )  # fmt: skip
         self._driving.open(self._input_path)
 
-    def _refuse_half_programmed(self) -> None:
-        if self._half_programmed:
-            raise StateLost(
-                f"{self.name}: the last upload failed half-way, so nobody knows its weights; upload() again, "
-                "or close() and open() it"
-            )
+    def _with_knobs(self, spec: ReservoirSpec) -> ReservoirSpec:
+        """The spec with the knobs and monitors of this backend, the knobs as in the configuration."""
+        if not self._knobs and not self._monitors:
+            return spec
+        knobs = {name: knob.config.spec for name, knob in self._knobs.items()}
+        monitors = {name: monitor.config.spec for name, monitor in self._monitors.items()}
+        values = {name: knob.config.value for name, knob in self._knobs.items()}
+        return spec.model_copy(update={"knobs": knobs, "monitors": monitors}).turned(values)
+
+    def _refuse_unknown(self) -> None:
+        if self._unknown is not None:
+            raise StateLost(f"{self.name}: {self._unknown}, or close() and open() it")
 
     def _require(self, declared: bool, capability: str) -> None:
         if not declared:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -93,6 +94,25 @@ class ReservoirConfig(Config):
         """A name by kind and size."""
         nodes = getattr(self, "nodes", None)
         return self.kind.upper() + (f"({nodes})" if nodes else "")
+
+    @property
+    def knob_values(self) -> dict[str, float]:
+        """What the knobs are to be set to, by name."""
+        return {name: getattr(knob, "value", knob) for name, knob in getattr(self, "knobs", {}).items()}
+
+    @property
+    def knob_units(self) -> dict[str, str]:
+        """The units of the knobs, by name, as far as the file gives them."""
+        return {name: getattr(knob, "unit", "") for name, knob in getattr(self, "knobs", {}).items()}
+
+    def apart_from_knobs(self) -> str:
+        """A text that is the same for configurations that differ in the values of their knobs alone."""
+        described = self.model_dump(mode="json", serialize_as_any=True, exclude={"label", "vary", "search"})
+        knobs = described.get("knobs", {})
+        described["knobs"] = {
+            name: {**knob, "value": 0} if isinstance(knob, dict) else 0 for name, knob in knobs.items()
+        }
+        return json.dumps(described, sort_keys=True)
 
     @property
     def past_steps(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections import deque
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from pydantic import (
     Field,
     NonNegativeFloat,
     NonNegativeInt,
+    PositiveFloat,
     PositiveInt,
     model_validator,
 )
@@ -26,6 +28,8 @@ from reservoir_hw.core.functions import FUNCTION
 Continuity = Literal["held", "replayed", "free_running"]
 Clock = Literal["device", "host", "external"]
 DType = Literal["float32", "float64"]
+# Of a step of a knob: what a value in decimals may lie beside a multiple of it.
+_ON_GRID = 1e-3
 _NUMPY_DTYPES: dict[DType, np.dtype[Any]] = {"float32": np.dtype("float32"), "float64": np.dtype("float64")}
 
 
@@ -33,12 +37,40 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+class KnobSpec(_Frozen):
+    """What a device declares of a setting that is turned while it is open."""
+
+    limits: tuple[float, float]
+    unit: str = ""
+    resolution: PositiveFloat | None = None
+
+    def problem_of(self, value: float) -> str | None:
+        """Why this value may not be set, or None."""
+        low, high = self.limits
+        if not math.isfinite(value):
+            return f"{value} is not finite"
+        if not low <= value <= high:
+            return f"{value:g} lies beyond limits [{low:g}, {high:g}]"
+        if self.resolution is not None:
+            nearest = round(value / self.resolution) * self.resolution
+            if abs(nearest - value) > _ON_GRID * self.resolution:
+                return f"{value:g} is no multiple of its resolution {self.resolution:g}: take {nearest:g}"
+        return None
+
+
+class MonitorSpec(_Frozen):
+    """What a device declares of a reading beside its states: its unit, and between which values all is well."""
+
+    unit: str = ""
+    limits: tuple[float, float] | None = None
+
+
 class Identity(_Frozen):
     """Which device this is. `simulated` answers "am I on hardware?".
 
     The fingerprint is a sha256 over all other fields. `content` is a digest of what the device was asked for:
-    weights, mask, settings. Transport, address and calibration are not part of it: a device keeps its fingerprint
-    when its cable moves, and when it is calibrated again.
+    weights, mask, settings. `knobs` are the values that its knobs were asked for. Transport, address and calibration
+    are not part of it: a device keeps its fingerprint when its cable moves, and when it is calibrated again.
     """
 
     vendor: str
@@ -47,6 +79,7 @@ class Identity(_Frozen):
     firmware: str = ""
     simulated: bool
     content: str = ""
+    knobs: Mapping[str, float] = Field(default_factory=dict)
     fingerprint: str = ""
     former: tuple[str, ...] = Field(default=(), exclude=True)
     """Fingerprints that this device had in earlier versions. They are not recorded, and not told to others."""
@@ -60,6 +93,8 @@ class Identity(_Frozen):
         fields = {
             name: data.get(name, "") for name in ("vendor", "model", "serial", "firmware", "simulated", "content")
         }
+        if data.get("knobs"):
+            fields["knobs"] = {name: float(value) for name, value in data["knobs"].items()}
         text = json.dumps(fields, sort_keys=True, default=str)
         return {**data, "fingerprint": hashlib.sha256(text.encode()).hexdigest()}
 
@@ -67,6 +102,10 @@ class Identity(_Frozen):
     def name(self) -> str:
         """Vendor, model and serial number, for messages."""
         return f"{self.vendor} {self.model} {self.serial}".strip()
+
+    def turned(self, knobs: Mapping[str, float]) -> Identity:
+        """The same device with knobs at these values, the others as they were."""
+        return Identity(**{**self.model_dump(exclude={"fingerprint"}), "knobs": {**self.knobs, **knobs}})
 
     def behind(self, what: str) -> Identity:
         """The same device behind something that decides about its states, such as a mask."""
@@ -121,6 +160,12 @@ class ReservoirSpec(_Frozen):
     state_unit: str = "1"
     input_names: tuple[str, ...] = ()
     node_names: tuple[str, ...] = ()
+    knobs: Mapping[str, KnobSpec] = Field(
+        default_factory=dict, description="settings that `Reservoir.set` turns, by name"
+    )
+    monitors: Mapping[str, MonitorSpec] = Field(
+        default_factory=dict, description="what is read beside the states, by name"
+    )
     input_mask: Mapping[str, Any] | None = Field(
         default=None, description="how the mask was drawn that spreads these inputs over those of the device itself"
     )
@@ -143,6 +188,10 @@ class ReservoirSpec(_Frozen):
             if names and len(names) != width:
                 raise ValueError(f"{name} has {len(names)} entries for a width of {width}")
         return self
+
+    def turned(self, knobs: Mapping[str, float]) -> ReservoirSpec:
+        """The same device with knobs at these values."""
+        return self.model_copy(update={"identity": self.identity.turned(knobs)})
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:

@@ -27,6 +27,7 @@ from reservoir_hw.drivers.zeromq.frames import (
     pack_arrays,
     pack_map,
     unpack_arrays,
+    unpack_map,
 )
 from reservoir_hw.serving.data_socket import LONGEST_TEXT, DataSocket
 
@@ -135,6 +136,8 @@ class Operations:
             Operation.TRANSITION: self._transition,
             Operation.UPLOAD: self._upload,
             Operation.READOUT: self._load_readout,
+            Operation.SET: self._turn,
+            Operation.GET: self._read,
         }
 
     def attend(self, header: Header, payload: memoryview) -> None:
@@ -210,6 +213,18 @@ class Operations:
         self._open_device().upload(_named(payload))
         self._seat.step, self._seat.lost, self._seat.readout = 0, None, None
         self._data.plain(header, pack_map(self._declare()))
+
+    def _turn(self, header: Header, payload: memoryview) -> None:
+        values = _map(payload)
+        self._open_device().set(**values)
+        self._seat.step, self._seat.lost = 0, f"{', '.join(values) or 'nothing'} was turned since the last RESET"
+        self._data.plain(header, pack_map(self._declare()))
+
+    def _read(self, header: Header, payload: memoryview) -> None:
+        names = _map(payload).get("names")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise Refusal(Code.CONFIGURATION, "GET takes a map with `names`, a list of texts")
+        self._data.plain(header, pack_map(self._open_device().get(*names)))
 
     def _transition(self, header: Header, payload: memoryview) -> None:
         reservoir = self._open_device()
@@ -389,6 +404,13 @@ class Operations:
             states, encoding = states.astype(np.float32, copy=False) @ weights + bias, encoding_of("float32")
         period_s = self._reservoir.spec.step_period_s or 0.0
         return self._data.array(header, states, encoding, time_ns=time_ns, period_s=period_s)
+
+
+def _map(payload: memoryview) -> dict[str, Any]:
+    try:
+        return unpack_map(payload)
+    except ProtocolError as error:
+        raise Refusal(Code.MALFORMED, str(error)) from error
 
 
 def _named(payload: memoryview) -> dict[str, np.ndarray]:

@@ -159,6 +159,7 @@ class Server:
             "host": platform.node(),
             "uptime_s": time.monotonic() - self._started,
             "counters": self._reservoir.counters.as_dict(),
+            "monitors": self._reservoir.monitored(),
             "problem": self.problem,
             **self._lease.as_dict(),
         }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,8 +13,11 @@ from reservoir_hw.tasks.task import Row
 Models = Mapping[str, Sequence[Row]]
 """Runs by the name of the model."""
 
-REPETITIONS = ("dataset", "seed", "first_step")
-"""Keys that say which data or random numbers a run had: runs that differ in them alone are repetitions."""
+DRAW = "run.draw"
+"""The key that says which of several drives of the same point a run is: between them only the device differs."""
+
+REPETITIONS = ("dataset", "seed", "first_step", "draw")
+"""Keys that say which data, random numbers or drive a run had: runs that differ in them alone are repetitions."""
 
 
 def by_label(rows: Iterable[Row]) -> dict[str, list[Row]]:
@@ -52,13 +57,57 @@ def metric_values(rows: Iterable[Row], metric: str) -> np.ndarray:
     return np.array([row.evaluation.metrics[metric] for row in rows if metric in row.evaluation.metrics])
 
 
-def mean_and_spread(values: Iterable[float], mean: str = ".3f", spread: str = "") -> str:
-    """The mean and, of more than one value, ± the standard deviation over them; "–" of none.
+@dataclass(frozen=True)
+class Spread:
+    """The mean of a metric over runs, and what it varies with.
 
-    `mean` and `spread` are the formats of both; `spread` is that of the mean where it is not given.
+    `over_data` is the standard deviation over data sets and seeds, of the means over draws. `of_device` is that
+    between draws of one point, pooled over the points. Each is None where there is nothing to tell it from.
     """
-    found = np.fromiter(values, dtype=float)
-    if not len(found):
+
+    mean: float
+    over_data: float | None
+    of_device: float | None
+
+
+def spread_of(rows: Iterable[Row], metric: str) -> Spread | None:
+    """The mean of a metric over those of the rows that have it, and its spreads; None where none has it."""
+    drives: dict[str, list[float]] = {}
+    for row in rows:
+        if metric in row.evaluation.metrics:
+            point = json.dumps({key: value for key, value in row.point.items() if key != DRAW}, default=str)
+            # Without a draw each run is a drive of its own, also where two are of one point.
+            drive = point if DRAW in row.point else f"{point} {len(drives)}"
+            drives.setdefault(drive, []).append(row.evaluation.metrics[metric])
+    if not drives:
+        return None
+    means = [float(np.mean(values)) for values in drives.values()]
+    between = [np.var(values, ddof=1) for values in drives.values() if len(values) > 1]
+    return Spread(
+        float(np.mean(means)),
+        float(np.std(means, ddof=1)) if len(means) > 1 else None,
+        float(np.sqrt(np.mean(between))) if between else None,
+    )
+
+
+def about_spread(rows: Iterable[Row]) -> str:
+    """The sentence below a table of `mean_and_spread`."""
+    if any(DRAW in row.point for row in rows):
+        return (
+            "Mean ± standard deviation over data and seeds, of the means over draws; device: the standard deviation "
+            "between draws of the same point."
+        )
+    return "Mean ± standard deviation over the runs."
+
+
+def mean_and_spread(rows: Iterable[Row], metric: str, mean: str = ".3f", spread: str = "") -> str:
+    """The mean of a metric, ± its spread over data and seeds, and (device ± that between draws); "–" of none.
+
+    `mean` and `spread` are the formats; `spread` is that of the mean where it is not given.
+    """
+    found = spread_of(rows, metric)
+    if found is None:
         return "–"
-    deviation = f" ± {found.std(ddof=1):{spread or mean}}" if len(found) > 1 else ""
-    return f"{found.mean():{mean}}{deviation}"
+    over_data = "" if found.over_data is None else f" ± {found.over_data:{spread or mean}}"
+    of_device = "" if found.of_device is None else f" (device ± {found.of_device:{spread or mean}})"
+    return f"{found.mean:{mean}}{over_data}{of_device}"

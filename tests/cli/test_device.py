@@ -220,7 +220,7 @@ def test_who_answers_at_an_address_and_what_to_write_for_it(address: str) -> Non
     sections["digitizer"]["inputs"][2] = {"range_v": [-1, 1]}
     config = validate(VisaConfig, Document.from_mapping(json.loads(json.dumps(sections)), "snippets"))
     assert (config.generator.kind, config.digitizer.kind) == (keysight.generator_kind, tektronix.digitizer_kind)
-    assert (config.generator.address, config.aux["NAME"].address) == (lab.generator, line)
+    assert (config.generator.address, config.knobs["NAME"].address) == (lab.generator, line)
     assert YAML(typ="safe", pure=True).load(found[2]["snippet"]) == {"kind": "zmq", "address": address}
 
     done = call("find", lab.generator, "XX::1::INSTR", address, "--timeout", 0.1, "--json")
@@ -253,7 +253,7 @@ def test_a_board_at_a_serial_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         # All that this computer has: without --serial nothing is sent to them.
         monkeypatch.setattr(list_ports, "comports", lambda: [ListPortInfo(line.port), ListPortInfo(nobody)])
         listed = json.loads(call("find", "--json", "--library", "@nowhere").stdout)
-        assert [one["snippet"].split(":")[0] for one in listed] == ["aux", "aux"]
+        assert [one["snippet"].split(":")[0] for one in listed] == ["knobs", "knobs"]
         assert line.board.sessions == 1
         asked = json.loads(call("find", "--serial", "--timeout", 0.3, "--json", "--library", "@nowhere").stdout)
         assert asked[0] == found[0]

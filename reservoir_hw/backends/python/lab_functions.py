@@ -30,6 +30,12 @@ ARGUMENTS = {
 }
 """Of each key of the configuration: how many arguments its function gets beside the parameters of the device."""
 
+
+def _arguments(key: str) -> int:
+    """As `ARGUMENTS` says; what sets a knob gets the value, and what reads a knob or a monitor nothing."""
+    return int(key.endswith(".set")) if "." in key else ARGUMENTS[key]
+
+
 _OURS = Path(__file__).parents[2]
 _LIBRARIES = {"site-packages", "dist-packages", Path(sysconfig.get_path("stdlib")).name}
 
@@ -45,10 +51,10 @@ class LabFunctions:
         self._targets = targets
         self._functions: dict[str, Callable[..., Any]] = {}
         imported = {key: import_function(target, f"reservoir.{key}") for key, target in targets.items()}
-        given = {key: _taken(function, params, ARGUMENTS[key]) for key, function in imported.items()}
+        given = {key: _taken(function, params, _arguments(key)) for key, function in imported.items()}
         unknown = [name for name in params if not any(name in taken for taken in given.values())]
         if unknown:
-            arguments = [name for key, function in imported.items() for name in _named(function, ARGUMENTS[key])]
+            arguments = [name for key, function in imported.items() for name in _named(function, _arguments(key))]
             close = difflib.get_close_matches(unknown[0], arguments, 1)
             hint = f"did you mean {close[0]!r}? " if close else ""
             names = ", ".join(without_digest(target) for target in targets.values())
@@ -56,13 +62,17 @@ class LabFunctions:
                 f"reservoir.params.{unknown[0]}: {hint}no function has an argument of this name ({names})"
             )
         for key, function in imported.items():
-            _refuse_misfit(function, ARGUMENTS[key], given[key], f"reservoir.{key}: {without_digest(targets[key])}")
+            _refuse_misfit(function, _arguments(key), given[key], f"reservoir.{key}: {without_digest(targets[key])}")
             self._functions[key] = partial(function, **given[key]) if given[key] else function
         self._thread = None if timeout_s is None else CallingThread(timeout_s)
 
     def has(self, key: str) -> bool:
         """Whether the configuration names a function here."""
         return key in self._functions
+
+    def is_free(self) -> bool:
+        """Whether no call is running that was given up."""
+        return self._thread is None or self._thread.is_free()
 
     def call(
         self,

@@ -15,12 +15,26 @@ from reservoir_hw.core import arrays
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault, NotSupported
 from reservoir_hw.core.functions import FunctionName, without_digest
+from reservoir_hw.core.knobs import Knob, KnobConfig, Monitor, MonitorConfig
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.core.reset import ResetByCommand, ResetPolicy
 from reservoir_hw.core.spec import Continuity, DType, Identity, ReservoirSpec
 
 Parameter = bool | int | float | str | list[bool | int | float | str]
+
+
+class PythonKnob(KnobConfig):
+    """A setting that functions of yours turn and read."""
+
+    set: FunctionName = Field(description="called with the value")
+    read: FunctionName | None = Field(default=None, description="returns the value that is there")
+
+
+class PythonMonitor(MonitorConfig):
+    """What a function of yours reads while the device is driven."""
+
+    read: FunctionName = Field(description="returns the number")
 
 
 class PythonConfig(ReservoirConfig):
@@ -62,6 +76,12 @@ class PythonConfig(ReservoirConfig):
     params: dict[str, Parameter] = Field(
         default={}, description="settings of the device; each function gets those that it has as an argument"
     )
+    knobs: dict[str, PythonKnob] = Field(
+        default={}, description="settings that are turned while the device is open, by name"
+    )
+    monitors: Annotated[dict[str, PythonMonitor], NO_INFLUENCE_ON_STATES] = Field(
+        default={}, description="what is read every few seconds while the device is driven, by name"
+    )
     timeout_s: Annotated[PositiveFloat | None, NO_INFLUENCE_ON_STATES] = Field(
         default=None,
         description="the longest wait for a function, which then runs in a thread; a declared step_period_s is added "
@@ -94,6 +114,14 @@ class PythonConfig(ReservoirConfig):
     )
 
     @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        names = [*self.params, *self.knobs, *self.monitors]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise ValueError(f"{twice[0]} is in two of params, knobs and monitors: params stay, knobs are turned")
+        return self
+
+    @model_validator(mode="after")
     def _complete(self) -> Self:
         needed = {"procedure": ["set_call", "read_call"]}.get(self.mode, ["call"])
         missing = [name for name in needed if getattr(self, name) is None]
@@ -124,6 +152,11 @@ class PythonConfig(ReservoirConfig):
     def functions(self) -> LabFunctions:
         """The functions, imported. Raises `ConfigurationError`."""
         targets = {key: target for key in ARGUMENTS if (target := getattr(self, key)) is not None}
+        for section, named in (("knobs", self.knobs), ("monitors", self.monitors)):
+            for name, one in named.items():
+                for action in ("set", "read"):
+                    if (target := getattr(one, action, None)) is not None:
+                        targets[f"{section}.{name}.{action}"] = target
         return LabFunctions(targets, self.params, self.timeout_s)
 
     def check_machine(self) -> None:
@@ -153,10 +186,25 @@ class PythonReservoir(Reservoir):
             identity=_identity(config),
         )
         resource = config.resource or (None if config.simulated else f"python:{without_digest(config.main_function)}")
-        super().__init__(spec, reset=config.reset, out_of_range=config.out_of_range, resource=resource)
+        super().__init__(
+            spec,
+            reset=config.reset,
+            out_of_range=config.out_of_range,
+            resource=resource,
+            knobs=[self._knob(name, knob) for name, knob in config.knobs.items()],
+            monitors=[
+                Monitor(name, one, lambda key=f"monitors.{name}.read": self._lab.call(key))
+                for name, one in config.monitors.items()
+            ],
+        )
         self._config = config
         self._functions: LabFunctions | None = None
         self._setup_result: dict[str, Any] = {}
+
+    def _knob(self, name: str, knob: PythonKnob) -> Knob:
+        key = f"knobs.{name}"
+        read = None if knob.read is None else lambda: self._lab.call(f"{key}.read")
+        return Knob(name, knob, lambda value: self._lab.call(f"{key}.set", value), read)
 
     @property
     def name(self) -> str:
@@ -185,6 +233,10 @@ class PythonReservoir(Reservoir):
             if unknown:
                 known = ", ".join(self._setup_result) or "nothing"
                 raise ConfigurationError(f"reservoir.{key}: setup_call does not return {unknown[0]!r} (but {known})")
+
+    def _close_knobs(self) -> None:
+        if self._functions is not None and self._functions.is_free():
+            super()._close_knobs()
 
     def _close(self) -> None:
         if self._functions is not None:
@@ -218,6 +270,7 @@ class PythonReservoir(Reservoir):
             where = {"at": at, "states": states[:, :t], "allowed_s": period}
             # During the last step the device may have been stopped already.
             self.refuse_stopped(states[:, : max(0, t - 1)])
+            self.look_at_monitors(states[:, :t])
             if config.mode == "step":
                 answer = self._lab.call("call", u[0, t].copy(), **where)
             else:

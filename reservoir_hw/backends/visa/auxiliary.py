@@ -1,62 +1,36 @@
-"""What else stands on a bench and is set once: a bias supply, a temperature controller, an attenuator."""
+"""What else stands on a bench: a bias supply, a temperature controller, an attenuator, each a knob or a monitor."""
 
 from __future__ import annotations
 
-import time
 from typing import Annotated, Self
 
-import numpy as np
-from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
-from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config
-from reservoir_hw.core.errors import DeviceFault
+from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES
+from reservoir_hw.core.knobs import Knob, KnobConfig, Monitor, MonitorConfig
 from reservoir_hw.drivers.visa.addresses import resource_of
 from reservoir_hw.drivers.visa.roles import SafeState
 from reservoir_hw.drivers.visa.scpi import ScpiInstrument
 
 _VALUE = "{value}"
-_POLL_S = 0.05
+
+Address = Annotated[str, NO_INFLUENCE_ON_STATES]
 
 
-class AuxiliaryConfig(Config):
+class AuxiliaryKnob(KnobConfig):
     """A setting of an instrument that speaks SCPI."""
 
-    address: Annotated[str, NO_INFLUENCE_ON_STATES] = Field(description="a VISA address")
-    library: Annotated[str, NO_INFLUENCE_ON_STATES] = "@py"
+    address: Address = Field(description="a VISA address")
+    library: Address = "@py"
     timeout_s: Annotated[PositiveFloat, NO_INFLUENCE_ON_STATES] = 5.0
     set: str = Field(description='the command that sets it, such as "VOLT {value}"')
     read: str | None = Field(default=None, description='the query that reads it back, such as "MEAS:VOLT?"')
-    value: float = Field(description="set when the device is opened")
-    limits: tuple[float, float] = Field(description="[lowest, highest] that may ever be set")
-    tolerance: PositiveFloat = Field(
-        default=0.01, description="how far what is read back may be from what was set, as a part of the limits' span"
-    )
-    ramp_step: PositiveFloat | None = Field(default=None, description="the largest step at once")
-    ramp_wait_s: NonNegativeFloat = Field(default=0.1, description="after each step of a ramp")
-    settle_s: NonNegativeFloat = Field(
-        default=0.0, description="the longest wait until the value is read back, and the wait after it"
-    )
-    closing: float | None = Field(default=None, description="set when the device is closed; null: it keeps its value")
 
     @model_validator(mode="after")
-    def _within_limits(self) -> Self:
-        low, high = self.limits
-        if not low < high:
-            raise ValueError(f"limits {list(self.limits)} must be [lowest, highest]")
-        for name in ("value", "closing"):
-            value = getattr(self, name)
-            if value is not None and not low <= value <= high:
-                raise ValueError(f"{name} {value:g} lies beyond limits [{low:g}, {high:g}]")
+    def _has_a_place(self) -> Self:
         if _VALUE not in self.set:
             raise ValueError(f"set {self.set!r} must say where the number goes: {_VALUE}")
-        if self.ramp_step is not None and self.read is None:
-            raise ValueError("a ramp begins at the value that is there: `read:` must say how it is read")
         return self
-
-    @property
-    def locked(self) -> str:
-        """The name under which the instrument is locked."""
-        return resource_of(self.address)
 
     @property
     def safe_state(self) -> SafeState | None:
@@ -70,63 +44,45 @@ class AuxiliaryConfig(Config):
         return self.set.replace(_VALUE, f"{value!r}")
 
 
-class Auxiliary:
-    """One of them, by its name in the configuration."""
+class AuxiliaryMonitor(MonitorConfig):
+    """What an instrument that speaks SCPI is asked for while the device is driven."""
 
-    def __init__(self, name: str, config: AuxiliaryConfig) -> None:
-        self.name, self._config = name, config
-        self._instrument = ScpiInstrument(config.address, library=config.library, timeout_s=config.timeout_s)
-        self._set = False
+    address: Address = Field(description="a VISA address")
+    library: Address = "@py"
+    timeout_s: PositiveFloat = 5.0
+    read: str = Field(description='the query, such as "MEAS:TEMP?"')
 
-    def apply(self) -> None:
-        """Set it, by a ramp where there is one. Raises `DeviceFault` if something else is read back."""
-        self._set = True
-        self._go(self._config.value)
-        time.sleep(self._config.settle_s)
 
-    def read(self) -> float | None:
-        """What is read back now; None where nothing can be read."""
-        return None if self._config.read is None else self._instrument.query_number(self._config.read)
+class Auxiliaries:
+    """The instruments behind knobs and monitors, one connection for each address."""
+
+    def __init__(self, knobs: dict[str, AuxiliaryKnob], monitors: dict[str, AuxiliaryMonitor]) -> None:
+        self._instruments: dict[str, ScpiInstrument] = {}
+        self.resources = {resource_of(one.address) for one in (*knobs.values(), *monitors.values())}
+        self.knobs = [self._knob(name, one) for name, one in knobs.items()]
+        self.monitors = [self._monitor(name, one) for name, one in monitors.items()]
 
     def close(self) -> None:
-        """Set the closing value, if there is one and it was ever set, and disconnect."""
-        try:
-            if self._set and self._config.closing is not None:
-                self._go(self._config.closing)
-                self._set = False
-        finally:
-            self._instrument.close()
+        """Disconnect."""
+        for instrument in self._instruments.values():
+            instrument.close()
 
-    def _go(self, value: float) -> None:
-        config = self._config
-        for step in self._ramp(value):
-            self._instrument.write(config.command(step))
-            self._instrument.finish(f"setting aux.{self.name}", config.timeout_s)
-            if step != value:
-                time.sleep(config.ramp_wait_s)
-        self._instrument.check_errors()
-        until = time.monotonic() + config.settle_s
-        # A supply that is measured takes its time to come there.
-        while (found := self.read()) is not None and abs(found - value) > self._tolerated:
-            if time.monotonic() > until:
-                raise DeviceFault(f"aux.{self.name}: {value:g} was set, and {found:g} is read back ({config.read})")
-            time.sleep(_POLL_S)
+    def _at(self, one: AuxiliaryKnob | AuxiliaryMonitor) -> ScpiInstrument:
+        if one.address not in self._instruments:
+            made = ScpiInstrument(one.address, library=one.library, timeout_s=one.timeout_s)
+            self._instruments[one.address] = made
+        return self._instruments[one.address]
 
-    @property
-    def _tolerated(self) -> float:
-        low, high = self._config.limits
-        return self._config.tolerance * (high - low)
+    def _knob(self, name: str, knob: AuxiliaryKnob) -> Knob:
+        instrument, query = self._at(knob), knob.read
 
-    def _ramp(self, value: float) -> list[float]:
-        """Values to set one after the other, all of them within the limits."""
-        if self._config.ramp_step is None:
-            return [value]
-        low, high = self._config.limits
-        there = self.read() or 0.0
-        begin = min(max(there, low), high)
-        if abs(there - begin) > self._tolerated:
-            raise DeviceFault(
-                f"aux.{self.name} is at {there:g}, beyond its limits [{low:g}, {high:g}]: bring it within them first"
-            )
-        steps = max(1, int(np.ceil(abs(value - begin) / self._config.ramp_step)))
-        return [*(float(step) for step in np.linspace(begin, value, steps + 1)[1:-1]), value]
+        def write(value: float) -> None:
+            instrument.write(knob.command(value))
+            instrument.finish(f"setting knob {name}", knob.timeout_s)
+            instrument.check_errors()
+
+        return Knob(name, knob, write, None if query is None else lambda: instrument.query_number(query))
+
+    def _monitor(self, name: str, monitor: AuxiliaryMonitor) -> Monitor:
+        instrument = self._at(monitor)
+        return Monitor(name, monitor, lambda: instrument.query_number(monitor.read))

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from reservoir_hw.backends.visa.auxiliary import Auxiliary
+from reservoir_hw.backends.visa.auxiliary import Auxiliaries
 from reservoir_hw.backends.visa.burst import Array, BurstLayout
 from reservoir_hw.backends.visa.calibration import Chain, MarkerAnswer
 from reservoir_hw.backends.visa.configuration import BenchConfig
 from reservoir_hw.core import arrays
 from reservoir_hw.core.actions import perform
 from reservoir_hw.core.errors import ConfigurationError, DeviceFault
+from reservoir_hw.core.knobs import closed
 from reservoir_hw.core.signal import Alignment, align
 from reservoir_hw.drivers.guard import Guard
 from reservoir_hw.drivers.visa.roles import Awg, Digitizer, Trigger, Waveform
@@ -30,23 +31,23 @@ _MARGIN = 0.25
 
 
 class Bench:
-    """Generator, digitizer, auxiliary instruments, interlock and guard, which holds the locks of `resources`."""
+    """Generator, digitizer, what has knobs and monitors, interlock and guard, which holds the locks of `resources`."""
 
     def __init__(self, config: BenchConfig) -> None:
         self._config = config
         self.generator, self.digitizer = config.generator.build(), config.digitizer.build()
         if config.generator.address == config.digitizer.address:
             _share(self.generator, self.digitizer)
+        self.auxiliaries = Auxiliaries(config.knobs, config.monitors)
         self.resources = {
             config.generator.locked,
             config.digitizer.locked,
-            *(one.locked for one in config.aux.values()),
+            *self.auxiliaries.resources,
         }
         self.settle_s = config.memory_steps * config.step_period_s if config.settle_s is None else config.settle_s
         self._nominal_hz = config.points_per_node / config.theta_s
         self._record_hz = config.samples_per_node / config.theta_s
-        self._auxiliaries = [Auxiliary(name, one) for name, one in config.aux.items()]
-        closing = [one.safe_state for one in config.aux.values()]
+        closing = [one.safe_state for one in config.knobs.values()]
         watched = [self.generator.safe_state, *(one for one in closing if one is not None)]
         self._guard = Guard(watched, sorted(self.resources))
         self._guarded = self._on = False
@@ -87,24 +88,21 @@ class Bench:
         self.digitizer.open()
         self._guard.start()
         self._guarded = True
-        for auxiliary in self._auxiliaries:
-            auxiliary.apply()
 
     def close(self) -> None:
-        """Outputs off, auxiliary instruments at their closing values, connections closed."""
-        try:
-            if self._guarded:
-                self._make_safe()
-        finally:
-            self.generator.close()
-            self.digitizer.close()
+        """Connections closed, after `make_safe`."""
+        self.generator.close()
+        self.digitizer.close()
+        self.auxiliaries.close()
 
-    def _make_safe(self) -> None:
+    def make_safe(self) -> None:
+        """Outputs off, then knobs at their closing values. Idempotent."""
+        if not self._guarded:
+            return
         self._guarded = False
         try:
             self.switch_off()
-            for auxiliary in reversed(self._auxiliaries):
-                auxiliary.close()
+            closed(self.auxiliaries.knobs)
         except BaseException:
             # What could not be done here is left to the guard.
             self._guard.abandon()
@@ -191,7 +189,7 @@ class Bench:
         """For the provenance."""
         return {
             "instruments": {"generator": self.generator.idn, "digitizer": self.digitizer.idn},
-            "aux": {auxiliary.name: auxiliary.read() for auxiliary in self._auxiliaries},
+            "knobs": {knob.name: knob.read() for knob in self.auxiliaries.knobs},
         }
 
     def _configure(self, samples: int) -> None:

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from reservoir_hw.backends.visa.auxiliary import AuxiliaryConfig
+from reservoir_hw.backends.visa.auxiliary import AuxiliaryKnob, AuxiliaryMonitor
 from reservoir_hw.backends.visa.burst import BurstLayout
 from reservoir_hw.core import registry
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config
@@ -104,8 +104,12 @@ class BenchConfig(ReservoirConfig):
     interlock: Annotated[Action | None, NO_INFLUENCE_ON_STATES] = Field(
         default=None, description="module:function or a command, asked before every burst whether it may be played"
     )
-    aux: dict[str, AuxiliaryConfig] = Field(
-        default_factory=dict, description="what else is set when the device is opened, in this order"
+    knobs: dict[str, AuxiliaryKnob] = Field(
+        default={},
+        description="settings of other instruments, which are turned while the device is open; in this order",
+    )
+    monitors: Annotated[dict[str, AuxiliaryMonitor], NO_INFLUENCE_ON_STATES] = Field(
+        default={}, description="what is read of other instruments every few seconds while the device is driven"
     )
     calibration: Annotated[str | None, NO_INFLUENCE_ON_STATES] = Field(
         default=None, description="a file of `reservoir-hw device calibrate`"

@@ -33,9 +33,14 @@ def opened(config: BenchConfig) -> Iterator[Bench]:
     try:
         try:
             bench.open()
+            for knob in bench.auxiliaries.knobs:
+                knob.turn(knob.config.value)
             yield bench
         finally:
-            bench.close()
+            try:
+                bench.make_safe()
+            finally:
+                bench.close()
     finally:
         locks.release()
 

@@ -66,6 +66,8 @@ class VisaReservoir(Reservoir):
             reset=ResetByIdle(settle_s=0.0),
             out_of_range=config.out_of_range,
             resource=self._bench.resources,
+            knobs=self._bench.auxiliaries.knobs,
+            monitors=self._bench.auxiliaries.monitors,
         )
         self._calibration: Calibration | None = None
         self._aligned: Alignment | None = None
@@ -77,6 +79,9 @@ class VisaReservoir(Reservoir):
         self._bench.open()
         if self._calibration is not None:
             self._calibration.expect(self._bench.chain, config.max_calibration_age_h)
+
+    def _close_knobs(self) -> None:
+        self._bench.make_safe()
 
     def _close(self) -> None:
         self._bench.close()
@@ -102,6 +107,7 @@ class VisaReservoir(Reservoir):
         try:
             for piece in self._layout.pieces(u.shape[1]):
                 self.refuse_stopped()
+                self.look_at_monitors(states[:, :done])
                 driven = self._burst(u[0, piece.first - piece.overlap : piece.last])
                 states[0, piece.first : piece.last] = driven[piece.overlap :]
                 done = piece.last
@@ -136,7 +142,7 @@ class VisaReservoir(Reservoir):
         self._bench.emergency_stop()
 
     def read_back(self) -> dict[str, Any]:
-        """Which instruments there are. Auxiliary settings are judged when they are set."""
+        """Which instruments there are. Knobs are judged when they are turned."""
         return self._bench.settings()["instruments"]
 
     def _settings(self) -> dict[str, Any]:
@@ -151,7 +157,9 @@ class VisaReservoir(Reservoir):
 
 
 def _declared(config: BenchConfig, layout: BurstLayout, settle_s: float) -> ReservoirSpec:
-    read = f"read {config.read_at!r} {config.average!r} aux {[(n, a.set, a.value) for n, a in config.aux.items()]}"
+    read = (
+        f"read {config.read_at!r} {config.average!r} knobs {[(name, knob.set) for name, knob in config.knobs.items()]}"
+    )
     return ReservoirSpec(
         inputs=config.required_inputs(),
         nodes=config.nodes,

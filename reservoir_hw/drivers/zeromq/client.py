@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ from reservoir_hw.drivers.zeromq.frames import (
     Operation,
     pack_arrays,
     pack_header,
+    pack_map,
     unpack_arrays,
     unpack_map,
 )
@@ -249,6 +250,22 @@ class Connection:
     def upload(self, arrays: Mapping[str, np.ndarray]) -> Declaration:
         """Program the device; what it is then."""
         return self._declaration(Operation.UPLOAD, pack_arrays(arrays))
+
+    def turn(self, knobs: Mapping[str, float]) -> Declaration:
+        """Turn knobs of the device; what it is then."""
+        return self._declaration(Operation.SET, pack_map(knobs))
+
+    def read(self, names: Sequence[str]) -> dict[str, float | None]:
+        """Where knobs of the device are and what its monitors read."""
+        self.send(Operation.GET, pack_map({"names": list(names)}))
+        payload = self.receive()[1]
+        try:
+            found = unpack_map(payload)
+        except ProtocolError as error:
+            raise self.broken(f"the answer to GET: {error}") from error
+        if set(found) != set(names) or not all(isinstance(one, int | float | None) for one in found.values()):
+            raise self.broken(f"the answer to GET of {', '.join(names)} are no numbers of these names")
+        return found
 
     def load_readout(self, weights: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> None:
         """Give the device a readout: weights (outputs, nodes), scale and bias (outputs,)."""

@@ -46,6 +46,8 @@ class Operation(IntEnum):
     TRANSITION = 0x06
     UPLOAD = 0x07
     READOUT = 0x08
+    SET = 0x09
+    GET = 0x0A
 
 
 def name_of(operation: int) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, reduce
 from operator import or_
 from typing import Annotated, Any, Self
@@ -27,6 +28,7 @@ from reservoir_hw.experiment.configuration.varying import check_places, one_rese
 from reservoir_hw.readout.baselines.configuration import BaselineConfig
 from reservoir_hw.readout.configuration import GradientReadoutConfig, ReadoutConfig, StateReadoutConfig
 from reservoir_hw.readout.models.configuration import TokenModelConfig
+from reservoir_hw.tasks.report import DRAW
 from reservoir_hw.tasks.task import Task, TaskConfig
 
 # Which plug-in group stands behind a section with `kind:`.
@@ -87,6 +89,11 @@ class RunConfig(Config):
         default="states", description="where harvested states lie; `run` takes those of the same configuration"
     )
     record: str | None = Field(default=None, description="write inputs and states of the run there, as a trace")
+    draws: PositiveInt = Field(
+        default=1,
+        description="how often each point is driven from rest, its row apart: what differs between them is the device. "
+        "All points have their first draw before any has its second",
+    )
     point: NonNegativeInt | None = Field(
         default=None, description="run this point of `vary` alone, counted from 0; `run --merge` puts them together"
     )
@@ -134,6 +141,8 @@ class Point:
     config: ExperimentConfig
     label: str
     number: int = 0
+    draw: int = 0
+    """Which of `run.draws` drives of the same point it is."""
     task_number: int = 0
     begins_task: bool = True
     own_baselines: tuple[int, ...] = ()
@@ -259,7 +268,7 @@ def reservoir_baselines(point: Point, task: Task) -> list[Point]:
         inputs = config.readout.channels(task)
         baselines = [one.for_inputs(inputs) if isinstance(one, ReservoirConfig) else one for one in baselines]
     labels = baseline_labels(baselines)
-    run = config.run.model_copy(update={"record": None, "states": None})
+    run = config.run.model_copy(update={"record": None, "states": None, "draws": 1})
     found = []
     for number in point.own_baselines:
         reservoir, name = baselines[number], labels[number]
@@ -274,7 +283,7 @@ def reservoir_baselines(point: Point, task: Task) -> list[Point]:
         if "reservoir" in said:
             said["reservoir"] = said["reservoir"].replace(config.reservoir.name, reservoir.name)
         label = _label(here, said, key_names(point.values))
-        found.append(Point(values, here, label, point.number, point.task_number, called=point.called))
+        found.append(Point(values, here, label, point.number, task_number=point.task_number, called=point.called))
     return found
 
 
@@ -293,7 +302,7 @@ def grid(document: Document) -> list[Point]:
         return points
     if chosen >= len(points):
         raise ConfigurationError(
-            f"{document.origin(('run', 'point'))}: run.point is {chosen}, but `vary` has {len(points)} points, "
+            f"{document.origin(('run', 'point'))}: run.point is {chosen}, but there are {len(points)} points, "
             f"0 to {len(points) - 1}"
         )
     return [points[chosen]]
@@ -301,7 +310,7 @@ def grid(document: Document) -> list[Point]:
 
 def _points(document: Document, config: ExperimentConfig) -> list[Point]:
     if not config.vary and not config.reservoir.vary:
-        return [single_point(config)]
+        return _drawn([single_point(config)])
     points: list[Point] = []
     tasks: dict[str, int] = {}
     baselines: set[str] = set()
@@ -325,8 +334,60 @@ def _points(document: Document, config: ExperimentConfig) -> list[Point]:
         number = tasks.setdefault(task, len(tasks))
         baselines_here = _new_baselines(found, baselines)
         label = _label(found, said, names)
-        points.append(Point(values, found, label, len(points), number, begins, baselines_here, said))
-    return points
+        points.append(
+            Point(
+                values,
+                found,
+                label,
+                len(points),
+                task_number=number,
+                begins_task=begins,
+                own_baselines=baselines_here,
+                called=said,
+            )
+        )
+    _refuse_equal(points, document)
+    return _drawn(points)
+
+
+def _drawn(points: list[Point]) -> list[Point]:
+    """Each of `run.draws` drives of the points. The draws interleave them, so that drift is not taken for an effect."""
+    draws = points[0].config.run.draws
+    if draws == 1:
+        return points
+    return [
+        replace(
+            point,
+            values={**point.values, DRAW: draw},
+            called={**point.called, DRAW: str(draw)},
+            number=draw * len(points) + point.number,
+            draw=draw,
+            begins_task=point.begins_task and not draw,
+            own_baselines=() if draw else point.own_baselines,
+        )
+        for draw in range(draws)
+        for point in points
+    ]
+
+
+def _refuse_equal(points: list[Point], document: Document) -> None:
+    """Raise `ConfigurationError` where two points are equal but for what they are called."""
+    seen: dict[str, Point] = {}
+    for point in points:
+        sections = {
+            name: getattr(point.config, name).model_dump(mode="json", serialize_as_any=True)
+            for name in ("task", "reservoir", "readout", "training")
+        }
+        for section in sections.values():
+            section.pop("label", None)
+        same = seen.setdefault(json.dumps(sections, sort_keys=True), point)
+        if same is not point:
+            place = ("vary",) if document.data.get("vary") else ("reservoir", "vary")
+            raise ConfigurationError(
+                f"{document.origin(place)}: points {same.number} and {point.number} of vary are equal "
+                f"({same.place or same.label}): they would be one drive, shown as two; run.draws: N drives each point "
+                "N times from rest"
+            )
 
 
 def _new_baselines(config: ExperimentConfig, seen: set[str]) -> tuple[int, ...]:
@@ -351,10 +412,11 @@ def _label(config: ExperimentConfig, said: Mapping[str, str], names: Mapping[str
     """Reservoir, model and what varies, each once: most names of reservoirs and models tell their size or kind."""
     told = {"reservoir.nodes"} if not config.reservoir.label and config.readout.layers_of_reservoirs else set()
     told |= {"readout.kind"} if config.readout.label else set()
+    units = {f"reservoir.knobs.{name}": f" {unit}" for name, unit in config.reservoir.knob_units.items() if unit}
     shown = [
-        text if key == "readout.kind" else f"{names[key]}={text}"
+        text if key == "readout.kind" else f"{names[key]}={text}{units.get(key, '')}"
         for key, text in said.items()
-        if key not in (*SECTIONS, *told) and not key.startswith("task.") and not key.endswith("seed")
+        if key not in (*SECTIONS, *told, DRAW) and not key.startswith("task.") and not key.endswith("seed")
     ]
     reservoir = [said.get("reservoir", name) for name in _reservoir(config)]
     return " ".join(filter(None, [*reservoir, said.get("readout", config.readout.label), *shown]))

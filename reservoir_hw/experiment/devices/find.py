@@ -23,7 +23,7 @@ _ROLES: list[tuple[str, type[GeneratorConfig] | type[DigitizerConfig], str, str]
     ("digitizer", DigitizerConfig, "inputs", "{1: {range_v: [-1, 1]}}"),
 ]
 _AUXILIARY = """\
-aux:
+knobs:
   NAME:
     address: {address}
     set: "VOLT {{value}}"          # whatever its manual says

@@ -30,6 +30,7 @@ from reservoir_hw.experiment.run.folder import begun_run_folder, new_run_folder,
 from reservoir_hw.experiment.run.in_one_pass import InOnePass, check_recording, harvest_point
 from reservoir_hw.experiment.run.merge import copy_files, keep_arrays, parts_of, records_of
 from reservoir_hw.experiment.run.on_labels import OnLabels
+from reservoir_hw.experiment.run.open_device import OpenDevice
 from reservoir_hw.experiment.run.processes import Processes, joined
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import Result, Source, how_it_ended
@@ -62,11 +63,16 @@ class Experiment:
     """A validated experiment: every point of its grid was checked when it was made.
 
     Use `Experiment.from_file(path).run()`, or give a mapping with the same keys as a file. Experiments that are given
-    the same `tasks` share the data of equal tasks.
+    the same `tasks` share the data of equal tasks; those that are given the same `device` leave it open from one to the
+    next while only its knobs differ, and whoever gives it closes it.
     """
 
     def __init__(
-        self, document: Document | Mapping[str, Any], name: str = "experiment", tasks: dict[str, Task] | None = None
+        self,
+        document: Document | Mapping[str, Any],
+        name: str = "experiment",
+        tasks: dict[str, Task] | None = None,
+        device: OpenDevice | None = None,
     ) -> None:
         if not isinstance(document, Document):
             document = Document.from_mapping(document, "the given mapping")
@@ -80,6 +86,7 @@ class Experiment:
             )
         self.name = self.config.run.name or name
         self._tasks: dict[str, Task] = {} if tasks is None else tasks
+        self._device = device
         self.result: Result | None = None
         """That of the last run: after Ctrl-C or a fault, what was finished."""
 
@@ -226,11 +233,12 @@ class Experiment:
         sharing, found = _together(points), {}
         beside = _beside(points, sharing) if together else {}
 
+        device = self._device or OpenDevice()
+
         def train(point: Point, task: Task, files: RowFiles, **more: Any) -> None:
+            settings = {"processes": processes, "paced": paced, "device": device, **more}
             with processes.lost():
-                _trainer(point).run(
-                    PointRun(point, task, files, result, counter, processes=processes, paced=paced, **more)
-                )
+                _trainer(point).run(PointRun(point, task, files, result, counter, **settings))
 
         labels = baseline_labels(self.config.baselines)
         try:
@@ -255,6 +263,8 @@ class Experiment:
                 train(point, task, files, accept_change=accept_change, **shared)
                 if on_row is not None:
                     on_row(result.rows[-1])
+            if self._device is None:
+                device.close()
             counter.say("writing the report")
             result.status = "complete"
             if report and result.rows:
@@ -275,6 +285,8 @@ class Experiment:
             if result.rows:
                 rows = "row is" if len(result.rows) == 1 else "rows are"
                 error.add_note(f"{len(result.rows)} finished {rows} in {folder}")
+            if self._device is None:
+                device.close(error)
             # The error itself goes on to the caller; a full disk must not hide it.
             with contextlib.suppress(Exception):
                 result.save()
@@ -339,6 +351,11 @@ class Experiment:
             for point, task in points:
                 with self._naming(section):
                     _trainer(point).check(section, point.config, task)
+                    if section == "run" and point.draw and not isinstance(_trainer(point), InOnePass):
+                        raise ConfigurationError(
+                            f"draws: readout {point.config.readout.kind} drives the reservoir again and again while it "
+                            "is trained: vary a seed instead"
+                        )
         for point, task in {id(task): (point, task) for point, task in points}.values():
             with self._naming("task"):
                 self._check_scores(point, task)
@@ -423,10 +440,11 @@ class Experiment:
         points = self._points_to_harvest()
         sizes = [steps_of(plan_of(point, task)) for point, task in points]
         counter = StepCounter(progress, sum(sizes))
-        return [
-            harvest_point(point, task, steps, counter, accept_change)
-            for (point, task), steps in zip(points, sizes, strict=True)
-        ]
+        with OpenDevice() as device:
+            return [
+                harvest_point(point, task, steps, counter, device, accept_change)
+                for (point, task), steps in zip(points, sizes, strict=True)
+            ]
 
     def task_of(self, point: Point) -> Task:
         """The point's task; points with the same task share its data."""

@@ -16,6 +16,7 @@ from reservoir_hw.backends.simulated.memory import free_bytes
 from reservoir_hw.backends.simulated.population import Population, on_threads
 from reservoir_hw.backends.simulated.reservoir import SimulatedConfig, SimulatedReservoir
 from reservoir_hw.core.errors import ConfigurationError, DeviceError, InputRangeError
+from reservoir_hw.core.knobs import about_monitors
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig, build_reservoir
 from reservoir_hw.core.spec import ReservoirSpec
@@ -24,6 +25,7 @@ from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, P
 from reservoir_hw.experiment.run.device_memory import device_memory, fitting_steps
 from reservoir_hw.experiment.run.folder import write_array
 from reservoir_hw.experiment.run.learning import state_readout, trained, trained_together
+from reservoir_hw.experiment.run.open_device import OpenDevice, refuse_draws
 from reservoir_hw.experiment.run.speed import Demand
 from reservoir_hw.experiment.run.states_speed import states_demand
 from reservoir_hw.experiment.run.trainer import Cost, PointRun, Took, Trainer, device_records
@@ -79,6 +81,8 @@ class InOnePass(Trainer):
             nodes = getattr(config.reservoir.for_inputs(readout.channels(task)), "nodes", None)
             if nodes is not None:
                 readout.check_features(nodes, task)
+        elif section == "run" and config.run.draws > 1:
+            refuse_draws(config.reservoir)
         elif section == "training" and config.training.gradient is not None and not _trains_baselines(config):
             raise ConfigurationError(
                 f"gradient: readout {readout.kind} is not trained by gradients; remove it, or take one of the "
@@ -94,7 +98,7 @@ class InOnePass(Trainer):
         """What the drives of simulations must have in common to go on at once. States of a harvest are read in turn."""
         reservoir = point.config.reservoir
         nodes = getattr(reservoir, "nodes", None)
-        if not isinstance(reservoir, SimulatedConfig) or nodes is None:
+        if not isinstance(reservoir, SimulatedConfig) or nodes is None or point.config.run.draws > 1:
             return None
         if self.drive_of(point, task) is None or _harvest_of(point, task) is not None:
             return None
@@ -169,7 +173,7 @@ class InOnePass(Trainer):
             _keep(run, run.finished())
             return
         run.say("opening")
-        with opened(point, task) as reservoir:
+        with run.device.of(point, task) as reservoir:
             with run.on([reservoir]), contextlib.ExitStack() as recording:
                 bursts = [] if store is not None else _paced(run, reservoir)
                 recording.enter_context(_recorded(run, reservoir))
@@ -192,7 +196,9 @@ class InOnePass(Trainer):
                     readout = found[0][0]
                     found = [(readout, forecast(reservoir, readout, task.test.inputs, horizon, run.add))]
                 warnings = about_counters(reservoir.counters, reservoir.spec) + watch.warnings()
-            _hand_over(run, drive, found, device_records([reservoir])["reservoir"], warnings)
+                record = device_records([reservoir])["reservoir"]
+                warnings += about_monitors(record.get("monitors", {}))
+            _hand_over(run, drive, found, record, warnings)
             _keep(run, run.finished())
 
 
@@ -273,16 +279,17 @@ def _paced(run: PointRun, reservoir: Reservoir) -> list[Burst]:
 @contextlib.contextmanager
 def opened(point: Point, task: Task) -> Iterator[Reservoir]:
     """The reservoir of a point, open for the inputs of its task."""
-    with build_reservoir(point.config.reservoir.for_inputs(task.channels)) as reservoir:
-        if reservoir.spec.inputs != task.inputs:
-            raise ConfigurationError(
-                f"the task has {task.inputs} input channels, but the device takes {reservoir.spec.inputs}"
-            )
+    with OpenDevice() as device, device.of(point, task) as reservoir:
         yield reservoir
 
 
 def harvest_point(
-    point: Point, task: Task, steps: int, counter: StepCounter, accept_change: str | None = None
+    point: Point,
+    task: Task,
+    steps: int,
+    counter: StepCounter,
+    device: OpenDevice,
+    accept_change: str | None = None,
 ) -> StateStore:
     """The point's store, filled: what an earlier harvest has is kept. `steps` are those of the whole plan."""
     name, path = point.config.reservoir.name, store_path(point, task)
@@ -298,7 +305,7 @@ def harvest_point(
             counter.say(f"{name}: checking what is there")
             check(store, harvest_plan(point, task, store), counter.say)
         counter.say(f"{name}: opening")
-        with opened(point, task) as reservoir:
+        with device.of(point, task) as reservoir:
             store = open_store(point, task, reservoir)
             there = f" ({store.committed} chunks are there already)" if store.committed else ""
             counter.say(f"{name}: harvesting into {path}{there}")

@@ -191,9 +191,14 @@ class Result(InFolder):
 
     def figures(self) -> dict[str, Figure]:
         """The task's figures by file stem, and what the keys of `vary` do to its score. Needs the `report` extra."""
+        from reservoir_hw.experiment.run.monitor_figures import monitor_figures
         from reservoir_hw.experiment.run.vary_figures import vary_figures
 
-        return {**self.task.figures(self.rows), **vary_figures(self.task, self.rows)}
+        return {
+            **self.task.figures(self.rows),
+            **vary_figures(self.task, self.rows),
+            **monitor_figures(self.provenance.get("rows", [])),
+        }
 
     def save(self) -> None:
         """Write metrics.json and provenance.json; done after every row."""

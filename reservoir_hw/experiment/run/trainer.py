@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
 from reservoir_hw.experiment.run.device_memory import DeviceMemory
+from reservoir_hw.experiment.run.open_device import OpenDevice
 from reservoir_hw.experiment.run.processes import Processes
 from reservoir_hw.experiment.run.result import Result, Source
 from reservoir_hw.experiment.run.speed import Demand
@@ -96,6 +97,8 @@ class PointRun:
     """Points further on that share the drive of this one."""
     beside: Sequence[Sequence[Point]] = ()
     """Drives of other reservoirs that may go on at once with this one: the points further on that share each."""
+    device: OpenDevice = field(default_factory=OpenDevice)
+    """Opens the reservoir, or has it open already."""
     found: dict[int, Any] = field(default_factory=dict)
     """What earlier points have found for those that share their drive, by the id of the point."""
     paced: bool = True
@@ -161,6 +164,8 @@ class PointRun:
         settings = self.point.config.readout.model_dump(mode="json", serialize_as_any=True)
         facts = {"readout": settings, **vars(took), **details}
         facts |= {"baseline": True} if self.records == "baselines" else {}
+        if units := _units(self.point):
+            facts["units"] = units
         self.result.rows.append(Row(self.point.label, self.point.values, evaluation, facts))
         self.result.provenance.setdefault(self.records, []).append({**self._name, **vars(took), **record})
         self.result.notes += notes
@@ -188,6 +193,12 @@ class PointRun:
     @property
     def _name(self) -> dict[str, Any]:
         return {"label": self.point.label, "point": dict(self.point.values)}
+
+
+def _units(point: Point) -> dict[str, str]:
+    """The units of the knobs that vary, by key."""
+    units = {f"reservoir.knobs.{name}": unit for name, unit in point.config.reservoir.knob_units.items()}
+    return {key: units[key] for key in point.values if units.get(key)}
 
 
 def device_records(devices: Sequence[Reservoir]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reservoir_hw.core.figure_style import one_panel
-from reservoir_hw.tasks.report import REPETITIONS
+from reservoir_hw.tasks.report import REPETITIONS, spread_of
 from reservoir_hw.tasks.task import Row, Task
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # From this ratio of the largest to the smallest value on.
 _LOGARITHMIC = 20
 _MOST_NUMBERS = 150
+_LONG_REMARK = 40
 _MAIN, _BEST = "#26547c", "#d1495b"
 
 
@@ -51,11 +52,18 @@ def _curve(task: Task, rows: Sequence[Row], key: str) -> Figure:
     groups = [_scores(task, [row for row in rows if row.point[key] == value]) for value in values]
     at, names = _places(values)
     means = np.array([group.mean() for group in groups])
+    said = []
     if len(rows) > len(values):
         for place, group in zip(at, groups, strict=True):
             axes.plot(np.full(len(group), place), group, "o", color="0.7", markersize=3)
+        said.append("grey: single runs")
     axes.plot(at, means, "o-", color=_MAIN, linewidth=1.2, markersize=5)
-    said = ["grey: single runs"] if len(rows) > len(values) else []
+    spreads = [spread_of([row for row in rows if row.point[key] == value], task.score) for value in values]
+    of_device = [spread.of_device if spread else None for spread in spreads]
+    if any(one is not None for one in of_device):
+        lengths = [one or 0.0 for one in of_device]
+        axes.errorbar(at, means, yerr=lengths, fmt="none", ecolor=_MAIN, capsize=3, linewidth=1.2)
+        said.append("bars: standard deviation between draws of the device")
     if _comparable(key):
         best = _best(task, means)
         axes.plot(at[best], means[best], "o", color=_BEST, markersize=10, markerfacecolor="none", markeredgewidth=1.5)
@@ -64,9 +72,10 @@ def _curve(task: Task, rows: Sequence[Row], key: str) -> Figure:
         axes.set_xticks(at, names)
     elif _logarithmic(at):
         axes.set_xscale("log")
-    axes.set(xlabel=key, ylabel=task.score)
-    remark = f" ({'; '.join(said)})" if said else ""
-    axes.set_title(f"{task.score} by {key}{remark}", loc="left", fontsize=11)
+    axes.set(xlabel=_axis(rows, key), ylabel=task.score)
+    remark = f"({'; '.join(said)})" if said else ""
+    between = "\n" if len(remark) > _LONG_REMARK else " "
+    axes.set_title(f"{task.score} by {key}{between}{remark}".rstrip(), loc="left", fontsize=11)
     return figure
 
 
@@ -97,7 +106,7 @@ def _map(task: Task, rows: Sequence[Row], across: str, up: str) -> Figure:
         remark = f" (frame: the best, {means[i, j]:.3g})"
     axes.set_xticks(range(len(x)), [_name(value) for value in x], rotation=45 if len(x) > 8 else 0)
     axes.set_yticks(range(len(y)), [_name(value) for value in y])
-    axes.set(xlabel=across, ylabel=up)
+    axes.set(xlabel=_axis(rows, across), ylabel=_axis(rows, up))
     axes.set_title(f"{task.score}{remark}", loc="left", fontsize=11)
     return figure
 
@@ -106,6 +115,12 @@ def _values(rows: Sequence[Row], key: str) -> list[Any]:
     """The values of a key, numbers in their order."""
     found = list({_name(row.point[key]): row.point[key] for row in rows}.values())
     return sorted(found) if all(_is_number(value) for value in found) else found
+
+
+def _axis(rows: Sequence[Row], key: str) -> str:
+    """The key, with its unit where the file gives one."""
+    unit = next((row.details["units"][key] for row in rows if key in row.details.get("units", {})), "")
+    return f"{key} ({unit})" if unit else key
 
 
 def _places(values: Sequence[Any]) -> tuple[np.ndarray, list[str]]:

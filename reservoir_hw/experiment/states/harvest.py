@@ -59,11 +59,13 @@ def store_path(point: Point, task: Task) -> str:
     decides = _decisive(config.task, config.reservoir.for_inputs(task.channels), config.training)
     folder = config.run.states
     path = f"{folder}/{config.reservoir.kind}-{provenance.configuration_hash(decides)[:12]}"
+    if point.draw:
+        return f"{path}-draw{point.draw}"
     if folder is None or StateStore.exists(path) or not os.path.isdir(folder):
         return path
     # A name that begins with a dot is that of a store in the making.
     stores = sorted(str(store.parent) for store in Path(folder).glob("[!.]*/zarr.json"))
-    fitting = [store for store in stores if _recorded(store) == decides]
+    fitting = [store for store in stores if "-draw" not in store and _recorded(store) == decides]
     return max(fitting, key=lambda store: _preference(store, config.reservoir), default=path)
 
 

@@ -31,6 +31,7 @@ from reservoir_hw.experiment.run.by_gradients import VALIDATION
 from reservoir_hw.experiment.run.estimate import Estimate
 from reservoir_hw.experiment.run.experiment import Experiment
 from reservoir_hw.experiment.run.folder import write_yaml
+from reservoir_hw.experiment.run.open_device import OpenDevice
 from reservoir_hw.experiment.run.report import write_report
 from reservoir_hw.experiment.run.result import how_it_ended
 from reservoir_hw.experiment.states.progress import Progress
@@ -86,6 +87,7 @@ class Sweep:
             document.set("sweep", {}, document.origin(("reservoir", "search")))
         self._document = document
         self._tasks: dict[str, Task] = {}
+        self._device = OpenDevice()
         self.experiment = Experiment(document, name, self._tasks)
         if self.experiment.config.sweep is None:
             raise ConfigurationError(
@@ -185,7 +187,7 @@ class Sweep:
             provenance=provenance.collect(resolved) | {"rows": []},
         )
         try:
-            with Worker(self.folder) as worker:
+            with Worker(self.folder) as worker, self._device:
                 there = len([trial for trial in study.trials() if trial.counts])
                 if there > self.config.trials:
                     result.notes.append(
@@ -259,7 +261,7 @@ class Sweep:
             document.set("run.name", name, "the sweep")
             # Data of many tasks would fill the memory, and none would be used again.
             shared = None if any(key.startswith("task.") for key in values) else self._tasks
-            experiment = Experiment(document, tasks=shared)
+            experiment = Experiment(document, tasks=shared, device=self._device)
             with contextlib.nullcontext() if self.config.keep_runs else _unmentioned(folder):
                 result = experiment.run(progress, report=False, on_row=on_row, together=self.config.pruning == "none")
         devices = [known["reservoir"]["identity"] for known in result.provenance["rows"] if "reservoir" in known]

@@ -11,7 +11,7 @@ import numpy as np
 
 from reservoir_hw.core.figure_style import colours, one_panel
 from reservoir_hw.tasks.classification import wilson_interval
-from reservoir_hw.tasks.report import mean_and_spread
+from reservoir_hw.tasks.report import about_spread, mean_and_spread
 from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:
@@ -60,13 +60,13 @@ def tables(rows: Sequence[Row]) -> list[Table]:
                     f"{pooled.errors:,}",
                     f"{pooled.rate:.2e}",
                     f"{low:.2e} to {high:.2e}",
-                    mean_and_spread((run.evaluation.metrics["nmse"] for run in pooled.runs), ".4f"),
+                    mean_and_spread(pooled.runs, "nmse", ".4f"),
                 ]
             )
     header = ["model", "SNR (dB)", "runs", "symbols", "errors", "symbol error rate", "95 % interval", "NMSE"]
     note = (
         "Intervals: Wilson, of the chance in the test alone, with the symbols of all runs taken as independent. "
-        "NMSE: mean ± standard deviation over the runs."
+        f"NMSE: {about_spread(rows)}"
     )
     return [Table("Channel equalisation", header, body, note)]
 

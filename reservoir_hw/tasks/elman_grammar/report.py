@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from reservoir_hw.core.figure_style import colours, one_panel, panels
 from reservoir_hw.tasks.elman_grammar.grammar import DISTANCES, VOCABULARY
 from reservoir_hw.tasks.elman_grammar.published import AGREEMENT_ERROR, AUC, VERB_SHARES
-from reservoir_hw.tasks.report import best, by_label, mean_and_spread, metric_values
+from reservoir_hw.tasks.report import about_spread, best, by_label, mean_and_spread, metric_values
 from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:
@@ -48,8 +49,7 @@ def corpus_tables(rows: Sequence[Row], remark: str) -> list[Table]:
     """How well the words of a corpus were predicted, with `remark`, and the tables above where there is agreement."""
     labels = by_label(rows)
     body = [
-        [label, str(len(runs)), *(mean_and_spread(metric_values(runs, metric)) for metric in _WORDS)]
-        for label, runs in labels.items()
+        [label, str(len(runs)), *(mean_and_spread(runs, metric) for metric in _WORDS)] for label, runs in labels.items()
     ]
     return [
         Table("The next word of the test's sentences", ["model", "runs", *_WORDS.values()], body, remark),
@@ -128,14 +128,13 @@ def _class_table(labels: dict[str, list[Row]], generated: bool) -> Table:
 def _overall_table(labels: dict[str, list[Row]], generated: bool) -> Table:
     shown = {metric: title for metric, title in _OVERALL.items() if generated or metric != "cosine"}
     body = [
-        [label, str(len(rows)), *(mean_and_spread(metric_values(rows, metric)) for metric in shown)]
-        for label, rows in labels.items()
+        [label, str(len(rows)), *(mean_and_spread(rows, metric) for metric in shown)] for label, rows in labels.items()
     ]
     return Table(
         "Overall",
         ["model", "runs", *shown.values()],
         body,
-        "Mean ± standard deviation over the runs."
+        about_spread(chain(*labels.values()))
         + (" The paper shows these in its Fig. 3 without numbers." if generated else ""),
     )
 

@@ -31,7 +31,7 @@ def tables(rows: Sequence[Row]) -> list[Table]:
             f"{np.mean([m[f'r2/{delay}'] for m in metrics]):.3f}" if f"r2/{delay}" in metrics[0] else "–"
             for delay in shown
         ]
-        body.append([name, str(len(runs)), mean_and_spread((m["recalled"] for m in metrics), ".2f"), *cells])
+        body.append([name, str(len(runs)), mean_and_spread(runs, "recalled", ".2f"), *cells])
     header = ["model", "runs", "sum of r²", *(f"k = {delay}" for delay in shown)]
     return [Table("Recall of u(t - k)", header, body, "r² is the squared correlation of output and target.")]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from reservoir_hw.tasks.narma.published import ORDER_10
 from reservoir_hw.tasks.prediction import report as prediction_report
-from reservoir_hw.tasks.report import mean_and_spread
+from reservoir_hw.tasks.report import about_spread, mean_and_spread
 from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ def tables(rows: Sequence[Row]) -> list[Table]:
             label,
             str(of_order),
             str(len(runs)),
-            *(mean_and_spread(run.evaluation.metrics[metric] for run in runs) for metric in ("nrmse", "nmse")),
+            *(mean_and_spread(runs, metric) for metric in ("nrmse", "nmse")),
         ]
         for (label, of_order), runs in models.items()
     ]
     if any(of_order == 10 for _, of_order in models):
         body += [[f"published: {what}", "10", "", *errors] for what, *errors in ORDER_10]
-    note = "Mean ± standard deviation over the runs."
+    note = about_spread(rows)
     redrawn = sum(int(row.evaluation.arrays["redrawn"]) for row in rows)
     if redrawn:
         note += " Some sequences diverged and were drawn again."

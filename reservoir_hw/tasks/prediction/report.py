@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from reservoir_hw.core.figure_style import colours, one_panel, panels
 from reservoir_hw.core.statistics import half_width
-from reservoir_hw.tasks.report import Models, best, mean_and_spread, metric_values
+from reservoir_hw.tasks.report import Models, about_spread, best, mean_and_spread
 from reservoir_hw.tasks.task import Table
 
 if TYPE_CHECKING:
@@ -29,11 +30,11 @@ def table(models: Models, title: str) -> Table:
         [
             name,
             str(len(runs)),
-            *(mean_and_spread(metric_values(runs, m), ".3g", ".2g") for m in ("nrmse", "nmse")),
+            *(mean_and_spread(runs, m, ".3g", ".2g") for m in ("nrmse", "nmse")),
         ]
         for name, runs in models.items()
     ]
-    return Table(title, ["model", "runs", "NRMSE", "NMSE"], body, "Mean ± standard deviation over the runs.")
+    return Table(title, ["model", "runs", "NRMSE", "NMSE"], body, about_spread(chain(*models.values())))
 
 
 def figures(models: Models) -> dict[str, Figure]:

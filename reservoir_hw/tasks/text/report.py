@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from reservoir_hw.core.figure_style import colours, one_panel
-from reservoir_hw.tasks.report import by_label, mean_and_spread, metric_values
+from reservoir_hw.tasks.report import about_spread, by_label, mean_and_spread, metric_values
 from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def tables(rows: Sequence[Row], level: str, unit: str | None) -> list[Table]:
             f"The next of the test's {what}",
             ["model", *(["runs"] if repeated else []), *shown.values()],
             body,
-            _note(rows, unit) + (" Mean ± standard deviation over the runs." if repeated else ""),
+            _note(rows, unit) + (" " + about_spread(rows) if repeated else ""),
         )
     ]
     samples = [
@@ -76,7 +76,7 @@ def _cell(rows: Sequence[Row], name: str) -> str:
     values = metric_values(rows, name)
     if name == "parameters" and len(values):
         return f"{values.mean():,.0f}"
-    return mean_and_spread(values, ".2f" if name == "perplexity" else ".4f")
+    return mean_and_spread(rows, name, ".2f" if name == "perplexity" else ".4f")
 
 
 def _note(rows: Sequence[Row], unit: str | None) -> str:

@@ -28,10 +28,7 @@ def tables(rows: Sequence[Row]) -> list[Table]:
         [
             name,
             _asked(int(delay)),
-            *(
-                mean_and_spread(run.evaluation.metrics[f"{metric}/{delay}"] for run in runs)
-                for metric in ("r2", "nrmse", "correlation")
-            ),
+            *(mean_and_spread(runs, f"{metric}/{delay}") for metric in ("r2", "nrmse", "correlation")),
         ]
         for name, runs in by_model(rows).items()
         for delay in runs[0].evaluation.arrays["delays"]

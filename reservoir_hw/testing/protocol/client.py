@@ -19,7 +19,7 @@ from reservoir_hw.testing.protocol.outcomes import Broken, Hangs, NotOffered, No
 from reservoir_hw.testing.protocol.spec import fitting, is_number
 
 ANSWERS = {"hello": "welcome", "ping": "pong", "status": "status", "cancel": "ok", "goodbye": "ok", "release": "ok"}
-OPERATIONS = ("", "ATTACH", "RESET", "RUN", "SNAPSHOT", "RESTORE", "TRANSITION", "UPLOAD", "READOUT")
+OPERATIONS = ("", "ATTACH", "RESET", "RUN", "SNAPSHOT", "RESTORE", "TRANSITION", "UPLOAD", "READOUT", "SET", "GET")
 NAMED: dict[int, frozenset[str]] = {
     codec.RESET: frozenset({"batch"}),
     codec.RUN: frozenset(
@@ -361,6 +361,11 @@ class Client:
             raise Broken(f"operation {header.operation:#04x} came, {numbers}; an ERROR with 0 and 0 is due", came)
         if (code := self.error_in(payload, came)["code"]) != codec.E_MALFORMED:
             raise Broken(f"error {code} came, error 4 is due", came)
+
+    def asked(self, operation: int, payload: bytes) -> dict[str, Any]:
+        """The map that a request must be answered with."""
+        reply = self.call(operation, payload)
+        return self.map_in(reply.payload, reply.frames)
 
     def attach(self) -> dict[str, Any]:
         """Take the device; its declaration, which names at least the widths and encodings."""

@@ -13,6 +13,7 @@ from reservoir_hw.testing.protocol.client import Client, offered
 from reservoir_hw.testing.protocol.device import Device, close, same
 from reservoir_hw.testing.protocol.outcomes import Broken, NotOffered
 from reservoir_hw.testing.protocol.rules import HELD, Rules
+from reservoir_hw.testing.protocol.spec import is_number
 
 RULES = Rules("operations")
 
@@ -88,7 +89,7 @@ def _(device: Device) -> None:
 
 def _refusals(device: Device, client: Client, step: int) -> Iterator[dict[str, Any]]:
     """Errors that lose nothing, of each code and operation that can be provoked."""
-    yield client.refused(0x09, codec.E_NOT_SUPPORTED)
+    yield client.refused(0x7F, codec.E_NOT_SUPPORTED)
     yield client.refused(codec.RESET, codec.E_SHAPE, batch=0)
     yield client.failed(client.send_run(device.u()[:, :0], step=step), codec.E_SHAPE)
     yield client.failed(client.send_run(device.u(), step=step, flags=2), codec.E_CONFIGURATION)
@@ -129,7 +130,7 @@ def _(device: Device) -> None:
 )
 def _(device: Device) -> None:
     with device.session() as client:
-        for operation in (0x00, 0x09, 0x7F):
+        for operation in (0x00, 0x7F):
             client.refused(operation, codec.E_NOT_SUPPORTED)
         client.from_rest(device.u())
 
@@ -421,3 +422,76 @@ def _(device: Device) -> None:
             client.refused(codec.READOUT, codec.E_CONFIGURATION, payload=codec.pack_named({**fits, **change}))
         client.refused(codec.READOUT, codec.E_CONFIGURATION, payload=codec.pack_named({"weights": fits["weights"]}))
         client.from_rest(device.u())
+
+
+# ---- SET and GET ------------------------------------------------------------------------------------
+
+KNOBS = "a device that declares none answers SET and GET of any name with error 10"
+
+
+def _knobs(device: Device) -> dict[str, dict[str, Any]]:
+    knobs = device.spec.get("knobs") or {}
+    if not knobs:
+        raise NotOffered("the device declares no knobs")
+    return knobs
+
+
+@RULES.rule("SET and GET of what is not there get error 10", page=KNOBS)
+def _(device: Device) -> None:
+    with device.session() as client:
+        client.refused(codec.SET, codec.E_NOT_SUPPORTED, payload=codec.to_msgpack({"nobody's knob": 0.0}))
+        client.refused(codec.GET, codec.E_NOT_SUPPORTED, payload=codec.to_msgpack({"names": ["nobody's knob"]}))
+        client.from_rest(device.u())
+
+
+@RULES.rule(
+    "SET turns a knob: another fingerprint, and the state is lost until RESET",
+    page="The declaration that SET is answered with has another fingerprint, and the state is lost",
+)
+def _(device: Device) -> None:
+    for name, knob in _knobs(device).items():
+        low, high = knob["limits"]
+        with device.session() as client:
+            before = client.declaration["spec"]["identity"]
+            at = before.get("knobs", {}).get(name)
+            value = high if at != high else low
+            told = client.asked(codec.SET, codec.to_msgpack({name: value}))["spec"]["identity"]
+            if told.get("knobs", {}).get(name) != value or told["fingerprint"] == before["fingerprint"]:
+                raise Broken(f"after SET {name} = {value:g} the identity is {told}")
+            client.failed(client.send_run(device.u()), codec.E_STATE_LOST)
+            client.reset()
+            client.run(device.u())
+        with device.session() as client:
+            if client.declaration["spec"]["identity"] != before:
+                raise Broken(f"the next client gets {name} as the last one has left it")
+
+
+@RULES.rule(
+    "SET of a value beyond the limits gets error 8, and nothing is turned",
+    page="A value beyond them, or none that is a number, is error 8, and nothing is turned.",
+)
+def _(device: Device) -> None:
+    for name, knob in _knobs(device).items():
+        low, high = knob["limits"]
+        with device.session() as client:
+
+            def refused(_: int, name: str = name, values: tuple[Any, ...] = (low - 1, high + 1, np.nan, "x")) -> None:
+                for value in values:
+                    client.refused(codec.SET, codec.E_RANGE, payload=codec.to_msgpack({name: value}))
+
+            device.must_keep_state(client, refused, "SET of values that are refused")
+
+
+@RULES.rule("GET answers with a number for each name, and changes nothing", page="GET changes nothing.")
+def _(device: Device) -> None:
+    names = [*(device.spec.get("knobs") or {}), *(device.spec.get("monitors") or {})]
+    if not names:
+        raise NotOffered("the device declares neither knobs nor monitors")
+    with device.session() as client:
+
+        def read(_: int) -> None:
+            found = client.asked(codec.GET, codec.to_msgpack({"names": names}))
+            if set(found) != set(names) or not all(one is None or is_number(one) for one in found.values()):
+                raise Broken(f"GET of {names} was answered with {found}")
+
+        device.must_keep_state(client, read, "GET")

@@ -199,7 +199,7 @@ def _(device: Device) -> None:
     with device.session() as client:
         for number, ask in enumerate(
             (
-                lambda: client.refused(0x09, codec.E_NOT_SUPPORTED),
+                lambda: client.refused(0x7F, codec.E_NOT_SUPPORTED),
                 lambda: client.refused(codec.RESET, codec.E_SHAPE, batch=0),
                 lambda: client.failed(client.send_run(device.u(), step=1), codec.E_SEQUENCE),
                 lambda: client.failed(client.send_run(device.u()), codec.E_STATE_LOST),

@@ -61,12 +61,12 @@ def _cancelled_and_damaged(device: Device, client: Client) -> None:
 def _cancelled_and_unknown(device: Device, client: Client) -> None:
     del device
     client.told("cancel", session=client.session, request=client.sent + 1)
-    client.refused(0x09, codec.E_CANCELLED)
+    client.refused(0x7F, codec.E_CANCELLED)
 
 
 def _unknown_with_fields(device: Device, client: Client) -> None:
     del device
-    client.refused(0x09, codec.E_NOT_SUPPORTED, step=3, time=1, scale=2.0)
+    client.refused(0x7F, codec.E_NOT_SUPPORTED, step=3, time=1, scale=2.0)
 
 
 def _field_after_loss(device: Device, client: Client) -> None:

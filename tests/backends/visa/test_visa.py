@@ -285,8 +285,8 @@ def test_auxiliary_instruments(lab: Lab) -> None:
         "closing": 0.0,
     }
     with ScpiInstrument(bias["address"]) as instrument:
-        with emulated_lab() as other, open_reservoir({**other.config, "aux": {"bias": bias}}) as reservoir:
-            assert reservoir.provenance()["aux"] == {"bias": 0.5}
+        with emulated_lab() as other, open_reservoir({**other.config, "knobs": {"bias": bias}}) as reservoir:
+            assert reservoir.provenance()["knobs"] == {"bias": 0.5}
             reservoir.run(inputs(3))
             assert instrument.query_number("SOUR2:VOLT:OFFS?") == 0.5
         assert instrument.query_number("SOUR2:VOLT:OFFS?") == 0.0
@@ -294,12 +294,12 @@ def test_auxiliary_instruments(lab: Lab) -> None:
         instrument.write("SOUR2:VOLT:OFFS 1.5")
         with (
             emulated_lab() as other,
-            pytest.raises(DeviceFault, match=r"aux.bias is at 1.5, beyond its limits \[0, 1\]"),
+            pytest.raises(DeviceFault, match=r"knob bias is at 1.5, beyond its limits \[0, 1\]"),
         ):
-            open_reservoir({**other.config, "aux": {"bias": bias}})
+            open_reservoir({**other.config, "knobs": {"bias": bias}})
         # The guard sets the closing value all the same, at once.
         assert instrument.query_number("SOUR2:VOLT:OFFS?") == 0.0
-    section = parse_error({**lab.config, "aux": {"bias": {**bias, "value": 2.0}}})
+    section = parse_error({**lab.config, "knobs": {"bias": {**bias, "value": 2.0}}})
     assert "value 2 lies beyond limits [0, 1]" in section
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from reservoir_hw.backends.commands.knobs import CommandKnob, CommandMonitor
 from reservoir_hw.backends.commands.lines import Line, Lines, unrolled
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config, decisive
 from reservoir_hw.core.errors import InputRangeError
@@ -81,6 +82,10 @@ class CommandsConfig(_InstrumentKeys, ReservoirConfig):
     safe: Annotated[Lines, NO_INFLUENCE_ON_STATES] = Field(
         default=[], description="lines of the safe state, in this order: at the end, after a fault, and by the guard"
     )
+    knobs: dict[str, CommandKnob] = Field(default={}, description="settings that are turned while the device is open")
+    monitors: Annotated[dict[str, CommandMonitor], NO_INFLUENCE_ON_STATES] = Field(
+        default={}, description="what is asked beside its states while it is driven"
+    )
     deterministic: bool = False
     input_bits: PositiveInt | None = Field(default=None, description="of the converter that is written to")
     state_unit: str = Field(default="1", description="of a state")
@@ -121,6 +126,13 @@ class CommandsConfig(_InstrumentKeys, ReservoirConfig):
             unrolled([line.model_copy(update={"to": None}) for line in one.setup], [""], {"n": None})
         for lines in (self.rest, self.safe):
             unrolled(lines, self.names, {"n": None})
+        for knob in self.knobs.values():
+            knob.set_line(self.names)
+            knob.read_line(self.names)
+        for name, monitor in self.monitors.items():
+            monitor.line(self.names)
+            if name in self.knobs:
+                raise ValueError(f"{name} is in knobs and in monitors: what a knob reads is read with it")
         if self.inputs is None:
             raise ValueError("no line of the step names an input, such as {u[0]:.4f}: give `inputs`, or name one")
         driven = self.driven_lines()
@@ -194,6 +206,7 @@ class CommandsConfig(_InstrumentKeys, ReservoirConfig):
     def spec(self, serial: str = "") -> ReservoirSpec:
         """What it declares; `serial` is what its instruments say they are."""
         decides = {name: decisive(getattr(self, name)) for name in _CONTENT}
+        decides["knobs"] = {name: decisive(knob.set) for name, knob in self.knobs.items()}
         reset = self.reset_policy
         return ReservoirSpec(
             inputs=self.required_inputs(),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.backends.commands.configuration import CommandsConfig, Limits
+from reservoir_hw.backends.commands.knobs import CommandKnob, CommandMonitor
 from reservoir_hw.backends.commands.lines import Line
 from reservoir_hw.core.errors import (
     DeviceError,
@@ -19,15 +20,19 @@ from reservoir_hw.core.errors import (
     ProtocolError,
     ReservoirError,
 )
+from reservoir_hw.core.knobs import Knob, Monitor
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.spec import Counters, ReservoirSpec
 from reservoir_hw.drivers.commands.answers import Reading, named, numbers_of
 from reservoir_hw.drivers.commands.instrument import TextInstrument, Unasked
+from reservoir_hw.drivers.commands.templates import Place, Values
 from reservoir_hw.drivers.guard import Guard
 from reservoir_hw.drivers.visa.roles import SafeState
 
 # What begins later than this, and this part of the period, is late: less is the operating system.
 _JITTER_S, _JITTER = 1e-3, 0.01
+Passed = Callable[[Place, str], str]
+
 # A wait is cut into pieces, between which an emergency stop is seen.
 _LOOK_S = 0.1
 
@@ -36,17 +41,26 @@ class CommandsReservoir(Reservoir):
     """Instruments that are told lines of text. It holds one sequence; states are (1, time, nodes)."""
 
     def __init__(self, config: CommandsConfig, instruments: Mapping[str, TextInstrument]) -> None:
+        # What knobs need.
+        self._config, self._instruments = config, instruments
         super().__init__(
             config.spec(),
             reset=config.reset_policy,
             out_of_range=config.out_of_range,
             resource={one.locked for one in instruments.values()},
+            knobs=[self._knob(name, knob) for name, knob in config.knobs.items()],
+            monitors=[self._monitor(name, monitor) for name, monitor in config.monitors.items()],
         )
-        self._config, self._instruments = config, instruments
         self._step, self._limits = config.driven_lines(), Limits.of(config)
         self._rest, self._safe = config.other_lines(config.rest), config.other_lines(config.safe)
         self._most = 1 if config.burst is None else config.burst.most
-        safe_states = [_safe_state(config, line, instruments[line.to]) for line in self._safe]
+        closing = [
+            (knob.set_line(config.names), {"n": 0, "value": knob.closing})
+            for knob in reversed(config.knobs.values())
+            if knob.closing is not None
+        ]
+        told = [*closing, *((line, {"n": 0}) for line in self._safe)]
+        safe_states = [_safe_state(config, line, values, instruments[line.to]) for line, values in told]
         # Without lines of a safe state there is nothing that it could do.
         self._guard = Guard(safe_states, sorted(self.resources)) if safe_states else None
         self._numbers = itertools.count(1)
@@ -61,7 +75,7 @@ class CommandsReservoir(Reservoir):
             self._guard.start()
         self._is_on = True
         self._set_up()
-        return self._config.spec("; ".join(one.who for one in self._instruments.values() if one.who))
+        return self._config.spec(", ".join(_serial(one.who) for one in self._instruments.values() if one.who))
 
     def _close(self) -> None:
         is_safe = False
@@ -83,6 +97,8 @@ class CommandsReservoir(Reservoir):
             self._expect_guard()
             if not self._is_set_up:
                 self._set_up()
+                for name, value in self.knobs.items():
+                    self._knobs[name].turn(value)
             self._send(self._rest)
             self._expect_no_errors()
         except BaseException as error:
@@ -105,6 +121,7 @@ class CommandsReservoir(Reservoir):
             pace = _Pace(self._config.period_s, self.counters, self.refuse_stopped)
             while done < len(driven):
                 chunk = driven[done : done + self._most]
+                self.look_at_monitors(states[:, :done])
                 pace.begin(len(chunk))
                 states[0, done : done + len(chunk)] = self._driven(chunk, pace)
                 done += len(chunk)
@@ -157,10 +174,10 @@ class CommandsReservoir(Reservoir):
             raise ProtocolError(f"{self.name}: a step gave {states.shape[1]} numbers, and nodes is {config.nodes}")
         return config.state_scale * states
 
-    def _told(self, line: Line, values: dict[str, Any]) -> Reading | None:
-        """Send a line, and read its answer, if it is read."""
+    def _told(self, line: Line, values: dict[str, Any], passed: Passed | None = None) -> Reading | None:
+        """Send a line, and read its answer, if it is read. `passed` checks what is written, by default as an input."""
         values["n"] = next(self._numbers)
-        text = line.template.filled(values, self._limits.passed)
+        text = line.template.filled(values, passed or self._limits.passed)
         instrument = self._instruments[line.to]
         if not line.asks:
             instrument.write(text)
@@ -192,6 +209,28 @@ class CommandsReservoir(Reservoir):
     def _send(self, lines: Sequence[Line]) -> None:
         for line in lines:
             self._told(line, {})
+
+    # ---- knobs and monitors ---------------------------------------------------------------------
+
+    def _knob(self, name: str, knob: CommandKnob) -> Knob:
+        config = self._config
+        line, question = knob.set_line(config.names), knob.read_line(config.names)
+
+        def write(value: float) -> None:
+            self._told(line, {"value": value}, knob.passed)
+            self._instruments[line.to].check_errors()
+
+        return Knob(name, knob, write, None if question is None else lambda: self._number(question))
+
+    def _monitor(self, name: str, monitor: CommandMonitor) -> Monitor:
+        line = monitor.line(self._config.names)
+        return Monitor(name, monitor, lambda: self._number(line))
+
+    def _number(self, line: Line) -> float:
+        reading = self._told(line, {})
+        if reading is None or len(reading.states) != 1:
+            raise ProtocolError(f"{self._instruments[line.to].address}: {line.template.text!r} gave no single number")
+        return reading.states[0]
 
     # ---- set up, and safe -----------------------------------------------------------------------
 
@@ -274,12 +313,18 @@ class _Pace:
             self._counters.underruns += 1
 
 
-def _safe_state(config: CommandsConfig, line: Line, instrument: TextInstrument) -> SafeState:
+def _serial(who: str) -> str:
+    """The serial number in an answer to `*IDN?` (maker, model, serial number, version), or all of another answer."""
+    fields = who.split(",")
+    return fields[2].strip() if len(fields) == len(("maker", "model", "serial", "version")) else who.strip()
+
+
+def _safe_state(config: CommandsConfig, line: Line, values: Values, instrument: TextInstrument) -> SafeState:
     """A line of the safe state as the guard sends it."""
     one = config.all_instruments[line.to]
     return SafeState(
         instrument.address,
-        (line.template.filled({"n": 0}),),
+        (line.template.filled(values),),
         one.library,
         one.timeout_s,
         one.terminations.write,

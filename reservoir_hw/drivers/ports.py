@@ -29,4 +29,4 @@ def resource_of_port(port: str) -> str:
     """The name under which a port is locked: links such as those in /dev/serial/by-id mean what they point to."""
     if "://" in port:
         return f"serial {port.lower()}"
-    return f"serial {os.path.realpath(port) if os.name == 'posix' else port.upper()}"
+    return f"serial {os.path.realpath(port) if '/' in port else port.upper()}"

@@ -145,10 +145,11 @@ def test_steps_that_begin_late_are_counted() -> None:
         config = {**LEAST, "address": address, "step": [ASKED], "period_s": 0.05}
         with open_reservoir(config) as reservoir:
             reservoir.run(U[:, :5])
-            assert reservoir.counters.underruns == 1
+            # One that must be late; another may be, on a busy computer.
+            assert 1 <= reservoir.counters.underruns <= 2
             assert reservoir.spec.step_period_s == 0.05
             # Four periods, of which one was longer.
-            assert 0.26 < reservoir.latency.total_s < 0.5
+            assert 0.26 < reservoir.latency.total_s < 1
 
 
 def test_a_line_that_waits_for_its_time() -> None:
@@ -229,8 +230,8 @@ def test_what_is_written_stays_within_the_limits() -> None:
     with film() as (lab, config), open_reservoir({**config, "out_of_range": "clip"}) as reservoir:
         reservoir.run(V * 10 - 1)
         assert reservoir.counters.clipped > 20
-        with open_reservoir_of(config, lab) as other, pytest.raises(DeviceBusy):
-            other.open()
+        with pytest.raises(DeviceBusy):
+            open_reservoir(config)
     driven = levels(lab.bench.log)
     assert min(volts for volts in driven if volts) >= 0.2
     assert max(driven) <= 0.8

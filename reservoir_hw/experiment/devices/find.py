@@ -29,6 +29,10 @@ knobs:
     set: "VOLT {{value}}"          # whatever its manual says
     value: 0.0
     limits: [0, 1]
+# or, told lines of text in each step (docs/commands.md):
+# kind: commands
+# address: {address}
+# step: {{ask: "S {{u[0]:.3f}}"}}
 """
 
 

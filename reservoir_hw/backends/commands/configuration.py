@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -17,7 +17,7 @@ from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.core.reset import NoReset, ResetByCommand, ResetByIdle, ResetPolicy
 from reservoir_hw.core.signal import Scaling
 from reservoir_hw.core.spec import Continuity, Identity, ReservoirSpec
-from reservoir_hw.drivers.commands.instrument import ConnectionConfig, TextInstrument
+from reservoir_hw.drivers.commands.instrument import ConnectionConfig
 from reservoir_hw.drivers.commands.templates import Place
 
 _INPUT = re.compile(r"\{u\[(\d+)\]")
@@ -48,12 +48,9 @@ class BurstConfig(Config):
     lines: Lines = Field(min_length=1, description="{u[0]:.4f} becomes 0.1000,0.2000,...; {steps}: how many they are")
 
 
-class CommandsConfig(_InstrumentKeys, ReservoirConfig):
-    """Instruments or a board that are told lines of text: a source and a meter, a DAC, a switch matrix."""
+class LinesConfig(_InstrumentKeys, ReservoirConfig):
+    """The instruments, and the lines that make a step."""
 
-    never: ClassVar[frozenset[str]] = frozenset({"settable", "differentiable"})
-
-    kind: Literal["commands"]
     address: Annotated[str | None, NO_INFLUENCE_ON_STATES] = Field(
         default=None, description=f"{_ADDRESS}; of the only instrument"
     )
@@ -231,13 +228,6 @@ class CommandsConfig(_InstrumentKeys, ReservoirConfig):
             ),
         )
 
-    def build(self) -> Any:
-        """The reservoir, not yet open."""
-        from reservoir_hw.backends.commands.reservoir import CommandsReservoir
-
-        instruments = {name: TextInstrument(self.address_of(name), one) for name, one in self.all_instruments.items()}
-        return CommandsReservoir(self, instruments)
-
 
 _CONTENT = ("setup", "instruments", "step", "burst", "rest", "scaling", "state_scale", "period_s")
 
@@ -249,7 +239,7 @@ class Limits:
         self.low, self.high = (float(f"{end:{_DIGITS}}") for end in (low, high))
 
     @classmethod
-    def of(cls, config: CommandsConfig) -> Self:
+    def of(cls, config: LinesConfig) -> Self:
         """The ends of its input range, scaled."""
         return cls(*sorted(config.scaling.apply(end) for end in config.input_range))
 

@@ -54,19 +54,16 @@ def _as_lines(given: Any) -> Any:
     return [given] if isinstance(given, str | dict) else given
 
 
-_Loops = create_model(
-    "_Loops",
-    __base__=Config,
-    **{  # pyright: ignore[reportArgumentType]
-        _FOR: (
-            dict[str, list[int | float | str]],
-            Field(default={}, description="name -> values: the line is sent for each, and may name it: {k}"),
-        )
-    },
-)
+_LOOPS: Any = {
+    _FOR: (
+        dict[str, list[int | float | str]],
+        Field(default={}, description="name -> values: the line is sent for each, and may name it: {k}"),
+    )
+}
+_Loops = create_model("_Loops", __base__=Config, **_LOOPS)
 
 
-class LineConfig(_Loops):  # type: ignore[misc, valid-type]
+class LineConfig(_Loops):
     """A line of text to an instrument. A text alone is `write:`."""
 
     to: str | None = Field(default=None, description="one of `instruments`; where there is one, it is meant")
@@ -89,6 +86,11 @@ class LineConfig(_Loops):  # type: ignore[misc, valid-type]
     then: Annotated[list[LineConfig], BeforeValidator(_as_lines)] = Field(
         default=[], description="lines after this one, in each round of its `for`"
     )
+
+    @property
+    def text(self) -> str:
+        """The line, whether it is answered or not."""
+        return self.write or self.ask or ""
 
     @property
     def rounds(self) -> Iterator[dict[str, Any]]:
@@ -210,7 +212,7 @@ def _rounds(
     for line in lines:
         to = _addressee(line, instruments)
         names = {**known, **line.loops}
-        template = Template(line.write if line.ask is None else line.ask, names)
+        template = Template(line.text, names)
         pattern = _pattern(line, names)
         for values in line.rounds:
             values = {**bound, **values}
@@ -237,7 +239,7 @@ def _rounds(
 def _addressee(line: LineConfig, instruments: Sequence[str]) -> str:
     if line.to is None and len(instruments) == 1:
         return instruments[0]
-    text = line.write or line.ask
+    text = line.text
     if line.to is None:
         raise ValueError(f"{text!r}: say to which instrument, `to:` one of {', '.join(instruments)}")
     if line.to not in instruments:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from reservoir_hw.backends.commands.configuration import CommandsConfig, Limits
+from reservoir_hw.backends.commands.configuration import Limits, LinesConfig
 from reservoir_hw.backends.commands.knobs import CommandKnob, CommandMonitor
 from reservoir_hw.backends.commands.lines import Line
 from reservoir_hw.core.errors import (
@@ -35,6 +35,19 @@ Passed = Callable[[Place, str], str]
 
 # A wait is cut into pieces, between which an emergency stop is seen.
 _LOOK_S = 0.1
+
+
+class CommandsConfig(LinesConfig):
+    """Instruments or a board that are told lines of text: a source and a meter, a DAC, a switch matrix."""
+
+    never: ClassVar[frozenset[str]] = frozenset({"settable", "differentiable"})
+
+    kind: Literal["commands"]
+
+    def build(self) -> CommandsReservoir:
+        """Not yet open."""
+        instruments = {name: TextInstrument(self.address_of(name), one) for name, one in self.all_instruments.items()}
+        return CommandsReservoir(self, instruments)
 
 
 class CommandsReservoir(Reservoir):

@@ -63,7 +63,7 @@ class _Stream(ABC):
     def __init__(self, name: str, timeout_s: float, read_end: bytes) -> None:
         self.timeout_s = timeout_s
         self._name, self._read_end = name, read_end
-        self._received = bytearray()
+        self._received: bytearray = bytearray()
 
     def line(self) -> bytes:
         """Raises `DeviceTimeout`, `DeviceDisconnected`, `ProtocolError` for one that does not end."""
@@ -141,14 +141,15 @@ class SocketLink(_Stream):
 
     def unasked(self) -> bytes:
         """As `Link.unasked`. Raises `DeviceDisconnected`."""
+        received = self._received
         with self._told(""):
             self._socket.settimeout(0)
             with contextlib.suppress(BlockingIOError):
                 while more := self._socket.recv(_RECEIVED_AT_ONCE):
-                    self._received += more
+                    received.extend(more)
                 raise ConnectionError("it was closed")
-        found = bytes(self._received)
-        self._received.clear()
+        found = bytes(received)
+        received.clear()
         return found
 
     def close(self) -> None:

@@ -45,7 +45,7 @@ class AtLine(Protocol):
         """It begins anew."""
         ...
 
-    def end(self, reason: str) -> None:
+    def end(self, why: str) -> None:
         """It is over."""
         ...
 

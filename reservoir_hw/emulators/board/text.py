@@ -55,9 +55,9 @@ class TextBoard:
         self._begun = b""
         self._rest()
 
-    def end(self, reason: str) -> None:
+    def end(self, why: str) -> None:
         """It is over."""
-        del reason
+        del why
         self._switch_off()
 
     def look_at_lease(self) -> None:

@@ -127,8 +127,8 @@ def test_compliance_is_counted_as_saturation() -> None:
         config["instruments"]["source"]["setup"][2] = "SENS:CURR:PROT 3e-5"
         with open_reservoir(config) as reservoir:
             states = reservoir.run(V)
-            count = int((states == 3.0).sum())
-            assert 0 < count < states.size
+            count = int(np.count_nonzero(states == 3.0))
+            assert 0 < count < np.size(states)
             assert reservoir.counters.saturations == count
 
 
@@ -137,19 +137,21 @@ def test_steps_that_begin_late_are_counted() -> None:
 
     def answer(line: bytes, connection: socket.socket) -> None:
         del line
+        times.append(time.monotonic())
         stopped.wait(next(taken))
         connection.sendall(b"1,2\n")
 
-    stopped = threading.Event()
+    stopped, times = threading.Event(), list[float]()
     with instrument(answer) as address:
         config = {**LEAST, "address": address, "step": [ASKED], "period_s": 0.05}
         with open_reservoir(config) as reservoir:
             reservoir.run(U[:, :5])
-            # One that must be late; another may be, on a busy computer.
-            assert 1 <= reservoir.counters.underruns <= 2
+            # One must be late. On a busy computer others are, too.
+            gaps = np.diff(times)
+            assert gaps[2] > 0.12
+            assert np.sum(gaps > 0.06) <= reservoir.counters.underruns <= np.sum(gaps > 0.05)
+            assert gaps.min() > 0.04
             assert reservoir.spec.step_period_s == 0.05
-            # Four periods, of which one was longer.
-            assert 0.26 < reservoir.latency.total_s < 1
 
 
 def test_a_line_that_waits_for_its_time() -> None:
@@ -163,9 +165,10 @@ def test_a_line_that_waits_for_its_time() -> None:
         lines = [{"write": "S {u[0]:.3f}"}, {"ask": "R?", "at_s": 0.05}]
         with open_reservoir({**LEAST, "address": address, "step": lines, "period_s": 0.08}) as reservoir:
             reservoir.run(U[:, :3])
-        gaps = np.diff(times)
-        assert gaps[::2] == pytest.approx(0.05, abs=0.02)
-        assert gaps[1::2] == pytest.approx(0.03, abs=0.02)
+        # Not earlier; later on a busy computer.
+        sent, asked = np.reshape(times, (3, 2)).T
+        assert (asked - sent).min() > 0.045
+        assert np.diff(sent).min() > 0.07
 
 
 # ---- knobs, faults, limits ----------------------------------------------------------------------

@@ -93,7 +93,7 @@ def drive(
             found["error"] += 1
             states = np.empty((1, 0, 1)) if error.states is None else error.states
         given = states.shape[1]
-        right = int((states == states_of(u)[:, :given]).all(axis=2).sum()) if given else 0
+        right = int(np.all(np.equal(states, states_of(u)[:, :given]), axis=2).sum()) if given else 0
         found["right"] += right
         found["wrong"] += given - right
     with contextlib.suppress(DeviceError):

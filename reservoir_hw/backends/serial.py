@@ -25,6 +25,7 @@ from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.core.reset import ResetPolicy
 from reservoir_hw.core.spec import DType, Identity, ReservoirSpec
+from reservoir_hw.drivers.ports import resource_of_port
 
 
 class SerialConfig(ReservoirConfig):
@@ -68,10 +69,10 @@ class SerialConfig(ReservoirConfig):
         """Make the reservoir; nothing is sent before `open()`."""
         # pyserial is an extra.
         try:
-            from reservoir_hw.drivers.serial.line import resource_of
+            import reservoir_hw.drivers.serial.line  # noqa: F401
         except ImportError as error:
             raise MissingExtra("boards on a serial line need pyserial: pip install 'reservoir-hw[serial]'") from error
-        return SerialReservoir(self, resource_of(self.port))
+        return SerialReservoir(self, resource_of_port(self.port))
 
 
 class SerialReservoir(Reservoir):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as json_module
 import math
 import sys
@@ -20,12 +21,17 @@ if TYPE_CHECKING:
     from reservoir_hw.emulators.faults import FaultPlan
     from reservoir_hw.emulators.lab import Lab
     from reservoir_hw.emulators.physics.devices import Model
+    from reservoir_hw.emulators.physics.film import FilmConfig
+    from reservoir_hw.emulators.smu.bench import Clock
+    from reservoir_hw.emulators.smu.lab import FilmLab
 
 app = typer.Typer(help="Emulated instruments, where there is no bench.", no_args_is_help=True)
 
 # The reservoir file that is suggested. Inputs of all built-in tasks lie within the range.
 NODES, THETA_S = 50, 10e-6
 INPUT_RANGE, GAIN = (-6.0, 6.0), 0.5
+# What drives the film, in volts: the range of NARMA10 goes to 0.2 to 0.8.
+FILM_RANGE, FILM_GAIN, FILM_OFFSET = (0.0, 0.5), 1.2, 0.2
 # Volts added to the inputs, where a device remembers longest.
 WORKING_POINT_V = {"ikeda": 0.35}
 # So much more of a range than was seen.
@@ -46,21 +52,32 @@ JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print a lin
 @app.command("bench")
 def bench(
     dialect: Annotated[
-        str, typer.Option(metavar="NAME", help="What the instruments understand: keysight, tektronix, red_pitaya.")
+        str,
+        typer.Option(metavar="NAME", help="What the instruments understand: keysight, tektronix, red_pitaya, smu."),
     ],
     dut: Annotated[
-        str,
+        str | None,
         typer.Option(
-            metavar="DEVICE", help="The device under test: ikeda, mackey_glass, linear, or a YAML file of the bench."
+            metavar="DEVICE",
+            help="The device under test: ikeda (by default), mackey_glass, linear, or a YAML file of the bench; "
+            "of smu a YAML file of the film.",
         ),
-    ] = "ikeda",
+    ] = None,
     generator: Annotated[
         str | None, typer.Option(metavar="NAME", help="A generator of another dialect than the digitizer.")
     ] = None,
     hislip: Annotated[bool, typer.Option("--hislip", help="HiSLIP instead of raw sockets.")] = False,
     port: Annotated[
-        int, typer.Option(min=0, max=65534, help="Of the generator; the digitizer has the next. 0: any that are free.")
+        int, typer.Option(min=0, max=65533, help="Of the generator; the digitizer has the next. 0: any that are free.")
     ] = 5025,
+    clock: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Of smu: with `steps` (by default) the film lives a step whenever the source is set, with `wall` "
+            "all the time.",
+        ),
+    ] = None,
     log: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Append what the outputs do to this file, as JSON lines.")
     ] = None,
@@ -70,15 +87,25 @@ def bench(
 ) -> None:
     """Emulate a generator, a device under test and a digitizer, and print the reservoir file for them (`kind: visa`).
 
+    `--dialect smu`: a source-measure unit and a switch matrix on a memristive film (`kind: commands`).
     Ctrl-C or SIGTERM ends it.
     """
+    if dialect == "smu":
+        if generator is not None or hislip:
+            raise ConfigurationError(
+                "--dialect smu has no generator, and no HiSLIP: leave out --generator and --hislip"
+            )
+        _film(dut, clock, port, log, faults, out, json)
+        return
+    if clock is not None:
+        raise ConfigurationError("--clock is for --dialect smu")
     from reservoir_hw.core.files import replace_file
     from reservoir_hw.core.interrupts import StopOnSignals
     from reservoir_hw.emulators.dialects import dialect_named
     from reservoir_hw.emulators.lab import virtual_lab
 
     spoken = dialect_named(dialect, generator)
-    config = _bench_of(dut, spoken)
+    config = _bench_of(dut or "ikeda", spoken)
     names = dialect if generator is None else f"{dialect}, with a generator of {generator}"
     with virtual_lab(spoken, config, hislip=hislip, port=port, log=log, faults=_faults_of(faults)) as lab:
         text = _reservoir_file(spoken, lab, log)
@@ -99,10 +126,80 @@ def bench(
     typer.echo(f"The bench has ended after {bursts} bursts.", err=json)
 
 
+def _film(
+    dut: str | None, clock: str | None, port: int, log: Path | None, faults: Path | None, out: Path | None, json: bool
+) -> None:
+    from reservoir_hw.core.configuration import Document, validate
+    from reservoir_hw.core.files import replace_file
+    from reservoir_hw.core.interrupts import StopOnSignals
+    from reservoir_hw.emulators.physics.film import FilmConfig
+    from reservoir_hw.emulators.smu.lab import film_lab
+
+    clocks: dict[str | None, Clock] = {None: "steps", "steps": "steps", "wall": "wall"}
+    if clock not in clocks:
+        raise ConfigurationError(f"--clock {clock}: it is steps or wall")
+    config = FilmConfig() if dut is None else validate(FilmConfig, Document.from_file(dut))
+    with film_lab(config, clock=clocks[clock], port=port, log=log, faults=_faults_of(faults)) as lab:
+        text = _film_file(lab, config, clocks[clock], log)
+        if out is not None:
+            replace_file(out, text)
+        # Its `put` may be called by the handler of a signal.
+        asked: SimpleQueue[None] = SimpleQueue()
+        with StopOnSignals(lambda: asked.put(None), lambda: True):
+            if json:
+                _say_as_json({"source": lab.source, "switch": lab.switch, "supply": lab.supply}, log, text)
+            else:
+                typer.echo(
+                    f"Emulated instruments on a film: source at {lab.source}, switch at {lab.switch}, "
+                    f"supply of its gate at {lab.supply}"
+                )
+                _say_rest("outputs do", "bench", log, out, text)
+            asked.get()
+    levels = sum(event["event"] == "level" for event in lab.bench.log.events)
+    typer.echo(f"The bench has ended after {levels} levels.", err=json)
+
+
+def _film_file(lab: FilmLab, config: FilmConfig, clock: Clock, log: Path | None) -> str:
+    """A reservoir on this film."""
+    channels = ", ".join(str(101 + electrode) for electrode in range(config.electrodes))
+    # What it forgets when it is off is the clock's matter.
+    rest = ", ".join(f'{{to: source, write: "OUTP {state}"}}' for state in ("OFF", "ON"))
+    pace = ["period_s: 0.05"] if clock == "wall" else []
+    settle = [f"reset: {{kind: idle, settle_s: {10 * config.slowest_s:g}}}"] if clock == "wall" else []
+    lines = [
+        "kind: commands",
+        "device_name: emulated film",
+        "simulated: true",
+        "instruments:",
+        f'  source: {{address: "{lab.source}", identify: "*IDN?", setup: ["*RST", "FORM:ELEM CURR,STAT", '
+        '"SENS:CURR:PROT 1e-3", "OUTP ON"], errors: "SYST:ERR?"}',
+        f'  switch: {{address: "{lab.switch}", identify: "*IDN?", errors: "SYST:ERR?"}}',
+        f"nodes: {config.electrodes}",
+        f"input_range: {[*FILM_RANGE]}",
+        f"scaling: {{gain: {FILM_GAIN:g}, offset: {FILM_OFFSET:g}}}",
+        "state_scale: 1.0e+5",
+        *pace,
+        "step:",
+        '  - {to: source, write: "SOUR:VOLT {u[0]:.4f}"}',
+        f"  - for: {{k: [{channels}]}}",
+        "    to: switch",
+        '    write: "ROUT:CLOS (@{k})"',
+        '    then: {to: source, ask: "READ?", reads: [state, status], saturated_if: "status & 8"}',
+        'safe: [{to: source, write: "SOUR:VOLT 0"}, {to: source, write: "OUTP OFF"}]',
+        f"rest: [{rest}]",
+        *settle,
+        f"continuity: {'held' if clock == 'steps' else 'free_running'}",
+    ]
+    return "\n".join([*lines, *_safe_check(log), ""])
+
+
 @app.command("board")
 def board(
     nodes: Annotated[int, typer.Option(min=1, help="Its virtual nodes.")] = 50,
     inputs: Annotated[int, typer.Option(min=1, help="Numbers in a step.")] = 1,
+    text: Annotated[
+        bool, typer.Option("--text", help="It is told lines of text (`kind: commands`), and not the serial protocol.")
+    ] = False,
     link: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Make a symbolic link to its port, with a name that stays.")
     ] = None,
@@ -120,34 +217,60 @@ def board(
 ) -> None:
     """Emulate a board at the end of a serial line, and print the reservoir file for it (`kind: serial`).
 
-    Its port is a pty of this computer. Ctrl-C or SIGTERM ends it.
+    With `--text` it is told lines of text (`kind: commands`). Its port is a pty of this computer. Ctrl-C or SIGTERM
+    ends it.
     """
     from reservoir_hw.core.configuration import Document, validate
     from reservoir_hw.core.files import replace_file
     from reservoir_hw.core.interrupts import StopOnSignals
-    from reservoir_hw.emulators.board.emulated import emulated_board
+    from reservoir_hw.emulators.board.emulated import emulated_board, emulated_text_board
     from reservoir_hw.emulators.board.faults import BoardFaultPlan
 
     plan = None if faults is None else validate(BoardFaultPlan, Document.from_file(faults))
-    settings = {"baud": baud, "link": link, "frame_bytes": frame_bytes, "lease_ms": lease_ms, "log": log}
-    with emulated_board(nodes, inputs, faults=plan, **settings) as line:
-        text = "\n".join(["kind: serial", f"port: {line.port}", f"baud: {baud}", *_safe_check(log), ""])
+    with contextlib.ExitStack() as held:
+        if text:
+            line = held.enter_context(emulated_text_board(nodes, inputs, faults=plan, baud=baud, link=link, log=log))
+            file = _text_file(line.port, nodes, inputs, baud, log)
+        else:
+            settings = {"baud": baud, "link": link, "frame_bytes": frame_bytes, "lease_ms": lease_ms, "log": log}
+            line = held.enter_context(emulated_board(nodes, inputs, faults=plan, **settings))
+            file = "\n".join(["kind: serial", f"port: {line.port}", f"baud: {baud}", *_safe_check(log), ""])
         if out is not None:
-            replace_file(out, text)
+            replace_file(out, file)
         # Its `put` may be called by the handler of a signal.
         asked: SimpleQueue[None] = SimpleQueue()
         with StopOnSignals(lambda: asked.put(None), lambda: True):
             if json:
-                _say_as_json({"port": line.port}, log, text)
+                _say_as_json({"port": line.port}, log, file)
             else:
                 typer.echo(f"Emulated board with {nodes} virtual nodes at {line.port}, {baud} baud")
-                _say_rest("drive does", "board", log, out, text)
+                _say_rest("drive does", "board", log, out, file)
             asked.get()
     struck = ", ".join(f"{kind} {count}" for kind, count in line.faults.struck.items() if count)
     typer.echo(
-        f"The board has ended. Sessions: {line.board.sessions}" + (f"; faults: {struck}" if struck else "") + ".",
+        f"The board has ended. {line.board.said}" + (f"; faults: {struck}" if struck else "") + ".",
         err=json,
     )
+
+
+def _text_file(port: str, nodes: int, inputs: int, baud: int, log: Path | None) -> str:
+    """A reservoir on the board that is told lines of text."""
+    numbers = ",".join(f"{{u[{channel}]:.6f}}" for channel in range(inputs))
+    lines = [
+        "kind: commands",
+        "device_name: text board",
+        "simulated: true",
+        f"address: {port}",
+        f"baud: {baud}",
+        "identify: ID",
+        f'step: {{ask: "S {numbers} {{n}}", answer: "(?P<state>.*) {{n}}"}}',
+        f"nodes: {nodes}",
+        "rest: {ask: R, answer: OK}",
+        'safe: {ask: "OFF", answer: OK}',
+        "continuity: held",
+        "deterministic: true",
+    ]
+    return "\n".join([*lines, *_safe_check(log), ""])
 
 
 @app.command("check")

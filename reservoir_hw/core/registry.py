@@ -19,6 +19,7 @@ from reservoir_hw.core.errors import ConfigurationError
 # Third parties add to these by the entry point groups `reservoir_hw.backends`, `.readouts`, and so on.
 BUILT_IN: dict[str, dict[str, str]] = {
     "backends": {
+        "commands": "reservoir_hw.backends.commands.reservoir:CommandsConfig",
         "delay_loop": "reservoir_hw.backends.simulated.delay_loop.delay_loop:DelayLoopConfig",
         "encoder_only": "reservoir_hw.backends.baselines.encoder_only:EncoderOnlyConfig",
         "esn": "reservoir_hw.backends.simulated.esn.esn:EsnConfig",

@@ -1,8 +1,9 @@
 """A small process that brings instruments to their safe state if the process that drives them dies.
 
 It is started before the outputs are switched on, with connections of its own, and waits at the end of a pipe. If the
-pipe closes without a word, its owner has died: the guard sends the commands of the safe state. It holds a lock of its
-own, so that nobody else gets the device before it is safe.
+pipe closes without a word, its owner has died: the guard sends the commands of the safe state. An instrument that takes
+one connection at a time is opened only then. The guard holds a lock of its own, so that nobody else gets the device
+before it is safe.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from filelock import Timeout
 
 from reservoir_hw.core.errors import DeviceFault, ReservoirError
 from reservoir_hw.core.hostlock import guard_lock
+from reservoir_hw.drivers.commands.instrument import ConnectionConfig, Terminations, TextInstrument
 from reservoir_hw.drivers.visa.roles import SafeState
-from reservoir_hw.drivers.visa.scpi import ScpiInstrument
 
 _READY = "ready"
 _ALL_IS_WELL = b"done"
@@ -104,27 +105,42 @@ def _main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     resources, given = json.loads(sys.stdin.buffer.readline())
     safe_states = [SafeState(**one) for one in given]
-    instruments = [_instrument(one) for one in safe_states]
+    instruments = {one.address: _instrument(one) for one in safe_states}
     locks = [guard_lock(resource) for resource in resources]
     try:
         for lock in locks:
             lock.acquire(timeout=0)
-        for instrument in instruments:
-            instrument.open()
+        for instrument in instruments.values():
+            if not instrument.takes_one_client:
+                instrument.open()
     except (ReservoirError, Timeout) as error:
         _say(str(error).replace("\n", " "))
         return
     _say(_READY)
     if sys.stdin.buffer.read() == _ALL_IS_WELL:
         return
-    for one, instrument in zip(safe_states, instruments, strict=True):
-        _apply(one, instrument)
+    told = {one.address: "it was brought to its safe state" for one in safe_states}
+    for one in safe_states:
+        failed = _apply(one, instruments[one.address])
+        if failed:
+            told[one.address] = f"it could NOT be brought to its safe state, do it by hand: {failed}"
+    for address, said in told.items():
+        with contextlib.suppress(OSError):
+            os.write(sys.stderr.fileno(), f"the process that drove {address} has died; {said}\n".encode())
 
 
-def _instrument(safe: SafeState) -> ScpiInstrument:
-    instrument = ScpiInstrument(safe.address, library=safe.library, timeout_s=safe.timeout_s)
-    instrument.end = safe.end.encode()
-    return instrument
+def _instrument(safe: SafeState) -> TextInstrument:
+    config = ConnectionConfig(
+        library=safe.library,
+        timeout_s=safe.timeout_s,
+        terminations=Terminations(write=safe.end, read=safe.read_end),
+        identify=safe.identify,
+        one_client=safe.one_client,
+        baud=safe.baud,
+        boot_wait_s=safe.boot_wait_s,
+        echo=safe.echo,
+    )
+    return TextInstrument(safe.address, config)
 
 
 def _say(line: str) -> None:
@@ -133,19 +149,20 @@ def _say(line: str) -> None:
         os.write(sys.stdout.fileno(), f"{line}\n".encode())
 
 
-def _apply(safe: SafeState, instrument: ScpiInstrument) -> None:
-    said = ""
+def _apply(safe: SafeState, instrument: TextInstrument) -> str:
+    """What went wrong in the last attempt; empty where all went well."""
+    failed = ""
     for _ in range(_ATTEMPTS):
         try:
-            instrument.write(*safe.commands)
-            instrument.finish("the safe state", safe.timeout_s)
+            for line in safe.commands:
+                (instrument.ask if safe.answered else instrument.write)(line)
+            if safe.confirm:
+                instrument.ask(safe.confirm)
         except ReservoirError as error:
-            said = f"it could NOT be brought to its safe state, do it by hand: {error}"
+            failed = str(error)
         else:
-            said = "it was brought to its safe state"
-            break
-    with contextlib.suppress(OSError):
-        os.write(sys.stderr.fileno(), f"the process that drove {safe.address} has died; {said}\n".encode())
+            return ""
+    return failed
 
 
 if __name__ == "__main__":

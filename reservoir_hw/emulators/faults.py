@@ -32,7 +32,7 @@ class _Fault(Config):
     """Strikes when a message with `at` in its beginning comes for the `occurrence`-th time, and so many times."""
 
     kind: Any
-    instrument: Literal["generator", "digitizer"]
+    instrument: Literal["generator", "digitizer", "source", "switch", "supply"]
     at: str = Field(min_length=1, description="a part of the message, as it is sent, in upper or lower case")
     occurrence: PositiveInt = 1
     times: PositiveInt | None = Field(default=1, description="null: from then on always")

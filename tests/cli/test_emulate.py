@@ -5,11 +5,14 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
+import pytest
 from command_line import call_here
 from serial_host import DETACH, STATUS, Host
 
+from reservoir_hw import open_reservoir
 from reservoir_hw.backends.visa.reservoir import VisaConfig
 from reservoir_hw.core.configuration import Document, validate
 from reservoir_hw.drivers.visa.keysight_33500 import Keysight33500Config
@@ -159,3 +162,43 @@ def test_wrong_options_are_told_in_a_sentence(tmp_path):
         done = call_here("emulate", *arguments, cwd=tmp_path)
         assert done.returncode == 2, done.stdout
         assert said in done.stderr
+
+
+@pytest.mark.parametrize("clock", ["steps", "wall"])
+def test_a_film_is_driven_by_the_reservoir_file_that_it_prints(clock: str, tmp_path: Path) -> None:
+    (tmp_path / "dut.yaml").write_text("electrodes: 3\nslowest_s: 0.1\n")
+    options = ["--dut", "dut.yaml", "--clock", clock, "--log", "film.jsonl", "-o", "film.yaml", "--json"]
+    with emulating("bench", "--dialect", "smu", "--port", "0", *options, cwd=tmp_path) as said:
+        first = json.loads(next(said))
+        assert first["reservoir"] == json.loads(json.dumps(Document.from_file(tmp_path / "film.yaml").data))
+        with open_reservoir(tmp_path / "film.yaml") as reservoir:
+            states = reservoir.run(np.random.default_rng(0).uniform(0, 0.5, (1, 10, 1)))
+            assert np.std(np.asarray(states), axis=1).min() > 0.1
+            assert call_here("emulate", "check", tmp_path / "film.jsonl").returncode == 1
+        assert subprocess.run(first["reservoir"]["hil"]["safe_check"], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--dialect", "smu", "--clock", "sun"], "--clock sun: it is steps or wall"),
+        (["--dialect", "smu", "--hislip"], "has no generator, and no HiSLIP"),
+        (["--dialect", "keysight", "--clock", "wall"], "--clock is for --dialect smu"),
+    ],
+)
+def test_what_a_film_cannot_be(options: list[str], said: str) -> None:
+    done = call_here("emulate", "bench", *options)
+    assert (done.returncode, said in done.stderr) == (2, True)
+
+
+def test_a_board_of_text_is_driven_by_the_reservoir_file_that_it_prints(tmp_path: Path) -> None:
+    options = ["--text", "--nodes", "4", "--inputs", "2", "--link", str(tmp_path / "port"), "-o", "board.yaml"]
+    with emulating("board", *options, cwd=tmp_path, ends="The board has ended. Lines: ") as said:
+        assert "4 virtual nodes" in next(said)
+        with open_reservoir(tmp_path / "board.yaml") as reservoir:
+            assert reservoir.spec.inputs == 2
+            states = reservoir.run(np.random.default_rng(0).uniform(-1, 1, (1, 10, 2)))
+            assert states.shape == (1, 10, 4)
+        # `device find` takes it for a board of the serial protocol, and says whose it may be.
+        found = call_here("device", "find", str(tmp_path / "port"))
+        assert "of `kind: commands`" in found.stdout + found.stderr

@@ -46,6 +46,7 @@ LAST_NUMBER = 0xFFFF
 # The first may be damaged. The second then has a number that is not due, and the next one is due after it.
 _DETACHES = 3
 LAST_STEP = 0xFFFFFFFF
+_LINES_OF_TEXT = "A board that is told lines of text is of `kind: commands` (docs/commands.md)"
 
 
 @dataclass
@@ -210,10 +211,11 @@ class Connection:
         if came:
             raise ProtocolError(
                 f"{at}: {came} bytes came, and none was a frame: the board has another baud rate, or does not speak "
-                "this protocol"
+                f"this protocol. {_LINES_OF_TEXT}"
             )
         raise DeviceDisconnected(
-            f"{at}: nobody answers within {until - began:.2g} s: is the board on, is it this port, this baud rate?"
+            f"{at}: nobody answers within {until - began:.2g} s: is the board on, is it this port, this baud rate? "
+            f"{_LINES_OF_TEXT}"
         )
 
     def _run_steps(self) -> int:

@@ -108,6 +108,13 @@ class Line:
                 return None
             self._read(left)
 
+    def take(self, wait_s: float) -> bytes:
+        """Everything that is there, or comes first within so many seconds; empty where nothing comes."""
+        self._read(wait_s)
+        data = bytes(self._buffer)
+        self._buffer.clear()
+        return data
+
     def _read(self, wait_s: float) -> None:
         """Take what is there, or comes first within so many seconds."""
         try:
@@ -134,13 +141,6 @@ class Line:
         return DeviceDisconnected(
             f"{self.port}: the port is gone ({error.strerror or error}): was a cable pulled, or the board switched off?"
         )
-
-
-def resource_of(port: str) -> str:
-    """The name under which a port is locked: links such as those in /dev/serial/by-id mean what they point to."""
-    if "://" in port:
-        return f"serial {port.lower()}"
-    return f"serial {os.path.realpath(port) if os.name == 'posix' else port.upper()}"
 
 
 def ports_there_are() -> str:

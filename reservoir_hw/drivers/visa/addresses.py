@@ -6,6 +6,7 @@ import ipaddress
 import re
 
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.drivers.ports import port_of, resource_of_port
 
 _TCPIP = re.compile(r"TCPIP(?P<board>\d*)::(?P<host>[^:\[\]]+|\[[^\]]+\])::(?P<rest>.+)", re.IGNORECASE)
 
@@ -15,9 +16,13 @@ def resource_of(address: str) -> str:
 
     An instrument has one host, however many ports and protocols it listens on, so `TCPIP::h::5025::SOCKET` and
     `TCPIP0::H::hislip0::INSTR` are one resource. On this host, and behind a gateway to GPIB, there may be several: the
-    address itself counts. Raises `ConfigurationError` for what is no address.
+    address itself counts. A serial port is one resource under all its names. Raises `ConfigurationError` for what is no
+    address.
     """
     address = address.strip()
+    port = port_of(address)
+    if port is not None:
+        return resource_of_port(port)
     if "::" not in address:
         raise ConfigurationError(
             f"{address!r} is no VISA address; examples are TCPIP::192.168.1.5::5025::SOCKET, "

@@ -1,7 +1,8 @@
-"""The two ways to an instrument: the socket of a pyvisa session itself, or pyvisa.
+"""The ways to an instrument: the socket of a pyvisa session itself, a serial port of pyserial, or pyvisa.
 
 pyvisa-py reads a raw socket in pieces of 4 KiB, waits for a peer that has gone as for a slow one, and cannot watch file
-descriptors from 1024 on. So bytes take the socket of its session where there is one.
+descriptors from 1024 on. So bytes take the socket of its session where there is one. It gives serial ports to pyserial,
+without keeping others out: they are opened here.
 """
 
 from __future__ import annotations
@@ -9,14 +10,23 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from reservoir_hw.core.errors import DeviceDisconnected, DeviceTimeout, ProtocolError, text_of
 from reservoir_hw.drivers.visa.blocks import Buffer, length_of_length, payload_of
 
+if TYPE_CHECKING:
+    from reservoir_hw.drivers.serial.line import Line
+
 _LONGEST_LINE = 1 << 20
 _RECEIVED_AT_ONCE = 1 << 16
+# What of an answer is shown in a message.
+_SHOWN = 60
+# How often a line that is waited for may go on being noisy.
+_LONGEST_NOISE = 10
 # pyvisa-py is fastest with these over HiSLIP.
 _CHUNK = 1 << 18
 
@@ -38,18 +48,83 @@ class Link(Protocol):
         """The data of an answer that is a block."""
         ...
 
+    def unasked(self) -> bytes:
+        """What has come and nobody has read. It is dropped."""
+        ...
+
     def close(self) -> None:
         """Idempotent."""
         ...
 
 
-class SocketLink:
-    """Over a connected TCP socket. Messages and answers end with `end`."""
+class _Stream(ABC):
+    """Bytes without messages: a line ends with `read_end`, and what has come in advance is kept."""
 
-    def __init__(self, name: str, connected: socket.socket, timeout_s: float, end: bytes = b"\n") -> None:
+    def __init__(self, name: str, timeout_s: float, read_end: bytes) -> None:
         self.timeout_s = timeout_s
-        self._name, self._socket, self._end = name, connected, end
-        self._received = bytearray()
+        self._name, self._read_end = name, read_end
+        self._received: bytearray = bytearray()
+
+    def line(self) -> bytes:
+        """Raises `DeviceTimeout`, `DeviceDisconnected`, `ProtocolError` for one that does not end."""
+        searched = 0
+        while (at := self._received.find(self._read_end, searched)) < 0:
+            searched = max(0, len(self._received) - len(self._read_end))
+            if searched > _LONGEST_LINE:
+                raise ProtocolError(f"{self._name}: an answer of more than {_LONGEST_LINE} bytes without an end")
+            self._received += self._some(self._due())
+        line = bytes(self._received[:at])
+        del self._received[: at + len(self._read_end)]
+        return line.rstrip(b"\r")
+
+    def _due(self) -> str:
+        """What is waited for."""
+        if not self._received:
+            return "an answer was due"
+        return f"of an answer only {bytes(self._received[:_SHOWN])!r} came, without its end"
+
+    def block(self) -> memoryview:
+        """Raises `DeviceTimeout`, `DeviceDisconnected`, `ProtocolError` for an answer that is none."""
+        while len(self._received) < 2:
+            self._received += self._some("a block was due")
+        digits = length_of_length(bytes(self._received[:2]))
+        while len(self._received) < 2 + digits:
+            self._received += self._some("the length of a block was due")
+        size = bytes(self._received[2 : 2 + digits])
+        if not size.isdigit():
+            raise ProtocolError(f"{self._name}: the length of a block is no number: {size!r}")
+        del self._received[: 2 + digits]
+        data = bytearray(int(size))
+        view = memoryview(data)
+        filled = min(len(data), len(self._received))
+        view[:filled] = self._received[:filled]
+        del self._received[:filled]
+        self._fill(view, filled)
+        self.line()
+        return view
+
+    @abstractmethod
+    def _some(self, due: str) -> bytes:
+        """At least a byte. Raises `DeviceTimeout` that says what was `due`, `DeviceDisconnected`."""
+
+    @abstractmethod
+    def _fill(self, view: memoryview, filled: int) -> None:
+        """The rest of a block, of which `filled` bytes are there."""
+
+
+class SocketLink(_Stream):
+    """Over a connected TCP socket. Messages end with `end`, answers with `read_end`."""
+
+    def __init__(
+        self,
+        name: str,
+        connected: socket.socket,
+        timeout_s: float,
+        end: bytes = b"\n",
+        read_end: bytes = b"\n",
+    ) -> None:
+        super().__init__(name, timeout_s, read_end)
+        self._socket, self._end = connected, end
         # Otherwise a query after a write waits for the acknowledgement of the write: 44 ms.
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -64,53 +139,38 @@ class SocketLink:
             self._socket.sendall(block)
             self._socket.sendall(self._end)
 
-    def line(self) -> bytes:
-        """Raises `DeviceTimeout`, `DeviceDisconnected`, `ProtocolError` for one that does not end."""
-        searched = 0
-        while (at := self._received.find(b"\n", searched)) < 0:
-            searched = len(self._received)
-            if searched > _LONGEST_LINE:
-                raise ProtocolError(f"{self._name}: an answer of more than {_LONGEST_LINE} bytes without an end")
-            self._received += self._some()
-        line = bytes(self._received[:at])
-        del self._received[: at + 1]
-        return line.rstrip(b"\r")
-
-    def block(self) -> memoryview:
-        """Raises `DeviceTimeout`, `DeviceDisconnected`, `ProtocolError` for an answer that is none."""
-        while len(self._received) < 2:
-            self._received += self._some()
-        digits = length_of_length(bytes(self._received[:2]))
-        while len(self._received) < 2 + digits:
-            self._received += self._some()
-        size = bytes(self._received[2 : 2 + digits])
-        if not size.isdigit():
-            raise ProtocolError(f"{self._name}: the length of a block is no number: {size!r}")
-        del self._received[: 2 + digits]
-        data = bytearray(int(size))
-        view = memoryview(data)
-        filled = min(len(data), len(self._received))
-        view[:filled] = self._received[:filled]
-        del self._received[:filled]
-        with self._told(f"{len(data)} bytes of a block were due"):
-            while filled < len(data):
-                count = self._socket.recv_into(view[filled:])
-                if not count:
-                    raise ConnectionError(f"it was closed {filled} bytes into a block of {len(data)}")
-                filled += count
-        self.line()
-        return view
+    def unasked(self) -> bytes:
+        """As `Link.unasked`. Raises `DeviceDisconnected`."""
+        received = self._received
+        with self._told(""):
+            self._socket.settimeout(0)
+            with contextlib.suppress(BlockingIOError):
+                while more := self._socket.recv(_RECEIVED_AT_ONCE):
+                    received.extend(more)
+                raise ConnectionError("it was closed")
+        found = bytes(received)
+        received.clear()
+        return found
 
     def close(self) -> None:
         """The session closes the socket."""
 
-    def _some(self) -> bytes:
-        with self._told():
+    def _some(self, due: str) -> bytes:
+        with self._told(due):
             self._socket.settimeout(self.timeout_s)
             received = self._socket.recv(_RECEIVED_AT_ONCE)
             if not received:
                 raise ConnectionError("it was closed")
             return received
+
+    def _fill(self, view: memoryview, filled: int) -> None:
+        with self._told(f"{len(view)} bytes of a block were due"):
+            self._socket.settimeout(self.timeout_s)
+            while filled < len(view):
+                count = self._socket.recv_into(view[filled:])
+                if not count:
+                    raise ConnectionError(f"it was closed {filled} bytes into a block of {len(view)}")
+                filled += count
 
     @contextlib.contextmanager
     def _told(self, due: str = "an answer was due") -> Iterator[None]:
@@ -122,14 +182,67 @@ class SocketLink:
             raise DeviceDisconnected(f"{self._name}: the connection is gone: {text_of(error)}") from error
 
 
-class PyvisaLink:
-    """Over a pyvisa resource: HiSLIP, VXI-11, USB, GPIB; a raw socket of another VISA library."""
+class SerialLink(_Stream):
+    """Over a serial port of pyserial, which it closes. Messages end with `end`, answers with `read_end`."""
 
-    def __init__(self, name: str, resource: Any, timeout_s: float, end: bytes = b"\n") -> None:
+    def __init__(self, line: Line, timeout_s: float, end: bytes = b"\n", read_end: bytes = b"\n") -> None:
+        super().__init__(line.port, timeout_s, read_end)
+        self._line, self._end = line, end
+
+    def send(self, message: bytes, block: Buffer = b"") -> None:
+        """Raises `DeviceTimeout`, `DeviceDisconnected`."""
+        self._line.wait_at_most(self.timeout_s)
+        self._line.send(b"".join((message, block, self._end)))
+
+    def unasked(self) -> bytes:
+        """As `Link.unasked`. Raises `DeviceDisconnected`."""
+        found = bytes(self._received) + self._line.take(0.0)
+        self._received.clear()
+        return found
+
+    def wait_for_silence(self, quiet_s: float) -> None:
+        """Drop what comes until nothing has come for so long: the answer to a line of earlier may still be on its way.
+
+        Raises `ProtocolError` if that does not end.
+        """
+        until = time.monotonic() + _LONGEST_NOISE * quiet_s
+        self._received.clear()
+        while self._line.take(quiet_s):
+            if time.monotonic() > until:
+                raise ProtocolError(
+                    f"{self._name}: it sends text without being asked, and does not stop for {quiet_s:g} s: switch "
+                    "that off"
+                )
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._line.close()
+
+    def _some(self, due: str) -> bytes:
+        # A port that is shared with others may wake up for nothing.
+        until = time.monotonic() + self.timeout_s
+        while not (received := self._line.take(max(0.0, until - time.monotonic()))):
+            if time.monotonic() >= until:
+                raise DeviceTimeout(f"{self._name}: nothing came within {self.timeout_s:g} s, and {due}")
+        return received
+
+    def _fill(self, view: memoryview, filled: int) -> None:
+        while filled < len(view):
+            some = self._some(f"{len(view) - filled} bytes of a block were due")
+            used = min(len(some), len(view) - filled)
+            view[filled : filled + used] = some[:used]
+            self._received += some[used:]
+            filled += used
+
+
+class PyvisaLink:
+    """Over a pyvisa resource: HiSLIP, VXI-11, USB, GPIB; a raw socket or a serial port of another VISA library."""
+
+    def __init__(self, name: str, resource: Any, timeout_s: float, end: bytes = b"\n", read_end: bytes = b"\n") -> None:
         self.timeout_s = timeout_s
-        self._name, self._resource, self._end = name, resource, end
+        self._name, self._resource, self._end, self._read_end = name, resource, end, read_end
         # Messages have ends of their own, so that a newline may be data.
-        self._messages = resource.resource_class == "INSTR"
+        self._messages = resource.resource_class == "INSTR" and not name.upper().startswith("ASRL")
         resource.chunk_size = _CHUNK
         resource.write_termination = ""
         resource.read_termination = None
@@ -144,8 +257,16 @@ class PyvisaLink:
         with self._told():
             if self._messages:
                 return bytes(self._resource.read_raw()).rstrip(b"\r\n")
-            with self._resource.read_termination_context("\n"):
+            with self._resource.read_termination_context(self._read_end.decode()):
                 return bytes(self._resource.read_raw()).rstrip(b"\r\n")
+
+    def unasked(self) -> bytes:
+        """As `Link.unasked`: where there are messages, nothing comes that is not read."""
+        if self._messages or not hasattr(self._resource, "bytes_in_buffer"):
+            return b""
+        with self._told():
+            waiting = self._resource.bytes_in_buffer
+            return self._resource.read_bytes(waiting) if waiting else b""
 
     def block(self) -> memoryview:
         """Raises `DeviceTimeout`, `DeviceDisconnected`, `ProtocolError` for an answer that is none."""

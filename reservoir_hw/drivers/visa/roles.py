@@ -44,13 +44,26 @@ class InstrumentConfig(Config):
 
 @dataclass(frozen=True)
 class SafeState:
-    """Commands that bring the instrument at a VISA address to its safe state; `end` ends each of them."""
+    """Commands that bring the instrument at an address to its safe state.
+
+    `end` ends each of them, and `read_end` an answer. `answered` says whether each is answered by a line, `identify`
+    asks who is there, and `confirm` whether all is done; empty: it is not asked. An instrument that takes `one_client`
+    can be reached only after its owner has died. `baud` and `boot_wait_s` are of serial ports.
+    """
 
     address: str
     commands: tuple[str, ...]
     library: str = "@py"
     timeout_s: float = 5.0
     end: str = "\n"
+    read_end: str = "\n"
+    answered: bool = False
+    identify: str = "*IDN?"
+    confirm: str = "*OPC?"
+    one_client: bool = False
+    baud: int = 9600
+    boot_wait_s: float = 0.0
+    echo: bool = False
 
 
 class Output(Config):

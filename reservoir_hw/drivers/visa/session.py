@@ -8,34 +8,57 @@ import socket
 from typing import Any
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceDisconnected, MissingExtra, text_of
+from reservoir_hw.drivers.ports import port_of
 from reservoir_hw.drivers.visa.addresses import is_raw_socket
-from reservoir_hw.drivers.visa.links import Link, PyvisaLink, SocketLink
+from reservoir_hw.drivers.visa.links import Link, PyvisaLink, SerialLink, SocketLink
 
 _DESCRIPTORS = 1000
+# Of VISA, where nobody says otherwise.
+_BAUD = 9600
 
 
 class Session:
     """One connection. Raises `ConfigurationError` for an address that is none, `DeviceDisconnected` if nobody answers.
 
-    `library` is what `pyvisa.ResourceManager` takes: "@py" for pyvisa-py, "" for the VISA library of a vendor.
+    `library` is what `pyvisa.ResourceManager` takes: "@py" for pyvisa-py, "" for the VISA library of a vendor. `baud`
+    is of serial ports. A message ends with `end`, an answer with `read_end`.
     """
 
-    def __init__(self, address: str, *, library: str = "@py", timeout_s: float = 5.0, end: bytes = b"\n") -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        library: str = "@py",
+        timeout_s: float = 5.0,
+        end: bytes = b"\n",
+        read_end: bytes = b"\n",
+        baud: int = _BAUD,
+    ) -> None:
         self.address = address
+        self._resource: Any = None
+        port = port_of(address)
+        if port is not None and (library == "@py" or port == address):
+            self.link: Link = _serial_link(port, baud, timeout_s, end, read_end)
+            return
         self._resource = _opened(address, library, timeout_s)
         try:
+            if port is not None:
+                self._resource.baud_rate = baud
             connected = _socket_of(self._resource) if is_raw_socket(address) else None
             if connected is None:
-                self.link: Link = PyvisaLink(address, self._resource, timeout_s, end)
+                self.link = PyvisaLink(address, self._resource, timeout_s, end, read_end)
             else:
                 _expect_connected(address, connected)
-                self.link = SocketLink(address, connected, timeout_s, end)
+                self.link = SocketLink(address, connected, timeout_s, end, read_end)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """Idempotent. The resource manager stays: others use it."""
+        if self._resource is None:
+            self.link.close()
+            return
         import pyvisa
 
         try:
@@ -49,6 +72,14 @@ def without_delay(resource: Any) -> None:
     connected = _socket_of(resource)
     if connected is not None:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _serial_link(port: str, baud: int, timeout_s: float, end: bytes, read_end: bytes) -> SerialLink:
+    try:
+        from reservoir_hw.drivers.serial.line import Line
+    except ImportError as error:
+        raise MissingExtra("serial ports need pyserial: pip install 'reservoir-hw[serial]'") from error
+    return SerialLink(Line(port, baud, timeout_s), timeout_s, end, read_end)
 
 
 def _opened(address: str, library: str, timeout_s: float) -> Any:

@@ -158,6 +158,11 @@ class Board:
         """That began since the board was made."""
         self.power_on()
 
+    @property
+    def said(self) -> str:
+        """What became of it, in a word."""
+        return f"Sessions: {self.sessions}"
+
     def power_on(self) -> None:
         """Forget everything, as when the supply has failed."""
         self._since = self._clock()

@@ -6,7 +6,7 @@
       - {kind: drop, direction: to_board, operation: run, occurrence: 5, times: 2}
       - {kind: reboot, occurrence: 100}
 
-A frame is struck between the line and the board. Hosts meet it as they would with a bad cable.
+A frame, or a line of text, is struck between the line and the board. Hosts meet it as they would with a bad cable.
 """
 
 from __future__ import annotations
@@ -110,6 +110,31 @@ class Cut(_FrameFault):
         return frame[: int(random.integers(len(frame)))]
 
 
+class Short(_FrameFault):
+    """Its end is missing, but not the byte that ends it."""
+
+    kind: Literal["short"]
+
+    def strike(self, frame: bytes, random: np.random.Generator) -> bytes:
+        """As `_FrameFault.strike`."""
+        return frame[: int(random.integers(len(frame)))] + frame[-1:]
+
+
+class Digit(_FrameFault):
+    """Of a line of text, one digit is another one: nobody can see that."""
+
+    kind: Literal["digit"]
+
+    def strike(self, frame: bytes, random: np.random.Generator) -> bytes:
+        """As `_FrameFault.strike`."""
+        places = [at for at, byte in enumerate(frame) if chr(byte).isdigit()]
+        changed = bytearray(frame)
+        if places:
+            at = int(random.choice(places))
+            changed[at] = ord("0") + (changed[at] - ord("0") + int(random.integers(1, 10))) % 10
+        return bytes(changed)
+
+
 class Noise(_FrameFault):
     """Garbage comes before it."""
 
@@ -153,7 +178,8 @@ class DeviceFails(_Fault):
 
 
 Fault = Annotated[
-    Drop | Repeat | Flip | Cut | Noise | Stall | Reboot | Unplug | DeviceFails, Field(discriminator="kind")
+    Drop | Repeat | Flip | Cut | Short | Digit | Noise | Stall | Reboot | Unplug | DeviceFails,
+    Field(discriminator="kind"),
 ]
 
 

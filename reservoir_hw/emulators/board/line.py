@@ -10,14 +10,14 @@ import threading
 import time
 import tty
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.emulators.board.board import Board
 from reservoir_hw.emulators.board.faults import Direction, Faults, Reboot, Unplug
 
 _READ_BYTES = 1 << 16
@@ -29,7 +29,47 @@ _SPEED = 5
 _RATES = {int(name[1:]): getattr(termios, name) for name in dir(termios) if name[0] == "B" and name[1:].isdigit()}
 
 
-class Line:
+class AtLine(Protocol):
+    """What lies at the end of a line."""
+
+    @property
+    def said(self) -> str:
+        """What became of it, in a word."""
+        ...
+
+    def take(self, data: bytes) -> bytes:
+        """Bytes from its host -> what it answers at once."""
+        ...
+
+    def power_on(self) -> None:
+        """It begins anew."""
+        ...
+
+    def end(self, why: str) -> None:
+        """It is over."""
+        ...
+
+    def look_at_lease(self) -> None:
+        """The time has come to do so."""
+        ...
+
+    def lease_left_s(self) -> float | None:
+        """How long it can be left alone; None: for ever."""
+        ...
+
+
+AnyBoard = TypeVar("AnyBoard", bound=AtLine)
+Cut = Callable[[bytes], tuple[list[bytes], bytes]]
+"""From bytes to what is struck as a whole, and what has no end yet."""
+
+
+def lines_of(data: bytes) -> tuple[list[bytes], bytes]:
+    """Lines of text, each with its newline, and what has no end yet."""
+    *lines, rest = data.split(b"\n")
+    return [line + b"\n" for line in lines], rest
+
+
+class Line(Generic[AnyBoard]):
     """A pty with a board at its end, served in a thread while the block runs.
 
     Clients come and go as at a serial port. One that sets another rate sends and gets garbage.
@@ -37,13 +77,16 @@ class Line:
     Args:
         board: Only this line uses it from now on.
         faults: What goes wrong.
+        cut: What comes as a whole: by default frames between zeros.
         baud: Rate of the board.
         link: Symbolic link to the pty, which is removed at the end. A link that is there is replaced.
 
     Raises `ConfigurationError` for a rate that a pty does not know, and for a link that cannot be made.
     """
 
-    def __init__(self, board: Board, faults: Faults, *, baud: int = 115200, link: Path | None = None) -> None:
+    def __init__(
+        self, board: AnyBoard, faults: Faults, *, baud: int = 115200, link: Path | None = None, cut: Cut | None = None
+    ) -> None:
         if baud not in _RATES:
             known = ", ".join(str(rate) for rate in sorted(_RATES) if rate >= 1200)
             raise ConfigurationError(f"{baud} is no rate of a pty; there are: {known}")
@@ -51,6 +94,7 @@ class Line:
         self.port = ""
         """Where clients find it: the link, or the pty itself."""
         self._link = link
+        self._cut = cut or _frames_of
         self._random = np.random.default_rng(0)
         # Of a frame that has no end yet.
         self._begun = b""
@@ -153,7 +197,7 @@ class Line:
     # ---- frames on their way --------------------------------------------------------------------
 
     def _take(self, data: bytes) -> None:
-        frames, self._begun = _cut(self._begun + data)
+        frames, self._begun = self._cut(self._begun + data)
         for frame in frames:
             if self.faults.strikes(Unplug, frame):
                 self._unplug()
@@ -165,7 +209,7 @@ class Line:
 
     def _give(self, data: bytes) -> None:
         """To the board; and its answers on their way back."""
-        answers, _ = _cut(self._as_heard(self.board.take(data)))
+        answers, _ = self._cut(self._as_heard(self.board.take(data)))
         for answer in answers:
             self._send(answer, "to_host", self._going)
 
@@ -175,7 +219,7 @@ class Line:
         before.append((max(due, before[-1][0]) if before else due, arriving))
 
 
-def _cut(data: bytes) -> tuple[list[bytes], bytes]:
+def _frames_of(data: bytes) -> tuple[list[bytes], bytes]:
     """Frames, each with the byte 0 at its end and one before it if there is one, and what has no end yet."""
     frames, at = [], 0
     while True:

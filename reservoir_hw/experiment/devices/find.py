@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from reservoir_hw.core import registry
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra, ReservoirError, text_of
+from reservoir_hw.drivers.ports import is_port
 from reservoir_hw.drivers.visa.roles import DigitizerConfig, GeneratorConfig, InstrumentConfig
 from reservoir_hw.drivers.visa.scpi import ScpiInstrument
 from reservoir_hw.drivers.zeromq.addresses import address_to_connect
@@ -21,8 +22,6 @@ _ROLES: list[tuple[str, type[GeneratorConfig] | type[DigitizerConfig], str, str]
     ("generator", GeneratorConfig, "outputs", "{1: {range_v: [-1, 1], load_ohm: 50}}"),
     ("digitizer", DigitizerConfig, "inputs", "{1: {range_v: [-1, 1]}}"),
 ]
-# /dev/ttyACM0, COM5, socket://host:port, and whatever other URLs pyserial knows.
-_PORT = re.compile(r"[./]|COM\d+$|socket://.+:\d+$|(?!(?:tcp|ipc|unix|socket)://)\w+://")
 _AUXILIARY = """\
 knobs:
   NAME:
@@ -30,6 +29,10 @@ knobs:
     set: "VOLT {{value}}"          # whatever its manual says
     value: 0.0
     limits: [0, 1]
+# or, told lines of text in each step (docs/commands.md):
+# kind: commands
+# address: {address}
+# step: {{ask: "S {{u[0]:.3f}}"}}
 """
 
 
@@ -50,7 +53,7 @@ def ask(address: str, *, library: str = "@py", baud: int = 115200, timeout_s: fl
     A serial port is asked as a board of docs/serial-protocol.md. Who has a served device or a board keeps it. Raises
     `ConfigurationError` for an address of no such form.
     """
-    if _PORT.match(address):
+    if is_port(address):
         return _board(address, baud, timeout_s)
     if "://" in address:
         return _served(address_to_connect(address), timeout_s)

@@ -26,9 +26,9 @@ from reservoir_hw.core.errors import (
     ReservoirError,
     StateLost,
 )
+from reservoir_hw.drivers.ports import resource_of_port
 from reservoir_hw.drivers.serial import Connection, board_at
 from reservoir_hw.drivers.serial.frames import ANSWER, NAK, Operation
-from reservoir_hw.drivers.serial.line import resource_of
 from reservoir_hw.emulators.virtual_nodes import VirtualNodes
 
 INPUTS = b"\x00\x10\x00\xf0\x34\x12"
@@ -455,8 +455,8 @@ def test_a_board_that_does_not_read() -> None:
 def test_links_mean_the_port_that_they_point_to(board: ScriptedBoard, tmp_path: os.PathLike[str]) -> None:
     link = os.path.join(tmp_path, "usb-Lab_5")
     os.symlink(board.port, link)
-    assert resource_of(link) == resource_of(board.port) != resource_of("/dev/ttyACM0")
-    assert resource_of("socket://Bench:4000") == resource_of("socket://bench:4000")
+    assert resource_of_port(link) == resource_of_port(board.port) != resource_of_port("/dev/ttyACM0")
+    assert resource_of_port("socket://Bench:4000") == resource_of_port("socket://bench:4000")
 
 
 def test_a_socket(board: ScriptedBoard) -> None:

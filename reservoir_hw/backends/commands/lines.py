@@ -1,0 +1,268 @@
+"""The lines of a step as a file has them, and as they are sent: without loops, with their answers."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Self
+
+import numpy as np
+from pydantic import BeforeValidator, Field, NonNegativeFloat, create_model, model_validator
+
+from reservoir_hw.core.configuration import Config
+from reservoir_hw.drivers.commands.answers import NOTHING, STATE, Answer, Floats, Pattern, Reading
+from reservoir_hw.drivers.commands.templates import Template
+
+_FLOATS = "floats"
+_GROUP = re.compile(r"\(\?P<(\w+)>")
+_CONDITION = re.compile(r"\s*(?P<name>\w+)\s*(?P<sign>&|<=|>=|==|!=|<|>)\s*(?P<number>[+-]?[\d.]+(?:[eE][+-]?\d+)?)\s*")
+_SIGNS: dict[str, Callable[[float, float], bool]] = {
+    "&": lambda value, bits: bool(int(value) & int(bits)),
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+# A key of this name cannot be declared in a class.
+_FOR = "for"
+
+
+class BinaryAnswer(Config):
+    """A block of binary numbers (IEEE 488.2), as `query_binary_values` of pyvisa names them."""
+
+    binary: str = Field(
+        pattern="^[bBhHiIqQfd]$", description="their type as of Python's struct: f, d, h (int16), i (int32), ..."
+    )
+    big_endian: bool = False
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of one number."""
+        return np.dtype((">" if self.big_endian else "<") + self.binary)
+
+
+def _as_line(given: Any) -> Any:
+    return {"write": given} if isinstance(given, str) else given
+
+
+def _as_lines(given: Any) -> Any:
+    return [given] if isinstance(given, str | dict) else given
+
+
+_LOOPS: Any = {
+    _FOR: (
+        dict[str, list[int | float | str]],
+        Field(default={}, description="name -> values: the line is sent for each, and may name it: {k}"),
+    )
+}
+_Loops = create_model("_Loops", __base__=Config, **_LOOPS)
+
+
+class LineConfig(_Loops):
+    """A line of text to an instrument. A text alone is `write:`."""
+
+    to: str | None = Field(default=None, description="one of `instruments`; where there is one, it is meant")
+    write: str | None = Field(default=None, description="the line, where nothing answers it")
+    ask: str | None = Field(default=None, description="the line, where something answers it")
+    answer: str | BinaryAnswer | None = Field(
+        default=None,
+        description="floats: a line of numbers; {binary: f}: a block of them; any other text: a regular expression for "
+        "the whole line, whose group `state` holds numbers. In a step floats by default, elsewhere not read",
+    )
+    reads: list[str] = Field(
+        default=[],
+        description="what the numbers of an answer are, in their order, over and over: state (becomes a state), _ "
+        "(not read), or a name for saturated_if; by default all are states",
+    )
+    saturated_if: str | None = Field(
+        default=None, description="counts the answer as saturated: status & 8, state > 0.9"
+    )
+    at_s: NonNegativeFloat | None = Field(default=None, description="not before so long after the step began")
+    then: Annotated[list[LineConfig], BeforeValidator(_as_lines)] = Field(
+        default=[], description="lines after this one, in each round of its `for`"
+    )
+
+    @property
+    def text(self) -> str:
+        """The line, whether it is answered or not."""
+        return self.write or self.ask or ""
+
+    @property
+    def rounds(self) -> Iterator[dict[str, Any]]:
+        """The values of its loops in each round; one round without any where there is no loop."""
+        loops: Mapping[str, list[Any]] = getattr(self, _FOR)
+        for values in itertools.product(*loops.values()):
+            yield dict(zip(loops, values, strict=True))
+
+    @property
+    def loops(self) -> dict[str, None]:
+        """The names of its loops, as `Template` takes them."""
+        return dict.fromkeys(getattr(self, _FOR))
+
+    @model_validator(mode="after")
+    def _one_thing(self) -> Self:
+        if (self.write is None) == (self.ask is None):
+            raise ValueError("a line is either `write:` (nothing answers it) or `ask:` (something does)")
+        if self.then and not self.loops:
+            raise ValueError("`then:` belongs to the rounds of a `for:`; without one, write another line")
+        if self.write is not None and (self.answer is not None or self.reads or self.saturated_if):
+            raise ValueError("nothing is read of a `write:`: write `ask:` where something answers")
+        for name, values in getattr(self, _FOR).items():
+            if not values or not name.isidentifier() or name in ("u", "n", "steps", "value"):
+                raise ValueError(f"for: {name} must be a name of its own, with a list of values: {{k: [101, 102]}}")
+        if self.saturated_if is not None:
+            named = self.condition.name
+            known = [STATE, *self.reads, *self._groups]
+            if named not in known or named == NOTHING:
+                raise ValueError(
+                    f"saturated_if names {named}, and the answer has {', '.join(known)}: say by `reads:` which number "
+                    f"it is, such as reads: [state, {named}]"
+                )
+        if self.reads and isinstance(self.answer, str) and self.answer != _FLOATS:
+            raise ValueError(
+                "`reads:` is for numbers in their order; in a pattern a group has a name: (?P<status>\\d+)"
+            )
+        return self
+
+    @property
+    def _groups(self) -> list[str]:
+        return _GROUP.findall(self.answer) if isinstance(self.answer, str) else []
+
+    @property
+    def condition(self) -> Condition:
+        """What `saturated_if` says. Raises `ValueError`."""
+        return Condition.of(self.saturated_if or "")
+
+
+AnyLine = Annotated[LineConfig, BeforeValidator(_as_line)]
+Lines = Annotated[list[AnyLine], BeforeValidator(_as_lines)]
+"""A line or a list of lines, as a section of a file."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A comparison of a number that an answer names."""
+
+    name: str
+    holds: Callable[[float], bool]
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """From its text. Raises `ValueError`."""
+        found = _CONDITION.fullmatch(text)
+        if found is None:
+            raise ValueError(f"saturated_if {text!r} is no comparison such as `status & 8` or `state > 0.9`")
+        compare, number = _SIGNS[found["sign"]], float(found["number"])
+        return cls(found["name"], lambda value: compare(value, number))
+
+    def count(self, reading: Reading) -> int:
+        """How often it holds in an answer."""
+        numbers = reading.states if self.name == STATE else reading.named.get(self.name, [])
+        return sum(map(self.holds, numbers))
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line as it is sent: to one instrument, without loops."""
+
+    to: str
+    template: Template
+    asks: bool
+    answer: Answer | None = None
+    block: np.dtype[Any] | None = None
+    names: tuple[str, ...] = ()
+    saturated: Condition | None = None
+    at_s: float | None = None
+    is_left: bool = False
+    """Whether nothing answers it, and the next line goes to another instrument, which must find it done."""
+
+
+def unrolled(
+    lines: Sequence[LineConfig],
+    instruments: Sequence[str],
+    widths: Mapping[str, int | None],
+    *,
+    step: bool = False,
+) -> list[Line]:
+    """All lines, round after round. `widths` are the names in them, as `Template` takes them.
+
+    Raises `ValueError` for a template or a pattern that is none, and for an instrument that is not there.
+    """
+    found = _rounds(lines, instruments, widths, step, {})
+    return [
+        line if line.asks or (then is not None and then.to == line.to) else replace(line, is_left=True)
+        for line, then in zip(found, [*found[1:], None], strict=False)
+    ]
+
+
+def _rounds(
+    lines: Sequence[LineConfig],
+    instruments: Sequence[str],
+    widths: Mapping[str, int | None],
+    step: bool,
+    bound: Mapping[str, Any],
+) -> list[Line]:
+    found: list[Line] = []
+    known = {**widths, **dict.fromkeys(bound)}
+    for line in lines:
+        to = _addressee(line, instruments)
+        names = {**known, **line.loops}
+        template = Template(line.text, names)
+        pattern = _pattern(line, names)
+        for values in line.rounds:
+            values = {**bound, **values}
+            sent = template.bound(values)
+            left = next((place for place in sent.places if isinstance(place.index, str)), None)
+            if left is not None:
+                raise ValueError(f"{sent.text!r}: {left} needs a number, or the name of a `for:` in its place")
+            found.append(
+                Line(
+                    to=to,
+                    template=sent,
+                    asks=line.ask is not None,
+                    answer=_answer(line, None if pattern is None else pattern.bound(values), step=step),
+                    block=line.answer.dtype if isinstance(line.answer, BinaryAnswer) else None,
+                    names=tuple(line.reads),
+                    saturated=None if line.saturated_if is None else line.condition,
+                    at_s=line.at_s,
+                )
+            )
+            found += _rounds(line.then, instruments, widths, step, values)
+    return found
+
+
+def _addressee(line: LineConfig, instruments: Sequence[str]) -> str:
+    if line.to is None and len(instruments) == 1:
+        return instruments[0]
+    text = line.text
+    if line.to is None:
+        raise ValueError(f"{text!r}: say to which instrument, `to:` one of {', '.join(instruments)}")
+    if line.to not in instruments:
+        there = ", ".join(filter(None, instruments)) or "one, without a name: leave `to:` out"
+        raise ValueError(f"{text!r}: there is no instrument {line.to!r}; there is {there}")
+    return line.to
+
+
+def _pattern(line: LineConfig, names: Mapping[str, int | None]) -> Template | None:
+    if not isinstance(line.answer, str) or line.answer == _FLOATS:
+        return None
+    template = Template(line.answer, names)
+    try:
+        re.compile("".join("0" if not isinstance(part, str) else part for part in template.parts))
+    except re.error as error:
+        raise ValueError(f"answer {line.answer!r} is no regular expression: {error}") from None
+    return template
+
+
+def _answer(line: LineConfig, pattern: Template | None, *, step: bool) -> Answer | None:
+    if line.ask is None:
+        return None
+    if pattern is not None:
+        return Pattern(pattern)
+    reads = line.answer is not None or line.reads or line.saturated_if or step
+    return Floats(tuple(line.reads)) if reads else None

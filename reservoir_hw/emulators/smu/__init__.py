@@ -1,0 +1,1 @@
+"""A source-measure unit, a switch matrix and a supply on a memristive film."""

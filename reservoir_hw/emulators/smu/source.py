@@ -1,0 +1,387 @@
+"""A source-measure unit as of the Keithley 2400: it sets volts, and measures the current.
+
+Of the 2400, its voltage source is here, with compliance, list sweeps and buffer. Its current source is not.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from reservoir_hw.emulators.scpi.arguments import Boolean, Integer, Keyword, ListOf, Number, Numbers, String
+from reservoir_hw.emulators.scpi.errors import ScpiError
+from reservoir_hw.emulators.scpi.instrument import ScpiDevice
+from reservoir_hw.emulators.scpi.tree import command, query
+from reservoir_hw.emulators.smu.bench import FilmBench
+
+_ELEMENTS = ("VOLT", "CURR", "RES", "TIME", "STAT")
+_NOT_MEASURED = 9.91e37
+_LARGEST_V = 210.0
+_LONGEST_LIST, _LONGEST_BUFFER, _MOST_TRIGGERS = 100, 2500, 2500
+# Of the status word of a reading.
+_OVER, _COMPLIANCE, _MEASURED_BY = 0x1, 0x8, 0x1000
+# Of the register of measurement events, and of the status byte.
+_READING, _BUFFER_FULL, _MEASUREMENT_SUMMARY = 0x40, 0x200, 0x01
+_VOLT = "SOURce{source:1-1}:VOLTage"
+_LEVEL = _VOLT + "[:LEVel][:IMMediate][:AMPLitude]"
+
+
+def _setting(header: str, argument: Any, default: Any) -> Any:
+    """A command and a query of a setting that changes nothing on this bench."""
+
+    def change(self: SourceMeter, *given: Any) -> None:
+        self.plain[header] = given[-1]
+
+    def tell(self: SourceMeter, *suffixes: int) -> Any:
+        del suffixes
+        return self.plain.get(header, default)
+
+    return command(header, argument)(change), query(header)(tell)
+
+
+class SourceMeter(ScpiDevice):
+    """The instrument, on a bench."""
+
+    identity = "KEITHLEY INSTRUMENTS INC.,MODEL 2400,1234567,C30   Mar 17 1999 09:29:29/A02  /K/J"
+
+    def __init__(self, bench: FilmBench) -> None:
+        super().__init__()
+        self.plain: dict[str, Any] = {}
+        self._bench = bench
+        self._measurement_events = self._measurement_enable = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """`*RST`."""
+        self._bench.switch(False)
+        self._bench.set_source(0.0)
+        self.plain.clear()
+        self._elements = [*_ELEMENTS]
+        self._measured = {"CURR"}
+        self._compliance_a, self._list, self._is_list = 105e-6, [0.0], False
+        self._triggers = self._arms = 1
+        self._readings: list[list[float]] = []
+        self._buffer: list[list[float]] = []
+        self._buffer_points, self._is_filled = 100, False
+
+    def answer(self, value: Any) -> bytes:
+        """Numbers have seven digits."""
+        if isinstance(value, float):
+            return f"{value:+.6E}".encode()
+        return super().answer(value)
+
+    def _own_summary(self) -> int:
+        summary = bool(self._measurement_events & self._measurement_enable)
+        return super()._own_summary() | (_MEASUREMENT_SUMMARY if summary else 0)
+
+    # ---- output and source ----------------------------------------------------------------------
+
+    @command("OUTPut{output:1-1}[:STATe]", Boolean())
+    def set_output(self, output: int, on: bool) -> None:
+        """`OUTPut`."""
+        del output
+        self._bench.switch(on)
+
+    @query("OUTPut{output:1-1}[:STATe]")
+    def output(self, output: int) -> bool:
+        """`OUTPut?`."""
+        del output
+        return self._bench.source[0]
+
+    @command("SOURce{source:1-1}:FUNCtion[:MODE]", Keyword("VOLTage", "CURRent"))
+    def set_function(self, source: int, function: str) -> None:
+        """`SOURce:FUNCtion`: a source of volts."""
+        del source
+        if function != "VOLT":
+            raise ScpiError(-221, "Settings conflict; this bench has no source of current")
+
+    @query("SOURce{source:1-1}:FUNCtion[:MODE]")
+    def function(self, source: int) -> str:
+        """`SOURce:FUNCtion?`."""
+        del source
+        return "VOLT"
+
+    @command(_LEVEL, Number("V", low=-_LARGEST_V, high=_LARGEST_V, default=0.0))
+    def set_level(self, source: int, volts: float) -> None:
+        """`SOURce:VOLTage`."""
+        del source
+        self._bench.set_source(volts)
+
+    @query(_LEVEL)
+    def level(self, source: int) -> float:
+        """`SOURce:VOLTage?`."""
+        del source
+        return float(self._bench.source[1])
+
+    @command(_VOLT + ":MODE", Keyword("FIXed", "LIST"))
+    def set_mode(self, source: int, mode: str) -> None:
+        """`SOURce:VOLTage:MODE`: the level, or a list of levels."""
+        del source
+        self._is_list = mode == "LIST"
+
+    @query(_VOLT + ":MODE")
+    def mode(self, source: int) -> str:
+        """`SOURce:VOLTage:MODE?`."""
+        del source
+        return "LIST" if self._is_list else "FIX"
+
+    @command("SOURce{source:1-1}:LIST:VOLTage", Numbers(low=-_LARGEST_V, high=_LARGEST_V))
+    def set_list(self, source: int, volts: Any) -> None:
+        """`SOURce:LIST:VOLTage`."""
+        del source
+        if len(volts) > _LONGEST_LIST:
+            raise ScpiError(-223)
+        self._list = volts.tolist()
+
+    @query("SOURce{source:1-1}:LIST:VOLTage:POINts")
+    def list_points(self, source: int) -> int:
+        """`SOURce:LIST:VOLTage:POINts?`."""
+        del source
+        return len(self._list)
+
+    # ---- what is measured -----------------------------------------------------------------------
+
+    @command("FORMat:ELEMents[:SENSe]", ListOf(Keyword("VOLTage", "CURRent", "RESistance", "TIME", "STATus")))
+    def set_elements(self, elements: list[str]) -> None:
+        """`FORMat:ELEMents`: what stands in a reading. The order stays."""
+        self._elements = [element for element in _ELEMENTS if element in elements]
+
+    @query("FORMat:ELEMents[:SENSe]")
+    def elements(self) -> str:
+        """`FORMat:ELEMents?`."""
+        return ",".join(self._elements)
+
+    @command("FORMat[:DATA]", Keyword("ASCii"))
+    def set_data_format(self, form: str) -> None:
+        """`FORMat`: numbers are text."""
+
+    @command("[SENSe{sense:1-1}:]FUNCtion[:ON]", ListOf(String()))
+    def set_measured(self, sense: int, functions: list[str]) -> None:
+        """`FUNCtion`: "CURR", "VOLT", "RES", with or without ":DC"."""
+        del sense
+        names = {name.split(":")[0].upper()[:4] for name in functions}
+        if not names <= {"CURR", "VOLT", "RES", "RESI"}:
+            raise ScpiError(-224)
+        self._measured |= {"RES" if name == "RESI" else name for name in names}
+
+    @command("[SENSe{sense:1-1}:]FUNCtion:ALL")
+    def measure_all(self, sense: int) -> None:
+        """`FUNCtion:ALL`."""
+        del sense
+        self._measured = {"CURR", "VOLT", "RES"}
+
+    @command("[SENSe{sense:1-1}:]CURRent[:DC]:PROTection[:LEVel]", Number("A", low=-1.05, high=1.05))
+    def set_compliance(self, sense: int, amperes: float) -> None:
+        """`CURRent:PROTection`."""
+        del sense
+        self._compliance_a = abs(amperes)
+
+    @query("[SENSe{sense:1-1}:]CURRent[:DC]:PROTection[:LEVel]")
+    def compliance(self, sense: int) -> float:
+        """`CURRent:PROTection?`."""
+        del sense
+        return self._compliance_a
+
+    @query("[SENSe{sense:1-1}:]CURRent[:DC]:PROTection:TRIPped")
+    def is_tripped(self, sense: int) -> bool:
+        """`CURRent:PROTection:TRIPped?`."""
+        del sense
+        return self._bench.source[0] and abs(self._bench.measure()[0]) > self._compliance_a
+
+    @query("READ")
+    def read(self) -> str:
+        """`READ?`: trigger, and the readings."""
+        self.initiate()
+        return self.fetch()
+
+    @query("MEASure:CURRent[:DC]")
+    def measure_current(self) -> str:
+        """`MEASure:CURRent?`."""
+        self._measured = {"CURR"}
+        return self.read()
+
+    @query("MEASure:VOLTage[:DC]")
+    def measure_voltage(self) -> str:
+        """`MEASure:VOLTage?`."""
+        self._measured = {"VOLT"}
+        return self.read()
+
+    @query("MEASure:RESistance")
+    def measure_resistance(self) -> str:
+        """`MEASure:RESistance?`."""
+        self._measured = {"RES"}
+        return self.read()
+
+    @query("FETCh")
+    def fetch(self) -> str:
+        """`FETCh?`: the last readings once more."""
+        if not self._readings:
+            raise ScpiError(-230)
+        return self._as_text(self._readings)
+
+    @query("[SENSe{sense:1-1}:]DATA[:LATest]")
+    def latest(self, sense: int) -> str:
+        """`DATA?`: the last one of them."""
+        del sense
+        return self._as_text(self._readings[-1:])
+
+    # ---- trigger and buffer ---------------------------------------------------------------------
+
+    @command("INITiate[:IMMediate]")
+    def initiate(self) -> None:
+        """`INITiate`: as many readings as triggers, in a list each at its next level."""
+        if not self._bench.source[0]:
+            raise ScpiError(803, "Not permitted with OUTPUT off")
+        self._readings = []
+        for number in range(self._triggers * self._arms):
+            if self._is_list:
+                self._bench.set_source(self._list[number % len(self._list)])
+            self._readings.append(self._reading())
+        self._measurement_events |= _READING
+        if self._is_filled:
+            self._buffer = (self._buffer + self._readings)[: self._buffer_points]
+            if len(self._buffer) == self._buffer_points:
+                self._measurement_events |= _BUFFER_FULL
+                self._is_filled = False
+
+    @command("ABORt")
+    def abort(self) -> None:
+        """`ABORt`: it is idle already."""
+
+    @command("TRIGger:CLEar")
+    def clear_trigger(self) -> None:
+        """`TRIGger:CLEar`."""
+
+    @command("TRIGger[:SEQuence{sequence:1-1}]:COUNt", Integer(low=1, high=_MOST_TRIGGERS))
+    def set_triggers(self, sequence: int, count: int) -> None:
+        """`TRIGger:COUNt`."""
+        del sequence
+        if count * self._arms > _MOST_TRIGGERS:
+            raise ScpiError(-221)
+        self._triggers = count
+
+    @query("TRIGger[:SEQuence{sequence:1-1}]:COUNt")
+    def triggers(self, sequence: int) -> int:
+        """`TRIGger:COUNt?`."""
+        del sequence
+        return self._triggers
+
+    @command("ARM[:SEQuence{sequence:1-1}]:COUNt", Integer(low=1, high=_MOST_TRIGGERS))
+    def set_arms(self, sequence: int, count: int) -> None:
+        """`ARM:COUNt`."""
+        del sequence
+        if count * self._triggers > _MOST_TRIGGERS:
+            raise ScpiError(-221)
+        self._arms = count
+
+    @query("ARM[:SEQuence{sequence:1-1}]:COUNt")
+    def arms(self, sequence: int) -> int:
+        """`ARM:COUNt?`."""
+        del sequence
+        return self._arms
+
+    @command("TRACe:CLEar")
+    def clear_buffer(self) -> None:
+        """`TRACe:CLEar`."""
+        self._buffer = []
+
+    @command("TRACe:POINts", Integer(low=1, high=_LONGEST_BUFFER))
+    def set_buffer_points(self, points: int) -> None:
+        """`TRACe:POINts`."""
+        self._buffer_points, self._buffer = points, []
+
+    @query("TRACe:POINts")
+    def buffer_points(self) -> int:
+        """`TRACe:POINts?`."""
+        return self._buffer_points
+
+    @query("TRACe:POINts:ACTual")
+    def buffered(self) -> int:
+        """`TRACe:POINts:ACTual?`."""
+        return len(self._buffer)
+
+    @command("TRACe:FEED", Keyword("SENSe", "SENSe1"))
+    def set_feed(self, feed: str) -> None:
+        """`TRACe:FEED`: readings."""
+
+    @command("TRACe:FEED:CONTrol", Keyword("NEXT", "NEVer"))
+    def set_feed_control(self, control: str) -> None:
+        """`TRACe:FEED:CONTrol`: fill the buffer once, or never."""
+        self._is_filled = control == "NEXT"
+
+    @query("TRACe:DATA")
+    def buffer(self) -> str:
+        """`TRACe:DATA?`."""
+        if not self._buffer:
+            raise ScpiError(-230)
+        return self._as_text(self._buffer)
+
+    # ---- status ---------------------------------------------------------------------------------
+
+    @command("STATus:PRESet")
+    def preset_status(self) -> None:
+        """`STATus:PRESet`."""
+        self._measurement_enable = 0
+
+    @command("STATus:MEASurement:ENABle", Integer(low=0, high=65535))
+    def set_measurement_enable(self, mask: int) -> None:
+        """`STATus:MEASurement:ENABle`."""
+        self._measurement_enable = mask
+
+    @query("STATus:MEASurement[:EVENt]")
+    def measurement_events(self) -> int:
+        """`STATus:MEASurement?` answers the register and clears it."""
+        events, self._measurement_events = self._measurement_events, 0
+        return events
+
+    @command("*CLS")
+    def common_clear_status(self) -> None:
+        """`*CLS`, with the measurement events."""
+        super().common_clear_status()
+        self._measurement_events = 0
+
+    # ---- settings that change nothing here ------------------------------------------------------
+
+    set_volt_range, volt_range = _setting(_VOLT + ":RANGe", Number("V", low=-_LARGEST_V, high=_LARGEST_V), 20.0)
+    set_volt_auto, volt_auto = _setting(_VOLT + ":RANGe:AUTO", Boolean(), True)
+    set_delay, delay = _setting("SOURce{source:1-1}:DELay", Number("S", low=0.0, high=999.9999), 0.0)
+    set_delay_auto, delay_auto = _setting("SOURce{source:1-1}:DELay:AUTO", Boolean(), True)
+    set_clear_auto, clear_auto = _setting("SOURce{source:1-1}:CLEar:AUTO", Boolean(), False)
+    set_range, range_ = _setting(
+        "[SENSe{sense:1-1}:]CURRent[:DC]:RANGe[:UPPer]", Number("A", low=-1.05, high=1.05), 1e-4
+    )
+    set_range_auto, range_auto = _setting("[SENSe{sense:1-1}:]CURRent[:DC]:RANGe:AUTO", Boolean(), True)
+    set_nplc, nplc = _setting("[SENSe{sense:1-1}:]CURRent[:DC]:NPLCycles", Number(low=0.01, high=10.0), 1.0)
+    set_concurrent, concurrent = _setting("[SENSe{sense:1-1}:]FUNCtion:CONCurrent", Boolean(), True)
+    set_ohms_mode, ohms_mode = _setting("[SENSe{sense:1-1}:]RESistance:MODE", Keyword("AUTO", "MANual"), "AUTO")
+    set_averaging, averaging = _setting("[SENSe{sense:1-1}:]AVERage[:STATe]", Boolean(), False)
+    set_average_count, average_count = _setting("[SENSe{sense:1-1}:]AVERage:COUNt", Integer(low=1, high=100), 10)
+    set_filter, filter_ = _setting("[SENSe{sense:1-1}:]AVERage:TCONtrol", Keyword("REPeat", "MOVing"), "REP")
+    set_trigger_delay, trigger_delay = _setting("TRIGger:DELay", Number("S", low=0.0, high=999.9999), 0.0)
+    set_trigger_source, trigger_source = _setting("TRIGger:SOURce", Keyword("IMMediate", "TLINk"), "IMM")
+    set_arm_source, arm_source = _setting("ARM:SOURce", Keyword("IMMediate", "BUS", "TIMer", "MANual"), "IMM")
+    set_off_state, off_state = _setting("OUTPut:SMODe", Keyword("HIMPedance", "NORMal", "ZERO", "GUARd"), "NORM")
+    set_remote, remote = _setting("SYSTem:RSENse", Boolean(), False)
+    set_auto_zero, auto_zero = _setting("SYSTem:AZERo[:STATe]", Boolean(), True)
+    set_display, display = _setting("DISPlay:ENABle", Boolean(), True)
+    set_terminals, terminals = _setting("ROUTe:TERMinals", Keyword("FRONt", "REAR"), "FRON")
+
+    # ---- how ------------------------------------------------------------------------------------
+
+    def _reading(self) -> list[float]:
+        """One reading, all elements."""
+        bench = self._bench
+        (current_a, conductance_s), (_, volts) = bench.measure(), bench.source
+        status = _MEASURED_BY
+        if abs(current_a) > self._compliance_a:
+            # The source of volts becomes one of current.
+            current_a = math.copysign(self._compliance_a, current_a)
+            volts = current_a / conductance_s
+            status |= _COMPLIANCE
+        ohms = volts / current_a if "RES" in self._measured and current_a else _NOT_MEASURED
+        measured = current_a if "CURR" in self._measured else _NOT_MEASURED
+        return [volts, measured, ohms, bench.seconds(), float(status)]
+
+    def _as_text(self, readings: list[list[float]]) -> str:
+        chosen = [_ELEMENTS.index(element) for element in self._elements]
+        return ",".join(f"{reading[at]:+.6E}" for reading in readings for at in chosen)

@@ -213,7 +213,7 @@ class Reservoir(ABC):
 
     @property
     def known_range(self) -> tuple[float, float] | None:
-        """`safe_range`, or None where no limits are declared, and where a mask leaves no such inputs and all is clipped.
+        """`safe_range`, or None where no limits are declared, or a mask that clips leaves no such inputs.
 
         Raises `ConfigurationError` as `safe_range`.
         """

@@ -63,7 +63,8 @@ def memory(
 ) -> None:
     """Measure after how many steps a device has forgotten what was before, for `memory_steps` of its file.
 
-    It is driven 24 times from rest with random inputs, after others and after none.
+    It is driven 32 times from rest with random inputs, after unlike pasts; one that is deterministic 4 times. With the
+    value go an interval and what would have been seen. `reservoir-hw conform` compares in the same way.
     """
     from reservoir_hw.experiment.devices.memory import memory_of
     from reservoir_hw.experiment.devices.reservoir_file import reservoir_from_file

@@ -225,9 +225,17 @@ class Reservoir(ABC):
 
         Raises `ConfigurationError` where a mask leaves no such inputs, and what lies beyond is not clipped.
         """
+        return self.known_range or (-1.0, 1.0)
+
+    @property
+    def known_range(self) -> tuple[float, float] | None:
+        """`safe_range`, or None where no limits are declared, or a mask that clips leaves no such inputs.
+
+        Raises `ConfigurationError` as `safe_range`.
+        """
         declared, mask = self.device_spec.input_range, self.input_mask
         if declared is None or mask is None:
-            return self.spec.input_range or (-1.0, 1.0)
+            return self.spec.input_range
         found = box_within(mask, declared)
         if found is None and self.out_of_range == "error":
             low, high = declared
@@ -235,12 +243,7 @@ class Reservoir(ABC):
                 f"behind input_mask, no inputs are sure to stay within the range of {self.name}, [{low:g}, {high:g}]: "
                 f"bring them there (input_mask.offset: {(low + high) / 2:g}, and a small input_mask.scaling)"
             )
-        return found or (-1.0, 1.0)
-
-    @property
-    def known_range(self) -> tuple[float, float] | None:
-        """`safe_range`, or None where the device declares no limits, before and behind the mask."""
-        return None if self.device_spec.input_range is None else self.safe_range
+        return found
 
     @property
     def about_mask(self) -> str | None:

@@ -197,7 +197,9 @@ class Live(Source):
         return nodes_of(states, state_range=spec.state_range, simulated=spec.identity.simulated)
 
     def latency_seen(self) -> int | None:
-        """From the long drive, or else the repeats."""
+        """From the long drive, or else the repeats, where inputs are not held."""
+        if self._hold > 1:
+            return None
         if "_recording" in vars(self):
             inputs, states = self._recording
             return latency_of(inputs[0], states[0])

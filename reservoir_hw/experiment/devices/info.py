@@ -153,9 +153,9 @@ def look_at(
     """Ask an open reservoir, and drive it with inputs drawn over its range: so many seconds at most for each figure.
 
     At the end it is driven twice with the same inputs, and what its nodes answered is described. With `steps` that is
-    all, with so many steps. It is at rest for one sequence
-    before and after. What it refuses to be driven with is said in `not_driven`; a fault goes on to the caller. `label`
-    is what people call it. Raises `ConfigurationError` for an `input_range` that is not (lowest, highest).
+    all, with so many steps. It is at rest for one sequence before and after. What it refuses to be driven with is said
+    in `not_driven`; a fault goes on to the caller. `label` is what people call it. Raises `ConfigurationError` for an
+    `input_range` that is not (lowest, highest).
     """
     spec = reservoir.spec
     low, high = input_range or reservoir.safe_range
@@ -274,6 +274,8 @@ def _spec_facts(spec: ReservoirSpec) -> list[tuple[str, str]]:
     continuity = spec.continuity.replace("_", " ")
     if spec.memory_steps:
         continuity += f", remembers {spec.memory_steps} steps"
+    if spec.latency_steps:
+        continuity += f"; answers come {spec.latency_steps} steps late, and are put where their inputs are"
     can = [name for name in ("snapshot", "settable", "programmable", "deterministic") if getattr(spec, name)]
     facts = [
         ("inputs", f"{spec.inputs}, {_range(spec.input_range, spec.input_unit, spec.input_bits)}"),

@@ -107,12 +107,13 @@ class Driving:
         self._at_rest = False
         # When the last drive ended, or a snapshot was put back.
         self._held_since = 0.0
+        self._held_for_s: float | None = None
         self._frozen: list[dict[str, np.ndarray] | None] = []
         self._history: Any = None
 
     def open(self, inputs: Inputs) -> None:
         """Begin with a device that is connected, or has another declaration since an upload."""
-        self._inputs = inputs
+        self._inputs, self._held_for_s = inputs, self._device.spec.held_for_s
 
     def turn(self, knobs: str) -> None:
         """Knobs are turned: what was driven before does not go on, and streams that are being read end."""
@@ -123,7 +124,7 @@ class Driving:
     def close(self) -> None:
         """Forget the sequences; streams that are being read end."""
         self._epoch += 1
-        self._frozen, self._history = [], None
+        self._frozen, self._history, self._held_for_s = [], None, None
 
     # ---- at rest --------------------------------------------------------------------------------
 
@@ -190,12 +191,12 @@ class Driving:
 
     def lost_by_now(self) -> str | None:
         """Why the device does not hold the state, or None."""
-        if self.lost or self.steps == 0 or (held_for_s := self._device.spec.held_for_s) is None:
+        if self.lost or self.steps == 0 or self._held_for_s is None:
             return self.lost
         paused = time.monotonic() - self._held_since
-        if paused <= held_for_s:
+        if paused <= self._held_for_s:
             return None
-        return f"nothing was driven for {paused:.3g} s, and it holds its state for {held_for_s:g} s (held_for_s)"
+        return f"nothing was driven for {paused:.3g} s, and it holds its state for {self._held_for_s:g} s (held_for_s)"
 
     def run(self, given: Any, u: Any, out: Any = None, ask: Ask | None = None) -> Any:
         """Drive the device with `u`, of which `given` is what the caller sees; returns states, or what `ask` returns.

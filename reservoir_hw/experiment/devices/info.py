@@ -272,6 +272,8 @@ def _identity_facts(spec: ReservoirSpec) -> list[tuple[str, str]]:
 
 def _spec_facts(spec: ReservoirSpec) -> list[tuple[str, str]]:
     continuity = spec.continuity.replace("_", " ")
+    if spec.held_for_s is not None:
+        continuity += f" for {_seconds(spec.held_for_s)}"
     if spec.memory_steps:
         continuity += f", remembers {spec.memory_steps} steps"
     if spec.latency_steps:

@@ -10,7 +10,7 @@ from pymeasure.instruments.keithley import Keithley2400  # pyright: ignore[repor
 
 ENDS = {"visa_library": "@py", "read_termination": "\n", "write_termination": "\n"}
 CHANNELS = range(101, 109)
-u = np.random.default_rng(0).uniform(0, 0.5, 200)
+u = np.random.default_rng(0).uniform(-1, 1, 200)
 switch = Instrument("TCPIP::127.0.0.1::5026::SOCKET", "switch", includeSCPI=True, **ENDS)
 source = Keithley2400("TCPIP::127.0.0.1::5025::SOCKET", **ENDS)
 source.reset()
@@ -20,7 +20,7 @@ source.enable_source()
 states, saturated = np.empty((len(u), len(CHANNELS))), 0
 try:
     for step, value in enumerate(u):
-        source.source_voltage = round(1.2 * value + 0.2, 4)
+        source.source_voltage = round(0.3 * value + 0.5, 4)
         for node, channel in enumerate(CHANNELS):
             switch.write(f"ROUT:CLOS (@{channel})")
             switch.ask("*OPC?")

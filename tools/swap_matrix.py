@@ -43,7 +43,9 @@ EMULATED = {
     "emulate bench --dialect keysight": ["emulate", "bench", "--dialect", "keysight", "--port", "0"],
     "emulate bench --dialect tektronix": ["emulate", "bench", "--dialect", "tektronix", "--port", "0"],
     "emulate bench --dialect red_pitaya": ["emulate", "bench", "--dialect", "red_pitaya", "--port", "0"],
+    "emulate bench --dialect smu": ["emulate", "bench", "--dialect", "smu", "--port", "0"],
     "emulate board": ["emulate", "board"],
+    "emulate board --text": ["emulate", "board", "--text"],
 }
 """Whose printed reservoir files are columns of the matrix."""
 
@@ -54,8 +56,12 @@ SERVED = {
 }
 """What stands behind the addresses of the examples, with one input."""
 
-BOARDS = ("examples/boards/firmware.yaml", "examples/boards/serial.yaml")
-BENCHES = {"examples/virtual_bench/bench.yaml": "keysight"}
+BOARDS = {
+    "examples/boards/firmware.yaml": ["emulate", "board"],
+    "examples/boards/serial.yaml": ["emulate", "board"],
+    "examples/smu_film/board.yaml": ["emulate", "board", "--text"],
+}
+BENCHES = {"examples/virtual_bench/bench.yaml": "keysight", "examples/smu_film/film.yaml": "smu"}
 
 CUTS: dict[str, dict[str, Any]] = {
     "narma": {"train_steps": 400, "test_steps": 200},
@@ -205,7 +211,7 @@ def device(name: str, file: Path, folder: Path) -> Iterator[Path]:
             wait_for_line(process)
             yield file
     elif name in BOARDS:
-        with emulated(folder / "board.yaml", ["emulate", "board"]) as board:
+        with emulated(folder / "board.yaml", BOARDS[name]) as board:
             yield board
     elif name in BENCHES:
         port = ["emulate", "bench", "--dialect", BENCHES[name]]

@@ -30,8 +30,8 @@ app = typer.Typer(help="Emulated instruments, where there is no bench.", no_args
 # The reservoir file that is suggested. Inputs of all built-in tasks lie within the range.
 NODES, THETA_S = 50, 10e-6
 INPUT_RANGE, GAIN = (-6.0, 6.0), 0.5
-# What drives the film, in volts: the range of NARMA10 goes to 0.2 to 0.8.
-FILM_RANGE, FILM_GAIN, FILM_OFFSET = (0.0, 0.5), 1.2, 0.2
+# What drives the film: 0.2 to 0.8 volts.
+FILM_RANGE, FILM_GAIN, FILM_OFFSET = (-1.0, 1.0), 0.3, 0.5
 # Volts added to the inputs, where a device remembers longest.
 WORKING_POINT_V = {"ikeda": 0.35}
 # So much more of a range than was seen.

@@ -56,12 +56,13 @@ class CommandsReservoir(Reservoir):
     def __init__(self, config: CommandsConfig, instruments: Mapping[str, TextInstrument]) -> None:
         # What knobs need.
         self._config, self._instruments = config, instruments
+        self._turned = {name: self._knob(name, knob) for name, knob in config.knobs.items()}
         super().__init__(
             config.spec(),
             reset=config.reset_policy,
             out_of_range=config.out_of_range,
             resource={one.locked for one in instruments.values()},
-            knobs=[self._knob(name, knob) for name, knob in config.knobs.items()],
+            knobs=[*self._turned.values()],
             monitors=[self._monitor(name, monitor) for name, monitor in config.monitors.items()],
         )
         self._step, self._limits = config.driven_lines(), Limits.of(config)
@@ -111,7 +112,7 @@ class CommandsReservoir(Reservoir):
             if not self._is_set_up:
                 self._set_up()
                 for name, value in self.knobs.items():
-                    self._knobs[name].turn(value)
+                    self._turned[name].turn(value)
             self._send(self._rest)
             self._expect_no_errors()
         except BaseException as error:

@@ -59,6 +59,8 @@ def check(
         if reservoir is not None and not estimate:
             # What is set in the new section means nothing to the file's own.
             own = [one for one in set_ or [] if not one.startswith("reservoir.")]
+            # A simulation has nothing to draw again.
+            own.append("run.draws=1")
             theirs = ENVIRONMENT_PREFIX + "RESERVOIR__"
             variables = {name: text for name, text in os.environ.items() if not name.startswith(theirs)}
             change = swapped(Experiment(load_document(file, set=own, environment=variables)), experiment)

@@ -111,7 +111,9 @@ def nodes_of(states: Any, *, state_range: tuple[float, float] | None = None, sim
     noise = x.std(axis=0, ddof=1, dtype=np.float64)
     noise = np.sqrt((noise**2).mean(axis=0))
     low, high = (lowest, highest) if state_range is None else state_range
-    at_limit = np.maximum((x <= low).mean(axis=(0, 1)), (x >= high).mean(axis=(0, 1)))
+    at_limit = np.maximum((x <= low).sum(axis=(0, 1)), (x >= high).sum(axis=(0, 1)))
+    # One sample is the largest in any case.
+    at_limit = (at_limit - (state_range is None)) / (x.shape[0] * x.shape[1])
     constant = lowest == highest
     halves = [half.mean(axis=0, dtype=np.float64) for half in (x[::2], x[1::2])]
     one, other = ((half - half.mean(axis=0)) for half in halves)

@@ -27,6 +27,7 @@ def swapped(before: Experiment, after: Experiment) -> Swapped:
 def points_text(config: ExperimentConfig) -> str:
     """What varies, for people: "3 seed × 10 dataset"."""
     axes = [*_axes(config.reservoir.vary), *_axes(config.vary)]
+    axes += [f"{config.run.draws} draws"] if config.run.draws > 1 else []
     return " × ".join(axes) if axes else "1 point"
 
 

@@ -10,7 +10,7 @@ import reservoir_hw.backends
 from reservoir_hw.core.reservoir import Reservoir
 
 HOOKS = {"_run", "_open", "_close", "_reset", "_stream", "_snapshot", "_restore", "_transition", "_upload", "_settings"}
-HOOKS |= {"_check_inputs", "_emergency_stop"}
+HOOKS |= {"_check_inputs", "_emergency_stop", "_set", "_get", "_begin_monitors", "_close_knobs"}
 
 
 def private_names_of_the_contract() -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -90,6 +91,7 @@ class ZmqConfig(ReservoirConfig):
     )
     # Copies of a configuration share it: whichever is opened learns it for all.
     _said: dict[str, str] = PrivateAttr(default_factory=dict)
+    _units: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @property
     def kind_name(self) -> str:
@@ -101,13 +103,22 @@ class ZmqConfig(ReservoirConfig):
         return f"ZMQ({self.address})"
 
     def with_own_name(self, label: str) -> str:
-        """The label without the address."""
-        return label.replace(self._by_address, self.kind_name)
+        """The label without the address, and with the units of knobs."""
+        label = label.replace(self._by_address, self.kind_name)
+        for name, unit in self._units.items():
+            label = re.sub(rf"(?<!\S)({re.escape(name)}=\S+)", rf"\1 {unit}", label)
+        return label
 
-    def learn_name(self, label: str) -> None:
-        """What the open device calls itself."""
+    @property
+    def knob_units(self) -> dict[str, str]:
+        """Those that the open device has told."""
+        return dict(self._units)
+
+    def learn_name(self, label: str, units: Mapping[str, str] | None = None) -> None:
+        """What the open device calls itself, and the units of its knobs."""
         if label:
             self._said["label"] = label
+        self._units.update({name: unit for name, unit in (units or {}).items() if unit})
 
     @model_validator(mode="after")
     def _addresses(self) -> Self:
@@ -234,7 +245,8 @@ class ZmqReservoir(Reservoir):
             problems = "; ".join(f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in error.errors())
             raise ProtocolError(f"{self._config.address} declares a spec that cannot be used: {problems}") from error
         self._refuse_impossible(spec)
-        self._config.learn_name(declaration.label or _shown(spec.identity.name))
+        units = {name: _shown(knob.unit) for name, knob in spec.knobs.items()}
+        self._config.learn_name(declaration.label or _shown(spec.identity.name), units)
         self.label = self._config.name
         self.states_are_checked = self._declaration.finite or self._config.check_states is not False
         wanted = self._config.inputs
@@ -328,9 +340,14 @@ class ZmqReservoir(Reservoir):
     def _get(self, names: Sequence[str]) -> dict[str, float | None]:
         return self._connection.read(names)
 
+    def played_steps(self, steps: int) -> int:
+        """A device that answers late is driven so much longer."""
+        return steps + self.device_spec.latency_steps if steps else 0
+
     def _run(self, u: Any, out: Any) -> Any:
         if out is None:
             out = np.empty((*u.shape[:2], self.device_spec.nodes), self.spec.numpy_dtype)
+        self.counters.steps += u.shape[0] * self.device_spec.latency_steps
         self._drive_chunks(u, out, outputs=False)
         return out
 
@@ -342,6 +359,7 @@ class ZmqReservoir(Reservoir):
 
     def _stream(self, chunks: Iterator[Any]) -> Iterator[Any]:
         nodes, dtype = self.device_spec.nodes, self.spec.numpy_dtype
+        self.counters.steps += self._rows * self.device_spec.latency_steps
         # Of each message: the states of its chunk, its first step there, and whether it is the last.
         sent: deque[tuple[np.ndarray, int, bool]] = deque()
 

@@ -66,6 +66,8 @@ class KnobConfig(Config):
             value = getattr(self, name)
             if value is not None and (problem := self.spec.problem_of(value)):
                 raise ValueError(f"{name} {problem}")
+        if self.ramp_step is not None and self.resolution is not None and self.ramp_step < self.resolution:
+            raise ValueError(f"ramp_step {self.ramp_step:g} is less than the resolution {self.resolution:g}")
         if self.ramp_step is not None and not self.can_read:
             raise ValueError("a ramp begins at the value that is there: `read:` must say how it is read")
         return self
@@ -141,8 +143,20 @@ class Knob:
                 f"knob {self.name} is at {_said(there, config.unit)}, beyond its limits [{low:g}, {high:g}]: bring it "
                 "within them first"
             )
-        steps = max(1, math.ceil(abs(value - begin) / config.ramp_step - 1e-9))
-        return [*(float(step) for step in np.linspace(begin, value, steps + 1)[1:-1]), value]
+        steps = max(1, math.ceil(abs(value - begin) / self._ramp_step - 1e-9))
+        return [*(self._on_grid(float(step)) for step in np.linspace(begin, value, steps + 1)[1:-1]), value]
+
+    @property
+    def _ramp_step(self) -> float:
+        """Whole multiples of the resolution, to which the values between are rounded."""
+        step = self.config.ramp_step
+        assert step is not None
+        resolution = self.config.resolution
+        return step if resolution is None else math.floor(step / resolution + 1e-9) * resolution
+
+    def _on_grid(self, value: float) -> float:
+        resolution = self.config.resolution
+        return value if resolution is None else round(value / resolution) * resolution
 
 
 class MonitorConfig(Config):

@@ -95,8 +95,8 @@ class ReservoirConfig(Config):
         nodes = getattr(self, "nodes", None)
         return self.kind.upper() + (f"({nodes})" if nodes else "")
 
-    def learn_name(self, label: str) -> None:
-        """What the device calls itself, for kinds that cannot know it before they are opened."""
+    def learn_name(self, label: str, units: Mapping[str, str] | None = None) -> None:
+        """What the device calls itself, and the units of its knobs, for kinds that know them only when it is open."""
 
     def with_own_name(self, label: str) -> str:
         """A label that was made before the device was opened, with the name that the device gave itself."""

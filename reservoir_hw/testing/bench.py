@@ -237,10 +237,13 @@ class Bench:
         """What differs. `rounds`: the arithmetic may round otherwise, as with another number of sequences."""
         return compare(pair.reference, pair.other, spread=pair.spread, tolerance=ROUNDING if rounds else 0.0)
 
-    def expect_same(self, pair: Pair, what: str, *, rounds: bool = False, wanders: bool = False) -> None:
+    def expect_same(
+        self, pair: Pair, what: str, *, rounds: bool = False, wanders: bool = False, fades: bool = False
+    ) -> None:
         """Fail where the two conditions give other states; inconclusive where that could not have been seen.
 
         `wanders`: the conditions were not taken in turn, and so much as `WORTH_SEEING` may have changed meanwhile.
+        `fades`: what they differ by fades away, so that a difference counts that would have been seen in any case.
         """
         found = self.compare(pair, rounds=rounds)
         self.statement.comparisons.append(asdict(found))
@@ -250,7 +253,8 @@ class Bench:
             (found.difference + found.smallest),
         )
         small = found.difference <= WORTH_SEEING and found.largest <= _WORTH_SEEING_SOMEWHERE
-        if found.differs and not (wanders and small):
+        faint = fades and found.p is not None and found.difference <= found.smallest
+        if found.differs and not (wanders and small) and not faint:
             failed(f"{what}: {found}")
         if not found.conclusive:
             inconclusive(

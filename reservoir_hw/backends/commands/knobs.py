@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Self
 
+import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from reservoir_hw.backends.commands.lines import AnyLine, Line, LineConfig, unrolled
@@ -39,7 +40,30 @@ class CommandKnob(KnobConfig):
             raise ValueError(f"set {line.template.text!r} must say where the number goes: {{value}}")
         for end in self.limits:
             line.template.filled({"value": end, "n": 0}, self.passed)
+        self._check_ramp(line)
         return self
+
+    def _check_ramp(self, line: Line) -> None:
+        """Refuse a ramp that the digits of the line would make steeper."""
+        if self.ramp_step is None or self.resolution is not None:
+            return
+        written: list[float] = []
+
+        def note(place: Place, text: str) -> str:
+            if place.name == "value":
+                written.append(float(text))
+            return text
+
+        low, high = self.limits
+        # A third of a step: the ramp may begin anywhere.
+        for value in np.arange(low, high, self.ramp_step / 3):
+            line.template.filled({"value": float(value), "n": 0}, note)
+        steps = np.abs(np.subtract(written[3:], written[:-3])) if len(written) > 3 else np.zeros(1)
+        if steps.max() > self.ramp_step * (1 + 1e-9):
+            raise ValueError(
+                f"ramp_step {self.ramp_step:g} would become {steps.max():g} as it is written: give "
+                f"{line.template.text!r} more digits, or say its `resolution`"
+            )
 
     def passed(self, place: Place, text: str) -> str:
         """What is written at a place. Raises `InputRangeError` for a value beyond the limits as it is written."""

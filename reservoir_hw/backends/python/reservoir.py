@@ -201,7 +201,8 @@ class PythonReservoir(Reservoir):
             max_batch=1,
             continuity=config.declared_continuity,
             memory_steps=config.memory_steps,
-            held_for_s=config.held_for_s,
+            # A late device takes one run after a reset, so that it holds nothing between two.
+            held_for_s=None if config.latency_steps else config.held_for_s,
             latency_steps=config.latency_steps,
             snapshot=config.continuity == "replayed",
             deterministic=config.deterministic,
@@ -338,6 +339,7 @@ class PythonReservoir(Reservoir):
         """What the functions return, step by step. `first` is the number of the first step in its sequence."""
         config, steps = self._config, u.shape[1]
         period = config.step_period_s or 0.0
+        self.look_at_monitors()
         if config.mode == "run":
             # A copy: the function may do with its argument what it likes.
             at = f" in steps {first} to {first + steps - 1}"

@@ -60,7 +60,8 @@ class FilmBench:
         """The output of the source is on, or off."""
         with self._lock:
             self._live()
-            if on != self._is_on:
+            # What is switched off twice says so twice: the log shows what came last.
+            if on != self._is_on or not on:
                 self._is_on = on
                 self._write("on" if on else "off", SOURCE, self._volts if on else 0.0)
                 if self._clock == "steps" and not on:

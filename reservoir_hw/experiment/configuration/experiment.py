@@ -19,6 +19,7 @@ from reservoir_hw.core.axes import Dimension, Values, Vary, combinations, expand
 from reservoir_hw.core.configuration import NO_INFLUENCE_ON_STATES, Config, Document, Location, validate
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.hil import place_hil
+from reservoir_hw.core.knobs import KnobConfig
 from reservoir_hw.core.renamed_keys import translate
 from reservoir_hw.core.reservoir_config import ReservoirConfig
 from reservoir_hw.experiment.configuration.gradient import GradientConfig
@@ -148,6 +149,8 @@ class Point:
     own_baselines: tuple[int, ...] = ()
     called: Mapping[str, str] = field(default_factory=dict)
     """What the values are called, for people."""
+    excursion: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Of each knob that varies the lowest and the highest value, by way of which each of them is approached."""
 
     @property
     def values_of_task(self) -> dict[str, Any]:
@@ -327,6 +330,8 @@ def _points(document: Document, config: ExperimentConfig) -> list[Point]:
             raise ConfigurationError(
                 f"{here.origin(('reservoir', 'vary'))}: one of several reservoirs does not vary itself"
             )
+    excursion = _excursion(values_of, document)
+    configs = [_by_way_of(found, excursion) for found in configs]
     own = [{"reservoir": found.reservoir.name, "readout": found.readout.label} for found in configs]
     for values, found, said in zip(values_of, configs, called(values_of, own), strict=True):
         task = found.task.model_dump_json()
@@ -344,10 +349,35 @@ def _points(document: Document, config: ExperimentConfig) -> list[Point]:
                 begins_task=begins,
                 own_baselines=baselines_here,
                 called=said,
+                excursion=excursion,
             )
         )
     _refuse_equal(points, document)
     return _drawn(points)
+
+
+def _excursion(points: Sequence[Mapping[str, Any]], document: Document) -> dict[str, tuple[float, float]]:
+    """The ends of the knobs that vary, by name, but of those whose file says from where they are approached."""
+    section = document.data.get("reservoir")
+    knobs = section.get("knobs", {}) if isinstance(section, dict) else {}
+    found: dict[str, list[float]] = {}
+    for point in points:
+        for key, value in point.items():
+            name = key.removeprefix("reservoir.knobs.")
+            if name != key and isinstance(value, int | float) and "approach_from" not in (knobs.get(name) or {}):
+                found.setdefault(name, []).append(float(value))
+    return {name: (min(values), max(values)) for name, values in found.items() if min(values) < max(values)}
+
+
+def _by_way_of(config: ExperimentConfig, excursion: Mapping[str, tuple[float, float]]) -> ExperimentConfig:
+    """The same with knobs that are approached from the lower end of their excursion."""
+    knobs = dict(getattr(config.reservoir, "knobs", {}))
+    for name in excursion.keys() & knobs.keys():
+        if isinstance(knobs[name], KnobConfig):
+            knobs[name] = knobs[name].model_copy(update={"approach_from": excursion[name][0]})
+    if not excursion:
+        return config
+    return config.model_copy(update={"reservoir": config.reservoir.model_copy(update={"knobs": knobs})})
 
 
 def _drawn(points: list[Point]) -> list[Point]:

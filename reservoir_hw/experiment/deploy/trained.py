@@ -91,7 +91,9 @@ def trained_row(run: str | Path, row: int | None = None, *, reservoir: str | Pat
     if point.config.readout.layers_of_reservoirs and "identity" not in rows[row].get("reservoir", {}):
         raise ConfigurationError(f"{folder}: row {row} ({points[row].label}) was not finished")
     here = points[row].config.reservoir
-    here.learn_name(rows[row].get("reservoir", {}).get("label", ""))
+    device = rows[row].get("reservoir", {})
+    units = {name: knob["unit"] for name, knob in device.get("spec", {}).get("knobs", {}).items()}
+    here.learn_name(device.get("label", ""), units)
     return TrainedRow(folder, row, here.with_own_name(points[row].label), point, rows[row], provenance)
 
 

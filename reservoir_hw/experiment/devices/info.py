@@ -12,6 +12,7 @@ import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, DeviceError, ReservoirError, StateLost
 from reservoir_hw.core.reservoir import Reservoir
+from reservoir_hw.core.reset import NoReset
 from reservoir_hw.core.seeds import generator
 from reservoir_hw.core.spec import ReservoirSpec
 from reservoir_hw.measures import Nodes, about_latency, latency_of, nodes_of
@@ -165,6 +166,8 @@ def look_at(
     contract = {"identity", "spec", "reset", "input_mask", "counters", "latency"}
     settings = {name: value for name, value in known.items() if name not in contract}
     info = DeviceInfo(kind, label, spec, settings, reservoir.reset_duration_s)
+    if isinstance(reservoir.reset_policy, NoReset):
+        info.remarks.append(f"nothing brings it to rest: {reservoir.reset_policy.reason}")
     # What lies behind a server can say more of it.
     status = getattr(reservoir, "status", None)
     info.server = None if status is None else status()

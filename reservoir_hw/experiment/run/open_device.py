@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
 from reservoir_hw.core.errors import ConfigurationError
@@ -16,11 +16,17 @@ from reservoir_hw.tasks.task import Task
 
 
 class OpenDevice:
-    """Opens the reservoirs of points, one at a time. Used in a `with` block, at the end of which none is open."""
+    """Opens the reservoirs of points, one at a time. Used in a `with` block, at the end of which none is open.
 
-    def __init__(self) -> None:
+    Each value of a knob is approached by way of the highest and the lowest of its values, so that a device with
+    hysteresis answers alike, whatever it was set to before. `excursion` has these ends where points do not know them.
+    """
+
+    def __init__(self, excursion: Mapping[str, tuple[float, float]] | None = None) -> None:
+        self._excursion = dict(excursion or {})
         self._reservoir: Reservoir | None = None
-        self._settings = ""
+        self._settings, self._name = "", ""
+        self._units: dict[str, str] = {}
         self.opening_steps = 0
         """Steps of the device that opening it for the present point has taken."""
         self.was_open = False
@@ -53,13 +59,19 @@ class OpenDevice:
             self.close()
             reservoir = self._reservoir = build_reservoir(config).open()
             self._settings, self.opening_steps = settings, driven_on(reservoir).opening
+            self._name, self._units = config.name, config.knob_units
         try:
             if not self.was_open:
                 _check(reservoir, point, task)
                 _pass_over_earlier_draws(reservoir, point, task)
             else:
                 self.opening_steps = 0
+                config.learn_name(self._name, self._units)
                 reservoir.begin_record()
+            excursion = {**self._excursion, **point.excursion}
+            if self.was_open or excursion:
+                for end in (1, 0):
+                    reservoir.set(**{name: ends[end] for name, ends in excursion.items()})
                 reservoir.set(**config.knob_values)
             yield reservoir
         except BaseException as error:
@@ -80,8 +92,8 @@ def steps_without_opening(points: Sequence[tuple[Point, Task]]) -> list[int]:
     """
     saved, open_for = [], ""
     for point, task in points:
-        config = point.config.reservoir.for_inputs(task.channels)
-        settings = config.apart_from_knobs() if _stays_open(point) else ""
+        config = point.config.reservoir
+        settings = config.for_inputs(task.channels).apart_from_knobs() if _stays_open(point) else ""
         saved.append(steps_of_opening(config) if settings and settings == open_for else 0)
         open_for = settings
     return saved

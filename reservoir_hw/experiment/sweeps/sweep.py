@@ -16,6 +16,7 @@ import numpy as np
 from filelock import FileLock
 
 from reservoir_hw.core import provenance
+from reservoir_hw.core.axes import Dimension
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import (
     ConfigurationError,
@@ -87,7 +88,6 @@ class Sweep:
             document.set("sweep", {}, document.origin(("reservoir", "search")))
         self._document = document
         self._tasks: dict[str, Task] = {}
-        self._device = OpenDevice()
         self.experiment = Experiment(document, name, self._tasks)
         if self.experiment.config.sweep is None:
             raise ConfigurationError(
@@ -115,6 +115,7 @@ class Sweep:
                 "setting afterwards"
             )
         self.space = search_space(document, self.config)
+        self._device = OpenDevice(_excursion(self.space))
 
     @classmethod
     def of(
@@ -408,3 +409,13 @@ def _at_work(trials: list[Trial]) -> str:
         for t in trials
     )
     return f"other processes are still at work: {where}"
+
+
+def _excursion(space: Mapping[str, Dimension]) -> dict[str, tuple[float, float]]:
+    """Of each knob that is searched, by name: the ends between which its values lie."""
+    found: dict[str, tuple[float, float]] = {}
+    for key, dimension in space.items():
+        name, ends = key.removeprefix("reservoir.knobs."), dimension.extremes()
+        if name != key and all(isinstance(end, int | float) for end in ends):
+            found[name] = float(min(ends)), float(max(ends))
+    return found

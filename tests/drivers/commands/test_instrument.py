@@ -113,14 +113,14 @@ def test_what_comes_unasked(speaker: Speaker, kind: str) -> None:
     speaker.table["READ?"] = b"1.5\n1.5\n"
     with contextlib.ExitStack() as held:
         if kind == "socket":
-            one = held.enter_context(asked(speaker))
+            one = held.enter_context(asked(speaker, timeout_s=5))
         else:
             port = held.enter_context(on_a_pty(lambda line: speaker.table.get(line.decode(), b"")))
-            config = ConnectionConfig(timeout_s=0.2)
+            config = ConnectionConfig(timeout_s=5)
             one = held.enter_context(contextlib.closing(TextInstrument(f"ASRL{port}::INSTR", config)))
         assert one.ask("READ?") == "1.5"
         with pytest.raises(Unasked, match=r"'1.5\\n' came unasked before 'READ[?]': .* one that came twice or late"):
-            one.ask("READ?")
+            ask_on_and_on(one, "READ?")
         assert one.ask("SLOW?") == "3"
         one.write("SET 1")
         with pytest.raises(Unasked, match=r"came unasked .*then write `ask:` for its `write:`"):

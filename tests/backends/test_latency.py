@@ -142,6 +142,7 @@ def test_a_served_device_that_is_late(continuity: str, memory: int) -> None:
     ):
         assert client.spec.latency_steps == 6
         assert np.allclose(np.asarray(client.run(U)), at_once(), rtol=0, atol=1e-12)
+        assert client.counters.steps == client.played_steps(STEPS) == STEPS + 6
         client.reset()
         if continuity == "held":
             streamed = [np.asarray(states) for states in client.stream(np.split(U, [3, 40, 41], axis=1))]

@@ -121,12 +121,13 @@ def test_a_stream_ends_where_a_knob_is_turned(place: Any) -> None:
             list(states)
 
 
+@pytest.mark.parametrize("more", [{}, {"latency_steps": 2, "held_for_s": 9.0}], ids=["at once", "late"])
 @PLACES
-def test_a_monitor_beyond_its_limits_stops_the_drive(place: Any) -> None:
+def test_a_monitor_beyond_its_limits_stops_the_drive(place: Any, more: dict[str, Any]) -> None:
     lab = Lab()
     file = lab.file()
     file["monitors"]["temperature"] |= {"outside": "stop"}
-    with place(lab, monitors=file["monitors"]) as reservoir:
+    with place(lab, monitors=file["monitors"], **more) as reservoir:
         reservoir.set(bias_v=1.5)
         reservoir.reset()
         with pytest.raises(DeviceFault, match=r"monitor temperature is 27\.5 °C, beyond its limits \[19, 26\]"):

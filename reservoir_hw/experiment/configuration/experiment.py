@@ -150,7 +150,7 @@ class Point:
     called: Mapping[str, str] = field(default_factory=dict)
     """What the values are called, for people."""
     excursion: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Of each knob that varies the lowest and the highest value, by way of which each of them is approached."""
+    """Of each knob that varies: each of its values is approached by way of the second, and then the first of these."""
 
     @property
     def values_of_task(self) -> dict[str, Any]:
@@ -357,20 +357,25 @@ def _points(document: Document, config: ExperimentConfig) -> list[Point]:
 
 
 def _excursion(points: Sequence[Mapping[str, Any]], document: Document) -> dict[str, tuple[float, float]]:
-    """The ends of the knobs that vary, by name, but of those whose file says from where they are approached."""
+    """Of each knob that varies: from where its values are approached, by default the lowest, and the farthest one."""
     section = document.data.get("reservoir")
     knobs = section.get("knobs", {}) if isinstance(section, dict) else {}
     found: dict[str, list[float]] = {}
     for point in points:
         for key, value in point.items():
             name = key.removeprefix("reservoir.knobs.")
-            if name != key and isinstance(value, int | float) and "approach_from" not in (knobs.get(name) or {}):
+            if name != key and isinstance(value, int | float):
                 found.setdefault(name, []).append(float(value))
-    return {name: (min(values), max(values)) for name, values in found.items() if min(values) < max(values)}
+    ends: dict[str, tuple[float, float]] = {}
+    for name, values in found.items():
+        given = knobs.get(name, {}).get("approach_from") if isinstance(knobs.get(name), dict) else None
+        begin = min(values) if given is None else float(given)
+        ends[name] = begin, max(values, key=lambda value, begin=begin: abs(value - begin))
+    return {name: (begin, end) for name, (begin, end) in ends.items() if begin != end}
 
 
 def _by_way_of(config: ExperimentConfig, excursion: Mapping[str, tuple[float, float]]) -> ExperimentConfig:
-    """The same with knobs that are approached from the lower end of their excursion."""
+    """The same with knobs that are approached from the beginning of their excursion."""
     knobs = dict(getattr(config.reservoir, "knobs", {}))
     for name in excursion.keys() & knobs.keys():
         if isinstance(knobs[name], KnobConfig):

@@ -18,7 +18,7 @@ from reservoir_hw.tasks.task import Task
 class OpenDevice:
     """Opens the reservoirs of points, one at a time. Used in a `with` block, at the end of which none is open.
 
-    Each value of a knob is approached by way of the highest and the lowest of its values, so that a device with
+    Each value of a knob is approached by way of two ends, as `Point.excursion` has them, so that a device with
     hysteresis answers alike, whatever it was set to before. `excursion` has these ends where points do not know them.
     """
 

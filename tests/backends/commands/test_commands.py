@@ -319,6 +319,14 @@ def test_what_is_no_answer_to_a_step(step: dict[str, Any], answers: bytes, error
             {**AT, "step": ASKED, "knobs": {"b": {"set": "B {value}", "value": 0, "limits": [0, 1], "ramp_step": 0.1}}},
             "a ramp begins at the value that is there",
         ),
+        (
+            {
+                **AT,
+                "step": ASKED,
+                "knobs": {"b": {"set": "B {value:.1f}", "read": "B?", "value": 0, "limits": [0, 1], "ramp_step": 0.25}},
+            },
+            "ramp_step 0.25 would become 0.3 as it is written",
+        ),
         ({**AT, "step": ASKED, "monitors": {"t": {"ask": "T?", "to": "x"}}}, "there is no instrument 'x'"),
     ],
 )

@@ -179,6 +179,7 @@ def test_a_served_device_is_turned_like_one_that_is_here() -> None:
         there.random = np.random.default_rng(0)
         result = run({"kind": "zmq", "address": address, "vary": {"knobs.bias_v": [0.3, 0.6]}}, 2)
     assert there.log.count("open") == 1
+    assert [row.label for row in result.rows] == ["interferometers bias_v=0.3 V", "interferometers bias_v=0.6 V"] * 2
     assert [row.evaluation.metrics["nrmse"] for row in result.rows] == expected.ravel().tolist()
     monitors = [record["reservoir"]["monitors"]["temperature"] for record in result.provenance["rows"]]
     assert [set(one["values"]) - {21.0} for one in monitors] == [{21.5}, {23.0}, {21.5}, {23.0}]

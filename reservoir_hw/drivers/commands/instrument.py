@@ -277,6 +277,7 @@ class TextInstrument:
                 link.send(self._config.errors.encode("latin-1"))
                 entry = link.line().decode("latin-1").strip()
                 number = _ENTRY.match(entry)
-                if number is not None and int(number[1]):
+                # A number alone may be the answer to the line itself, which comes late.
+                if number is not None and int(number[1]) and "," in entry:
                     said += f"; the instrument reports {entry}"
         error.args = (said, *error.args[1:])

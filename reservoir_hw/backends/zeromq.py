@@ -403,7 +403,7 @@ class ZmqReservoir(Reservoir):
         return found
 
     def _series(self) -> dict[str, dict[str, Any]]:
-        declared = self.device_spec.monitors
+        declared = self.device_spec.monitors if self.is_open else {}
         if not declared:
             return {}
         told = self._connection.status().get("monitors", {})

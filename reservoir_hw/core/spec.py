@@ -79,7 +79,7 @@ class Identity(_Frozen):
     firmware: str = ""
     simulated: bool
     content: str = ""
-    knobs: Mapping[str, float] = Field(default_factory=dict)
+    knobs: Mapping[str, float] = Field(default_factory=dict, exclude_if=lambda knobs: not knobs)
     fingerprint: str = ""
     former: tuple[str, ...] = Field(default=(), exclude=True)
     """Fingerprints that this device had in earlier versions. They are not recorded, and not told to others."""

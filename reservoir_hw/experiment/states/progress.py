@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from reservoir_hw.core.reservoir import Reservoir
+if TYPE_CHECKING:
+    from reservoir_hw.core.reservoir import Reservoir
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, steps done, steps in all)."""

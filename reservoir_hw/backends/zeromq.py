@@ -341,8 +341,8 @@ class ZmqReservoir(Reservoir):
         return self._connection.read(names)
 
     def played_steps(self, steps: int) -> int:
-        """A device that answers late is driven so much longer."""
-        return steps + self.device_spec.latency_steps if steps else 0
+        """A device that answers late is driven so much longer. Only an open one says so."""
+        return steps + self.device_spec.latency_steps if steps and self.is_open else steps
 
     def _run(self, u: Any, out: Any) -> Any:
         if out is None:

@@ -33,6 +33,9 @@ from reservoir_hw.drivers.visa.roles import SafeState
 _JITTER_S, _JITTER = 1e-3, 0.01
 Passed = Callable[[Place, str], str]
 
+# After the last answer, one that is left over has come within this.
+_LEFT_OVER_S = 0.02
+
 # A wait is cut into pieces, between which an emergency stop is seen.
 _LOOK_S = 0.1
 
@@ -114,7 +117,7 @@ class CommandsReservoir(Reservoir):
                 for name, value in self.knobs.items():
                     self._turned[name].turn(value)
             self._send(self._rest)
-            self._expect_no_errors()
+            self._expect_no_errors(_LEFT_OVER_S)
         except BaseException as error:
             self._make_safe_after(error)
             raise
@@ -139,7 +142,8 @@ class CommandsReservoir(Reservoir):
                 pace.begin(len(chunk))
                 states[0, done : done + len(chunk)] = self._driven(chunk, pace)
                 done += len(chunk)
-            self._expect_no_errors()
+            # A closed loop of single steps is looked at when it is reset.
+            self._expect_no_errors(_LEFT_OVER_S if len(driven) > self._most else 0.0)
         except BaseException as error:
             self._make_safe_after(error)
             if isinstance(error, DeviceError):
@@ -257,11 +261,11 @@ class CommandsReservoir(Reservoir):
             instrument.check_errors()
         self._is_set_up = True
 
-    def _expect_no_errors(self) -> None:
-        """Raise what stands in error queues, and `Unasked` for what has come that nobody asked for."""
+    def _expect_no_errors(self, within_s: float) -> None:
+        """Raise what stands in error queues, and `Unasked` for what comes within so long that nobody asked for."""
         for instrument in self._instruments.values():
             instrument.check_errors()
-            instrument.expect_silence()
+            instrument.expect_silence(within_s)
 
     def _expect_guard(self) -> None:
         if self._guard is not None:

@@ -169,10 +169,15 @@ class TextInstrument:
         if found:
             log.info("%s: left in its error queue by others: %s", self.address, "; ".join(found))
 
-    def expect_silence(self) -> None:
-        """Raise `Unasked` for what has come and nobody has asked for."""
+    def expect_silence(self, within_s: float = 0.0) -> None:
+        """Raise `Unasked` for what has come, or comes within so many seconds, and nobody has asked for.
+
+        Where each answer is that to the question before, only the end shows it: one is left over.
+        """
         if self._session is not None:
             with self._exchange("the end") as link:
+                self._expect_nothing(link, "the end")
+                time.sleep(within_s)
                 self._expect_nothing(link, "the end")
 
     # ---- how ------------------------------------------------------------------------------------

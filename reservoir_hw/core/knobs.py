@@ -24,6 +24,7 @@ Read = Callable[[], float]
 class KnobConfig(Config):
     """A setting that is turned while the device is open. A kind adds how it is set and read."""
 
+    read: Any = None
     value: float = Field(description="set when the device is opened")
     limits: tuple[float, float] = Field(description="[lowest, highest] that may ever be set")
     unit: Annotated[str, NO_INFLUENCE_ON_STATES] = Field(default="", description="for tables and figures")
@@ -48,11 +49,6 @@ class KnobConfig(Config):
     )
 
     @property
-    def can_read(self) -> bool:
-        """Whether the value can be read back."""
-        return getattr(self, "read", None) is not None
-
-    @property
     def spec(self) -> KnobSpec:
         """What the device declares of it."""
         return KnobSpec(limits=self.limits, unit=self.unit, resolution=self.resolution)
@@ -68,7 +64,7 @@ class KnobConfig(Config):
                 raise ValueError(f"{name} {problem}")
         if self.ramp_step is not None and self.resolution is not None and self.ramp_step < self.resolution:
             raise ValueError(f"ramp_step {self.ramp_step:g} is less than the resolution {self.resolution:g}")
-        if self.ramp_step is not None and not self.can_read:
+        if self.ramp_step is not None and self.read is None:
             raise ValueError("a ramp begins at the value that is there: `read:` must say how it is read")
         return self
 

@@ -149,8 +149,8 @@ class Point:
     own_baselines: tuple[int, ...] = ()
     called: Mapping[str, str] = field(default_factory=dict)
     """What the values are called, for people."""
-    excursion: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Of each knob that varies: each of its values is approached by way of the second, and then the first of these."""
+    by_way_of: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Of each knob that varies: what it is set to before any of its values, one after the other."""
 
     @property
     def values_of_task(self) -> dict[str, Any]:
@@ -330,8 +330,8 @@ def _points(document: Document, config: ExperimentConfig) -> list[Point]:
             raise ConfigurationError(
                 f"{here.origin(('reservoir', 'vary'))}: one of several reservoirs does not vary itself"
             )
-    excursion = _excursion(values_of, document)
-    configs = [_by_way_of(found, excursion) for found in configs]
+    by_way_of = _by_way_of(values_of, document)
+    configs = [_approached(found, by_way_of) for found in configs]
     own = [{"reservoir": found.reservoir.name, "readout": found.readout.label} for found in configs]
     for values, found, said in zip(values_of, configs, called(values_of, own), strict=True):
         task = found.task.model_dump_json()
@@ -349,40 +349,48 @@ def _points(document: Document, config: ExperimentConfig) -> list[Point]:
                 begins_task=begins,
                 own_baselines=baselines_here,
                 called=said,
-                excursion=excursion,
+                by_way_of=by_way_of,
             )
         )
     _refuse_equal(points, document)
     return _drawn(points)
 
 
-def _excursion(points: Sequence[Mapping[str, Any]], document: Document) -> dict[str, tuple[float, float]]:
-    """Of each knob that varies: from where its values are approached, by default the lowest, and the farthest one."""
+def _by_way_of(points: Sequence[Mapping[str, Any]], document: Document) -> dict[str, tuple[float, float]]:
+    """Of each knob that varies: its value that is farthest from where it is approached from, and that.
+
+    It is approached from the lowest of its values where the file says nothing else.
+    """
     section = document.data.get("reservoir")
     knobs = section.get("knobs", {}) if isinstance(section, dict) else {}
-    found: dict[str, list[float]] = {}
+    values_of: dict[str, list[float]] = {}
     for point in points:
         for key, value in point.items():
             name = key.removeprefix("reservoir.knobs.")
             if name != key and isinstance(value, int | float):
-                found.setdefault(name, []).append(float(value))
-    ends: dict[str, tuple[float, float]] = {}
-    for name, values in found.items():
-        given = knobs.get(name, {}).get("approach_from") if isinstance(knobs.get(name), dict) else None
+                values_of.setdefault(name, []).append(float(value))
+    found: dict[str, tuple[float, float]] = {}
+    for name, values in values_of.items():
+        given = knobs[name].get("approach_from") if isinstance(knobs.get(name), dict) else None
         begin = min(values) if given is None else float(given)
-        ends[name] = begin, max(values, key=lambda value, begin=begin: abs(value - begin))
-    return {name: (begin, end) for name, (begin, end) in ends.items() if begin != end}
+        farthest = max(values, key=lambda value, begin=begin: abs(value - begin))
+        if farthest != begin:
+            found[name] = farthest, begin
+    return found
 
 
-def _by_way_of(config: ExperimentConfig, excursion: Mapping[str, tuple[float, float]]) -> ExperimentConfig:
-    """The same with knobs that are approached from the beginning of their excursion."""
-    knobs = dict(getattr(config.reservoir, "knobs", {}))
-    for name in excursion.keys() & knobs.keys():
-        if isinstance(knobs[name], KnobConfig):
-            knobs[name] = knobs[name].model_copy(update={"approach_from": excursion[name][0]})
-    if not excursion:
+def _approached(config: ExperimentConfig, by_way_of: Mapping[str, tuple[float, float]]) -> ExperimentConfig:
+    """The same with knobs that are approached from the last of the values that they go by."""
+    knobs = getattr(config.reservoir, "knobs", {})
+    told = {
+        name: knobs[name].model_copy(update={"approach_from": values[-1]})
+        for name, values in by_way_of.items()
+        if isinstance(knobs.get(name), KnobConfig)
+    }
+    if not told:
         return config
-    return config.model_copy(update={"reservoir": config.reservoir.model_copy(update={"knobs": knobs})})
+    reservoir = config.reservoir.model_copy(update={"knobs": {**knobs, **told}})
+    return config.model_copy(update={"reservoir": reservoir})
 
 
 def _drawn(points: list[Point]) -> list[Point]:

@@ -172,7 +172,9 @@ class InOnePass(Trainer):
             watch = StateWatch(spec)
             found = trained(drive, task, watch.passing(_stored(run, store)))
             records = [segment.get("reservoir", {}) for segment in store.segments]
-            _hand_over(run, drive, found, device_of(store), about_counters(counted(records), spec) + watch.warnings())
+            warnings = about_counters(counted(records), spec) + watch.warnings()
+            warnings += [about for record in records for about in about_monitors(record.get("monitors", {}))]
+            _hand_over(run, drive, found, device_of(store), warnings)
             _keep(run, run.finished())
             return
         run.say("opening")
@@ -210,9 +212,7 @@ class InOnePass(Trainer):
                     # Instruments play more than is counted where a run takes several bursts.
                     run.add(whole - reservoir.counters.steps)
                 warnings = about_counters(reservoir.counters, reservoir.spec) + watch.warnings()
-                record = device_records([reservoir])["reservoir"]
-                warnings += about_monitors(record.get("monitors", {}))
-            _hand_over(run, drive, found, record, warnings)
+            _hand_over(run, drive, found, device_records([reservoir])["reservoir"], warnings)
             _keep(run, run.finished())
 
 

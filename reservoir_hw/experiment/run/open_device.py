@@ -18,19 +18,21 @@ from reservoir_hw.tasks.task import Task
 class OpenDevice:
     """Opens the reservoirs of points, one at a time. Used in a `with` block, at the end of which none is open.
 
-    Each value of a knob is approached by way of two ends, as `Point.excursion` has them, so that a device with
-    hysteresis answers alike, whatever it was set to before. `excursion` has these ends where points do not know them.
+    A knob that varies is set to the values of `Point.by_way_of` before each of its own, so that a device with
+    hysteresis answers alike, whatever it was set to before. `by_way_of` has them where points do not know them.
     """
 
-    def __init__(self, excursion: Mapping[str, tuple[float, float]] | None = None) -> None:
-        self._excursion = dict(excursion or {})
+    def __init__(self, by_way_of: Mapping[str, tuple[float, float]] | None = None) -> None:
+        self._by_way_of = dict(by_way_of or {})
         self._reservoir: Reservoir | None = None
-        self._settings, self._name = "", ""
-        self._units: dict[str, str] = {}
-        self.opening_steps = 0
-        """Steps of the device that opening it for the present point has taken."""
+        self._config: ReservoirConfig | None = None
         self.was_open = False
         """Whether it was open already for the present point."""
+
+    @property
+    def opening_steps(self) -> int:
+        """Steps of the device that opening it for the present point has taken."""
+        return 0 if self.was_open or self._reservoir is None else driven_on(self._reservoir).opening
 
     def __enter__(self) -> Self:
         return self
@@ -52,26 +54,23 @@ class OpenDevice:
         where no other point could take it.
         """
         config = point.config.reservoir.for_inputs(task.channels)
-        settings = config.apart_from_knobs()
-        reservoir = self._reservoir
-        self.was_open = reservoir is not None and settings == self._settings
-        if reservoir is None or not self.was_open:
+        reservoir, before = self._reservoir, self._config
+        if reservoir is None or before is None or config.apart_from_knobs() != before.apart_from_knobs():
             self.close()
             reservoir = self._reservoir = build_reservoir(config).open()
-            self._settings, self.opening_steps = settings, driven_on(reservoir).opening
-            self._name, self._units = config.name, config.knob_units
+            self._config, self.was_open = config, False
+        else:
+            self.was_open = True
+            config.learn_name(before.name, before.knob_units)
+            reservoir.begin_record()
         try:
             if not self.was_open:
                 _check(reservoir, point, task)
                 _pass_over_earlier_draws(reservoir, point, task)
-            else:
-                self.opening_steps = 0
-                config.learn_name(self._name, self._units)
-                reservoir.begin_record()
-            excursion = {**self._excursion, **point.excursion}
-            if self.was_open or excursion:
-                for end in (1, 0):
-                    reservoir.set(**{name: ends[end] for name, ends in excursion.items()})
+            by_way_of = {**self._by_way_of, **point.by_way_of}
+            if self.was_open or by_way_of:
+                for place in (0, 1):
+                    reservoir.set(**{name: values[place] for name, values in by_way_of.items()})
                 reservoir.set(**config.knob_values)
             yield reservoir
         except BaseException as error:

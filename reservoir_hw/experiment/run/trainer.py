@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from reservoir_hw.core.knobs import about_monitors
 from reservoir_hw.core.reservoir import Reservoir
 from reservoir_hw.experiment.configuration.experiment import ExperimentConfig, Point
 from reservoir_hw.experiment.run.device_memory import DeviceMemory
@@ -176,7 +177,10 @@ class PointRun:
 
     @contextlib.contextmanager
     def on(self, devices: Sequence[Reservoir]) -> Iterator[None]:
-        """While the devices are at work: masks that nobody asked for are told; after a fault, what is known is kept."""
+        """While the devices are at work: masks that nobody asked for are told, and monitors beyond their limits.
+
+        After a fault what is known is kept.
+        """
         for device in devices:
             about = device.about_mask
             if about is not None and device.spec.identity.simulated:
@@ -192,6 +196,8 @@ class PointRun:
                 # A dead device cannot be read back; why it died is what counts.
                 error.add_note(f"its settings could not be read back: {reading}")
             raise
+        for device in devices:
+            self.warn(about_monitors(device.monitored()))
 
     @property
     def _name(self) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from reservoir_hw.core.configuration import Config, decisive
 from reservoir_hw.core.current_folder import look_in_current_folder
 from reservoir_hw.core.errors import ConfigurationError, DeviceBusy, ReservoirError
 from reservoir_hw.core.hostlock import HostLock
+from reservoir_hw.core.knobs import about_monitors
 from reservoir_hw.core.provenance import plain
 from reservoir_hw.core.renamed_keys import renamed
 from reservoir_hw.core.reservoir import Reservoir
@@ -67,7 +68,7 @@ def store_path(point: Point, task: Task) -> str:
         return path
     # A name that begins with a dot is that of a store in the making.
     stores = sorted(str(store.parent) for store in Path(folder).glob("[!.]*/zarr.json"))
-    fitting = [store for store in stores if "-draw" not in store and _recorded(store) == decides]
+    fitting = [store for store in stores if "-draw" not in Path(store).name and _recorded(store) == decides]
     return max(fitting, key=lambda store: _preference(store, config.reservoir), default=path)
 
 
@@ -287,7 +288,7 @@ def harvest(
             log.warning("how this harvest ended could not be noted: %s", another)
         raise
     close("complete")
-    for warning in watch.warnings():
+    for warning in [*watch.warnings(), *about_monitors(reservoir.monitored())]:
         log.warning("%s: %s", reservoir.name, warning)
 
 

@@ -115,7 +115,7 @@ class Sweep:
                 "setting afterwards"
             )
         self.space = search_space(document, self.config)
-        self._device = OpenDevice(_excursion(self.space))
+        self._device = OpenDevice(_by_way_of(self.space))
 
     @classmethod
     def of(
@@ -411,11 +411,11 @@ def _at_work(trials: list[Trial]) -> str:
     return f"other processes are still at work: {where}"
 
 
-def _excursion(space: Mapping[str, Dimension]) -> dict[str, tuple[float, float]]:
-    """Of each knob that is searched, by name: the ends between which its values lie."""
+def _by_way_of(space: Mapping[str, Dimension]) -> dict[str, tuple[float, float]]:
+    """Of each knob that is searched, by name: the highest and the lowest of its values."""
     found: dict[str, tuple[float, float]] = {}
     for key, dimension in space.items():
         name, ends = key.removeprefix("reservoir.knobs."), dimension.extremes()
         if name != key and all(isinstance(end, int | float) for end in ends):
-            found[name] = float(min(ends)), float(max(ends))
+            found[name] = float(max(ends)), float(min(ends))
     return found

@@ -49,7 +49,7 @@ test: $(VENV)/.dev  ## Tests, under ten minutes
 
 test-slow: $(VENV)/.dev $(WITNESSES)/.done $(TRITON)/.done  ## The long tests, under forty minutes
 	RESERVOIR_HW_WITNESSES=$(CURDIR)/$(WITNESSES)/bin/python RESERVOIR_HW_TRITON=$(CURDIR)/$(TRITON) \
-		$(BIN)/python -m pytest -m slow
+		$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow
 
 lint: $(VENV)/.dev  ## ruff, pyright, import-linter
 	$(BIN)/ruff check .

@@ -19,6 +19,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip("no CUDA device")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The pages first: a worker of xdist reads all of them in turn, as they name the same ports."""
+    items.sort(key=lambda item: item.path.name != "test_pages.py")
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """How much of the documentation was run (test_pages.py). Here, as the workers of xdist do not print."""
     reports = [report for outcome in ("passed", "failed") for report in terminalreporter.getreports(outcome)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
 
 import numpy as np
@@ -13,11 +15,13 @@ from reservoir_hw.core.arrays import as_numpy
 from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.configuration import Config, Document, validate
 from reservoir_hw.core.documents import Corpus
-from reservoir_hw.core.errors import InputRangeError, ShapeError
+from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeError
+from reservoir_hw.core.seeds import generator
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from reservoir_hw.core.series_format import SeriesFormat
     from reservoir_hw.core.tokenizer import Tokenizer
 
 OutputScale = Literal["scores", "probabilities", "activations"]
@@ -34,6 +38,11 @@ class Split:
     `symbols` (batch, time) holds the token numbers of symbolic tasks: symbol t is what inputs[:, t] encode.
     `lengths` (batch,) are the steps of each sequence where they differ: what lies beyond is padding, neither
     learned from nor judged. `at_end`: of each sequence only the last step is learned from and judged.
+    `counted` (batch, time) is False where a step is neither learned from nor judged; None: all count.
+    `continues`: of several sequences without `lengths` in a test, each goes on where the one beside it in the training
+    ended. A single one does so in any case; others begin at rest.
+
+    Raises `ShapeError` for arrays that do not fit together.
     """
 
     inputs: np.ndarray
@@ -41,6 +50,20 @@ class Split:
     symbols: np.ndarray | None = None
     lengths: np.ndarray | None = None
     at_end: bool = False
+    counted: np.ndarray | None = None
+    continues: bool = False
+
+    def __post_init__(self) -> None:
+        shapes = f"inputs {self.inputs.shape} and targets {self.targets.shape}"
+        if self.inputs.ndim != 3 or self.targets.ndim != 3 or len(self.inputs) != len(self.targets):
+            raise ShapeError(f"{shapes} are not (batch, time, channels) of as many sequences")
+        if self.lengths is not None:
+            steps = min(self.inputs.shape[1], self.targets.shape[1])
+            lengths = np.asarray(self.lengths)
+            if lengths.shape != (len(self.inputs),) or lengths.min(initial=1) < 1 or lengths.max(initial=1) > steps:
+                raise ShapeError(f"lengths must be {len(self.inputs)} numbers from 1 to {steps}: {shapes}")
+        if self.counted is not None and self.counted.shape != self.targets.shape[:2]:
+            raise ShapeError(f"counted is {self.counted.shape}, and needs (batch, time) of targets: {shapes}")
 
     @property
     def ends(self) -> np.ndarray:
@@ -49,16 +72,34 @@ class Split:
         return (np.full(batch, steps) if self.lengths is None else np.asarray(self.lengths)) - 1
 
     def steps_of(self, rows: slice) -> int:
-        """How far these sequences are driven: all steps, or to the last end where the ends alone count."""
-        return int(self.ends[rows].max()) + 1 if self.at_end else self.inputs.shape[1]
+        """How far these sequences are driven: to the end of the longest."""
+        return int(self.ends[rows].max()) + 1 if self.lengths is not None else self.inputs.shape[1]
+
+    @property
+    def in_one_piece(self) -> bool:
+        """Whether all sequences have the same steps, and all steps count."""
+        return self.lengths is None and self.counted is None
 
     @property
     def valid(self) -> np.ndarray:
-        """(batch, time), True where there is no padding."""
+        """(batch, time), True where a step counts and is no padding."""
         batch, steps = self.targets.shape[:2]
+        counted = np.ones((batch, steps), dtype=bool) if self.counted is None else self.counted
         if self.lengths is None:
-            return np.ones((batch, steps), dtype=bool)
-        return np.arange(steps) < np.asarray(self.lengths)[:, None]
+            return counted
+        return counted & (np.arange(steps) < np.asarray(self.lengths)[:, None])
+
+    def of(self, rows: Any, steps: Any = slice(None)) -> Split:
+        """Some of the sequences, and of their steps; the lengths are those of whole sequences."""
+        return Split(
+            self.inputs[rows][:, steps],
+            self.targets[rows][:, steps],
+            None if self.symbols is None else self.symbols[rows][:, steps],
+            None if self.lengths is None else np.asarray(self.lengths)[rows],
+            self.at_end,
+            None if self.counted is None else self.counted[rows][:, steps],
+            self.continues,
+        )
 
 
 @dataclass(frozen=True)
@@ -166,6 +207,12 @@ class Task(ABC):
     """How a task that `kind: validation` does not split is told to be judged on what it holds out."""
     piece_steps: int = 1
     """A test is judged in pieces of so many steps, and holds a whole number of them."""
+    series: SeriesFormat | None = None
+    """What the numbers are for the user, where they are not what the splits hold."""
+    facts: Mapping[str, Any] = MappingProxyType({})
+    """What the data are, for the provenance: an evaluation or an export of a run finds the same here."""
+    inputs_digest: str = ""
+    """Of all inputs, where the configuration of the task does not tell them."""
     report: Report | None = None
     """Makes the tables and figures: the module `report` beside the task. A task can also override the two methods."""
 
@@ -182,6 +229,12 @@ class Task(ABC):
         return self.train.inputs.shape[2]
 
     @property
+    def test_follows(self) -> bool:
+        """Whether the training is the past of the test: of one sequence, and of several that say so."""
+        one = len(self.train.inputs) == len(self.test.inputs) == 1
+        return self.train.lengths is None and self.test.lengths is None and (one or self.test.continues)
+
+    @property
     def channels(self) -> Channels:
         """What a reservoir is driven with, as far as the task declares it."""
         return Channels(self.inputs, self.input_range, self.one_hot, self.input_length)
@@ -195,6 +248,40 @@ class Task(ABC):
     def tokens(self) -> Tokens | None:
         """What language models learn from; None for a task that is no text."""
         return None
+
+    def validation(self, share: float) -> Task:
+        """The same, judged on the last `share` of its training data.
+
+        Of several sequences a share is chosen at random, of each class as many as it has, where the targets are
+        classes. In a closed loop the forecasts begin at places that are equally far apart in the part that is judged,
+        as many as in the task, if there are so many places. What is scaled stays as it is: a task that scales by its
+        training data overrides this.
+
+        Raises `ConfigurationError` for a text, and where the part is too short.
+        """
+        if self.tokens is not None:
+            raise ConfigurationError("a text has a validation part of its own")
+        if self.own_validation:
+            raise ConfigurationError(f"this task has a validation of its own: {self.own_validation}")
+        found, train = copy.copy(self), self.train
+        if len(train.inputs) > 1:
+            judged = stratified(labels_of(train), share, 0)
+            found.train, found.test = train.of(~judged), train.of(judged)
+            return found
+        steps = train.inputs.shape[1]
+        judged_steps = int(steps * share) // self.piece_steps * self.piece_steps
+        cut = steps - judged_steps
+        needed = self.test.inputs.shape[1] + self.test.targets.shape[1] if self.closed_loop else 2
+        if cut < 1 or judged_steps < needed:
+            raise ConfigurationError(
+                f"a share of {share:g} of {steps} training steps is {judged_steps} steps, but at least {needed} are "
+                "needed; take a larger share or more training steps"
+            )
+        found.train = train.of([0], slice(0, cut))
+        found.test = (
+            forecasts_in(train.inputs[0, cut:], self.test) if self.closed_loop else train.of([0], slice(cut, steps))
+        )
+        return found
 
     @abstractmethod
     def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
@@ -210,6 +297,38 @@ class Task(ABC):
     def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
         """Figures by file stem. Imports matplotlib, so it needs the `report` extra."""
         return {} if self.report is None else self.report.figures(rows)
+
+
+def labels_of(split: Split) -> list[Any]:
+    """The class of each sequence, where its targets are 1 for one output and 0 for the others; else None for each."""
+    answers = split.targets[np.arange(len(split.ends)), split.ends]
+    one_hot = answers.shape[1] > 1 and np.isin(answers, (0, 1)).all() and (answers.sum(axis=1) == 1).all()
+    return answers.argmax(axis=1).tolist() if one_hot else [None] * len(answers)
+
+
+def stratified(labels: Sequence[Any], share: float, seed: int) -> np.ndarray:
+    """True for a share of the sequences, chosen at random, at least one of each label that several have.
+
+    Raises `ConfigurationError` where nothing would be left on either side.
+    """
+    rng = generator(seed, "sequences that are judged")
+    chosen = np.zeros(len(labels), dtype=bool)
+    for label in dict.fromkeys(labels):
+        members = rng.permutation([number for number, own in enumerate(labels) if own == label])
+        count = round(share * len(members))
+        chosen[members[: min(max(count, 1), len(members) - 1)]] = True
+    if not chosen.any():
+        raise ConfigurationError(f"of {len(labels)} sequences none can be held back: each is the only one of its class")
+    return chosen
+
+
+def forecasts_in(series: np.ndarray, test: Split) -> Split:
+    """Warm-up and continuation of forecasts in `series` (time, channels), as long as those of `test`."""
+    starts, warmup = test.inputs.shape[:2]
+    window = warmup + test.targets.shape[1]
+    first = np.unique(np.linspace(0, len(series) - window, starts).astype(int))
+    pieces = np.stack([series[begin : begin + window] for begin in first])
+    return Split(pieces[:, :warmup], pieces[:, warmup:])
 
 
 class TaskConfig(Config):
@@ -240,7 +359,7 @@ class TaskConfig(Config):
 
 
 def checked_outputs(outputs: np.ndarray, split: Split, *, finite: bool = True) -> np.ndarray:
-    """A copy of the outputs in float64, with 0 where the split is padded.
+    """A copy of the outputs in float64, with 0 where a step does not count.
 
     Raises `ShapeError` where their shape is not that of the targets, and `InputRangeError` for NaN or infinity, unless
     `finite` is False.

@@ -8,12 +8,11 @@ from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.tasks import ClosedLoop, Henon, Narma, SineSquare
 from reservoir_hw.tasks.channel_equalisation.task import ChannelEqualisation
 from reservoir_hw.tasks.task import Evaluation, OutputScale, Split, Task
-from reservoir_hw.tasks.validation import validation_of
 
 
 def test_the_last_part_of_the_training_is_judged() -> None:
     whole = Narma(train_steps=400, test_steps=100)
-    part = validation_of(whole, 0.25)
+    part = whole.validation(0.25)
     np.testing.assert_array_equal(part.train.inputs, whole.train.inputs[:, :300])
     np.testing.assert_array_equal(part.test.inputs, whole.train.inputs[:, 300:])
     np.testing.assert_array_equal(part.test.targets, whole.train.targets[:, 300:])
@@ -23,7 +22,7 @@ def test_the_last_part_of_the_training_is_judged() -> None:
 
 @pytest.mark.parametrize("whole", [SineSquare(train_periods=10), ChannelEqualisation(train_steps=100, test_steps=200)])
 def test_right_answers_are_right(whole: SineSquare | ChannelEqualisation) -> None:
-    part = validation_of(whole, 0.25)
+    part = whole.validation(0.25)
     assert part.evaluate(part.test.targets).metrics[part.score] == 0
     assert part.evaluate(-2 * part.test.targets).metrics[part.score] > 0.4
 
@@ -31,7 +30,7 @@ def test_right_answers_are_right(whole: SineSquare | ChannelEqualisation) -> Non
 def test_forecasts_begin_within_the_judged_part() -> None:
     loop = ClosedLoop(starts=5, warmup_steps=10, forecast_steps=20)
     whole = Henon(train_steps=400, closed_loop=loop)
-    part = validation_of(whole, 0.25)
+    part = whole.validation(0.25)
     assert (part.test.inputs.shape, part.test.targets.shape) == ((5, 10, 1), (5, 20, 1))
     series = whole.train.inputs[0]
     for start, first in enumerate([300, 317, 335, 352, 370]):
@@ -39,7 +38,7 @@ def test_forecasts_begin_within_the_judged_part() -> None:
         np.testing.assert_array_equal(part.test.targets[start], series[first + 10 : first + 30])
     assert part.evaluate(part.test.targets).metrics["valid_steps"] == 20
     with pytest.raises(ConfigurationError, match="is 28 steps, but at least 30 are needed"):
-        validation_of(whole, 0.07)
+        whole.validation(0.07)
 
 
 class Sequences(Task):
@@ -51,10 +50,12 @@ class Sequences(Task):
         return Evaluation({"error": float(np.abs(outputs - self.test.targets).max())})
 
 
-def test_every_fourth_sequence() -> None:
-    part = validation_of(Sequences(), 0.25)
-    assert part.test.inputs[:, 0, 0].tolist() == [21, 49]
-    assert np.asarray(part.test.lengths).tolist() == [4, 1]
+def test_a_share_of_the_sequences_is_held_back() -> None:
+    part = Sequences().validation(0.25)
+    firsts = part.test.inputs[:, 0, 0]
+    assert len(firsts) == 2
+    np.testing.assert_array_equal(part.test.lengths, firsts / 7 % 7 + 1)
+    assert not set(firsts) & set(part.train.inputs[:, 0, 0])
     assert len(part.train.inputs) == 8
     assert part.evaluate(part.test.targets).metrics["error"] == 0
 
@@ -68,3 +69,17 @@ def test_in_an_experiment() -> None:
     assert Experiment(file).estimate().device_steps == 450 + 200 + 150
     with pytest.raises(ConfigurationError, match="train_steps"):
         Experiment({**file, "task": {"kind": "validation", "task": {"kind": "narma", "train_steps": 0}}})
+
+
+class Turns(Sequences):
+    """Trials of four classes in turn."""
+
+    def __init__(self) -> None:
+        u = np.zeros((40, 5, 1), np.float32)
+        self.train = self.test = Split(u, np.repeat(np.eye(4, dtype=np.float32)[np.arange(40) % 4, None], 5, axis=1))
+
+
+def test_each_class_is_judged() -> None:
+    part = Turns().validation(0.25)
+    assert part.test.targets[:, 0].sum(axis=0).tolist() == pytest.approx([2, 2, 2, 2])
+    assert part.train.targets[:, 0].sum(axis=0).tolist() == [8, 8, 8, 8]

@@ -60,4 +60,5 @@ def _draws(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray | slice]]:
 def _part(split: Split, rows: np.ndarray, steps: np.ndarray | slice) -> Split:
     # The inputs of a forecast are its warm-up, which is not judged.
     lengths = None if split.lengths is None else np.asarray(split.lengths)[rows]
-    return Split(split.inputs[rows], split.targets[rows][:, steps], None, lengths, split.at_end)
+    counted = None if split.counted is None else split.counted[rows][:, steps]
+    return Split(split.inputs[rows], split.targets[rows][:, steps], None, lengths, split.at_end, counted)

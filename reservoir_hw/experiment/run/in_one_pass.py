@@ -287,7 +287,7 @@ def _paced(run: PointRun, reservoir: Reservoir) -> tuple[list[Burst], np.ndarray
         need = config.for_inputs(run.task.channels).drive_memory()
         columns = need.nodes + need.inputs + run.task.outputs
         # Sequences of different lengths are driven whole, and `chunk_steps` counts the steps of all of them.
-        batch = max(burst.batch for burst in whole) if run.task.train.lengths is None else 1
+        batch = max(burst.batch for burst in whole) if run.task.train.in_one_piece else 1
         fitting = fitting_steps(need, batch, steps, free_bytes(device), columns, device)
         if fitting < steps:
             log.info("chunks of %d steps instead of %d: more do not fit into the memory of %s", fitting, steps, device)
@@ -395,7 +395,7 @@ def _check_register(reservoir: ReservoirConfig, config: ExperimentConfig, task: 
             f"{begins} {what}: the register would be learned from before it is full; {more}take fewer lags"
         )
     warmup = task.test.inputs.shape[1] - 1 if task.closed_loop else training.test_warmup_steps
-    if back > warmup and not training.continuous and task.train.lengths is None:
+    if back > warmup and not training.continuous and (task.test_follows or task.closed_loop):
         key = "task.closed_loop.warmup_steps" if task.closed_loop else "training.test_warmup_steps"
         raise ConfigurationError(
             f"{begins} {key} is {warmup + task.closed_loop}: the test would begin before the register is full; "

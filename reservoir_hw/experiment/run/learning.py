@@ -138,7 +138,7 @@ def _test(point: Point, task: Task, readout: Readout, chunk: DriveChunk, states:
         return
     # Groups of sequences are tested after all of them have trained: what came last is not theirs.
     alone = chunk.place is not None and chunk.place.rows == slice(0, len(task.train.inputs))
-    whole = task.train.lengths is None and task.test.lengths is None
+    whole = task.train.in_one_piece and task.test.in_one_piece
     continues = point.config.training.continuous and alone and whole
     predict_then_update_into(cast(PrequentialReadout, readout), task, chunk, states, outputs, continues=continues)
 

@@ -103,7 +103,7 @@ def takes_chunks(reservoir: Reservoir | Population) -> bool:
 
 def learn(readout: Readout, task: Task, chunk: DriveChunk, states: Any) -> None:
     """Hand the states of a training chunk to the readout, with the targets that belong to them."""
-    for piece, _ in _pieces(task.train, chunk, taken_by(readout, states), inputs=readout.input_connection):
+    for piece, _ in _pieces(readout, task.train, chunk, taken_by(readout, states)):
         readout.partial_fit(piece.states, piece.targets, piece.inputs, new_sequence=piece.new_sequence)
 
 
@@ -129,7 +129,7 @@ def predict_then_update_into(
     `continues`: the test goes on with the sequences of the training, so that no washout begins with it.
     """
     given = taken_by(readout, states)
-    for piece, (rows, times) in _pieces(task.test, chunk, given, inputs=readout.input_connection):
+    for piece, (rows, times) in _pieces(readout, task.test, chunk, given):
         answers = readout.predict_then_update(
             piece.states, piece.targets, piece.inputs, new_sequence=piece.new_sequence and not continues
         )
@@ -141,25 +141,38 @@ def taken_by(readout: Readout, states: Any) -> Any:
     return states if getattr(readout, "takes_tensors", False) else as_numpy(states)
 
 
-def _pieces(split: Split, chunk: DriveChunk, states: Any, *, inputs: bool) -> Iterator[tuple[Chunk, tuple[Any, Any]]]:
-    """What of a chunk can be learned from, without padding, and where in the split it lies (sequences, steps)."""
-    place = chunk.place
+def _pieces(readout: Readout, split: Split, chunk: DriveChunk, states: Any) -> Iterator[tuple[Chunk, tuple[Any, Any]]]:
+    """What of a chunk can be learned from, without padding, and where in the split it lies (sequences, steps).
+
+    Steps that do not count are left out behind the washout, which counts all.
+    """
+    place, inputs = chunk.place, readout.input_connection
     if place is None:
         return
     if split.at_end:
         yield from _ends(split, chunk, states, place, inputs=inputs)
         return
-    targets = split.targets[place.rows, place.start : place.stop]
     given = chunk.inputs if inputs else None
-    if split.lengths is None:
+    if split.in_one_piece:
         times = slice(place.start, place.stop)
+        targets = split.targets[place.rows, times]
         yield Chunk(states, targets, given, new_sequence=place.start == 0), (place.rows, times)
         return
-    for row, length in enumerate(split.lengths[place.rows]):
+    washout = getattr(readout, "washout", 0)
+    for row, number in enumerate(range(place.rows.start, place.rows.stop)):
+        stop = min(place.stop, int(split.ends[number]) + 1)
+        times: Any = slice(place.start, stop)
+        taken: Any = slice(0, max(0, stop - place.start))
+        targets = split.targets[number : number + 1, times]
+        if split.counted is not None:
+            here = np.arange(place.start, stop)
+            taken = np.flatnonzero(split.counted[number, times] | (here < washout))
+            times, targets = here[taken], np.nan_to_num(targets[:, taken])
         one = slice(row, row + 1)
-        piece = Chunk(states[one, :length], targets[one, :length], None if given is None else given[one, :length], True)
-        number = place.rows.start + row
-        yield piece, (slice(number, number + 1), slice(0, length))
+        piece = Chunk(
+            states[one, taken], targets, None if given is None else given[one, taken], new_sequence=place.start == 0
+        )
+        yield piece, (slice(number, number + 1), times)
 
 
 def _ends(

@@ -66,10 +66,11 @@ def plan(
     """All bursts of the training split, then of the test split.
 
     Training inputs are driven `priming_passes` times before the pass that counts; the test starts from rest with the
-    last training inputs as a warm-up, unless it continues the training. At most `max_batch` sequences are driven side
-    by side; with `guard_steps` one after the other in a single burst, so many rest inputs (0) between them.
-    Sequences of different lengths are driven whole; where their ends alone count, each group only as far as its
-    longest. The repetitions of a burst follow each other.
+    last training inputs as a warm-up, unless it continues the training or is one of several sequences. At most
+    `max_batch` sequences are driven side by side; with `guard_steps` one after the other in a single burst, so many
+    rest inputs (0) between them.
+    Sequences of different lengths are driven to the end of the longest of their group: whole, or alone and in chunks.
+    The repetitions of a burst follow each other.
     """
     if training.continuous:
         if task.train.inputs.shape[0] != task.test.inputs.shape[0]:
@@ -84,18 +85,19 @@ def plan(
     for names in parts:
         split = task.train if names[0] == "train" else task.test
         sequences, length = split.inputs.shape[:2]
-        size, longest = min(sequences, max_batch or sequences), chunk_steps
-        if split.lengths is not None:
-            size, longest = min(size, max(1, chunk_steps // length)), max(chunk_steps, length)
+        size = min(sequences, max_batch or sequences)
+        if not split.in_one_piece:
+            # Chunks of several sequences cannot be told apart by a readout that counts their steps.
+            size = min(size, max(1, chunk_steps // length))
         if training.guard_steps is None:
             groups = [slice(first, min(first + size, sequences)) for first in range(0, sequences, size)]
-            bursts += [Burst(tuple(_chunks(task, training, names, rows, longest))) for rows in groups]
+            bursts += [Burst(tuple(_chunks(task, training, names, rows, chunk_steps))) for rows in groups]
         else:
             guard = DriveChunk(np.zeros((1, training.guard_steps, task.inputs), split.inputs.dtype))
             chunks: list[DriveChunk] = []
             for row in range(sequences):
                 chunks += [guard] * (row > 0 and training.guard_steps > 0)
-                chunks += _chunks(task, training, names, slice(row, row + 1), longest)
+                chunks += _chunks(task, training, names, slice(row, row + 1), chunk_steps)
             bursts.append(Burst(tuple(chunks)))
     return [burst.repeated(number) for burst in bursts for number in range(training.repetitions)]
 
@@ -156,15 +158,10 @@ def _kept(name: SplitName, split: Split, rows: slice, chunk_steps: int) -> Itera
 
 
 def _warmup(task: Task, training: TrainingConfig, rows: slice) -> np.ndarray:
-    """The last training inputs; where there are other sequences in training, those of the first."""
-    inputs = task.train.inputs
-    if task.train.lengths is not None:
-        # Padding must not be driven, and another sequence is not the past of this one.
+    """The last training inputs, where they are the past of the test: another sequence is not."""
+    if not task.test_follows:
         return task.test.inputs[rows, :0]
-    before = inputs[:, max(0, inputs.shape[1] - training.test_warmup_steps) :]
-    if before.shape[0] == task.test.inputs.shape[0]:
-        return before[rows]
-    return np.repeat(before[:1], rows.stop - rows.start, axis=0)
+    return task.train.inputs[rows, max(0, task.train.inputs.shape[1] - training.test_warmup_steps) :]
 
 
 def _slices(length: int, size: int) -> list[slice]:

@@ -1,0 +1,247 @@
+"""Files of measured data: recognised by their content, unpacked, and seen as named arrays."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import io
+import lzma
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError, MissingExtra
+from reservoir_hw.core.tables.columnar import FrameTable, parquet
+from reservoir_hw.core.tables.configuration import ReadConfig
+from reservoir_hw.core.tables.names import one_of
+from reservoir_hw.core.tables.table import Place, Table, reading, texts_of, times_of
+from reservoir_hw.core.tables.text import TextTable, read_text
+
+TABLE = "table"
+"""The name of the one array of a text, parquet or npy file."""
+
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+_UNPACK: dict[bytes, Callable[[bytes], bytes]] = {
+    b"\x1f\x8b": gzip.decompress,
+    b"\xfd7zXZ\x00": lzma.decompress,
+    b"BZh": bz2.decompress,
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file as named arrays and tables.
+
+    `arrays` read when they are sliced where the format allows it; a `Table` reads column by column. `header` are the
+    names of the columns of a table, empty where it has none. `notes` are remarks for the user. `reversed_axes` says
+    that the order of axes is not the one in which its program shows them.
+    """
+
+    path: Path
+    sha256: str
+    size: int
+    arrays: Mapping[str, Any]
+    header: Sequence[str] = ()
+    notes: list[str] = field(default_factory=list)
+    reversed_axes: bool = False
+
+    def array(self, name: str | None) -> Any:
+        """The array of that name; None stands for the only one. Raises `ConfigurationError` with near matches."""
+        known = list(self.arrays)
+        if name is None:
+            if len(known) != 1:
+                raise ConfigurationError(f"{self.path} holds several arrays, say which with `array:`: {_shapes(self)}")
+            name = known[0]
+        if name not in self.arrays:
+            close = get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            raise ConfigurationError(f"{self.path} has no array {name!r}; {hint}(there are: {_shapes(self)})")
+        with reading(f"{self.path}: the array {name!r}"):
+            return self.arrays[name]
+
+    def texts(self, column: str | int, what: str, array: str | None = None) -> list[str]:
+        """A column as texts, as they stand; a missing one is "".
+
+        `column` is a name, or a number, in the only array or in `array`; in a file of several arrays it may name one
+        with a single axis. Raises `ConfigurationError` that begins with `what` for a column that is not there.
+        """
+        cells, _, _ = self._cells(column, what, array)
+        return texts_of(cells)
+
+    def times(self, column: str | int, what: str, array: str | None = None) -> np.ndarray:
+        """A column, named as for `texts`, as times: (rows,) in float64.
+
+        Numbers are as they are. Time stamps of ISO 8601 are seconds, without a time zone as if in UTC. Raises
+        `ConfigurationError` for cells that are neither, or missing, with file, line and column.
+        """
+        cells, place, decimal = self._cells(column, what, array)
+        return times_of(cells, place, decimal)
+
+    def _cells(self, column: str | int, what: str, array: str | None) -> tuple[Any, Place, str]:
+        if array is None and len(self.arrays) > 1 and isinstance(column, str):
+            array = column
+        found = self.array(array)
+        where = f"{self.path}" + (f", {array}" if array else "")
+        with reading(where):
+            if isinstance(found, Table):
+                number = one_of(column, found.header, found.shape[1], f"{what}: {where}")
+                decimal = found.decimal if isinstance(found, TextTable) else "."
+                return found.cells(number), lambda row: found.place(row, number), decimal
+            if found.ndim == 2:
+                number = one_of(column, (), found.shape[1], f"{what}: {where}")
+                return np.asarray(found[:, number]), lambda row: f"{where}, row {row}, column {number}", "."
+            if found.ndim != 1:
+                raise ConfigurationError(f"{what}: {where} {found.shape} is no column")
+            return np.asarray(found[:]), lambda row: f"{where}, row {row}", "."
+
+
+def source_of_frame(frame: Any, name: str) -> Source:
+    """A `pandas.DataFrame` as a `Source`; `name` stands for its path in messages."""
+    table = FrameTable(frame, name)
+    return Source(Path(name), table.digest(), 0, {TABLE: table}, table.header)
+
+
+@contextmanager
+def opened(path: Path, read: ReadConfig) -> Iterator[Source]:
+    """The file as a `Source`, as long as the `with` block lasts.
+
+    npy, npz, HDF5, NetCDF, MATLAB, parquet and text are told apart by their content, as is what they are packed with:
+    gz, xz, bz2, or a zip archive of one file. Raises `ConfigurationError` for anything else, and `MissingExtra` where
+    the library for a format is not installed.
+    """
+    try:
+        with path.open("rb") as file:
+            digest, size = hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
+            file.seek(0)
+            start = file.read(1024)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from error
+    content: Any = path
+    while (unpacked := _unpacked(content, start, path)) is not None:
+        content, start = io.BytesIO(unpacked), unpacked[:1024]
+    with ExitStack() as stack:
+        with reading(str(path)):
+            arrays = _arrays(content, start, path, read, stack)
+        table = arrays.get(TABLE)
+        header = table.header if isinstance(table, Table) else ()
+        yield Source(path, digest, size, arrays, header, reversed_axes=start.startswith(b"MATLAB 7.3"))
+
+
+def _arrays(content: Any, start: bytes, path: Path, read: ReadConfig, stack: ExitStack) -> Mapping[str, Any]:
+    if start.startswith(_HDF5) or start[512:].startswith(_HDF5):
+        file = stack.enter_context(_hdf5(path).File(content, "r"))
+        return _netcdf(content, path, stack) if "_NCProperties" in file.attrs else _datasets(file)
+    if start.startswith(b"PK\x03\x04"):
+        return stack.enter_context(_numpy(content))
+    if start.startswith(b"\x93NUMPY"):
+        return {TABLE: _numpy(content)}
+    if start.startswith(b"PAR1"):
+        return {TABLE: parquet(content, str(path))}
+    if start.startswith((b"CDF\x01", b"CDF\x02")):
+        return _netcdf(content, path, stack)
+    if start.startswith(b"MATLAB 5.0"):
+        return _matlab(content, path)
+    if b"\x00" in start and (start.startswith((b"\xff\xfe", b"\xfe\xff")) or _every_other_zero(start)):
+        raise ConfigurationError(f"{path} looks like text in UTF-16: save it as UTF-8")
+    if b"\x00" in start:
+        raise ConfigurationError(f"{path} is neither npy, npz, HDF5, NetCDF, MATLAB, parquet nor text")
+    raw = content.getvalue() if isinstance(content, io.BytesIO) else path.read_bytes()
+    return {TABLE: read_text(raw, read, str(path))}
+
+
+def _every_other_zero(start: bytes) -> bool:
+    """Numbers and Latin letters in UTF-16 without a mark at the beginning: one byte of each is 0, the other never."""
+    halves = start[: len(start) & ~1][::2], start[1::2]
+    return any(half and not any(half) and 0 not in other for half, other in (halves, halves[::-1]))
+
+
+def _unpacked(content: Any, start: bytes, path: Path) -> bytes | None:
+    """What is packed in there, or None if nothing is."""
+    try:
+        for magic, unpack in _UNPACK.items():
+            if start.startswith(magic):
+                return unpack(path.read_bytes() if content is path else content.getvalue())
+        if start.startswith(b"PK\x03\x04"):
+            with zipfile.ZipFile(content) as archive:
+                members = [name for name in archive.namelist() if not name.endswith("/")]
+                if all(name.endswith(".npy") for name in members):
+                    return None
+                if len(members) > 1:
+                    raise ConfigurationError(f"{path} holds {len(members)} files; unpack it: {', '.join(members[:8])}")
+                return archive.read(members[0])
+    except (OSError, EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile) as error:
+        raise ConfigurationError(f"{path} cannot be unpacked: {error}. Is the file damaged?") from error
+    return None
+
+
+def _numpy(content: Any) -> Any:
+    return np.load(content, mmap_mode="r" if isinstance(content, Path) else None, allow_pickle=False)
+
+
+def _hdf5(path: Path) -> Any:
+    try:
+        import h5py
+    except ImportError as error:
+        raise MissingExtra(f"{path} is HDF5, which needs h5py: pip install 'reservoir-hw[data]'") from error
+    return h5py
+
+
+def _datasets(file: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+
+    def keep(name: str, node: Any) -> None:
+        if hasattr(node, "shape") and node.dtype.kind in "fiubcSO":
+            found[name] = node
+
+    file.visititems(keep)
+    return found
+
+
+def _netcdf(content: Any, path: Path, stack: ExitStack) -> dict[str, Any]:
+    """Variables with their scale, offset and missing values applied; times are the numbers of the file."""
+    try:
+        import h5netcdf
+        import scipy.io
+        import xarray
+    except ImportError as error:
+        raise MissingExtra(
+            f"{path} is NetCDF, which needs xarray, h5netcdf and scipy: pip install 'reservoir-hw[tables]'"
+        ) from error
+    del h5netcdf, scipy
+    groups = xarray.open_groups(content, decode_times=False, cache=False)
+    for group in groups.values():
+        stack.callback(group.close)
+    return {
+        f"{place.strip('/')}/{name}".lstrip("/"): variable
+        for place, group in groups.items()
+        for name, variable in group.variables.items()
+    }
+
+
+def _matlab(content: Any, path: Path) -> dict[str, Any]:
+    """Arrays of a file before version 7.3; one row, or one column, is an array with a single axis."""
+    try:
+        from scipy.io import loadmat
+    except ImportError as error:
+        raise MissingExtra(f"{path} is MATLAB 5, which needs scipy: pip install 'reservoir-hw[tables]'") from error
+    found = loadmat(content, squeeze_me=True)
+    return {name: value for name, value in found.items() if isinstance(value, np.ndarray) and value.ndim}
+
+
+def _shapes(source: Source) -> str:
+    shapes = []
+    for name in source.arrays:
+        try:
+            shapes.append(f"{name} {source.arrays[name].shape}")
+        except (ValueError, OSError):
+            # Python objects in an npz file: there, but not for us.
+            shapes.append(name)
+    return ", ".join(shapes)

@@ -65,13 +65,19 @@ class Document:
     origins: dict[Location, str] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     """What was taken out because a section was replaced, a sentence for each."""
+    given: list[Any] = field(default_factory=list)
+    """What the names of arrays stand for."""
     replaced_by: str = ""
     """Where the section comes from that replaced one."""
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any], origin: str) -> Self:
-        """A document from values in memory. A function among them becomes its name."""
+        """A document from values in memory. Functions among them, and the arrays of a task, become their names."""
         document = cls(_with_names(dict(data)))
+        if isinstance(task := document.data.get("task"), dict) and "inputs" in task:
+            from reservoir_hw.core.given import given_in
+
+            document.given = given_in(task)
         document.origins = dict.fromkeys([(), *_locations(document.data)], origin)
         return document
 
@@ -86,6 +92,10 @@ class Document:
             chain = " -> ".join(str(p) for p in (*seen, path.resolve()))
             raise ConfigurationError(f"{path}: extends itself: {chain}")
         document = cls(*_read_yaml(path))
+        if any(isinstance(one, str) and one.startswith("given:") for one in (document.data.get("task") or {}).values()):
+            from reservoir_hw.core.given import look_beside
+
+            look_beside(path)
         if "extends" not in document.data:
             return document
         parent = document.data["extends"]
@@ -103,7 +113,9 @@ class Document:
     @classmethod
     def copy_of(cls, document: Document) -> Self:
         """A document that can be changed without changing the other."""
-        return cls(copy.deepcopy(document.data), dict(document.origins), list(document.left_out), document.replaced_by)
+        copied = cls(copy.deepcopy(document.data), dict(document.origins), list(document.left_out))
+        copied.given, copied.replaced_by = document.given, document.replaced_by
+        return copied
 
     def merge(self, over: Document) -> None:
         """Lay `over` on top: mappings merge, everything else replaces.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reservoir_hw.core.figure_style import colours, one_panel
-from reservoir_hw.tasks.report import Models, by_model
+from reservoir_hw.core.figure_style import colours, new_figure, one_panel
+from reservoir_hw.tasks.report import Models, best, by_model
 from reservoir_hw.tasks.task import Row, Table
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 # Where the normal distribution leaves 2.5 % on either side.
 _Z = 1.959964
+
+# Models whose confusions are drawn.
+_SHOWN = 4
 
 
 def wilson_interval(errors: float, trials: float) -> tuple[float, float]:
@@ -131,3 +134,25 @@ def curves(rows: Sequence[Row], parameter: str, trials: str, guessing: float) ->
     axes.grid(axis="y", color="0.92")
     drawn.legend(loc="outside right center", frameon=False)
     return drawn
+
+
+def confusion_figure(models: Models, classes: Sequence[object], trials: str, what: str = "class") -> Figure:
+    """Which class was taken for which in the tests of all runs, from the array `confusion` (right, answer)."""
+    shown, which = best(models, "error_rate", _SHOWN)
+    figure = new_figure(1.2 + 3.6 * len(shown), 4.2)
+    grid = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+    for axes, (name, runs) in zip(grid, shown.items(), strict=True):
+        confusion = np.sum([run.evaluation.arrays["confusion"] for run in runs], axis=0)
+        axes.imshow(np.sqrt(confusion / confusion.sum(axis=1, keepdims=True)), cmap="Blues", vmin=0, vmax=1)
+        for right, answer in np.argwhere(confusion):
+            same = right == answer
+            colour = "white" if same else "crimson"
+            weight = "normal" if same else "bold"
+            axes.text(answer, right, confusion[right, answer], ha="center", va="center", color=colour, weight=weight)
+        axes.set_xticks(range(len(confusion)), classes)
+        axes.set_yticks(range(len(confusion)), classes)
+        axes.set_xlabel(f"answer: {what}")
+        axes.set_title(name, fontsize=10)
+    grid[0].set_ylabel(f"right answer: {what}")
+    figure.suptitle(f"What was taken for what ({trials} of the test; red: wrong){which}")
+    return figure

@@ -16,7 +16,7 @@ Models = Mapping[str, Sequence[Row]]
 DRAW = "run.draw"
 """The key that says which of several drives of the same point a run is: between them only the device differs."""
 
-REPETITIONS = ("dataset", "seed", "first_step", "draw")
+REPETITIONS = ("dataset", "seed", "first_step", "fold", "draw")
 """Keys that say which data, random numbers or drive a run had: runs that differ in them alone are repetitions."""
 
 
@@ -31,8 +31,8 @@ def by_label(rows: Iterable[Row]) -> dict[str, list[Row]]:
 def by_model(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """The rows by model, each named after its label and what else of the task varies.
 
-    Rows that differ in which data they had (`task.dataset`, `task.seed`, `task.first_step`) are repetitions, and stay
-    together.
+    Rows that differ in which data they had (`task.dataset`, `task.seed`, `task.first_step`, `task.fold`) are
+    repetitions, and stay together.
     """
     found: dict[str, list[Row]] = {}
     for row in rows:

@@ -19,6 +19,8 @@ from reservoir_hw.core.errors import ConfigurationError, InputRangeError, ShapeE
 from reservoir_hw.core.seeds import generator
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from matplotlib.figure import Figure
 
     from reservoir_hw.core.series_format import SeriesFormat
@@ -213,6 +215,8 @@ class Task(ABC):
     """What the data are, for the provenance: an evaluation or an export of a run finds the same here."""
     inputs_digest: str = ""
     """Of all inputs, where the configuration of the task does not tell them."""
+    remarks: Sequence[str] = ()
+    """What casts doubt on the data, a sentence each."""
     report: Report | None = None
     """Makes the tables and figures: the module `report` beside the task. A task can also override the two methods."""
 
@@ -352,6 +356,19 @@ class TaskConfig(Config):
         given = {"kind": kind, **dict(config or ()), **settings}
         plain = {name: value.model_dump() if isinstance(value, Config) else value for name, value in given.items()}
         return validate(cls, Document.from_mapping(plain, ""))
+
+    @property
+    def fold_count(self) -> int:
+        """Into how many points of `task.fold` the task divides itself."""
+        return 1
+
+    def for_readout(self, readout: Config) -> Self:
+        """The same for what a readout counts."""
+        del readout
+        return self
+
+    def keep(self, folder: Path) -> None:
+        """Write there what was given in memory, so that the configuration in that folder finds it."""
 
     @abstractmethod
     def build(self) -> Task:

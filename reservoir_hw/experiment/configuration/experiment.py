@@ -207,6 +207,7 @@ def _validated(document: Document) -> ExperimentConfig:
     _without_reservoir(document)
     sections = {name: _kind_of(document, (name,), group) for name, group in SECTIONS.items() if name in document.data}
     config = validate(_model_of(tuple(sections.items()), tuple(_kinds_of_baselines(document))), document)
+    config = config.model_copy(update={"task": config.task.for_readout(config.readout)})
     _check_own_trainings(config, document)
     return config
 
@@ -312,7 +313,7 @@ def grid(document: Document) -> list[Point]:
 
 
 def _points(document: Document, config: ExperimentConfig) -> list[Point]:
-    if not config.vary and not config.reservoir.vary:
+    if not config.vary and not config.reservoir.vary and config.task.fold_count == 1:
         return _drawn([single_point(config)])
     points: list[Point] = []
     tasks: dict[str, int] = {}
@@ -474,7 +475,9 @@ def _rows(config: ExperimentConfig) -> Iterator[Values]:
     for own in combinations(config.reservoir.vary, ("reservoir", "vary")):
         of_reservoir = {f"reservoir.{key}": value for key, value in own.items()}
         for others in combinations(config.vary, ("vary",)):
-            yield of_reservoir | others
+            for fold in range(config.task.fold_count):
+                of_task = {"task.fold": (fold, ("task", "folds"))} if config.task.fold_count > 1 else {}
+                yield of_reservoir | others | of_task
 
 
 def schema() -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, Self
 from reservoir_hw.core import provenance
 from reservoir_hw.core.configuration import Document
 from reservoir_hw.core.errors import ConfigurationError, ReservoirError
+from reservoir_hw.core.reservoir_config import reservoir_section
 from reservoir_hw.core.store import StateStore
 from reservoir_hw.experiment.configuration.document import load_document
 from reservoir_hw.experiment.configuration.experiment import (
@@ -74,7 +75,10 @@ class Experiment:
         device: OpenDevice | None = None,
     ) -> None:
         if not isinstance(document, Document):
+            reservoir = document.get("reservoir")
             document = Document.from_mapping(document, "the given mapping")
+            if isinstance(reservoir, str | Path):
+                document.replace("reservoir", reservoir_section(Document.from_file(reservoir)))
         self._document = document
         self.config: ExperimentConfig = parse_experiment(document)
         self.points: list[Point] = grid(document)
@@ -217,10 +221,12 @@ class Experiment:
         self.result = result
         for sentence in self.left_out:
             result.warn(f"left out: {sentence}")
+        for remark in dict.fromkeys(remark for _, task in points for remark in task.remarks):
+            result.warn(remark)
         if run.resume is not None:
             result.earlier_rows = rows_in(folder)
         if processes.is_first:
-            write_yaml(folder / "experiment.yaml", resolved)
+            self._write(folder, resolved)
         result.save()
         trained = _trained_baselines(points)
         reservoirs = {id(point): reservoir_baselines(point, task) for point, task in points}
@@ -291,6 +297,12 @@ class Experiment:
             raise
         return result
 
+    def _write(self, folder: Path, resolved: dict[str, Any]) -> None:
+        """The configuration, and what it names beside it."""
+        write_yaml(folder / "experiment.yaml", resolved)
+        for task in {point.config.task.model_dump_json(): point.config.task for point in self.points}.values():
+            task.keep(folder)
+
     def _check_sharing(self, processes: Processes) -> None:
         """Raise `ConfigurationError` if there is something that several processes cannot do together."""
         if processes.count == 1:
@@ -328,7 +340,7 @@ class Experiment:
             result.sources[len(result.rows) - 1] = Source(task, outputs, partial(find_states, point, task))
             for warning in part.warnings:
                 result.warn(warning)
-        write_yaml(folder / "experiment.yaml", resolved)
+        self._write(folder, resolved)
         result.status = "complete"
         write_report(result)
         result.save()

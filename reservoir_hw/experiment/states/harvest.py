@@ -59,7 +59,7 @@ def store_path(point: Point, task: Task) -> str:
     complete, else the newest.
     """
     config = point.config
-    decides = _decisive(config.task, config.reservoir.for_inputs(task.channels), config.training)
+    decides = _decisive(config.task, config.reservoir.for_inputs(task.channels), config.training, task.inputs_digest)
     folder = config.run.states
     path = f"{folder}/{config.reservoir.kind}-{provenance.configuration_hash(decides)[:12]}"
     if point.draw:
@@ -413,12 +413,16 @@ def _checked(store: StateStore, point: Point, task: Task) -> StateStore:
 
 
 def _digest(inputs: np.ndarray) -> str:
-    return hashlib.sha256(np.ascontiguousarray(inputs).tobytes()).hexdigest()
+    return hashlib.sha256(np.ascontiguousarray(inputs).data).hexdigest()
 
 
-def _decisive(task: Config, reservoir: Config, training: TrainingConfig) -> dict[str, Any]:
-    """What decides about the states: task, reservoir, how it is driven, and the content of files that are named."""
-    sections = {"task": decisive(task), "reservoir": decisive(reservoir), "training": decisive(training)}
+def _decisive(task: Config, reservoir: Config, training: TrainingConfig, inputs: str = "") -> dict[str, Any]:
+    """What decides about the states: task, reservoir, how it is driven, and the content of files that are named.
+
+    Where the task has a digest of its `inputs`, that alone: targets have no influence on states.
+    """
+    of_task = {"inputs": inputs} if inputs else decisive(task)
+    sections = {"task": of_task, "reservoir": decisive(reservoir), "training": decisive(training)}
     return {**sections, "files": dict(contents(sections))}
 
 

@@ -118,7 +118,7 @@ def plan_for(
         config.training,
         chunk_steps=chunk_steps or config.run.chunk_steps,
         max_batch=max_batch,
-        splits=("train",) if task.closed_loop else ("train", "test"),
+        splits=("train",) if task.closed_loop or not task.test.targets.shape[1] else ("train", "test"),
     )
 
 

@@ -143,26 +143,8 @@ class Prediction(Task):
         Raises `ShapeError` for other shapes and, in an open loop, `InputRangeError` for NaN or infinity.
         """
         if self._loop is not None:
-            return self._judge_forecast(checked_outputs(outputs, self.test, finite=False), self._loop)
+            return judged_forecast(self, checked_outputs(outputs, self.test, finite=False), self._loop)
         return series_evaluation(outputs, self.test)
-
-    def _judge_forecast(self, outputs: np.ndarray, loop: ClosedLoop) -> Evaluation:
-        targets = self.test.targets.astype(np.float64)
-        error = np.linalg.norm(outputs - targets, axis=2)
-        error /= math.sqrt(self.train.inputs.astype(np.float64).var(axis=(0, 1)).sum())
-        error[~np.isfinite(outputs).all(axis=2)] = np.inf
-        wrong = error > loop.threshold
-        valid = np.where(wrong.any(axis=1), wrong.argmax(axis=1), loop.forecast_steps)
-        metrics = _quartiles("valid_steps", valid)
-        if self.lyapunov_per_step is not None:
-            metrics |= _quartiles("valid_lyapunov_times", valid * self.lyapunov_per_step)
-        metrics["whole"] = float(np.count_nonzero(~wrong.any(axis=1)))
-        metrics["diverged"] = float(np.count_nonzero(np.isinf(error).any(axis=1)))
-        arrays = {"targets": targets, "outputs": outputs, "error": error, "valid_steps": valid}
-        arrays["threshold"] = np.array(loop.threshold)
-        if self.lyapunov_per_step is not None:
-            arrays["lyapunov_per_step"] = np.array(self.lyapunov_per_step)
-        return Evaluation(metrics, arrays)
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Errors by model, or valid prediction times over all starts."""
@@ -175,6 +157,27 @@ class Prediction(Task):
         if self._loop is None:
             return report.figures(by_model(rows))
         return forecast_report.figures(by_model(rows), self.channel_names, self.portrait)
+
+
+def judged_forecast(task: Task, outputs: np.ndarray, loop: ClosedLoop) -> Evaluation:
+    """Judge checked `outputs` (starts, steps, outputs) of a forecast: `Prediction` describes the metrics."""
+    lyapunov = getattr(task, "lyapunov_per_step", None)
+    targets = task.test.targets.astype(np.float64)
+    error = np.linalg.norm(outputs - targets, axis=2)
+    error /= math.sqrt(task.train.inputs.astype(np.float64).var(axis=(0, 1)).sum())
+    error[~np.isfinite(outputs).all(axis=2)] = np.inf
+    wrong = error > loop.threshold
+    valid = np.where(wrong.any(axis=1), wrong.argmax(axis=1), loop.forecast_steps)
+    metrics = _quartiles("valid_steps", valid)
+    if lyapunov is not None:
+        metrics |= _quartiles("valid_lyapunov_times", valid * lyapunov)
+    metrics["whole"] = float(np.count_nonzero(~wrong.any(axis=1)))
+    metrics["diverged"] = float(np.count_nonzero(np.isinf(error).any(axis=1)))
+    arrays = {"targets": targets, "outputs": outputs, "error": error, "valid_steps": valid}
+    arrays["threshold"] = np.array(loop.threshold)
+    if lyapunov is not None:
+        arrays["lyapunov_per_step"] = np.array(lyapunov)
+    return Evaluation(metrics, arrays)
 
 
 def _quartiles(name: str, values: np.ndarray) -> dict[str, float]:

@@ -1,0 +1,450 @@
+"""The series of a user's data: read from files, arrays, a function or a trace, and checked where they enter."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reservoir_hw.core import arrays
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.functions import import_function
+from reservoir_hw.core.given import Given, give, give_targets, given, is_array
+from reservoir_hw.core.store import StateStore
+from reservoir_hw.core.tables.columns import Columns, choose
+from reservoir_hw.core.tables.configuration import ColumnsConfig
+from reservoir_hw.core.tables.sources import Source, opened
+from reservoir_hw.tasks.data.configuration import DataConfig, LabelsConfig, TargetsConfig
+from reservoir_hw.tasks.datasets import FOLDER_VARIABLE, found_file
+
+# Files whose steps differ by more than this share were not measured at one rate.
+_SAME_RATE = 0.01
+
+
+@dataclass(frozen=True)
+class Series:
+    """Inputs (time, inputs) and targets (time, outputs), float64, of one recording; or its class.
+
+    Targets that are not known are NaN. `where` names the file, or the number among given arrays.
+    """
+
+    where: str
+    inputs: np.ndarray
+    targets: np.ndarray | None
+    label: str | None = None
+    group: str | None = None
+    dtype: str = "float64"
+    """That of the inputs in their source: those of a trace are driven as they are."""
+
+    @property
+    def steps(self) -> int:
+        """How long it is."""
+        return len(self.inputs)
+
+    def part(self, first: int, stop: int) -> Series:
+        """Some of its steps."""
+        targets = None if self.targets is None else self.targets[first:stop]
+        return replace(self, inputs=self.inputs[first:stop], targets=targets)
+
+
+@dataclass
+class Found:
+    """All series, what their channels are called, and the digest of each file."""
+
+    series: list[Series]
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    files: dict[str, str] = field(default_factory=dict)
+    missing: int = 0
+    """Rows without a target."""
+
+
+def found_series(config: DataConfig) -> Found:
+    """What the configuration asks for, without the files of a test of their own. Raises `ConfigurationError`."""
+    if config.call is not None:
+        found = _of_call(config)
+    elif isinstance(config.inputs, str):
+        targets = config.targets if isinstance(config.targets, str) else None
+        labels = config.labels if isinstance(config.labels, str) else None
+        name = targets or labels
+        found = _of_given(given(config.inputs, "task.inputs"), None if name is None else given(name, "task.targets"))
+    elif config.trace is not None:
+        found = _of_trace(config)
+    else:
+        found = of_files(config, config.files or [], "task.files")
+    return _with_targets(found, config)
+
+
+def of_files(config: DataConfig, patterns: str | Sequence[str], key: str) -> Found:
+    """The series of these files, each checked by itself and against the others."""
+    paths = _paths(patterns, key)
+    targets = config.targets if isinstance(config.targets, TargetsConfig) else None
+    others: Sequence[Path | None] = [None] * len(paths)
+    if targets is not None and targets.file is not None:
+        others = _paths(targets.file, "task.targets.file")
+        if len(others) != len(paths):
+            raise ConfigurationError(
+                f"task.targets.file: {len(others)} files of targets for {len(paths)} of inputs: {targets.file}"
+            )
+    labels = _labels_of(config, paths)
+    found, periods = Found([], (), ()), {}
+    for path, other in zip(paths, others, strict=True):
+        inputs, outputs, series, period = _of_file(config, path, other, labels.get(path.name), found.files)
+        if found.series and list(inputs) != list(found.inputs):
+            raise ConfigurationError(
+                f"task.inputs: {path} has the columns {', '.join(inputs)}, and {paths[0]} {', '.join(found.inputs)}"
+            )
+        found.inputs, found.outputs = inputs, outputs
+        found.series += series
+        if period is not None:
+            periods[path] = period
+    slow, fast = (pick(periods, key=periods.__getitem__) if periods else None for pick in (max, min))
+    if slow is not None and fast is not None and periods[slow] > (1 + _SAME_RATE) * periods[fast]:
+        raise ConfigurationError(
+            f"task.time: a step takes {periods[fast]:.6g} in {fast} and {periods[slow]:.6g} in {slow}: bring all to "
+            "one rate"
+        )
+    if config.continuous == "files" and len(found.series) > 1:
+        if targets is None:
+            raise ConfigurationError("task.continuous: files of one recording have targets, not a class each")
+        whole = found.series
+        joined = [np.concatenate([getattr(one, name) for one in whole]) for name in _parts_of(whole[0])]
+        found.series = [Series(str(whole[0].where), joined[0], joined[1] if len(joined) > 1 else None)]
+    return found
+
+
+def _parts_of(series: Series) -> list[str]:
+    return ["inputs"] if series.targets is None else ["inputs", "targets"]
+
+
+def _paths(patterns: str | Sequence[str], key: str) -> list[Path]:
+    """The files that are meant, each once."""
+    found: list[Path] = []
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        if not glob.has_magic(pattern):
+            found.append(found_file(pattern, key))
+            continue
+        folders = ["", os.environ.get(FOLDER_VARIABLE, "")]
+        matches = next(
+            (some for f in folders if (some := sorted(glob.glob(os.path.join(f, pattern), recursive=True)))), []
+        )
+        if not matches:
+            raise ConfigurationError(
+                f"{key}: no file matches {pattern!r} here ({Path.cwd()}), nor in {FOLDER_VARIABLE}"
+            )
+        found += map(Path, matches)
+    if not found:
+        raise ConfigurationError(f"{key}: names no file")
+    return list(dict.fromkeys(found))
+
+
+def _of_file(
+    config: DataConfig, path: Path, other: Path | None, label: tuple[str, str | None] | None, files: dict[str, str]
+) -> tuple[Sequence[str], Sequence[str], list[Series], float | None]:
+    """Names of inputs and targets, the series of one file, and how long a step is."""
+    targets = config.targets if isinstance(config.targets, TargetsConfig) else None
+    with opened(path, config.read) as source:
+        files[str(path)] = source.sha256
+        apart = _own_columns(config, source, targets if other is None else None)
+        inputs = choose(source, _without(config.inputs, apart, source), "task.inputs")
+        values = _finite(inputs, "task.inputs")
+        wanted: np.ndarray | None = None
+        names: Sequence[str] = ()
+        if targets is not None and targets.ahead_steps is None:
+            if other is None:
+                names, wanted = _targets(source, targets, inputs)
+            else:
+                with opened(other, config.read) as beside:
+                    files[str(other)] = beside.sha256
+                    names, wanted = _targets(beside, targets, None)
+            if len(wanted) != len(values) or wanted.shape[1] != values.shape[1]:
+                raise ConfigurationError(
+                    f"task.targets: {other or path} has {wanted.shape[1]} rows of targets in {len(wanted)} series, and "
+                    f"{path} {values.shape[1]} rows of inputs in {len(values)}"
+                )
+        chosen = [label] * len(values) if label is not None else [(None, None)] * len(values)
+        if isinstance(config.labels, LabelsConfig) and config.labels.file is None:
+            chosen = [(one, None) for one in _labels_in(source, config.labels.label, len(values), path)]
+        pieces, period = [slice(0, values.shape[1])], None
+        if config.time is not None:
+            pieces, period = _pieces(source, config, values.shape[1])
+    series = []
+    for number, (own, group) in enumerate(chosen):
+        where = str(path) if len(values) == 1 else f"{path}, series {number}"
+        whole = Series(where, values[number], None if wanted is None else wanted[number], own, group)
+        series += [whole.part(piece.start, piece.stop) for piece in pieces] if len(pieces) > 1 else [whole]
+    return inputs.names, names, series, period
+
+
+def _own_columns(config: DataConfig, source: Source, targets: TargetsConfig | None) -> list[str | int]:
+    """Columns of a table that are something else than inputs, unless these are named."""
+    apart: list[str | int] = []
+    if targets is not None and targets.array is None:
+        apart += targets.columns or []
+    if config.time is not None:
+        apart.append(config.time.column)
+    if isinstance(config.labels, LabelsConfig) and config.labels.file is None and config.labels.label in source.header:
+        apart.append(config.labels.label)
+    return apart
+
+
+def _without(inputs: ColumnsConfig | str, apart: Sequence[str | int], source: Source) -> ColumnsConfig:
+    assert isinstance(inputs, ColumnsConfig)
+    if inputs.columns is not None or not source.header:
+        return inputs
+    return inputs.model_copy(update={"without": [*inputs.without, *apart]})
+
+
+def _targets(source: Source, targets: TargetsConfig, inputs: Columns | None) -> tuple[Sequence[str], np.ndarray]:
+    columns = choose(source, targets, "task.targets")
+    if inputs is not None and inputs.array is columns.array:
+        both = [name for name, number in zip(columns.names, columns.numbers, strict=True) if number in inputs.numbers]
+        if both:
+            raise ConfigurationError(
+                f"task.targets: {columns.where}: the column {both[0]!r} is among the inputs, too: name the columns of "
+                "one of them"
+            )
+    return columns.names, _finite(columns, "task.targets", missing=targets.missing == "skip")
+
+
+def _finite(columns: Columns, what: str, *, missing: bool = False) -> np.ndarray:
+    """All values; NaN only where they may be `missing`."""
+    values = columns.read(0, columns.steps)
+    wrong = arrays.not_finite(values, arrays.NO_NUMBER)
+    if missing:
+        wrong &= ~np.isnan(values)
+    if wrong.any():
+        _, row, column = (int(at[0]) for at in np.nonzero(wrong))
+        empty = "is empty" if np.isnan(values[:, row, column]).any() else "is not a finite number below 9e37"
+        hint = "; targets: {missing: skip} passes such rows over" if what == "task.targets" and "empty" in empty else ""
+        raise ConfigurationError(f"{what}: {columns.place(row, column)}: the cell {empty}{hint}")
+    return values
+
+
+def _pieces(source: Source, config: DataConfig, rows: int) -> tuple[list[slice], float | None]:
+    """The parts without a gap in time, and the usual step."""
+    assert config.time is not None
+    times = source.times(config.time.column, "task.time")
+    if len(times) != rows:
+        raise ConfigurationError(f"task.time: {source.path} has {len(times)} times for {rows} rows")
+    steps = np.diff(times)
+    if not len(steps):
+        return [slice(0, rows)], None
+    if not (steps > 0).all():
+        row = int((~(steps > 0)).argmax()) + 1
+        again = "is the same as in the row before" if steps[row - 1] == 0 else "is not later than in the row before"
+        raise ConfigurationError(
+            f"task.time: {source.path}, row {row} (0 is the first row of numbers): the time {again}; sort the rows, "
+            "and give daylight-saving time its offset"
+        )
+    usual = float(np.median(steps))
+    gaps = np.flatnonzero(steps > (1 + config.tolerance) * usual) + 1
+    if len(gaps) and config.time.gaps == "refuse":
+        raise ConfigurationError(
+            f"task.time: {source.path}, row {gaps[0]}: {steps[gaps[0] - 1]:.6g} behind the row before it, a usual step is "
+            f"{usual:.6g} ({len(gaps)} gaps): fill it, or time: {{gaps: split}} begins a new series there"
+        )
+    uneven = np.flatnonzero(steps < (1 - config.tolerance) * usual)
+    if len(uneven):
+        raise ConfigurationError(
+            f"task.time: {source.path}, row {uneven[0] + 1}: only {steps[uneven[0]]:.6g} behind the row before it, a usual "
+            f"step is {usual:.6g}: bring the rows to one rate"
+        )
+    ends = [0, *gaps.tolist(), rows]
+    return [slice(first, stop) for first, stop in zip(ends, ends[1:], strict=False)], usual
+
+
+def _labels_of(config: DataConfig, paths: Sequence[Path]) -> Mapping[str, tuple[str, str | None]]:
+    """Class and group of each file by its name, where a table has them."""
+    labels = config.labels
+    if not isinstance(labels, LabelsConfig) or labels.file is None:
+        return {}
+    table = found_file(labels.file, "task.labels.file")
+    with opened(table, config.read) as source:
+        names, classes = (
+            source.texts(one, f"task.labels.{key}") for key, one in (("name", labels.name), ("label", labels.label))
+        )
+        groups = [None] * len(names) if labels.group is None else source.texts(labels.group, "task.labels.group")
+    found = {Path(name).name: (own, group) for name, own, group in zip(names, classes, groups, strict=True)}
+    if len(found) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigurationError(f"task.labels.file: {table} names {twice} more than once")
+    here = {path.name for path in paths}
+    tests = config.test.files if config.test is not None and not isinstance(config.test, float) else None
+    known = here | {path.name for path in _paths(tests, "task.test.files")} if tests else here
+    if without := sorted(here - set(found)):
+        raise ConfigurationError(f"task.labels.file: {table} has no label for {', '.join(without[:4])}")
+    if lost := sorted(set(found) - known):
+        raise ConfigurationError(
+            f"task.labels.file: {table} has labels for files that are not there: {', '.join(lost[:4])}"
+        )
+    return found
+
+
+def _labels_in(source: Source, name: str, count: int, path: Path) -> list[str]:
+    """The classes in the files themselves: a column that is the same in all rows, or an array with one for each series."""
+    if name in source.header:
+        values = source.texts(name, "task.labels.label")
+        if len(set(values)) > 1:
+            raise ConfigurationError(
+                f"task.labels.label: {path} has several classes in the column {name!r} ({', '.join(dict.fromkeys(values[:9999]))}): "
+                "a series has one; cut the file into series"
+            )
+        return values[:1] * count
+    array = np.asarray(source.array(name))
+    if array.shape not in ((count,), (count, 1)):
+        raise ConfigurationError(
+            f"task.labels.label: {path}, {name} is {array.shape}: {count} series need one class each"
+        )
+    return [_text(one) for one in array.ravel().tolist()]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _of_call(config: DataConfig) -> Found:
+    """What the function returns, twice the same."""
+    assert config.call is not None
+    function, names = import_function(config.call, "task.call"), []
+    for _ in range(2):
+        try:
+            answer = function(**config.params)
+        except Exception as error:
+            raise ConfigurationError(f"task.call: {config.call} failed: {type(error).__name__}: {error}") from error
+        if isinstance(answer, Mapping):
+            answer = (answer.get("inputs"), answer.get("targets"))
+        if not (isinstance(answer, tuple) and len(answer) == 2 and is_array(answer[0])):
+            raise ConfigurationError(
+                f"task.call: {config.call} must return inputs and targets, arrays or lists of them"
+            )
+        inputs, targets = give(answer[0], "task.call: inputs"), None
+        if answer[1] is not None:
+            targets = give_targets(inputs, answer[1], "task.call: targets")
+        names.append((inputs.name, None if targets is None else targets.name))
+    if names[0] != names[1]:
+        raise ConfigurationError(
+            f"task.call: {config.call} returned other data when it was called again: give it a seed (task.params)"
+        )
+    return _of_given(inputs, targets)
+
+
+def _of_given(inputs: Given, targets: Given | None) -> Found:
+    series: list[Series] = []
+    names = inputs.names or tuple(f"u{number}" for number in range(inputs.series[0].shape[1]))
+    outputs: tuple[str, ...] = ()
+    labels: list[str | None] = [None] * len(inputs.series)
+    wanted: list[np.ndarray | None] = [None] * len(inputs.series)
+    if targets is not None and targets.single and targets.series[0].dtype.kind == "f":
+        outputs = ("y0",)
+        wanted = [np.full((len(u), 1), y) for u, y in zip(inputs.series, targets.series[0].tolist(), strict=True)]
+    elif targets is not None and targets.single:
+        labels = [_text(one) for one in targets.series[0].tolist()]
+    elif targets is not None:
+        wanted = list(targets.series)
+        outputs = targets.names or tuple(f"y{number}" for number in range(targets.series[0].shape[1]))
+        if len(wanted) != len(inputs.series):
+            raise ConfigurationError(f"targets are {len(wanted)} series, inputs {len(inputs.series)}")
+    for number, (u, y, label) in enumerate(zip(inputs.series, wanted, labels, strict=True)):
+        where = f"series {number}" if len(wanted) > 1 else "the series"
+        if u.dtype.kind not in "fiub" or (y is not None and y.dtype.kind not in "fiub"):
+            raise ConfigurationError(f"{where}: inputs and targets of one series are numbers, not text")
+        if y is not None and len(y) != len(u):
+            raise ConfigurationError(f"{where}: targets have {len(y)} rows, inputs {len(u)}")
+        if u.shape[1] > len(u) > 1:
+            raise ConfigurationError(
+                f"{where}: inputs are {u.shape}, more channels than steps: (time, channels) is meant; transpose them"
+            )
+        wrong = arrays.not_finite(u, arrays.NO_NUMBER)
+        if wrong.any():
+            row, column = (int(at[0]) for at in np.nonzero(wrong))
+            raise ConfigurationError(f"{where}: the input in row {row}, column {names[column]!r} is {u[row, column]}")
+        series.append(Series(where, u.astype(np.float64), None if y is None else y.astype(np.float64), label))
+        if series[-1].inputs.shape[1] != len(names):
+            raise ConfigurationError(f"{where}: {u.shape[1]} inputs, and the first series has {len(names)}")
+    return Found(series, names, outputs)
+
+
+def _of_trace(config: DataConfig) -> Found:
+    """The inputs of the first data set of a trace, with targets of one's own."""
+    assert config.trace is not None
+    store = StateStore.open(config.trace)
+    dataset = next(iter(store.datasets.values()), None)
+    if dataset is None:
+        raise ConfigurationError(f"task.trace: {config.trace} holds no states yet")
+    values = dataset.read_inputs(slice(0, dataset.sequences), 0, dataset.steps)
+    names = tuple(store.facts.get("spec", {}).get("input_names", ())) or tuple(f"u{k}" for k in range(values.shape[2]))
+    found = Found([], names, ())
+    wanted: np.ndarray | None = None
+    targets = config.targets
+    if isinstance(targets, str):
+        wanted = np.stack(given(targets, "task.targets").series).astype(np.float64)
+        found.outputs = tuple(f"y{number}" for number in range(wanted.shape[2]))
+    elif targets is not None and targets.file is not None:
+        path = found_file(targets.file, "task.targets.file")
+        with opened(path, config.read) as source:
+            found.files[str(path)] = source.sha256
+            found.outputs, wanted = _targets(source, targets, None)
+    for row, u in enumerate(values):
+        known = ~np.isnan(u).any(axis=1)
+        steps = len(u) if known.all() else int((~known).argmax())
+        y = None
+        if wanted is not None:
+            if len(wanted) != len(values) or wanted.shape[1] < steps:
+                raise ConfigurationError(
+                    f"task.targets: {wanted.shape[1]} rows in {len(wanted)} series, and {config.trace} has {steps} steps "
+                    f"in {len(values)}"
+                )
+            y = wanted[row, :steps]
+        where = config.trace if len(values) == 1 else f"{config.trace}, sequence {row}"
+        found.series.append(Series(where, u[:steps].astype(np.float64), y, dtype=str(u.dtype)))
+    return found
+
+
+def _with_targets(found: Found, config: DataConfig) -> Found:
+    """Targets that are later inputs, the counts of what is missing, and what every series must have."""
+    targets = config.targets
+    if isinstance(targets, TargetsConfig) and targets.ahead_steps is not None:
+        ahead = targets.ahead_steps
+        at = _named(found.inputs, targets.columns)
+        for one in found.series:
+            if one.steps <= ahead + 1:
+                raise ConfigurationError(
+                    f"task.targets: {one.where} has {one.steps} rows, too few to look {ahead} ahead"
+                )
+        found.series = [
+            replace(one, inputs=one.inputs[:-ahead], targets=one.inputs[ahead:][:, at]) for one in found.series
+        ]
+        found.outputs = [found.inputs[k] for k in at]
+    skip = isinstance(targets, TargetsConfig) and targets.missing == "skip"
+    for one in found.series:
+        if one.steps < 2:
+            raise ConfigurationError(f"{one.where} has {one.steps} rows: a series has at least 2")
+        if one.targets is None:
+            if one.label is None:
+                raise ConfigurationError(f"{one.where} has neither targets nor a label")
+            continue
+        rows = np.isnan(one.targets).any(axis=1)
+        found.missing += int(rows.sum())
+        if rows.any() and not skip:
+            raise ConfigurationError(
+                f"{one.where}: the target in row {int(rows.argmax())} is not a number; targets: {{missing: skip}} "
+                "passes such rows over"
+            )
+    return found
+
+
+def _named(names: Sequence[str], wanted: Sequence[str | int] | None) -> list[int]:
+    if wanted is None:
+        return list(range(len(names)))
+    missing = [one for one in wanted if not isinstance(one, int) and one not in names]
+    if missing:
+        raise ConfigurationError(f"task.targets.columns: {missing[0]!r} is none of the inputs {', '.join(names)}")
+    return [one if isinstance(one, int) else list(names).index(one) for one in wanted]

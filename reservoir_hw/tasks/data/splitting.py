@@ -1,0 +1,131 @@
+"""Which series, and which of their steps, are learned from and which are judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.seeds import generator
+from reservoir_hw.tasks.data.configuration import DataConfig, FoldsConfig, TestConfig
+from reservoir_hw.tasks.data.reading import Found, Series, of_files
+from reservoir_hw.tasks.task import stratified
+
+SHARE = 0.25
+"""Of the data that is the test, where nothing else is asked for. All of it is learned from with `NO_TEST`."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Series to learn from, and series that are judged. `follows`: the one of the test goes on where the training ends."""
+
+    train: list[Series]
+    test: list[Series]
+    follows: bool = False
+
+
+def parts_of(found: Found, config: DataConfig) -> Parts:
+    """What the configuration asks for. Raises `ConfigurationError`."""
+    series, test = found.series, config.test
+    if config.folds is not None:
+        return _fold(series, config.folds, config.fold or 0, config.washout)
+    if isinstance(test, TestConfig) and test.files is not None:
+        apart = of_files(config, test.files, "task.test.files")
+        if list(apart.inputs) != list(found.inputs) or list(apart.outputs) != list(found.outputs):
+            raise ConfigurationError(
+                f"task.test.files: their columns are {', '.join([*apart.inputs, *apart.outputs])}, those of the training "
+                f"{', '.join([*found.inputs, *found.outputs])}"
+            )
+        if both := sorted(set(apart.files) & set(found.files) - _beside(config)):
+            raise ConfigurationError(f"task.test.files: {both[0]} is in the training, too")
+        found.files |= apart.files
+        return Parts(series, apart.series)
+    if isinstance(test, TestConfig) and test.rows is not None:
+        return _rows(series, *test.rows)
+    share = test if isinstance(test, float) else SHARE if test is None else test.share or SHARE
+    return shared(series, share, test.seed if isinstance(test, TestConfig) else 0)
+
+
+def shared(series: Sequence[Series], share: float, seed: int = 0) -> Parts:
+    """The end of one series, or whole ones of several: of each class its share, of one group all or none."""
+    if len(series) == 1:
+        cut = series[0].steps - round(share * series[0].steps)
+        return _rows(series, cut, series[0].steps)
+    labels, groups = [one.label for one in series], _groups(series)
+    firsts = {group: number for number, group in reversed(list(enumerate(groups)))}
+    judged_groups = stratified([labels[number] for number in firsts.values()], share, seed)
+    judged = {group for group, chosen in zip(firsts, judged_groups, strict=True) if chosen}
+    return Parts(
+        [one for one, group in zip(series, groups, strict=True) if group not in judged],
+        [one for one, group in zip(series, groups, strict=True) if group in judged],
+    )
+
+
+def _beside(config: DataConfig) -> set[str]:
+    """Files that may serve both parts: those of targets or labels."""
+    targets = getattr(config.targets, "file", None)
+    return {targets} if targets else set()
+
+
+def _groups(series: Sequence[Series]) -> list[str | int]:
+    """Series of one group have the same; each of the others is one by itself."""
+    return [number if one.group is None else one.group for number, one in enumerate(series)]
+
+
+def _rows(series: Sequence[Series], first: int, stop: int) -> Parts:
+    if len(series) != 1:
+        raise ConfigurationError(f"task.test: rows are those of one series, and there are {len(series)}: name files")
+    (one,) = series
+    if one.targets is None:
+        raise ConfigurationError("task.test: a single series with one class cannot be learned and judged: give several")
+    if not 0 <= first < stop <= one.steps or stop - first < 2:
+        raise ConfigurationError(
+            f"task.test: rows {first} to {stop} do not lie within the {one.steps} rows of {one.where}"
+        )
+    before, behind = one.part(0, first), one.part(stop, one.steps)
+    train = [part for part in (before, behind) if part.steps >= 2]
+    if not train:
+        raise ConfigurationError(f"task.test: rows {first} to {stop} leave nothing of {one.where} to learn from")
+    return Parts(train, [one.part(first, stop)], follows=train == [before] or (len(train) == 1 and stop == one.steps))
+
+
+def _fold(series: Sequence[Series], folds: FoldsConfig, number: int, washout: int) -> Parts:
+    if len(series) > 1:
+        groups = _groups(series)
+        names = list(dict.fromkeys(groups))
+        label_of = {group: one.label for one, group in zip(series, groups, strict=True)}
+        fold_of = _dealt([label_of[name] for name in names], folds.count, folds.seed)
+        judged = {name for name, fold in zip(names, fold_of, strict=True) if fold == number}
+        train = [one for one, group in zip(series, groups, strict=True) if group not in judged]
+        test = [one for one, group in zip(series, groups, strict=True) if group in judged]
+        if not train or not test:
+            raise ConfigurationError(f"task.folds: {len(names)} series or groups are too few for {folds.count} folds")
+        return Parts(train, test)
+    (one,) = series
+    if one.targets is None:
+        raise ConfigurationError(
+            "task.folds: a single series with one class cannot be learned and judged: give several"
+        )
+    gap = washout if folds.gap_steps is None else folds.gap_steps
+    forward = folds.order == "time"
+    ends = np.linspace(0, one.steps, folds.count + 1 + forward).astype(int)
+    first, stop = (int(end) for end in ends[number + forward : number + forward + 2])
+    parts = [one.part(0, max(0, first - gap)), *([] if forward else [one.part(min(stop + gap, one.steps), one.steps)])]
+    train = [part for part in parts if part.steps > washout + 1]
+    if not train or stop - first < 2:
+        raise ConfigurationError(
+            f"task.folds: fold {number} of {folds.count} leaves {max(part.steps for part in parts)} steps to learn from, "
+            f"with a gap of {gap} and a washout of {washout}: take fewer folds, or a smaller gap_steps"
+        )
+    return Parts(train, [one.part(first, stop)])
+
+
+def _dealt(labels: Sequence[str | None], count: int, seed: int) -> list[int]:
+    """A fold for each, those of one label dealt out in turn."""
+    rng, found, turn = generator(seed, "folds of series"), [0] * len(labels), 0
+    for label in dict.fromkeys(labels):
+        for member in rng.permutation([number for number, own in enumerate(labels) if own == label]):
+            found[member], turn = turn % count, turn + 1
+    return found

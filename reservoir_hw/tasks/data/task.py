@@ -1,0 +1,272 @@
+"""A user's own data: learned on one part, judged on another, in the user's units."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.tasks import classification
+from reservoir_hw.tasks.data import metrics, report
+from reservoir_hw.tasks.data.configuration import DataConfig
+from reservoir_hw.tasks.data.formats import format_of
+from reservoir_hw.tasks.data.reading import Found, Series, found_series
+from reservoir_hw.tasks.data.splitting import Parts, parts_of, shared
+from reservoir_hw.tasks.prediction import forecast_report
+from reservoir_hw.tasks.prediction.report import PIECE
+from reservoir_hw.tasks.prediction.task import judged_forecast
+from reservoir_hw.tasks.report import by_model
+from reservoir_hw.tasks.task import Evaluation, OutputScale, Row, Split, Table, Task, checked_outputs
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# In standard deviations of the training: a test so far off is something else than what was learned.
+_FAR = 3.0
+
+
+class Data(Task):
+    """A user's own recordings, as `DataConfig` says: a regression, a forecast, or a class for each series.
+
+    The splits hold scaled float32 numbers; `series` says what they are for the user, and all metrics are in the user's
+    units. Several series begin at rest each, and lie in the splits padded behind their `lengths`. Of a single one the
+    test goes on where the training ended. Targets of classes are 1 for the right one and 0 for the others at each step.
+
+    `evaluate` gives `nrmse`, `nmse`, `mae` and `r2` (`metrics.of_numbers`), or `accuracy`, `balanced_accuracy`, `f1` and
+    `error_rate` (`metrics.of_classes`), or in a closed loop those of `Prediction`; and those of one's own.
+
+    Takes a configuration, or the fields of `DataConfig` as keywords. Raises `ConfigurationError` that names file, line
+    and column for data that cannot be used.
+    """
+
+    larger = ("r2", "accuracy", "balanced_accuracy", "f1", "valid_steps", "whole")
+    smaller = ("nrmse", "nmse", "mae", "error_rate", "diverged")
+
+    def __init__(self, config: DataConfig | None = None, /, **settings: Any) -> None:
+        config = DataConfig.of(config, settings)
+        found = found_series(config)
+        if config.test == "none":
+            parts = Parts(found.series, [found.series[0].part(0, 0)])
+        elif config.closed_loop is not None:
+            parts = _forecast_parts(found.series, config)
+        else:
+            parts = parts_of(found, config)
+        self._make(config, found, parts)
+
+    def _make(self, config: DataConfig, found: Found, parts: Parts) -> None:
+        self._config, self._found, self._parts = config, found, parts
+        self.classes = tuple(sorted({one.label for one in parts.train if one.label is not None}))
+        if unknown := {one.label for one in parts.test} - {*self.classes, None}:
+            raise ConfigurationError(f"task.labels: the class {min(map(str, unknown))!r} is in the test only")
+        if len(self.classes) == 1:
+            raise ConfigurationError(
+                f"task.labels: all series are of the class {self.classes[0]!r}: nothing is to tell apart"
+            )
+        self.series = format_of(found, parts.train, config.scale, self.classes, config.decide)
+        if config.closed_loop is not None:
+            # Its answers are its next inputs.
+            self.series = self.series.model_copy(update={"outputs": self.series.inputs})
+        self._check_lengths()
+        self.train, self.test = self._split(parts.train, judged=False), self._split(parts.test, judged=True)
+        if (loop := config.closed_loop) is not None:
+            self.closed_loop = True
+            pieces = np.stack([self.series.model_inputs(one.inputs) for one in parts.test]).astype(np.float32)
+            self.test = Split(pieces[:, : loop.warmup_steps], pieces[:, loop.warmup_steps :])
+        if config.scale.inputs == "range":
+            self.input_range = (-1.0, 1.0)
+        self.score = "valid_steps" if self.closed_loop else "accuracy" if self.classes else "nrmse"
+        self.larger_is_better = self.score != "nrmse"
+        self.inputs_digest = _digest(self.train, self.test, "inputs")
+        self.facts = {
+            "files": dict(found.files),
+            "inputs_sha256": self.inputs_digest,
+            "targets_sha256": _digest(self.train, self.test, "targets"),
+            "rows": {name: sum(one.steps for one in part) for name, part in vars(parts).items() if name != "follows"},
+            "series": {"train": len(parts.train), "test": len(parts.test)},
+            "inputs": list(found.inputs),
+            "outputs": list(self.classes or found.outputs),
+        }
+        if self.classes:
+            counted = {"train": parts.train, "test": parts.test}
+            self.facts["classes"] = {
+                name: dict(Counter(str(one.label) for one in part)) for name, part in counted.items()
+            }
+        self.remarks = self._remarks()
+
+    def _check_lengths(self) -> None:
+        """Each series has steps behind the washout, where it begins at rest."""
+        first = self._config.judge_from if self._config.judge_from is not None else self._config.washout
+        parts = self._parts
+        judged = () if parts.follows or self._config.test == "none" or self._config.closed_loop else parts.test
+        for one in [*parts.train, *judged]:
+            if one.steps <= first:
+                raise ConfigurationError(
+                    f"task: {one.where} has {one.steps} steps, and the first {first} of each series are not counted "
+                    "(readout.washout, task.judge_from): take fewer, or leave the series out"
+                )
+
+    def _split(self, series: Sequence[Series], *, judged: bool) -> Split:
+        config, series_format = self._config, self.series
+        assert series_format is not None
+        # Of a test only one that follows its training is in one piece: others begin at rest.
+        alone = len(series) == 1 and (not judged or self._parts.follows or not series[0].steps)
+        steps, outputs = max(one.steps for one in series), len(self.classes or series_format.outputs)
+        dtype = np.dtype(series[0].dtype if config.trace is not None else np.float32)
+        # Of zeros that are not touched nothing is in memory: series may be much shorter than the longest.
+        inputs, targets = (np.zeros((len(series), steps, width), kind) for width, kind in (
+            (len(series_format.inputs), dtype), (outputs, np.dtype(np.float32))))  # fmt: skip
+        skipped = False
+        for row, one in enumerate(series):
+            _fill(inputs[row], one.inputs, series_format.model_inputs)
+            if one.targets is None:
+                targets[row, : one.steps, self.classes.index(str(one.label))] = 1.0
+            else:
+                _fill(targets[row], one.targets, series_format.model_targets)
+                skipped = skipped or bool(np.isnan(one.targets).any())
+        first = config.judge_from if config.judge_from is not None else 0 if self._parts.follows else config.washout
+        counted = None
+        if skipped or (judged and first and config.decide != "last"):
+            counted = ~np.isnan(targets).any(axis=2)
+            counted[:, : first if judged else 0] = False
+        lengths = None if alone else np.array([one.steps for one in series])
+        return Split(inputs, targets, None, lengths, bool(self.classes) and config.decide == "last", counted)
+
+    def _remarks(self) -> list[str]:
+        """What casts doubt on these data."""
+        found, parts = [], self._parts
+        if self._found.missing:
+            found.append(
+                f"{self._found.missing:,} rows have no target: they are driven, and neither learned nor judged"
+            )
+        series_format = self.series
+        assert series_format is not None
+        if self._config.test != "none":
+            known, seen = (
+                [
+                    np.concatenate([piece.inputs[:, column] for piece in part])
+                    for column in range(len(series_format.inputs))
+                ]
+                for part in (parts.train, parts.test)
+            )
+            for name, before, after in zip(self._found.inputs, known, seen, strict=True):
+                deviation = float(before.std())
+                if deviation and abs(float(after.mean()) - float(before.mean())) > _FAR * deviation:
+                    found.append(
+                        f"the test's mean of {name!r} lies {abs(after.mean() - before.mean()) / deviation:.1f} standard "
+                        "deviations from that of the training: it is another kind of data"
+                    )
+        loop = self._config.closed_loop
+        if loop is not None and loop.starts == 1:
+            found.append("closed_loop has one start: a single forecast says little, take more `starts`")
+        return found
+
+    def validation(self, share: float) -> Task:
+        """The same, with a share of the training series as its test, or their end; scaled by what is left of them."""
+        found = object.__new__(type(self))
+        parts = self._parts
+        if self._config.closed_loop is not None:
+            return super().validation(share)
+        found._make(
+            self._config.model_copy(update={"test": None, "folds": None, "fold": None}),
+            self._found,
+            shared(parts.train, share),
+        )
+        return found
+
+    def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
+        """Judge `outputs` (series, steps, outputs) for the test split; the class describes the metrics.
+
+        `arrays` are, of numbers, `piece/targets` and `piece/outputs`, the first steps of the first output; of classes
+        `errors` and `trials` (), and `confusion` (right, answer).
+
+        Raises `ShapeError` for other shapes and, but in a closed loop, `InputRangeError` for NaN or infinity.
+        """
+        config, series_format, test = self._config, self.series, self.test
+        assert series_format is not None
+        if config.closed_loop is not None:
+            return judged_forecast(self, checked_outputs(outputs, test, finite=False), config.closed_loop)
+        if test.targets.shape[1] == 0:
+            return Evaluation({})
+        outputs, valid = checked_outputs(outputs, test), test.valid
+        if self.classes:
+            return self._judge_classes(outputs, valid)
+        # Row by row of the split: of series that differ in length most of it is padding.
+        targets, answers = (
+            np.concatenate([series_format.user_outputs(one[here]) for one, here in zip(values, valid, strict=True)])
+            for values in (test.targets, outputs)
+        )
+        if not len(targets):
+            raise ConfigurationError(
+                "task: no row of the test is judged: task.judge_from, or missing targets, leave none"
+            )
+        piece = {"piece/targets": targets[:PIECE, 0], "piece/outputs": answers[:PIECE, 0]}
+        return Evaluation(metrics.of_numbers(targets, answers, self._found.outputs, config.metrics), piece)
+
+    def _judge_classes(self, outputs: np.ndarray, valid: np.ndarray) -> Evaluation:
+        test, rows = self.test, np.arange(len(outputs))
+        right = test.targets[rows, test.ends].argmax(axis=1)
+        scores = outputs[rows, test.ends] if test.at_end else np.where(valid[:, :, None], outputs, 0).sum(axis=1)
+        answers = scores.argmax(axis=1)
+        wrong = int(np.count_nonzero(answers != right))
+        arrays = classification.error_counts(wrong, len(right))
+        arrays["confusion"] = metrics.confusion(right, answers, len(self.classes))
+        return Evaluation(metrics.of_classes(right, answers, self.classes, self._config.metrics), arrays)
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """Errors by model."""
+        further = [name for name in rows[0].evaluation.metrics if name in self._own_metrics]
+        if self.closed_loop:
+            return [forecast_report.table(by_model(rows), "Own data")]
+        return (report.tables_of_classes if self.classes else report.tables_of_numbers)(rows, further)
+
+    def figures(self, rows: Sequence[Row]) -> dict[str, Figure]:
+        """Outputs beside targets, or which class was taken for which."""
+        if self.closed_loop:
+            return forecast_report.figures(by_model(rows), list(self._found.inputs), ((0, 0), (0, 1)))
+        return report.figures_of_classes(rows, self.classes) if self.classes else report.figures_of_numbers(rows)
+
+    @property
+    def _own_metrics(self) -> set[str]:
+        return {name.partition("@")[0].partition(":")[2] for name in self._config.metrics}
+
+
+def _fill(place: np.ndarray, values: np.ndarray, scaled: Any) -> None:
+    """Scaled numbers, a piece at a time: in float64 they take twice the memory of what is kept."""
+    for first in range(0, len(values), 1 << 16):
+        piece = values[first : first + (1 << 16)]
+        place[first : first + len(piece)] = scaled(piece)
+
+
+def _forecast_parts(series: Sequence[Series], config: DataConfig) -> Parts:
+    """The end of one series, or series of their own, in pieces of a warm-up and a forecast."""
+    loop = config.closed_loop
+    assert loop is not None
+    if len(series) != 1:
+        raise ConfigurationError(f"task.closed_loop: forecasts are made on one series, and there are {len(series)}")
+    (one,) = series
+    window = loop.warmup_steps + loop.forecast_steps
+    needed = loop.starts * window
+    if needed + 2 > one.steps:
+        raise ConfigurationError(
+            f"task.closed_loop: {loop.starts} starts of {loop.warmup_steps} + {loop.forecast_steps} steps need {needed} "
+            f"rows behind the training, and {one.where} has {one.steps}: take fewer or shorter ones"
+        )
+    cut = one.steps - needed
+    pieces = [one.part(cut + number * window, cut + (number + 1) * window) for number in range(loop.starts)]
+    return Parts([one.part(0, cut)], pieces)
+
+
+def _digest(train: Split, test: Split, name: str) -> str:
+    """Of the series themselves, without their padding."""
+    digest = hashlib.sha256()
+    for split in (train, test):
+        array = getattr(split, name)
+        for row in range(len(array)):
+            stop = array.shape[1] if split.lengths is None else int(split.lengths[row])
+            digest.update(f"{stop} {array.shape[2]} {array.dtype}".encode())
+            digest.update(np.ascontiguousarray(array[row, :stop]).data)
+    return digest.hexdigest()

@@ -71,8 +71,8 @@ def _check_resolution(name: str, low: float, high: float, what: str) -> None:
     largest = max(abs(low), abs(high))
     if low < high and high - low < _STEPS * float(np.spacing(np.float32(largest))):
         raise ConfigurationError(
-            f"task.scale.{what}: the column {name!r} goes from {low:.12g} to {high:.12g}, which float32 can hardly tell "
-            "apart: scale it (standard, or range)"
+            f"task.scale.{what}: the column {name!r} goes from {low:.12g} to {high:.12g}, which float32 can hardly "
+            "tell apart: scale it (standard, or range)"
         )
     if largest > _WHOLE and low == round(low) and high == round(high):
         raise ConfigurationError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -246,17 +247,17 @@ def _pieces(source: Source, config: DataConfig, rows: int) -> tuple[list[slice],
     gaps = np.flatnonzero(steps > (1 + config.tolerance) * usual) + 1
     if len(gaps) and config.time.gaps == "refuse":
         raise ConfigurationError(
-            f"task.time: {source.path}, row {gaps[0]}: {steps[gaps[0] - 1]:.6g} behind the row before it, a usual step is "
-            f"{usual:.6g} ({len(gaps)} gaps): fill it, or time: {{gaps: split}} begins a new series there"
+            f"task.time: {source.path}, row {gaps[0]}: {steps[gaps[0] - 1]:.6g} behind the row before it, a usual step "
+            f"is {usual:.6g} ({len(gaps)} gaps): fill it, or time: {{gaps: split}} begins a new series there"
         )
     uneven = np.flatnonzero(steps < (1 - config.tolerance) * usual)
     if len(uneven):
         raise ConfigurationError(
-            f"task.time: {source.path}, row {uneven[0] + 1}: only {steps[uneven[0]]:.6g} behind the row before it, a usual "
-            f"step is {usual:.6g}: bring the rows to one rate"
+            f"task.time: {source.path}, row {uneven[0] + 1}: only {steps[uneven[0]]:.6g} behind the row before it, a "
+            f"usual step is {usual:.6g}: bring the rows to one rate"
         )
     ends = [0, *gaps.tolist(), rows]
-    return [slice(first, stop) for first, stop in zip(ends, ends[1:], strict=False)], usual
+    return [slice(first, stop) for first, stop in itertools.pairwise(ends)], usual
 
 
 def _labels_of(config: DataConfig, paths: Sequence[Path]) -> Mapping[str, tuple[str, str | None]]:
@@ -287,13 +288,14 @@ def _labels_of(config: DataConfig, paths: Sequence[Path]) -> Mapping[str, tuple[
 
 
 def _labels_in(source: Source, name: str, count: int, path: Path) -> list[str]:
-    """The classes in the files themselves: a column that is the same in all rows, or an array with one for each series."""
+    """The classes in the files themselves: a column that is the same in all rows, or an array with one for each."""
     if name in source.header:
         values = source.texts(name, "task.labels.label")
         if len(set(values)) > 1:
+            several = ", ".join(list(dict.fromkeys(values))[:4])
             raise ConfigurationError(
-                f"task.labels.label: {path} has several classes in the column {name!r} ({', '.join(dict.fromkeys(values[:9999]))}): "
-                "a series has one; cut the file into series"
+                f"task.labels.label: {path} has several classes in the column {name!r} ({several}): a series has one; "
+                "cut the file into series"
             )
         return values[:1] * count
     array = np.asarray(source.array(name))
@@ -399,8 +401,8 @@ def _of_trace(config: DataConfig) -> Found:
         if wanted is not None:
             if len(wanted) != len(values) or wanted.shape[1] < steps:
                 raise ConfigurationError(
-                    f"task.targets: {wanted.shape[1]} rows in {len(wanted)} series, and {config.trace} has {steps} steps "
-                    f"in {len(values)}"
+                    f"task.targets: {wanted.shape[1]} rows in {len(wanted)} series, and {config.trace} has {steps} "
+                    f"steps in {len(values)}"
                 )
             y = wanted[row, :steps]
         where = config.trace if len(values) == 1 else f"{config.trace}, sequence {row}"

@@ -19,7 +19,7 @@ SHARE = 0.25
 
 @dataclass(frozen=True)
 class Parts:
-    """Series to learn from, and series that are judged. `follows`: the one of the test goes on where the training ends."""
+    """Series to learn from, and series that are judged. `follows`: the test goes on where the training ends."""
 
     train: list[Series]
     test: list[Series]
@@ -35,8 +35,8 @@ def parts_of(found: Found, config: DataConfig) -> Parts:
         apart = of_files(config, test.files, "task.test.files")
         if list(apart.inputs) != list(found.inputs) or list(apart.outputs) != list(found.outputs):
             raise ConfigurationError(
-                f"task.test.files: their columns are {', '.join([*apart.inputs, *apart.outputs])}, those of the training "
-                f"{', '.join([*found.inputs, *found.outputs])}"
+                f"task.test.files: their columns are {', '.join([*apart.inputs, *apart.outputs])}, those of the "
+                f"training {', '.join([*found.inputs, *found.outputs])}"
             )
         if both := sorted(set(apart.files) & set(found.files) - _beside(config)):
             raise ConfigurationError(f"task.test.files: {both[0]} is in the training, too")
@@ -116,8 +116,8 @@ def _fold(series: Sequence[Series], folds: FoldsConfig, number: int, washout: in
     train = [part for part in parts if part.steps > washout + 1]
     if not train or stop - first < 2:
         raise ConfigurationError(
-            f"task.folds: fold {number} of {folds.count} leaves {max(part.steps for part in parts)} steps to learn from, "
-            f"with a gap of {gap} and a washout of {washout}: take fewer folds, or a smaller gap_steps"
+            f"task.folds: fold {number} of {folds.count} leaves {max(part.steps for part in parts)} steps to learn "
+            f"from, with a gap of {gap} and a washout of {washout}: take fewer folds, or a smaller gap_steps"
         )
     return Parts(train, [one.part(first, stop)])
 

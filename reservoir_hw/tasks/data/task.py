@@ -36,8 +36,8 @@ class Data(Task):
     units. Several series begin at rest each, and lie in the splits padded behind their `lengths`. Of a single one the
     test goes on where the training ended. Targets of classes are 1 for the right one and 0 for the others at each step.
 
-    `evaluate` gives `nrmse`, `nmse`, `mae` and `r2` (`metrics.of_numbers`), or `accuracy`, `balanced_accuracy`, `f1` and
-    `error_rate` (`metrics.of_classes`), or in a closed loop those of `Prediction`; and those of one's own.
+    `evaluate` gives `nrmse`, `nmse`, `mae` and `r2` (`metrics.of_numbers`), or `accuracy`, `balanced_accuracy`, `f1`
+    and `error_rate` (`metrics.of_classes`), or in a closed loop those of `Prediction`; and those of one's own.
 
     Takes a configuration, or the fields of `DataConfig` as keywords. Raises `ConfigurationError` that names file, line
     and column for data that cannot be used.
@@ -142,23 +142,16 @@ class Data(Task):
             found.append(
                 f"{self._found.missing:,} rows have no target: they are driven, and neither learned nor judged"
             )
-        series_format = self.series
-        assert series_format is not None
-        if self._config.test != "none":
-            known, seen = (
-                [
-                    np.concatenate([piece.inputs[:, column] for piece in part])
-                    for column in range(len(series_format.inputs))
-                ]
-                for part in (parts.train, parts.test)
+        for column, name in enumerate(self._found.inputs if parts.test[0].steps else ()):
+            before, after = (
+                np.concatenate([one.inputs[:, column] for one in part]) for part in (parts.train, parts.test)
             )
-            for name, before, after in zip(self._found.inputs, known, seen, strict=True):
-                deviation = float(before.std())
-                if deviation and abs(float(after.mean()) - float(before.mean())) > _FAR * deviation:
-                    found.append(
-                        f"the test's mean of {name!r} lies {abs(after.mean() - before.mean()) / deviation:.1f} standard "
-                        "deviations from that of the training: it is another kind of data"
-                    )
+            shift, usual = abs(float(after.mean()) - float(before.mean())), float(before.std())
+            if shift > _FAR * usual > 0:
+                found.append(
+                    f"the mean of {name!r} in the test lies {shift / usual:.1f} standard deviations from that of the "
+                    "training: it is another kind of data"
+                )
         loop = self._config.closed_loop
         if loop is not None and loop.starts == 1:
             found.append("closed_loop has one start: a single forecast says little, take more `starts`")
@@ -166,15 +159,11 @@ class Data(Task):
 
     def validation(self, share: float) -> Task:
         """The same, with a share of the training series as its test, or their end; scaled by what is left of them."""
-        found = object.__new__(type(self))
-        parts = self._parts
         if self._config.closed_loop is not None:
             return super().validation(share)
-        found._make(
-            self._config.model_copy(update={"test": None, "folds": None, "fold": None}),
-            self._found,
-            shared(parts.train, share),
-        )
+        found = object.__new__(type(self))
+        config = self._config.model_copy(update={"test": None, "folds": None, "fold": None})
+        found._make(config, self._found, shared(self._parts.train, share))
         return found
 
     def evaluate(self, outputs: np.ndarray, scale: OutputScale = "scores") -> Evaluation:
@@ -252,8 +241,8 @@ def _forecast_parts(series: Sequence[Series], config: DataConfig) -> Parts:
     needed = loop.starts * window
     if needed + 2 > one.steps:
         raise ConfigurationError(
-            f"task.closed_loop: {loop.starts} starts of {loop.warmup_steps} + {loop.forecast_steps} steps need {needed} "
-            f"rows behind the training, and {one.where} has {one.steps}: take fewer or shorter ones"
+            f"task.closed_loop: {loop.starts} starts of {loop.warmup_steps} + {loop.forecast_steps} steps need "
+            f"{needed} rows behind the training, and {one.where} has {one.steps}: take fewer or shorter ones"
         )
     cut = one.steps - needed
     pieces = [one.part(cut + number * window, cut + (number + 1) * window) for number in range(loop.starts)]

@@ -15,6 +15,10 @@ from reservoir_hw.experiment.states.steadiness import Steadiness
 _SHOWN = 8
 # Of the samples of a node: so many exactly at its largest or smallest value are no chance.
 _RAILED = 0.01
+# States so close to an end of the declared range, as a share of it, hardly answer any more; and which share of all may.
+_CLOSE, _MAY_BE_CLOSE = 0.005, 0.25
+# Of the steps, every so many is looked at for that.
+_EVERY = 8
 _OF_COUNTERS = {
     "saturations": "samples lay beyond the range of a converter: lower the gain, or widen its range",
     "lost": "samples were lost: drive more slowly, or in shorter bursts",
@@ -37,6 +41,7 @@ class StateWatch:
         self._lowest, self._highest = np.full(spec.nodes, np.inf), np.full(spec.nodes, -np.inf)
         self._at_lowest, self._at_highest = np.zeros(spec.nodes), np.zeros(spec.nodes)
         self._samples = 0
+        self._close = self._looked_at = 0
         self._steadiness = None if spec.identity.simulated else Steadiness(spec.nodes)
 
     def passing(self, states: Iterable[tuple[DriveChunk, Any]]) -> Iterator[tuple[DriveChunk, Any]]:
@@ -71,6 +76,11 @@ class StateWatch:
                 f"{_nodes(railed)} lay at the end of the converter's range in up to {share[railed].max():.2g} of the "
                 "samples: lower the gain, or widen the range"
             )
+        if self._close > _MAY_BE_CLOSE * self._looked_at and not railed.any():
+            found.append(
+                f"{self._close / self._looked_at:.0%} of the states lie at an end of their range, where they hardly answer "
+                "to an input any more: scale the inputs (task.scale, input_scaling of the reservoir)"
+            )
         return found if self._steadiness is None else found + self._steadiness.warnings()
 
     def _look(self, states: Any) -> None:
@@ -79,6 +89,9 @@ class StateWatch:
             low, high = self._spec.state_range
             self._at_lowest += _times(states <= low)
             self._at_highest += _times(states >= high)
+            some, close = states[:, ::_EVERY], _CLOSE * (high - low)
+            self._close += int(_times((some <= low + close) | (some >= high - close)).sum())
+            self._looked_at += int(np.prod(some.shape))
         elif not self._spec.identity.simulated:
             for count, extreme, known, beyond in (
                 (self._at_lowest, lowest, self._lowest, lowest < self._lowest),

@@ -33,6 +33,7 @@ class SerialConfig(ReservoirConfig):
 
     declares_inputs = True
     never = frozenset({"settable", "differentiable"})
+    most_at_once = 1
 
     kind: Literal["serial"]
     port: str = Field(min_length=1, description="/dev/ttyACM0, COM5, or a URL of pyserial: socket://host:port")

@@ -48,6 +48,8 @@ class ReservoirConfig(Config):
 
     never: ClassVar[frozenset[str]] = frozenset()
     """Capabilities of a spec that no device of this kind has, so that they need not be asked for."""
+    most_at_once: ClassVar[int | None] = None
+    """Sequences that any device of this kind is driven with at once; None: any number, or the device says it."""
     declares_inputs: ClassVar[bool] = False
     """Whether the device itself says how many inputs it has, when it is opened."""
 

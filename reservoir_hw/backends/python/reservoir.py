@@ -46,6 +46,7 @@ class PythonConfig(ReservoirConfig):
     """
 
     never = frozenset({"settable", "differentiable"})
+    most_at_once = 1
 
     kind: Literal["python"]
     mode: Literal["run", "step", "procedure"] = Field(

@@ -26,6 +26,7 @@ class VisaConfig(BenchConfig):
     """
 
     never = frozenset({"settable", "differentiable"})
+    most_at_once = 1
 
     kind: Literal["visa"]
 

@@ -108,8 +108,8 @@ def planned(point: Point, task: Task, declared: ReservoirSpec | None = None) -> 
     """The plan of a point, with chunks as its device gets them as far as that can be told before it is driven."""
     config, most = point.config.reservoir, point.config.run.chunk_steps
     if declared is not None:
-        return plan_of(point, task, chunk_steps=paced_by(declared, most))
+        return plan_of(point, task, chunk_steps=paced_by(declared, most), max_batch=declared.max_batch)
     if not config.is_computed:
         memory, period_s = getattr(config, "memory_steps", 0), getattr(config, "step_period_s", None)
         most = paced_steps(config.declared_continuity, memory, period_s, most)
-    return plan_of(point, task, chunk_steps=most)
+    return plan_of(point, task, chunk_steps=most, max_batch=config.most_at_once)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
+from reservoir_hw.core.given import given_in
 from reservoir_hw.tasks import classification
 from reservoir_hw.tasks.data import metrics, report
 from reservoir_hw.tasks.data.configuration import DataConfig
@@ -47,6 +48,7 @@ class Data(Task):
     smaller = ("nrmse", "nmse", "mae", "error_rate", "diverged")
 
     def __init__(self, config: DataConfig | None = None, /, **settings: Any) -> None:
+        kept = given_in(settings)
         config = DataConfig.of(config, settings)
         found = found_series(config)
         if config.test == "none":
@@ -55,6 +57,7 @@ class Data(Task):
             parts = _forecast_parts(found.series, config)
         else:
             parts = parts_of(found, config)
+        del kept
         self._make(config, found, parts)
 
     def _make(self, config: DataConfig, found: Found, parts: Parts) -> None:

@@ -1,0 +1,419 @@
+"""A user's own data as a task: what is read, how it is split and scaled, and how it is judged."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.linear_model import Ridge
+from sklearn.metrics import r2_score
+
+from reservoir_hw import Experiment
+from reservoir_hw.core.errors import ConfigurationError, ReservoirError
+from reservoir_hw.tasks import Data
+from reservoir_hw.tasks.task import Split, Task
+
+RNG = np.random.default_rng(40)
+
+
+def lagged(u: np.ndarray, gain: float = 1.0) -> np.ndarray:
+    """What a slow device answers: y(t) = 0.5 y(t - 1) + gain u(t - 1)."""
+    y = np.zeros(len(u))
+    for t in range(1, len(u)):
+        y[t] = 0.5 * y[t - 1] + gain * u[t - 1, 0]
+    return y[:, None]
+
+
+def write_csv(path: Path, columns: dict[str, Any], separator: str = ",") -> str:
+    rows = zip(*columns.values(), strict=True)
+    lines = [separator.join(columns), *(separator.join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def run(task: dict[str, Any], *, nodes: int = 40, washout: int = 20, **sections: Any) -> Any:
+    given = {
+        "task": {"kind": "data", **task},
+        "reservoir": {"kind": "esn", "nodes": nodes},
+        "readout": {"kind": "ridge", "washout": washout, "alpha": 1e-8},
+        "run": {"states": None},
+        **sections,
+    }
+    return Experiment(given).run(report=False)
+
+
+def test_a_table_is_learned_in_its_own_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    u = RNG.uniform(15, 25, (1200, 1))
+    y = 1000 + lagged(u - 20)
+    file = write_csv(
+        tmp_path / "run.csv",
+        {"time": np.arange(1200) * 0.5, "who": ["anna"] * 1200, "temperature": u[:, 0], "flow": y[:, 0]},
+    )
+    task = {"files": file, "inputs": {"columns": ["temperature"]}, "targets": {"columns": ["flow"]}}
+    result = run({**task, "time": {"column": "time"}, "metrics": ["sklearn.metrics:median_absolute_error"]})
+    found = result.rows[0].evaluation.metrics
+    assert found["nrmse"] < 0.1
+    outputs = result.task.series.user_outputs(np.load(result.folder / "outputs/000.npy"))[0, :, 0]
+    np.testing.assert_allclose(found["mae"], np.abs(outputs - y[900:, 0]).mean(), rtol=1e-4)
+    np.testing.assert_allclose(found["r2"], r2_score(y[900:, 0], outputs), atol=1e-5)
+    np.testing.assert_allclose(found["median_absolute_error"], np.median(np.abs(outputs - y[900:, 0])), rtol=1e-3)
+    # Statistics are those of the training alone.
+    scale = result.task.series.inputs[0]
+    assert scale.name == "temperature"
+    assert scale.zero == pytest.approx((u[:900].min() + u[:900].max()) / 2, abs=1e-12)
+    assert result.task.facts["rows"] == {"train": 900, "test": 300}
+
+
+def test_another_test_changes_no_statistic() -> None:
+    u = RNG.uniform(15, 25, (400, 2))
+    one = Data(inputs=u, targets=u[:, :1], test={"rows": (300, 400)})
+    spoiled = u.copy()
+    spoiled[300:] *= 100
+    other = Data(inputs=spoiled, targets=spoiled[:, :1], test={"rows": (300, 400)})
+    assert one.series == other.series
+    np.testing.assert_array_equal(one.train.inputs, other.train.inputs)
+    assert any("standard deviations" in remark for remark in other.remarks)
+
+
+def test_trials_begin_at_rest_whatever_their_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first row of what was found: a test trial was driven behind an unrelated trial of the training."""
+    monkeypatch.chdir(tmp_path)
+    trials = [np.linspace(0, 1, 120)[:, None] ** (1 + number % 3) for number in range(12)]
+    equal = run({"inputs": trials, "targets": [0.2 * np.cumsum(u, axis=0) for u in trials]}, washout=0)
+    assert equal.rows[0].evaluation.metrics["nrmse"] < 0.2
+    assert not equal.task.test_follows
+    # A plug-in that says nothing of lengths means the same.
+    task = equal.task
+    task.train, task.test = (Split(one.inputs, one.targets) for one in (task.train, task.test))
+    assert not task.test_follows
+    assert Split(task.train.inputs, task.train.targets, continues=True).continues
+
+
+class Film:
+    """A device of 8 nodes that remember for a while."""
+
+    def __init__(self) -> None:
+        self.rates, self.state, self.steps = np.linspace(0.2, 0.95, 8), np.zeros(8), 0
+
+    def reset(self) -> None:
+        self.state = np.zeros(8)
+
+    def step(self, u: np.ndarray) -> np.ndarray:
+        self.steps += 1
+        self.state = self.rates * self.state + (1 - self.rates) * np.tanh(u[0])
+        return self.state.copy()
+
+
+def test_a_device_is_driven_with_the_real_rows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    trials = [RNG.uniform(-1, 1, (length, 1)) for length in (4000, *range(50, 70))]
+    task = {"kind": "data", "inputs": trials, "targets": [lagged(u) for u in trials]}
+    film = Film()
+    device = {"kind": "python", "mode": "step", "call": film.step, "reset_call": film.reset, "nodes": 8, "inputs": 1}
+    device |= {"continuity": "held", "simulated": True}
+    given = {
+        "task": task,
+        "reservoir": device,
+        "readout": {"kind": "ridge", "washout": 10},
+        "run": {"chunk_steps": 500},
+    }
+    experiment = Experiment(given)
+    result = experiment.run(report=False)
+    rows = sum(map(len, trials))
+    assert sum(result.task.facts["rows"].values()) == rows
+    assert result.provenance["rows"][0]["reservoir"]["counters"]["steps"] == rows
+    assert experiment.estimate().device_steps == rows == film.steps
+
+
+def test_steps_before_the_washout_are_neither_learned_nor_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trials = [RNG.uniform(-1, 1, (150, 1)) for _ in range(12)]
+    targets = [lagged(u) for u in trials]
+    for one in targets:
+        one[:40] = 99
+    result = run({"inputs": trials, "targets": targets, "scale": {"targets": "none"}}, washout=40, nodes=80)
+    assert result.rows[0].evaluation.metrics["nrmse"] < 0.1
+    with pytest.raises(ConfigurationError, match="has 150 steps, and the first 200"):
+        run({"inputs": trials, "targets": targets}, washout=200)
+
+
+def test_two_outputs_count_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    u = RNG.uniform(-1, 1, (900, 1))
+    targets = np.hstack([100 * lagged(u), 0.01 * RNG.standard_normal((900, 1))])
+    metrics = run({"inputs": u, "targets": targets}).rows[0].evaluation.metrics
+    assert metrics["nmse/y0"] < 0.01
+    assert metrics["nmse/y1"] > 0.9
+    assert metrics["nmse"] == pytest.approx((metrics["nmse/y0"] + metrics["nmse/y1"]) / 2)
+
+
+def test_rows_without_a_target_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    u = RNG.uniform(-1, 1, (2000, 1))
+    y = [repr(float(value)) if t % 10 == 0 else "" for t, value in enumerate(lagged(u)[:, 0])]
+    file = write_csv(tmp_path / "sparse.csv", {"u": u[:, 0], "y": y})
+    task = {"files": file, "targets": {"columns": ["y"]}}
+    with pytest.raises(ConfigurationError, match=r"sparse\.csv.*line 3.*'y'.*empty.*missing: skip"):
+        run(task)
+    result = run({**task, "targets": {"columns": ["y"], "missing": "skip"}})
+    assert result.rows[0].evaluation.metrics["nrmse"] < 0.15
+    assert result.task.facts["rows"] == {"train": 1500, "test": 500}
+    assert any("1,800 rows have no target" in remark for remark in result.warnings)
+
+
+def test_labels_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names, labels = [], []
+    for number in range(40):
+        rate, length = (0.9, 0.2)[number % 2], 80 + number
+        u = np.zeros((length, 1))
+        for t in range(1, length):
+            u[t] = rate * u[t - 1] + RNG.standard_normal()
+        write_csv(tmp_path / f"trial{number:02d}.csv", {"u": u[:, 0], "u2": u[:, 0] ** 2})
+        names.append(f"trial{number:02d}.csv")
+        labels.append(("NA", "01")[number % 2])
+    write_csv(
+        tmp_path / "labels.csv", {"file": names, "label": labels, "person": [number // 4 for number in range(40)]}
+    )
+    task = {"files": "trial*.csv", "labels": {"file": "labels.csv", "group": "person"}}
+    result = run(task, nodes=60)
+    assert result.task.classes == ("01", "NA")
+    assert result.rows[0].evaluation.metrics["accuracy"] > 0.85
+    counts = result.task.facts["classes"]
+    assert counts["test"] == {"NA": sum(counts["test"].values()) / 2, "01": sum(counts["test"].values()) / 2}
+    # Nobody is on both sides.
+    people = [{one.group for one in part} for part in (result.task._parts.train, result.task._parts.test)]
+    assert not people[0] & people[1]
+    last = run({**task, "decide": "last"}, nodes=60, washout=0)
+    assert last.task.test.at_end
+    folds = run({**task, "folds": {"count": 5}}, nodes=60)
+    judged = sorted(where.where for row in folds.sources.values() for where in row.task._parts.test)
+    assert judged == sorted(names)
+
+
+def test_folds_of_one_series_leave_a_gap() -> None:
+    u = np.arange(1000.0)[:, None]
+    seen = []
+    for fold in range(5):
+        task = Data(inputs=u, targets=u, folds={"count": 5, "gap_steps": 30}, fold=fold, scale={"inputs": "none"})
+        test = task.test.inputs[0, :, 0]
+        seen += test.tolist()
+        for row, length in enumerate(task.train.ends + 1):
+            learned = task.train.inputs[row, :length, 0]
+            assert learned.max() < test.min() - 29 or learned.min() > test.max() + 29
+    assert seen == list(range(1000))
+    for fold in range(4):
+        task = Data(inputs=u, targets=u, folds={"count": 4, "order": "time"}, fold=fold)
+        assert task.series is not None
+        assert task.series.user_inputs(task.train.inputs).max() < task.series.user_inputs(task.test.inputs).min()
+
+
+def test_validation_is_scaled_by_what_is_left() -> None:
+    u = np.concatenate([RNG.uniform(-1, 1, (300, 1)), RNG.uniform(50, 60, (100, 1)), RNG.uniform(900, 1000, (100, 1))])
+    task = Data(inputs=u, targets=u, test={"rows": (400, 500)})
+    part = task.validation(0.25)
+    assert part.series is not None
+    assert part.series.inputs[0].zero == pytest.approx(0, abs=0.02)
+    trials = [RNG.uniform(-1, 1, (30, 1)) for _ in range(40)]
+    classes = Data(inputs=trials, labels=[f"{number % 4}" for number in range(40)]).validation(0.25)
+    assert classes.test.targets[:, 0].sum(axis=0).tolist() == pytest.approx([2] * 4)
+
+
+def test_equal_to_ridge_on_the_same_lags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    u = RNG.uniform(-1, 1, (800, 1))
+    y = lagged(u) + 0.01 * RNG.standard_normal((800, 1))
+    result = Experiment(
+        {
+            "task": {"kind": "data", "inputs": u, "targets": y, "scale": {"inputs": "none", "targets": "none"}},
+            "reservoir": {"kind": "nvar", "lags": 5, "orders": [1], "constant": False},
+            "readout": {"kind": "ridge", "washout": 10, "alpha": 1e-3, "standardise": False},
+        }
+    ).run(report=False)
+    u32, y32 = u.astype(np.float32).astype(float), y.astype(np.float32).astype(float)
+    lags = np.hstack([np.roll(u32, lag, axis=0) for lag in range(5)])
+    theirs = Ridge(alpha=1e-3).fit(lags[10:600], y32[10:600]).predict(lags[600:])
+    np.testing.assert_allclose(np.load(result.folder / "outputs/000.npy")[0, :, 0], theirs.ravel(), atol=1e-6)
+
+
+def test_a_forecast_goes_on_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    t = np.arange(3000)
+    u = 300 + 20 * np.sin(0.1 * t)[:, None]
+    loop = {"starts": 3, "warmup_steps": 100, "forecast_steps": 100}
+    result = run({"inputs": u, "targets": {"ahead_steps": 1}, "closed_loop": loop}, nodes=100, washout=100)
+    assert result.rows[0].evaluation.metrics["valid_steps"] == 100
+
+
+def test_the_harvest_of_other_targets_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    u = RNG.uniform(-1, 1, (400, 1))
+
+    def stores(inputs: np.ndarray, targets: np.ndarray, **more: Any) -> list[str]:
+        task = {"kind": "data", "inputs": inputs, "targets": targets, **more}
+        given = {"task": task, "reservoir": {"kind": "esn", "nodes": 10}, "readout": {"kind": "ridge", "washout": 5}}
+        return [store.path for store in Experiment(given).harvest()]
+
+    first = stores(u, lagged(u))
+    assert stores(u, 2 * lagged(u), scale={"targets": "none"}, judge_from=7) == first
+    changed = u.copy()
+    changed[17] += 1e-3
+    assert stores(changed, lagged(u)) != first
+
+
+def test_given_arrays_lie_in_the_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    u = RNG.uniform(-1, 1, (300, 1))
+    result = run({"inputs": u, "targets": lagged(u)})
+    script = (
+        f"from reservoir_hw import Experiment; r = Experiment.from_file({str(result.folder / 'experiment.yaml')!r})"
+    )
+    script += ".run(report=False); print(repr(r.rows[0].evaluation.metrics['nrmse']))"
+    again = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert float(again.stdout.split()[-1]) == result.rows[0].evaluation.metrics["nrmse"]
+
+
+def test_a_function_returns_the_same_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_data.py").write_text(
+        "import numpy as np\n\n\ndef make(steps, seed=None):\n"
+        "    u = np.random.default_rng(seed).uniform(-1, 1, (steps, 1))\n    return u, np.roll(u, 2, axis=0)\n"
+    )
+    task = {"call": "own_data:make", "params": {"steps": 400, "seed": 1}}
+    assert run(task).rows[0].evaluation.metrics["nrmse"] < 0.3
+    with pytest.raises(ConfigurationError, match="returned other data when it was called again"):
+        run({"call": "own_data:make", "params": {"steps": 400}})
+
+
+U = RNG.uniform(-1, 1, (300, 1))
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "rows": ({"inputs": U, "targets": U[:-1]}, "targets have 299 rows, inputs 300"),
+    "not finite": ({"inputs": np.where(U > 0.99, np.inf, U), "targets": U}, "row .* column 'u0' is inf"),
+    "axes": ({"inputs": U.T.repeat(2, 0), "targets": U[:2]}, "more channels than steps"),
+    "one class": ({"inputs": [U, U], "labels": ["a", "a"]}, "all series are of the class 'a'"),
+    "class of the test": (
+        {"inputs": [U] * 3, "labels": ["a", "b", "c"], "folds": {"count": 3}, "fold": 0},
+        "in the test only",
+    ),
+    "text": ({"inputs": np.array([["a"], ["b"]]), "targets": U[:2]}, "numbers, not text"),
+    "float32": ({"inputs": 101325 + 1e-4 * U, "targets": U, "scale": {"inputs": "none"}}, "float32 can hardly tell"),
+    "whole": ({"inputs": np.arange(300)[:, None] * 10**6, "targets": U, "scale": {"inputs": "none"}}, "whole numbers"),
+    "two sources": ({"inputs": U, "targets": U, "files": "a.csv"}, "give one of files, call, trace"),
+    "no targets": ({"inputs": U}, "give `targets`"),
+    "test and folds": ({"inputs": U, "targets": U, "test": 0.5, "folds": {"count": 3}}, "`test` or `folds`, not both"),
+    "beyond": ({"inputs": U, "targets": U, "test": {"rows": (200, 400)}}, "do not lie within the 300 rows"),
+    "short": (
+        {"inputs": U, "targets": {"ahead_steps": 1}, "closed_loop": {"starts": 3}},
+        "need 3600 rows behind the training",
+    ),
+    "glob": ({"files": "nothing*.csv", "targets": {"columns": ["y"]}}, "no file matches"),
+    "missing file": ({"files": "nothing.csv", "targets": {"columns": ["y"]}}, "there is no file nothing.csv"),
+    "folds": ({"inputs": U, "targets": U, "folds": {"count": 200, "gap_steps": 299}, "fold": 3}, "fewer folds"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_used_is_one_sentence(name: str) -> None:
+    task, said = BAD[name]
+    with pytest.raises(ReservoirError, match=said):
+        run(task, washout=0)
+
+
+FILES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "text as a number": ("u,y\n1,2\nx,3\n4,5\n", {}, r"a\.csv.*line 3.*column 'u'.*'x'"),
+    "both": ("u,y\n1,2\n2,3\n", {"inputs": {"columns": ["u", "y"]}}, "'y' is among the inputs, too"),
+    "unknown": ("u,z\n1,2\n2,3\n", {}, "no column 'y'"),
+    "time goes back": ("t,u,y\n0,1,2\n1,2,3\n0.5,1,1\n", {"time": {"column": "t"}}, "row 2 .* not later"),
+    "the same time": ("t,u,y\n0,1,2\n1,2,3\n1,1,1\n", {"time": {"column": "t"}}, "row 2 .* is the same"),
+    "gap": (
+        "t,u,y\n" + "".join(f"{t},{t % 3},{t % 5}\n" for t in [*range(9), *range(12, 20)]),
+        {"time": {"column": "t"}},
+        "row 9: 4 behind the row before it.*gaps: split",
+    ),
+    "one row": ("u,y\n1,2\n", {}, "has 1 rows"),
+    "no row": ("u,y\n", {}, "."),
+    "short row": ("u,y\n1,2\n3\n4,5\n", {}, "line 3"),
+    "blank line": ("u,y\n1,2\n\n4,5\n3,3\n", {}, "line 3"),
+    "infinite": ("u,y\n1,2\ninf,3\n4,5\n", {}, r"a\.csv.*line 3.*'u'.*not a finite number"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_wrong_in_a_file_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text, more, said = FILES[name]
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(ConfigurationError, match=said):
+        Data(files="a.csv", targets={"columns": ["y"]}, **more)
+
+
+def test_a_gap_begins_a_new_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    times = np.concatenate([np.arange(100) * 2.0, 500 + np.arange(60) * 2.0, 900 + np.arange(40) * 2.0])
+    write_csv(tmp_path / "a.csv", {"t": times, "u": np.sin(times), "y": np.cos(times)})
+    task = Data(files="a.csv", targets={"columns": ["y"]}, time={"column": "t", "gaps": "split"})
+    assert sorted([*(task.train.ends + 1), *(task.test.ends + 1)]) == [40, 60, 100]
+    assert task.series is not None
+    assert [one.name for one in task.series.inputs] == ["u"]
+
+
+def test_states_that_somebody_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Targets of one's own for the recording of a device."""
+    monkeypatch.chdir(tmp_path)
+    u = RNG.uniform(-1, 1, (600, 1)).astype(np.float32)
+    first = Experiment(
+        {
+            "task": {"kind": "data", "inputs": u, "targets": u, "scale": {"inputs": "none"}},
+            "reservoir": {"kind": "esn", "nodes": 30},
+            "readout": {"kind": "ridge"},
+            "training": {"continuous": True},
+            "run": {"record": "recorded"},
+        }
+    ).run(report=False)
+    assert first.rows[0].evaluation.metrics["nrmse"] < 0.1
+    np.save("own.npy", lagged(u))
+    replayed = Experiment(
+        {
+            "task": {"kind": "data", "trace": "recorded", "targets": {"file": "own.npy"}, "scale": {"inputs": "none"}},
+            "reservoir": {"kind": "replay", "trace": "recorded"},
+            "readout": {"kind": "ridge", "washout": 20},
+            "training": {"continuous": True},
+        }
+    ).run(report=False)
+    assert replayed.rows[0].evaluation.metrics["nrmse"] < 0.2
+    with pytest.raises(ConfigurationError, match="as they were driven"):
+        Data(trace="recorded", targets={"file": "own.npy"})
+
+
+def test_splits_check_their_shapes() -> None:
+    u = np.zeros((3, 10, 1), np.float32)
+    for bad in ((u[0], u[0]), (u, u[:2])):
+        with pytest.raises(ReservoirError, match="not \\(batch, time, channels\\)"):
+            Split(*bad)
+    for lengths in ([1, 2], [1, 2, 11], [0, 1, 2]):
+        with pytest.raises(ReservoirError, match="lengths must be 3 numbers from 1 to 10"):
+            Split(u, u, lengths=np.array(lengths))
+
+
+def test_no_task_drives_a_series_behind_another() -> None:
+    """A search over all kinds that have several sequences without lengths in their test."""
+    from reservoir_hw.core import registry
+
+    for kind, plugin in registry.available("tasks").items():
+        if kind in ("data", "validation", "trace", "text"):
+            continue
+        model: Any = plugin.load()
+        if any(field.is_required() for name, field in model.model_fields.items() if name != "kind"):
+            continue
+        try:
+            task: Task = model(kind=kind).build()
+        except ReservoirError:
+            continue
+        assert task.test_follows == (len(task.train.inputs) == 1 == len(task.test.inputs)), kind

@@ -297,6 +297,6 @@ def test_eigenvalues_on_one_circle_do_not_keep_arpack_for_minutes():
         (np.linalg.qr(rng.normal(size=(1200, 1200)))[0], 1.0),
         (shortcut, np.abs(np.linalg.eigvals(shortcut)).max()),
     ):
-        begin = time.perf_counter()
+        begin = time.process_time()
         assert spectral_radius(W if isinstance(W, np.ndarray) else csr_array(W)) == pytest.approx(radius, rel=2e-4)
-        assert time.perf_counter() - begin < 60
+        assert time.process_time() - begin < 100

@@ -45,6 +45,8 @@ class CommandsConfig(LinesConfig):
 
     never: ClassVar[frozenset[str]] = frozenset({"settable", "differentiable"})
 
+    most_at_once = 1
+
     kind: Literal["commands"]
 
     def build(self) -> CommandsReservoir:

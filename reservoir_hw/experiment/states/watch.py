@@ -78,8 +78,8 @@ class StateWatch:
             )
         if self._close > _MAY_BE_CLOSE * self._looked_at and not railed.any():
             found.append(
-                f"{self._close / self._looked_at:.0%} of the states lie at an end of their range, where they hardly answer "
-                "to an input any more: scale the inputs (task.scale, input_scaling of the reservoir)"
+                f"{self._close / self._looked_at:.0%} of the states lie at an end of their range, where they hardly "
+                "answer to an input any more: scale the inputs (task.scale, input_scaling of the reservoir)"
             )
         return found if self._steadiness is None else found + self._steadiness.warnings()
 

@@ -109,21 +109,30 @@ class _Text:
         """Go on behind comments at the top; the last of them, without its sign."""
         last = ""
         for number, line in enumerate(self.lines(), self.first):
-            if line.strip() and line.lstrip()[0] not in "#%":
+            bare = line.strip(" \r\n")
+            if bare and bare[0] not in "#%":
                 break
-            last = line.strip() or last
+            last = bare or last
             self.first = number + 1
         return last.lstrip("#% ")
 
     def rows(self, delimiter: str, *, strict: bool = True) -> Iterator[_Row]:
         """Rows that are not empty. Raises `ConfigurationError` where quotes do not fit."""
-        blank, line, first = False, 0, self.first - 1
-        reader = csv.reader(_plain(self.lines(), delimiter), delimiter=delimiter, skipinitialspace=True, strict=strict)
+        blank, line, first, last = False, 0, self.first - 1, ""
+
+        def lines() -> Iterator[str]:
+            nonlocal last
+            for last in self.lines():
+                yield _trimmed(last, delimiter)
+
+        reader = csv.reader(lines(), delimiter=delimiter, skipinitialspace=True, strict=strict)
         try:
-            for cells in reader:
-                if cells:
-                    yield _Row(first + line + 1, [cell.strip() for cell in cells], blank)
-                blank, line = not cells, reader.line_num
+            for found in reader:
+                cells = [cell.strip(" \r\n") for cell in found]
+                empty = not "".join(cells).strip(" \t\r\n") and len(cells) < 2 and '"' not in last
+                if not empty:
+                    yield _Row(first + line + 1, cells, blank)
+                blank, line = empty, reader.line_num
         except csv.Error as error:
             raise ConfigurationError(f"{self.where}, line {first + line + 1}: {error} (is a quote missing?)") from error
 
@@ -143,16 +152,13 @@ class _Text:
         return max((d for d in ";\t, " if d != decimal), key=fit)
 
 
-def _plain(lines: Iterator[str], delimiter: str) -> Iterator[str]:
-    """Lines for the csv reader: blanks around them delimit nothing, and an empty line has no cells."""
-    blanks = " \r\n" if delimiter == "\t" else " \t\r\n"
-    for line in lines:
-        bare = line.strip(blanks)
-        yield bare if delimiter == " " or not bare else line
+def _trimmed(line: str, delimiter: str) -> str:
+    # Blanks at the ends of a line delimit nothing.
+    return line.strip() + "\n" if delimiter == " " else line
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
-    reader = csv.reader(_plain(iter([line]), delimiter), delimiter=delimiter, skipinitialspace=True)
+    reader = csv.reader([_trimmed(line, delimiter)], delimiter=delimiter, skipinitialspace=True)
     return [cell.strip() for cell in next(reader, [])]
 
 
@@ -177,12 +183,12 @@ def _beginning(
     line, cells = rows[top].line, rows[top].cells
     below = [[row.cells[i] for row in rows[top + 1 :] if i < len(row.cells)] for i in range(width)]
     above_numbers = any(
-        cell and not _is_number(cell) and any(column) and all(_is_number(c) for c in column if c)
+        not _is_number(cell) and any(column) and all(_is_number(c) for c in column if c)
         for cell, column in zip(cells, below, strict=True)
     )
     numbers = any(map(_is_number, cells))
     # A frame whose columns have no names is written with their numbers.
-    counted = [cell for cell in cells if cell] == [str(number) for number in range(max(3, len(cells) - (not cells[0])))]
+    counted = width > 4 and cells == [str(number) for number in range(width)]
     if named is None and ((numbers and above_numbers) or counted):
         raise ConfigurationError(
             f"{where}, line {line}: these cells may be names, or numbers: say whether they are names with "
@@ -193,7 +199,7 @@ def _beginning(
         begin, header = top + 1, cells
     elif named is False:
         header = []
-    _check_titles(rows[: top + 1], width, begin > top, delimiter, where)
+    _check_titles(rows[: top + 1], width, begin > top and not numbers, delimiter, where)
     if begin > top and begin < len(rows) and rows[begin].blank_above:
         raise _empty_line(rows[begin], where)
     return begin, header
@@ -204,6 +210,8 @@ def _check_titles(rows: Sequence[_Row], width: int, named: bool, delimiter: str,
     apart = True
     for row, below in zip(reversed(rows[:-1]), reversed(rows), strict=False):
         apart = apart and not below.blank_above
+        if len(row.cells) == width and below.blank_above:
+            raise _empty_line(below, where)
         if len(row.cells) == width or (apart and not (named and len(row.cells) == 1)):
             hint = "; if its commas are decimal signs, `read: {decimal: ','}`" if delimiter == "," else ""
             raise ConfigurationError(

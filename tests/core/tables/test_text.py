@@ -114,6 +114,7 @@ NAMED = "t,u,v\n"
         ("0,1,2,3,4\n0.5,1,2,3,4\n", {}, "line 1: these cells may be names"),
         (NAMED + '0,1,"2\n1,2,3\n', {}, "line 2: .*is a quote missing"),
         (NAMED + "0,1,2\n1,oh,3\n", {}, "line 3, column 'u': 'oh' is not a number"),
+        ("u\n0\n\t1\n", {}, "line 3, column 'u': '\\\\t1' is not a number"),
         (NAMED + "0,1_0,2\n", {}, "line 2, column 'u': '1_0' is not a number"),
         ("t;u\n0;1,5\n1;1.000\n", {"decimal": ","}, "line 3, column 'u': '1.000' is not a number"),
         ("t,u,u\n0,1,2\n", {}, r"several columns 'u': take them by number \(1, 2\)"),

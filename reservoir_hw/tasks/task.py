@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
 
 import numpy as np
@@ -14,6 +15,7 @@ from reservoir_hw.core.channels import Channels
 from reservoir_hw.core.configuration import Config, Document, validate
 from reservoir_hw.core.documents import Corpus
 from reservoir_hw.core.errors import InputRangeError, ShapeError
+from reservoir_hw.core.series_format import SeriesFormat
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -164,6 +166,10 @@ class Task(ABC):
     """What is neither learned from nor judged: a training by gradients may look at it to know when to stop."""
     own_validation: str = ""
     """How a task that `kind: validation` does not split is told to be judged on what it holds out."""
+    series: SeriesFormat | None = None
+    """What the user's numbers are, if inputs and targets are scaled or have names; None: they are as they are."""
+    facts: Mapping[str, Any] = MappingProxyType({})
+    """Of which data it is made, for the provenance: sha256, rows. A run is judged and exported on the same alone."""
     piece_steps: int = 1
     """A test is judged in pieces of so many steps, and holds a whole number of them."""
     report: Report | None = None

@@ -14,11 +14,12 @@ from reservoir_hw.core import arrays, provenance
 from reservoir_hw.core.errors import ConfigurationError
 from reservoir_hw.core.spec import Identity, ReservoirSpec
 from reservoir_hw.core.store import Region, StateStore
+from reservoir_hw.core.tables.columns import Columns, choose
+from reservoir_hw.core.tables.configuration import ColumnsConfig, resolve
+from reservoir_hw.core.tables.sources import Source, opened
 from reservoir_hw.experiment.states.drive import OnSteps
 from reservoir_hw.experiment.states.progress import Progress, StepCounter
-from reservoir_hw.experiment.states.traces.columns import Columns, choose
-from reservoir_hw.experiment.states.traces.mapping import ColumnsConfig, MappingConfig, load_mapping, resolve
-from reservoir_hw.experiment.states.traces.sources import Source, opened
+from reservoir_hw.experiment.states.traces.mapping import MappingConfig, load_mapping
 
 _CHUNK_BYTES = 4 << 20
 _SEQUENCES_PER_CHUNK = 64
@@ -66,14 +67,14 @@ def import_trace(
             raise ConfigurationError("the mapping names no `file`; name one, or several, on the command line")
         paths = [resolve(config.file, folder)]
     with ExitStack() as stack:
-        sources = [stack.enter_context(opened(path, config.text)) for path in paths]
+        sources = [stack.enter_context(opened(path, config.read)) for path in paths]
         if not files and config.sha256 not in (None, sources[0].sha256):
             raise ConfigurationError(
                 f"{paths[0]} has another content than the mapping expects: sha256 {sources[0].sha256}"
             )
         driver = None
         if config.inputs.file is not None:
-            driver = stack.enter_context(opened(resolve(config.inputs.file, folder), config.text))
+            driver = stack.enter_context(opened(resolve(config.inputs.file, folder), config.read))
         used = [*sources, *([driver] if driver else [])]
         parts = [_Part.of(source, driver or source, config) for source in sources]
         counter = StepCounter(progress, 2 * sum(part.steps for part in parts))

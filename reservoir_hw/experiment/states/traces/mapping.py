@@ -2,49 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, model_validator
 
 from reservoir_hw.core.configuration import Config, Document, validate
-from reservoir_hw.core.errors import ConfigurationError
-
-DATA_VARIABLE = "RESERVOIR_HW_DATA"
-DATA_PREFIX = "data:"
-"""A path that begins so lies in the folder that `RESERVOIR_HW_DATA` names."""
+from reservoir_hw.core.tables.configuration import ColumnsConfig, ReadConfig, TimeConfig
 
 _Pair = tuple[float, float]
-
-
-class TextConfig(Config):
-    """How a text file is written, where guessing from its first line of numbers goes wrong."""
-
-    delimiter: str | None = Field(default=None, description="what stands between columns; by default ; tab , or blanks")
-    decimal: Literal[".", ","] | None = None
-    skip_lines: NonNegativeInt = Field(default=0, description="lines at the top that are not looked at")
-
-
-class ColumnsConfig(Config):
-    """Some columns of an array."""
-
-    array: str | None = Field(default=None, description="its name in an npz or HDF5 file that holds several")
-    layout: Literal["time_first", "nodes_first"] = Field(
-        default="time_first",
-        description="time_first: (time, columns) or (sequences, time, columns); nodes_first: time is the last axis",
-    )
-    columns: list[str | int] | None = Field(
-        default=None,
-        min_length=1,
-        description='which, in this order: names, patterns with * and ?, numbers (from 0), ranges such as "0:16"',
-    )
-    without: list[str | int] = Field(default=[], description="columns that are not taken, named in the same ways")
-    names: list[str] | str | None = Field(
-        default=None,
-        description="names of the columns that are taken; or an array of the file with a name for each of its columns",
-    )
-    unit: str = Field(default="1", description="of the numbers in the file")
 
 
 class ScaleConfig(Config):
@@ -77,14 +43,6 @@ class StatesConfig(ColumnsConfig):
     )
 
 
-class TimeConfig(Config):
-    """When the rows were measured; only the step period is taken from it."""
-
-    array: str | None = None
-    column: str | int = 0
-    unit_s: PositiveFloat = Field(default=1.0, description="of the numbers in the file, in seconds")
-
-
 class DeviceConfig(Config):
     """Which device it was."""
 
@@ -106,7 +64,7 @@ class MappingConfig(Config):
     sha256: str | None = Field(
         default=None, pattern="^[0-9a-f]{64}$", description="of `file`; another content is refused"
     )
-    text: TextConfig = TextConfig()
+    read: ReadConfig = ReadConfig()
     device: DeviceConfig
     inputs: InputsConfig
     states: StatesConfig
@@ -133,16 +91,3 @@ class MappingConfig(Config):
 def load_mapping(path: str | Path) -> MappingConfig:
     """A mapping file (YAML or JSON). Raises `ConfigurationError` that names the line."""
     return validate(MappingConfig, Document.from_file(path))
-
-
-def resolve(file: str, folder: Path) -> Path:
-    """The path that a mapping file in `folder` means."""
-    if not file.startswith(DATA_PREFIX):
-        return folder / file
-    data = os.environ.get(DATA_VARIABLE)
-    if not data:
-        raise ConfigurationError(
-            f"{file} lies in the folder that the environment variable {DATA_VARIABLE} names, which is not set; "
-            "set it, or name the file on the command line"
-        )
-    return Path(data) / file.removeprefix(DATA_PREFIX)

@@ -100,7 +100,7 @@ def test_quoted_names_may_hold_what_stands_between_columns(tmp_path: Path, delim
 
 def test_how_a_text_is_written_can_be_said(tmp_path: Path) -> None:
     file = written(tmp_path / "bench.txt", b"1 2\n" + text("|", decimal=","))
-    check(imported(tmp_path, file, text={"delimiter": "|", "decimal": ",", "skip_lines": 1}, **BY_NAME))
+    check(imported(tmp_path, file, read={"delimiter": "|", "decimal": ",", "skip_lines": 1}, **BY_NAME))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError, MissingExtra
-from reservoir_hw.experiment.states.traces.mapping import TextConfig
+from reservoir_hw.core.tables.configuration import ReadConfig
 
 TABLE = "table"
 """The name of the one array of a text or npy file."""
@@ -66,7 +66,7 @@ class Source:
 
 
 @contextmanager
-def opened(path: Path, text: TextConfig) -> Iterator[Source]:
+def opened(path: Path, text: ReadConfig) -> Iterator[Source]:
     """The file as a `Source`, as long as the `with` block lasts.
 
     npy, npz, HDF5 and text are told apart by their content, as is what they are packed with: gz, xz, bz2, or a zip
@@ -165,7 +165,7 @@ def _shapes(source: Source) -> str:
     return ", ".join(shapes)
 
 
-def _table(raw: bytes, options: TextConfig, path: Path, notes: list[str]) -> tuple[np.ndarray, list[str]]:
+def _table(raw: bytes, options: ReadConfig, path: Path, notes: list[str]) -> tuple[np.ndarray, list[str]]:
     """The numbers of a text file (rows, columns), and the names above them."""
     try:
         text = raw.decode("utf-8-sig")
@@ -211,7 +211,7 @@ def _parsed(rows: Sequence[tuple[int, str]], delimiter: str | None, decimal: str
     return values
 
 
-def _style(line: str, options: TextConfig) -> tuple[str | None, str]:
+def _style(line: str, options: ReadConfig) -> tuple[str | None, str]:
     """Delimiter (None: blanks) and decimal sign, as given or as the line looks."""
     delimiter = options.delimiter or next((d for d in (";", "\t") if d in line), None)
     if delimiter is None and "," in line and options.decimal != ",":

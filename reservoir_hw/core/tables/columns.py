@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from reservoir_hw.core.errors import ConfigurationError
-from reservoir_hw.experiment.states.traces.mapping import ColumnsConfig
-from reservoir_hw.experiment.states.traces.sources import TABLE, Source
+from reservoir_hw.core.tables.configuration import ColumnsConfig
+from reservoir_hw.core.tables.sources import TABLE, Source
 
 _RANGE = re.compile(r"(-?\d*):(-?\d*)")
 
